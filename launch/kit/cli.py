@@ -1,0 +1,159 @@
+"""The command line: reads options, calls one function per command, prints what it did."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import typer
+
+import kit
+from kit import job as jobs
+from kit.errors import KitError, Problem, Problems, UsageError
+from kit.given import Given
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # rich would cost more start-up time than all of kit
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Distributed PyTorch in containers on Slurm: a job file becomes three plain bash scripts.",
+)
+
+
+def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
+
+    The command itself receives a function that makes its plan: `plan(output)`.
+    """
+    parameters = [
+        _parameter("target", str, typer.Argument(..., metavar="JOB", help="A job file (.yaml), or a program: train.py", show_default=False)),
+        _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False)),
+        _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
+    ]
+    for key, facts in jobs.KEYS.items():
+        if key == "command":
+            continue
+        many = facts.get("many", False)
+        kind: Any = Optional[bool] if not facts["metavar"] else Optional[list[str]] if many else Optional[str]
+        again = " May be given again." if many else ""
+        option = typer.Option(None, jobs.option_name(key), help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False)
+        parameters.append(_parameter(key, kind, option))
+    own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in inspect.signature(command).parameters.items() if name != "plan"]
+
+    def wrapper(**values: Any) -> None:
+        mine = {item.name: values.pop(item.name) for item in own}
+        command(lambda output: _plan(values, output), **mine)
+
+    signature = inspect.Signature([*parameters, *own])
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
+    wrapper.__annotations__ = {name: item.annotation for name, item in signature.parameters.items()}
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    return wrapper
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _plan(values: dict[str, Any], output: Optional[str]) -> Any:
+    from kit import plan, rundir
+
+    problems = Problems()
+    overrides = _overrides(values, problems)
+    job = jobs.load(values["target"], overrides, values["arguments"] or [], problems)
+    run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
+    return plan.resolve(job, run_dir, problems)
+
+
+def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
+    """The options given on the command line, as a job file would have them."""
+    found = {}
+    for key in jobs.KEYS:
+        value, option = values.get(key), jobs.option_name(key)
+        if value in (None, []):
+            continue
+        if key in ("env", "slurm"):
+            found[key] = jobs.pairs(option, value)
+        elif isinstance(value, list):
+            found[key] = Given([Given(item, option) for item in value], option)
+        else:
+            found[key] = Given(str(value), option)
+    if values["shape"] is not None:
+        nodes, times, processes = values["shape"].partition("x")
+        if not (times and nodes.isdecimal() and processes.isdecimal()):
+            problems.add("-j", f"'{values['shape']}' is not NODESxPROCESSES", "write -j 2x8 for 2 nodes of 8 processes")
+        else:
+            found["nodes"] = Given(nodes, "-j")
+            found["processes_per_node"] = Given(processes, "-j")
+    return found
+
+
+_OUTPUT = typer.Option(None, "--output", metavar="DIR", help="The run directory [./runs/NAME-TIME].", show_default=False)
+
+
+@app.command()
+@_takes_a_job
+def submit(
+    plan: Callable[[Optional[str]], Any],
+    output: Optional[str] = _OUTPUT,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
+    test_only: bool = typer.Option(False, "--test-only", help="Ask Slurm when the job would start; submit nothing."),
+    follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
+) -> None:
+    """Write the scripts and submit them to Slurm."""
+    from kit import commands
+
+    commands.submit(plan(output), dry_run=dry_run, test_only=test_only, follow=follow)
+
+
+@app.command()
+@_takes_a_job
+def run(plan: Callable[[Optional[str]], Any], output: Optional[str] = _OUTPUT) -> None:
+    """Write the same scripts and run them on this machine, without Slurm."""
+    from kit import commands
+
+    commands.run(plan(output))
+
+
+@app.command()
+@_takes_a_job
+def render(
+    plan: Callable[[Optional[str]], Any],
+    output: str = typer.Option(..., "--output", metavar="DIR", help="Where to write the run directory.", show_default=False),
+) -> None:
+    """Write the run directory and start nothing."""
+    from kit import commands
+
+    commands.render(plan(output))
+
+
+@app.callback(invoke_without_command=True)
+def top(version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
+    if version:
+        print(f"kit {kit.__version__}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except KitError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        # Typer's own errors, such as an unknown option.
+        command = getattr(getattr(error, "ctx", None), "command_path", "kit")
+        print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
+        sys.exit(UsageError.exit_code)
+    sys.exit(code or 0)

@@ -1,0 +1,72 @@
+"""Cluster profiles: what a site is, as a YAML file in env/ or in the user's own folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from kit import assets, given, values
+from kit.errors import Problems, UsageError, did_you_mean
+from kit.given import Given
+
+GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A profile's keys; a job's own values go over them."""
+
+    name: str
+    runtime: Optional[str] = None
+    gpu_directive: str = "gpus-per-node"  # how this site's Slurm wants GPUs asked for
+    scratch: str = "/tmp"  # node-local, writable: containers are created below it
+    env: dict[str, str] = field(default_factory=dict)
+    slurm: dict[str, Given] = field(default_factory=dict)
+
+
+_PARSERS = {
+    "description": values.text,
+    "runtime": values.line,
+    "gpu_directive": values.line,
+    "scratch": values.line,
+    "env": values.environment,
+    "slurm": values.options,
+}
+
+
+def load(name: str, where: str, problems: Problems) -> Cluster:
+    """The profile of this name or file. Raises UsageError where there is none."""
+    path = _find(name, where)
+    keys = given.read(path, problems)
+    parsed = {}
+    for key, item in keys.items():
+        if key not in _PARSERS:
+            problems.add(item.where, f"unknown key '{key}' in a cluster profile", did_you_mean(key, list(_PARSERS), f"the keys are {', '.join(_PARSERS)}"))
+        elif (value := _PARSERS[key](item, problems)) is not None:
+            parsed[key] = value
+    parsed.pop("description", None)
+    if parsed.get("gpu_directive", "none") not in GPU_DIRECTIVES:
+        problems.add(keys["gpu_directive"].where, f"'{parsed['gpu_directive']}' is no way to ask for GPUs", f"choose one of {', '.join(GPU_DIRECTIVES)}")
+    if not os.path.isabs(parsed.get("scratch", "/")):
+        problems.add(keys["scratch"].where, "scratch must be an absolute path", "name a node-local folder: `scratch: /local`")
+    return Cluster(name=path.stem, **parsed)
+
+
+def folders() -> list[Path]:
+    """Where profiles are looked for: the user's own first, then those that came with the kit."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return [config / "kit" / "clusters", assets.folder("env")]
+
+
+def _find(name: str, where: str) -> Path:
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        return Path(name).expanduser()
+    for folder in folders():
+        path = folder / f"{name}.yaml"
+        if path.is_file():
+            return path
+    known = sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+    otherwise = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
+    raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, otherwise), where=where)

@@ -1,0 +1,138 @@
+"""What each command does, and what it prints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import KitError
+from kit.plan import Plan
+from kit.render import render as render_plan
+
+
+def render(plan: Plan) -> None:
+    from kit import rundir
+
+    run = rundir.write(plan, render_plan(plan))
+    _say(f"wrote {_short(run)}\n  to submit it: sbatch {_short(run)}/run_script.sh")
+
+
+def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
+    if dry_run:
+        _print_scripts(plan)
+    elif test_only:
+        _ask_slurm(plan)
+    else:
+        _submit(plan, follow)
+
+
+def run(plan: Plan) -> None:
+    from kit import local, rundir
+
+    run = rundir.write(plan, render_plan(plan))
+    start = time.monotonic()
+    code = local.run(plan, run)
+    elapsed = f"{time.monotonic() - start:.1f} s"
+    if code:
+        _say(f"{'stopped' if code in (129, 130, 143) else 'failed'} with exit code {code} after {elapsed}; scripts and logs: {_short(run)}")
+        sys.exit(code)
+    _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
+
+
+def _print_scripts(plan: Plan) -> None:
+    for name, text in render_plan(plan).items():
+        sys.stdout.buffer.write(f"==> {_short(Path(plan.run_dir))}/{name} <==\n".encode())
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.write(b"\n")
+
+
+def _ask_slurm(plan: Plan) -> None:
+    from kit import rundir, slurm
+
+    with tempfile.TemporaryDirectory(prefix="kit-") as folder:
+        # The header's own directory need not exist for an estimate, but the script must be somewhere.
+        run = rundir.write(replace(plan, run_dir=f"{folder}/run"), render_plan(plan))
+        _say(slurm.test_only(run / "run_script.sh"))
+
+
+def _submit(plan: Plan, follow: bool) -> None:
+    from kit import rundir, slurm
+
+    run = rundir.write(plan, render_plan(plan))
+    try:
+        job_id = slurm.submit(run / "run_script.sh")
+    except KitError:
+        shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
+        raise
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    _say(f"submitted job {job_id}\n  run directory: {_short(run)}")
+    if follow:
+        _follow(run, job_id)
+    else:
+        print(f"  follow it:     tail -F {_short(run)}/log/slurm-{job_id}.out {_short(run)}/log/{job_id}/*.out")
+
+
+def _follow(run: Path, job_id: str) -> None:
+    """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
+    from kit import follow, slurm
+
+    watch = _Watch(job_id)
+    try:
+        state = follow.until(follow.Tail(run, job_id), watch.ended)
+    except KeyboardInterrupt:
+        _say(f"job {job_id} goes on; to end it: scancel {job_id}")
+        sys.exit(130)
+    if state.name == "COMPLETED":
+        _say(f"job {job_id} COMPLETED")
+        return
+    dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
+    why = f"; dead: {', '.join(dead)}" if dead else ""
+    raise _Failed(f"job {job_id} {state.name} with exit code {state.exit_code}{why}", f"its logs: {_short(run)}/log", state.exit_code or 1)
+
+
+class _Watch:
+    """Asks Slurm for a job's state, prints each change, and never asks more often than every two seconds."""
+
+    PERIOD_S = 2.0
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.next_s = 0.0
+        self.shown = ""
+
+    def ended(self) -> "Optional[slurm.State]":  # type: ignore[name-defined]  # noqa: F821
+        from kit import slurm
+
+        if time.monotonic() < self.next_s:
+            return None
+        self.next_s = time.monotonic() + self.PERIOD_S
+        state = slurm.state(self.job_id)
+        if state is None:
+            raise KitError(f"Slurm has forgotten job {self.job_id}", f"its accounting may know: sacct -j {self.job_id}")
+        if state.name != self.shown:
+            self.shown = state.name
+            reason = f" ({state.reason})" if state.name == "PENDING" and state.reason not in ("", "None") else ""
+            _say(f"job {self.job_id} {state.name}{reason}")
+        return None if state.active else state
+
+
+class _Failed(KitError):
+    def __init__(self, problem: str, fix: str, exit_code: int) -> None:
+        super().__init__(problem, fix)
+        self.exit_code = exit_code
+
+
+def _say(text: str) -> None:
+    print(f"kit: {text}", flush=True)
+
+
+def _short(path: Path) -> str:
+    """A path as the user would type it from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

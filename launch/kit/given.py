@@ -1,0 +1,67 @@
+"""Reads YAML into text with its line, so that every later error can name its place.
+
+YAML's own typing is left aside on purpose: under YAML 1.1 `10:30:00` is the number 37800 and `no` is
+False. Each key of a job parses the text as it was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Union
+
+import yaml
+
+from kit.errors import Problems, UsageError
+
+
+class Given(NamedTuple):
+    """A value as the user gave it, and where: a file's line or an option's name."""
+
+    value: Union[str, list["Given"], dict[str, "Given"], None]
+    where: str
+
+
+def read(path: Path, problems: Problems) -> dict[str, Given]:
+    """The top-level mapping of a YAML file; duplicate keys are problems.
+
+    Raises UsageError where there is no such mapping to read.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise UsageError(f"not valid YAML: {error.problem}", "check indentation, colons and quotes around that line", where=f"{path}{line}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"not valid YAML: {error}", "remove the character named above", where=str(path)) from None
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError("expected `key: value` lines", "start with `command: train.py`", where=f"{path}:{root.start_mark.line + 1}")
+    converted = _convert(root, str(path), problems)
+    assert isinstance(converted.value, dict)
+    return converted.value
+
+
+def _convert(node: yaml.Node, file: str, problems: Problems) -> Given:
+    where = f"{file}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.MappingNode):
+        mapping: dict[str, Given] = {}
+        for key, child in node.value:
+            key_where = f"{file}:{key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                problems.add(key_where, "a key must be plain text")
+            elif key.value in mapping:
+                problems.add(key_where, f"'{key.value}' is given twice", f"keep one; the first is at {mapping[key.value].where}")
+            else:
+                # A block value starts on the line below its key; the key's line is the one to show.
+                mapping[key.value] = _convert(child, file, problems)._replace(where=key_where)
+        return Given(mapping, where)
+    if isinstance(node, yaml.SequenceNode):
+        return Given([_convert(child, file, problems) for child in node.value], where)
+    return Given(None if node.tag == "tag:yaml.org,2002:null" else node.value, where)

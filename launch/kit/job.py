@@ -1,0 +1,124 @@
+"""A job as the user wrote it. The fields of Job are the keys of a job file and the options of the command line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from kit import given, values
+from kit.errors import Problems, UsageError, did_you_mean
+from kit.given import Given
+
+
+def _key(parse: Callable[[Given, Problems], Any], meaning: str, metavar: str, **more: Any) -> Any:
+    return field(default=None, metadata={"parse": parse, "meaning": meaning, "metavar": metavar, **more})
+
+
+@dataclass(frozen=True)
+class Job:
+    """Every key is optional but `command`; None means that the user did not say."""
+
+    name: Optional[str] = _key(values.line, "the job's name [the file's name]", "TEXT")
+    command: Optional[tuple[str, ...]] = _key(values.command, "the training script and its arguments", "TEXT")
+    image: Optional[str] = _key(values.line, "container image file: .sif, .sqsh or an Apptainer sandbox folder", "FILE")
+    runtime: Optional[str] = _key(values.line, "what runs the container [by the image: .sif apptainer, .sqsh enroot, no image none]", "NAME")
+    launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
+    nodes: Optional[int] = _key(values.count, "number of nodes [1]", "N")
+    processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")
+    gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
+    time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
+    workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
+    mounts: Optional[tuple[values.Mount, ...]] = _key(values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True)
+    env: Optional[dict[str, str]] = _key(values.environment, "variables for the training processes", "NAME=VALUE", many=True)
+    slurm: Optional[dict[str, Given]] = _key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True)
+    cluster: Optional[str] = _key(values.line, "the cluster's profile: a name in env/, or a file [generic]", "NAME")
+    remap_root: Optional[bool] = _key(values.flag, "be root inside the container (enroot --root, apptainer --fakeroot)", "")
+
+    # Where each key was given: "job.yaml:4" or "--nodes".
+    places: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def where(self, key: str) -> str:
+        return self.places.get(key, "")
+
+
+KEYS = {item.name: item.metadata for item in fields(Job) if item.metadata}
+
+
+def option_name(key: str) -> str:
+    return str(KEYS[key].get("option", "--" + key.replace("_", "-")))
+
+
+def load(target: str, overrides: dict[str, Given], arguments: list[str], problems: Problems) -> Job:
+    """The job of a YAML file or of a bare program, with the command line's values over it.
+
+    Relative paths of a job file start at its folder, those of the command line at the current one.
+    """
+    path = Path(target)
+    if path.suffix in (".yaml", ".yml"):
+        keys = given.read(path, problems)
+        base = path.absolute().parent
+    else:
+        keys = {"command": Given([Given(target, target)], target)}
+        base = Path.cwd()
+    _reject_unknown(keys, problems)
+    theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
+    parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].get("many")}}
+    parsed.setdefault("name", path.stem)
+    parsed.setdefault("workdir", str(base))
+    if parsed.get("command") is None and "command" not in keys:
+        problems.add(target, "no command is given", "add `command: train.py`")
+    elif parsed.get("command"):
+        words = [values.no_nul(word, "arguments after --", problems) for word in arguments]
+        parsed["command"] = (*parsed["command"], *words)
+    places = {key: item.where for key, item in {**keys, **overrides}.items()}
+    return Job(**parsed, places={"command": target, **places})
+
+
+def _reject_unknown(keys: dict[str, Given], problems: Problems) -> None:
+    for key in list(keys):
+        if key not in KEYS:
+            problems.add(keys[key].where, f"unknown key '{key}'", did_you_mean(key, list(KEYS), f"the keys are {', '.join(KEYS)}"))
+            del keys[key]
+
+
+def _parse(keys: dict[str, Given], base: Path, problems: Problems) -> dict[str, Any]:
+    parsed = {}
+    for key, item in keys.items():
+        value = KEYS[key]["parse"](item, problems)
+        if value is not None:
+            parsed[key] = _from(base, key, value)
+    return parsed
+
+
+def _added(theirs: Any, ours: Any) -> Any:
+    """The command line's variables, options and mounts added to the file's; the same name or target replaces."""
+    if isinstance(ours, dict):
+        return {**theirs, **ours}
+    targets = {mount.target for mount in ours}
+    return (*(mount for mount in theirs if mount.target not in targets), *ours)
+
+
+def _from(base: Path, key: str, value: Any) -> Any:
+    """Paths made absolute, symbolic links kept: a path is what the user calls it."""
+    if key == "mounts":
+        return tuple(mount._replace(source=absolute(mount.source, base)) for mount in value)
+    if key in ("image", "workdir") and "://" not in value:
+        return absolute(value, base)
+    return value
+
+
+def absolute(path: str, base: Path) -> str:
+    return os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+
+
+def pairs(option: str, items: list[str]) -> Given:
+    """NAME=VALUE words of the command line, as a mapping. Raises UsageError for a word without '='."""
+    mapping = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals and option == "--env":
+            raise UsageError(f"'{item}' is not NAME=VALUE", f"write {option} {item}=VALUE", where=option)
+        mapping[name] = Given(value if equals else "true", option)
+    return Given(mapping, option)

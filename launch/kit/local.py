@@ -1,0 +1,74 @@
+"""Runs a run directory on this machine without Slurm: the same scripts, with stand-ins for srun and scontrol."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kit import assets, follow, rundir
+from kit.plan import Plan
+
+
+def run(plan: Plan, run: Path) -> int:
+    """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C. Leaves no process behind.
+
+    A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
+    """
+    job_id = str(int(time.time() * 1000) % 10_000_000)
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True})
+    tail = follow.Tail(run, job_id)
+    with tail.batch.open("wb") as log:
+        # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
+        process = subprocess.Popen(
+            ["bash", "run_script.sh"], cwd=run, env=_environment(plan, job_id), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        received: list[int] = []
+
+        def on_signal(number: int, _frame: object) -> None:
+            received.append(number)
+            _stop(process)
+
+        handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            code = follow.until(tail, process.poll)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            if process.poll() is None:
+                _stop(process)
+                process.wait()
+    if received:
+        return 128 + received[0]
+    return code if code >= 0 else 128 - code
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+
+
+def _environment(plan: Plan, job_id: str) -> dict[str, str]:
+    """What Slurm would set for the batch script, with nodes that are processes of this machine."""
+    stand_ins = assets.folder("launch/scripts") / "local"
+    # The Python that runs kit comes last on PATH: it serves where no other has torch.
+    path = os.pathsep.join([str(stand_ins), os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    own = {
+        "PATH": path,
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOB_NAME": plan.name,
+        "SLURM_JOB_NODELIST": ",".join(f"local{index}" for index in range(plan.nodes)),
+        "SLURM_NNODES": str(plan.nodes),
+        "SLURM_CPUS_PER_TASK": str(max(1, len(os.sched_getaffinity(0)) // plan.nodes)),
+        "SLURMD_NODENAME": "local0",
+        "KIT_LOOPBACK": "1",
+        # All nodes are this machine, whose own name need not resolve.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_"))}
+    return {**inherited, **own}

@@ -1,0 +1,58 @@
+"""Runtimes and launchers: one bash file each, found by listing their folder.
+
+What Python must know of one before submission stands in the first lines of its file:
+
+    # images: .sif folder            image files it runs; `none` where it runs without one
+    # mounts-refuse: space colon     what a mount's path cannot hold under it
+    # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit import assets
+from kit.errors import UsageError, did_you_mean
+
+_FACT = re.compile(r"# ([a-z-]+): (.+)")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    name: str
+    path: Path
+    facts: dict[str, str]
+
+    def words(self, fact: str) -> list[str]:
+        return self.facts.get(fact, "").split()
+
+
+def names(kind: str) -> list[str]:
+    """`kind` is "runtimes" or "launchers"."""
+    return sorted(path.stem for path in _folder(kind).glob("*.sh"))
+
+
+def find(kind: str, name: str, where: str) -> Plugin:
+    """Raises UsageError, naming the known ones, where there is no such plug-in."""
+    known = names(kind)
+    if name not in known:
+        raise UsageError(f"unknown {kind[:-1]} '{name}'", did_you_mean(name, known, f"the {kind} are {', '.join(known)}"), where=where)
+    path = _folder(kind) / f"{name}.sh"
+    return Plugin(name, path, _facts(path))
+
+
+def _folder(kind: str) -> Path:
+    return assets.folder("launch/scripts") / kind
+
+
+def _facts(path: Path) -> dict[str, str]:
+    """The `# key: value` lines of the comment that the file starts with."""
+    facts = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if match := _FACT.fullmatch(line):
+            facts[match[1]] = match[2].strip()
+    return facts

@@ -1,0 +1,34 @@
+"""Writes a value so that its reader gets back the same bytes: bash in env.sh, Slurm in #SBATCH lines."""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
+_SPECIAL = re.compile(r"[\x00-\x1f\x7f'\\]")
+_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
+
+
+def bash(value: str) -> str:
+    """A word of a bash script: bare where that is safe, in '...' where nothing needs an escape, else in $'...'."""
+    if _PLAIN.match(value):
+        return value
+    if "'" not in value and not re.search(r"[\x00-\x1f\x7f]", value):
+        return f"'{value}'"
+    return "$'" + _SPECIAL.sub(_escape, value) + "'"
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    return _ESCAPES.get(character, f"\\x{ord(character):02x}")
+
+
+def bash_array(words: list[str]) -> str:
+    return "(" + " ".join(bash(word) for word in words) + ")"
+
+
+def sbatch(value: str) -> str:
+    """A value in an #SBATCH line, whose parser knows double quotes and the backslash, and takes # for a comment."""
+    if _PLAIN.match(value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

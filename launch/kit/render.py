@@ -1,0 +1,71 @@
+"""Plan -> {file name: text}. The scripts are launch/scripts as they stand, put together; values are only in env.sh."""
+
+from __future__ import annotations
+
+import re
+
+from kit import assets
+from kit.plan import Plan
+from kit.quote import bash, bash_array, sbatch
+
+_INLINE = re.compile(r"# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/(\S+)\"\n")
+_LINT_MARK = re.compile(r"\A# shellcheck shell=bash\n")
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """The three scripts of a run directory, in the order in which they are read."""
+    return {
+        "env.sh": _env(plan),
+        "run_script.sh": _with_header(_script("run_script.sh", plan), plan),
+        f"{plan.launcher}.sh": _script(f"launchers/{plan.launcher}.sh", plan),
+    }
+
+
+def _script(name: str, plan: Plan) -> str:
+    """A script with the files that it sources in their places."""
+    text = _read(name)
+    return _INLINE.sub(lambda match: _LINT_MARK.sub("", _read(match[1].replace("${KIT_RUNTIME}", plan.runtime))), text)
+
+
+def _read(name: str) -> str:
+    return (assets.folder("launch/scripts") / name).read_text(encoding="utf-8")
+
+
+def _with_header(script: str, plan: Plan) -> str:
+    shebang, rest = script.split("\n", 1)
+    lines = [f"#SBATCH --{option}" + ("" if value is None else f"={sbatch(value)}") for option, value in plan.header]
+    return "\n".join([shebang, *lines, "#", rest])
+
+
+def _env(plan: Plan) -> str:
+    mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
+    exports = "".join(f"\n  export {name}={bash(value)}" for name, value in plan.env)
+    return f"""\
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # the scripts beside this file use these variables
+# shellcheck disable=SC2016,SC1003  # values are quoted so that nothing in them is expanded
+# env.sh - every value of this run; the other scripts hold none. Edit it and submit again: sbatch run_script.sh
+
+NNODES={plan.nodes}
+NPROC_PER_NODE={plan.processes_per_node}
+
+KIT_NAME={bash(plan.name)}
+KIT_LAUNCHER={plan.launcher}
+KIT_TASKS_PER_NODE={plan.tasks_per_node} # Slurm's tasks; the launcher starts the ranks
+KIT_RUNTIME={plan.runtime}
+KIT_IMAGE={bash(plan.image or "")}
+KIT_REMAP_ROOT={"yes" if plan.remap_root else ""}
+KIT_SCRATCH={bash(plan.scratch)}
+KIT_WORKDIR={bash(plan.workdir)}
+
+# source, target, rw or ro
+KIT_MOUNTS=({mounts}
+)
+
+KIT_COMMAND={bash_array(list(plan.command))}
+
+# The job's own variables; set inside the container, last, so that no image wins over them.
+kit_job_env() {{
+  :{exports}
+}}
+"""

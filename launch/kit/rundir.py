@@ -1,0 +1,106 @@
+"""Run directories: written whole or not at all, readable by their owner alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+import kit
+from kit.errors import KitError, UsageError
+from kit.plan import Plan
+
+
+def choose(name: str) -> Path:
+    """A new path below ./runs, named after the job and the time."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
+    first = Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, attempt = first, 1
+    while path.exists():
+        attempt += 1
+        path = first.with_name(f"{first.name}-{attempt}")
+    return path
+
+
+def write(plan: Plan, files: dict[str, str]) -> Path:
+    """Creates the plan's run directory with the scripts, its record and an empty log/.
+
+    It is written under a temporary name beside its place and renamed. Raises UsageError where something is there.
+    """
+    place = Path(plan.run_dir)
+    if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
+        raise UsageError(f"{place} already exists", "name another folder, or remove it")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", dir=place.parent))  # mode 0700
+    except OSError as error:
+        raise KitError(f"cannot write below {place.parent}: {error.strerror}", "start from a folder that you may write to, on a file system that every node sees") from None
+    try:
+        for name, text in files.items():
+            (unfinished / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            (unfinished / name).chmod(0o700 if name != "env.sh" else 0o600)
+        (unfinished / "log").mkdir()
+        save(unfinished, record(plan))
+        unfinished.rename(place)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise KitError(f"cannot write {place}: {error.strerror}", "free space or quota: df -h, quota -s") from None
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return place
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """What run.json holds at first: the plan, and what would be needed to repeat it."""
+    return {
+        "kit": kit.__version__,
+        "python": platform.python_version(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "invocation": sys.argv,
+        "job_id": None,
+        "plan": asdict(plan),
+        "git": _git(plan.workdir),
+    }
+
+
+def load(run: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise KitError(f"{run} is not a run directory: {error}", "name the folder that holds run_script.sh and run.json") from None
+    return found
+
+
+def save(run: Path, content: dict[str, Any]) -> None:
+    """Replaces run.json in one step."""
+    handle, name = tempfile.mkstemp(prefix=".run.json.", dir=run)  # mode 0600
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    os.replace(name, run / "run.json")
+
+
+def _git(folder: str) -> Optional[dict[str, str]]:
+    """The working directory's revision and what differs from it; None where it is not a git checkout."""
+    revision = _git_output(folder, "rev-parse", "HEAD")
+    if revision is None:
+        return None
+    return {"revision": revision.strip(), "diff": _git_output(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""}
+
+
+def _git_output(folder: str, *arguments: str) -> Optional[str]:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

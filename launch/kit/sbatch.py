@@ -1,0 +1,83 @@
+"""The #SBATCH lines of a job: what the kit asks for, and the user's own options over it."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from kit import values
+from kit.cluster import Cluster
+from kit.errors import Problems, did_you_mean
+from kit.job import Job
+
+Header = tuple[tuple[str, Optional[str]], ...]  # (option, value); None where the option takes none
+
+# Options that a key of the job file stands for.
+_KEYS = {
+    "job-name": "name",
+    "nodes": "nodes",
+    "ntasks-per-node": "processes_per_node",
+    "ntasks": "processes_per_node",
+    "gpus-per-node": "gpus_per_node",
+    "time": "time",
+}
+# Options whose value makes the generated scripts work.
+_OWNED = {"output", "error", "input", "chdir", "export", "export-file", "wrap", "array", "parsable", "test-only", "wait", "ignore-pbs", "quiet", "verbose", "help", "usage", "version"}
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+_PLUGINS = ("container-",)  # Pyxis
+# sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
+_KNOWN = (
+    "account acctg-freq batch bb bbf begin clusters comment constraint container container-id contiguous core-spec cores-per-socket"
+    " cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra extra-node-info"
+    " get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres gres-flags hint hold immediate kill-on-invalid-dep"
+    " licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile"
+    " nodelist ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode overcommit oversubscribe partition power prefer priority"
+    " profile propagate qos reboot requeue reservation resv-ports segment signal sockets-per-node spread-job stepmgr switches"
+    " thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes wait-all-nodes wckey"
+).split()
+
+
+def header(job: Job, cluster: Cluster, nodes: int, processes: int, gpus: int, tasks: int, run_dir: str, problems: Problems) -> Header:
+    """The options in the order in which they are written; `tasks` are Slurm's, per node."""
+    given = {**cluster.slurm, **(job.slurm or {})}
+    own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, problems)
+    lines: dict[str, Optional[str]] = {
+        "job-name": job.name,
+        "nodes": str(nodes),
+        "ntasks-per-node": str(tasks),
+        "chdir": run_dir,
+        "output": "log/slurm-%j.out",
+    }
+    if job.time:
+        lines["time"] = job.time
+    if gpus and not any(name in own for name in _GPUS):
+        lines |= {"gpus-per-node": {"gpus-per-node": str(gpus)}, "gres": {"gres": f"gpu:{gpus}"}, "none": {}}[cluster.gpu_directive]
+    if not any(name in own for name in ("cpus-per-task", "cpus-per-gpu", "exclusive")):
+        lines["cpus-per-task"] = str(processes // tasks)
+    if "requeue" not in own:
+        # Started again from the beginning without having asked for it, a training run only costs hours.
+        lines["no-requeue"] = None
+    return tuple((lines | own).items())
+
+
+def _checked(given: dict[str, tuple[Optional[str], str]], problems: Problems) -> dict[str, Optional[str]]:
+    own: dict[str, Optional[str]] = {}
+    for name, (value, where) in given.items():
+        if name in _KEYS:
+            problems.add(where, f"'{name}' is not set under slurm", f"use the job's own key: `{_KEYS[name]}`")
+        elif name in _OWNED:
+            problems.add(where, f"'{name}' is set by the generated scripts", "remove it")
+        elif name not in _KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
+            problems.add(where, f"unknown sbatch option '{name}'", hint)
+        elif not name or not all(character.isalnum() or character == "-" for character in name):
+            problems.add(where, f"'{name}' cannot be an sbatch option", "use the long name without dashes: `partition`")
+        elif value is not None and values.CONTROL.search(value):
+            problems.add(where, f"the value of '{name}' contains a control character", "Slurm reads it from one line of text: remove it")
+        elif value is None or value.lower() == "true":
+            own[name] = None
+        elif value.lower() != "false":
+            own[name] = value
+    memory = [name for name in _MEMORY if name in own]
+    if len(memory) > 1:
+        problems.add(given[memory[1]][1], f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]][1]})", f"keep one of {', '.join(_MEMORY)}")
+    return own

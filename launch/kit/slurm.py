@@ -1,0 +1,77 @@
+"""The one module that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit.errors import KitError
+
+# https://slurm.schedmd.com/job_state_codes.html: a job in one of these states is still to do something.
+ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "POWER_UP_NODE", "SPECIAL_EXIT", "RESV_DEL_HOLD", "UPDATE_DB"}
+
+
+class State(NamedTuple):
+    name: str  # RUNNING, COMPLETED, NODE_FAIL ...
+    reason: str
+    exit_code: int  # as a shell shows it: 128 + the signal where one ended the job
+    nodes: str  # Slurm's list: node[1-3]
+
+    @property
+    def active(self) -> bool:
+        return self.name in ACTIVE
+
+
+def submit(script: Path) -> str:
+    """Submits a run directory's script and returns the job's id."""
+    # --parsable prints "id" or "id;cluster".
+    return _call(["sbatch", "--parsable", str(script)], script).strip().split(";")[0]
+
+
+def test_only(script: Path) -> str:
+    """Slurm's own estimate of when and where the job would start; nothing is submitted."""
+    return _call(["sbatch", "--test-only", str(script)], script).strip()
+
+
+def cancel(job_id: str) -> None:
+    _call(["scancel", job_id])
+
+
+def state(job_id: str) -> Optional[State]:
+    """The job as slurmctld knows it, also some minutes after its end; None where it has forgotten the job."""
+    done = _run(["scontrol", "show", "job", "--oneliner", job_id])
+    if done.returncode != 0:
+        if "Invalid job id" in done.stderr:
+            return None
+        raise KitError(f"Slurm does not answer: {done.stderr.strip()}", "check with: scontrol ping")
+    facts = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", done.stdout))
+    code, _, signal = facts.get("ExitCode", "0:0").partition(":")
+    exit_code = int(code) or (128 + int(signal) if signal not in ("", "0") else 0)
+    return State(facts.get("JobState", "UNKNOWN"), facts.get("Reason", ""), exit_code, facts.get("NodeList", ""))
+
+
+def down_nodes(nodes: str) -> list[str]:
+    """Of these nodes, those that Slurm holds for dead."""
+    lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]).stdout.split("\n")
+    return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
+
+
+def _call(command: list[str], script: Optional[Path] = None) -> str:
+    done = _run(command)
+    if done.returncode != 0:
+        words = " ".join(re.sub(r"^(sbatch|scancel): (error: )?", "", line) for line in done.stderr.strip().splitlines())
+        fix = f"the lines that Slurm read are the #SBATCH ones of {script.name}; partitions and limits: sinfo" if script else "check with: squeue --me"
+        raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
+    # --test-only answers on stderr.
+    return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
+    except FileNotFoundError:
+        raise KitError(f"{command[0]} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run") from None
+    except subprocess.TimeoutExpired:
+        raise KitError(f"{command[0]} has not answered for two minutes", "check that slurmctld is up: scontrol ping") from None

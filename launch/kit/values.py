@@ -1,0 +1,213 @@
+"""One parser per kind of value. Each takes what was given and returns it typed, or None after noting a problem."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import NamedTuple, Optional
+
+from kit.errors import Problems, did_you_mean
+from kit.given import Given
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
+TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Set by the kit or by torchrun itself; a job's value would be lost or break the rendezvous.
+OWNED = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+# Names that bash computes, resets or forbids to set: a value given to them would not arrive.
+BASH = set(
+    "_ BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_ALIASES BASH_CMDS BASH_COMMAND BASH_COMPAT BASH_ENV BASH_EXECUTION_STRING"
+    " BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION BASH_XTRACEFD BASH COMP_CWORD"
+    " COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS COMP_WORDS COPROC DIRSTACK ENV EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME"
+    " GLOBIGNORE GROUPS HISTCMD IFS LINENO MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PS4 PWD RANDOM READLINE_LINE"
+    " READLINE_MARK READLINE_POINT REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID".split()
+)
+
+
+class Mount(NamedTuple):
+    source: str  # on the host
+    target: str  # in the container, absolute
+    read_only: bool
+    where: str
+
+
+def text(given: Given, problems: Problems) -> Optional[str]:
+    if not isinstance(given.value, str) or not given.value:
+        problems.add(given.where, f"expected text, not {_kind(given)}")
+        return None
+    return given.value
+
+
+def line(given: Given, problems: Problems) -> Optional[str]:
+    """Text that must fit one line of a script's header or a path in it."""
+    value = text(given, problems)
+    if value is not None and (found := CONTROL.search(value)):
+        problems.add(given.where, f"contains the control character {found.group()!r}", "Slurm reads it from one line of text: remove it")
+        return None
+    return value
+
+
+def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
+    value = given.value
+    if isinstance(value, str) and re.match(r"\d{1,9}\Z", value) and int(value) >= least:
+        return int(value)
+    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}")
+    return None
+
+
+def count_or_zero(given: Given, problems: Problems) -> Optional[int]:
+    return count(given, problems, least=0)
+
+
+def flag(given: Given, problems: Problems) -> Optional[bool]:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(given.value, str) and given.value.lower() in words:
+        return words[given.value.lower()]
+    problems.add(given.where, f"expected true or false, not {_kind(given)}")
+    return None
+
+
+def time_limit(given: Given, problems: Problems) -> Optional[str]:
+    value = given.value
+    if isinstance(value, str) and TIME.match(value):
+        return value
+    problems.add(given.where, f"expected a time limit, not {_kind(given)}", "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes")
+    return None
+
+
+def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
+    """A list is taken as it is; a string is split as a shell splits words, and nothing in it is expanded."""
+    if isinstance(given.value, list):
+        words = [_word(item, problems) for item in given.value]
+    else:
+        line_given = text(given, problems)
+        if line_given is None:
+            return None
+        try:
+            words = list(shlex.split(line_given))
+        except ValueError as error:
+            problems.add(given.where, f"the command cannot be split into words: {error}", "close the quote, or write the command as a list")
+            return None
+    if not words or not words[0]:
+        problems.add(given.where, "the command is empty", "name the training script: `command: train.py`")
+        return None
+    return tuple(words)
+
+
+def _word(given: Given, problems: Problems) -> str:
+    if isinstance(given.value, str):
+        return no_nul(given.value, given.where, problems)
+    problems.add(given.where, f"expected text, not {_kind(given)}", 'quote it: ""')
+    return ""
+
+
+def no_nul(value: str, where: str, problems: Problems) -> str:
+    if "\0" in value:
+        problems.add(where, "contains a NUL byte, which no program can receive", "remove it")
+    return value
+
+
+def mounts(given: Given, problems: Problems) -> Optional[tuple[Mount, ...]]:
+    """A list of SOURCE:TARGET[:ro], or of {source, target, read_only} where a path holds a colon."""
+    items = given.value if isinstance(given.value, list) else [given]
+    found = [_mount(item, problems) for item in items]
+    return tuple(mount for mount in found if mount)
+
+
+def _mount(given: Given, problems: Problems) -> Optional[Mount]:
+    if isinstance(given.value, dict):
+        return _mount_from_keys(given, given.value, problems)
+    if not isinstance(given.value, str):
+        problems.add(given.where, f"expected SOURCE:TARGET[:ro], not {_kind(given)}")
+        return None
+    parts = given.value.split(":")
+    read_only = len(parts) == 3 and parts[2] == "ro"
+    if len(parts) == 1:
+        parts = [given.value, given.value]
+    if len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+        problems.add(given.where, f"cannot read the mount '{given.value}'", "write SOURCE:TARGET[:ro]; for a path with a colon use {source: ..., target: ..., read_only: true}")
+        return None
+    return _checked_mount(Mount(parts[0], parts[1], read_only, given.where), problems)
+
+
+def _mount_from_keys(given: Given, keys: dict[str, Given], problems: Problems) -> Optional[Mount]:
+    known = ["source", "target", "read_only"]
+    for key in keys.keys() - set(known):
+        problems.add(keys[key].where, f"unknown key '{key}' in a mount", did_you_mean(key, known, f"a mount has {', '.join(known)}"))
+    if "source" not in keys:
+        problems.add(given.where, "the mount has no source", "add `source: /path/on/the/host`")
+        return None
+    source = text(keys["source"], problems)
+    target = text(keys["target"], problems) if "target" in keys else source
+    read_only = flag(keys["read_only"], problems) if "read_only" in keys else False
+    if source is None or target is None or read_only is None:
+        return None
+    return _checked_mount(Mount(source, target, read_only, given.where), problems)
+
+
+def _checked_mount(mount: Mount, problems: Problems) -> Optional[Mount]:
+    if not mount.source:
+        problems.add(mount.where, "the mount has no source", "write SOURCE:TARGET[:ro]")
+    elif not os.path.isabs(mount.target):
+        problems.add(mount.where, f"the mount target '{mount.target}' is not an absolute path", f"write {mount.source}:/{mount.target}")
+    elif mount.target == "/":
+        problems.add(mount.where, "a mount cannot replace the container's /", "choose a folder, such as /data")
+    else:
+        for path in (mount.source, mount.target):
+            no_nul(path, mount.where, problems)
+        return mount
+    return None
+
+
+def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
+    if not isinstance(given.value, dict):
+        problems.add(given.where, f"expected NAME: value lines, not {_kind(given)}")
+        return None
+    values = {}
+    for name, item in given.value.items():
+        if not _settable(name, item.where, problems):
+            continue
+        if not isinstance(item.value, str):
+            problems.add(item.where, f"the variable {name} has {_kind(item)} for a value", 'write text; an empty value is ""')
+            continue
+        values[name] = no_nul(item.value, item.where, problems)
+    return values
+
+
+def _settable(name: str, where: str, problems: Problems) -> bool:
+    if not ENV_NAME.match(name):
+        problems.add(where, f"'{name}' cannot be a variable's name", "use letters, digits and _, not starting with a digit")
+    elif name in OWNED or name.startswith(("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")):
+        problems.add(where, f"{name} is set by the launch itself and cannot be set by a job", "remove it, or use a name of your own")
+    elif name in BASH or name.startswith("BASH_FUNC_"):
+        problems.add(where, f"{name} has a meaning of its own in bash and would not arrive unchanged", "use a name of your own")
+    else:
+        return True
+    return False
+
+
+def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
+    """sbatch options by their long names; kept with their places, since sbatch.py judges them."""
+    if not isinstance(given.value, dict):
+        problems.add(given.where, f"expected OPTION: value lines, not {_kind(given)}", "use sbatch's long names: `partition: gpu`")
+        return None
+    found = {}
+    for name, item in given.value.items():
+        if isinstance(item.value, (list, dict)):
+            problems.add(item.where, f"the option {name} has {_kind(item)} for a value", "write it as on sbatch's command line, commas included")
+        else:
+            found[name.removeprefix("--")] = item
+    return found
+
+
+def _kind(given: Given) -> str:
+    if given.value is None:
+        return "nothing"
+    if isinstance(given.value, list):
+        return "a list"
+    if isinstance(given.value, dict):
+        return "a mapping"
+    return f"'{given.value}'"

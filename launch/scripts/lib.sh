@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# lib.sh - shared by the batch part and the nodes: messages, the master's address and port, the image's identity.
+
+kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
+kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
+
+# kit::die PROBLEM FIX
+kit::die() {
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" >&2
+  exit 1
+}
+
+# net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual
+# "127.0.1.1 hostname" line in /etc/hosts every node would otherwise wait for itself.
+# KIT_LOOPBACK is set by `kit run`, whose nodes all live on one machine.
+net::address() {
+  local -r host="$1"
+  local address
+  while read -r address; do
+    if [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]]; then
+      printf '%s\n' "${address}"
+      return
+    fi
+  done < <(net::candidates "${host}")
+  kit::die "the first node, ${host}, has no address but loopback" \
+    "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+}
+
+# Every address known for HOST, the most trustworthy first.
+net::candidates() {
+  local -r host="$1"
+  local node_addr
+  net::resolve "${host}"
+  # Where NodeName is not a host name, Slurm knows the address.
+  node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+  [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
+  # The batch part runs on the first node, so that node's own interfaces can answer, too.
+  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || hostname -I 2>/dev/null | tr ' ' '\n' | grep -E '^[0-9.]+$' || true
+}
+
+net::resolve() {
+  local address
+  while read -r address _; do
+    printf '%s\n' "${address}"
+  done < <(getent ahostsv4 "$1" || true)
+}
+
+# net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not
+# share, outside the range from which the kernel serves outgoing connections.
+net::port() {
+  local -ri job="$1" restart="$2"
+  local -r address="$3"
+  local -ri span=4000
+  local -i base=61000 low=32768 high=60999 port tries
+  [[ ! -r /proc/sys/net/ipv4/ip_local_port_range ]] || read -r low high </proc/sys/net/ipv4/ip_local_port_range
+  # Some sites widen that range to the top; then there is room below it.
+  ((high < base || low < 12000)) || base=$((low - span))
+  for ((tries = 0; tries < span; tries++)); do
+    port=$((base + (job + restart * 997 + tries) % span))
+    net::is_listening "${address}" "${port}" || break
+  done
+  printf '%d\n' "${port}"
+}
+
+net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
+
+# image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart.
+image::fingerprint() {
+  local -r image="$1"
+  local digest
+  digest="$({ stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)"
+  printf '%s\n' "${digest:0:16}"
+}
