@@ -89,7 +89,6 @@ def _follow(run: Path, job_id: str) -> None:
         _say(f"job {job_id} goes on; to end it: scancel {job_id}")
         sys.exit(130)
     if state.name == "COMPLETED":
-        _say(f"job {job_id} COMPLETED")
         return
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""

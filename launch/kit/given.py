@@ -55,7 +55,7 @@ def _convert(node: yaml.Node, file: str, problems: Problems) -> Given:
         for key, child in node.value:
             key_where = f"{file}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                problems.add(key_where, "a key must be plain text")
+                problems.add(key_where, "a key must be plain text", "write `key: value`")
             elif key.value in mapping:
                 problems.add(key_where, f"'{key.value}' is given twice", f"keep one; the first is at {mapping[key.value].where}")
             else:

@@ -149,12 +149,12 @@ def _check_line(path: str, what: str, problems: Problems) -> None:
 
 def _check_command(job: Job, mounts: tuple[values.Mount, ...], runtime: Optional[Plugin], problems: Problems) -> None:
     """A script that cannot be there when the job starts is a problem now."""
-    if not job.command or not job.workdir or not runtime:
+    if not job.command or not runtime or not os.path.isdir(job.workdir or ""):
         return
     script = _script(job.command)
     if script is None:
         return
-    path = os.path.normpath(os.path.join(job.workdir, script))
+    path = os.path.normpath(os.path.join(job.workdir or "", script))
     contained = runtime.name != "none"
     for mount in reversed(mounts) if contained else ():
         if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+\Z")
+_KEYWORDS = set("if then elif else fi for in do done while until case esac function select time coproc".split())
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f'\\]")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
 def bash(value: str) -> str:
     """A word of a bash script: bare where that is safe, in '...' where nothing needs an escape, else in $'...'."""
-    if _PLAIN.match(value):
+    if _PLAIN.match(value) and value not in _KEYWORDS:
         return value
     if "'" not in value and not re.search(r"[\x00-\x1f\x7f]", value):
         return f"'{value}'"
@@ -29,6 +30,6 @@ def bash_array(words: list[str]) -> str:
 
 def sbatch(value: str) -> str:
     """A value in an #SBATCH line, whose parser knows double quotes and the backslash, and takes # for a comment."""
-    if _PLAIN.match(value):
+    if _PLAIN.match(value.replace(",", "")):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -43,7 +43,7 @@ def _env(plan: Plan) -> str:
     return f"""\
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the scripts beside this file use these variables
-# shellcheck disable=SC2016,SC1003  # values are quoted so that nothing in them is expanded
+# shellcheck disable=SC1003,SC2016,SC2191  # values are data: what looks like code inside the quotes is not
 # env.sh - every value of this run; the other scripts hold none. Edit it and submit again: sbatch run_script.sh
 
 NNODES={plan.nodes}

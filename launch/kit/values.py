@@ -36,7 +36,7 @@ class Mount(NamedTuple):
 
 def text(given: Given, problems: Problems) -> Optional[str]:
     if not isinstance(given.value, str) or not given.value:
-        problems.add(given.where, f"expected text, not {_kind(given)}")
+        problems.add(given.where, f"expected text, not {_kind(given)}", "write text on the same line")
         return None
     return given.value
 
@@ -54,7 +54,7 @@ def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
     value = given.value
     if isinstance(value, str) and re.match(r"\d{1,9}\Z", value) and int(value) >= least:
         return int(value)
-    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}")
+    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}", "write a plain number")
     return None
 
 
@@ -66,7 +66,7 @@ def flag(given: Given, problems: Problems) -> Optional[bool]:
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     if isinstance(given.value, str) and given.value.lower() in words:
         return words[given.value.lower()]
-    problems.add(given.where, f"expected true or false, not {_kind(given)}")
+    problems.add(given.where, f"expected true or false, not {_kind(given)}", "write true or false")
     return None
 
 
@@ -121,7 +121,7 @@ def _mount(given: Given, problems: Problems) -> Optional[Mount]:
     if isinstance(given.value, dict):
         return _mount_from_keys(given, given.value, problems)
     if not isinstance(given.value, str):
-        problems.add(given.where, f"expected SOURCE:TARGET[:ro], not {_kind(given)}")
+        problems.add(given.where, f"expected a mount, not {_kind(given)}", "write SOURCE:TARGET[:ro]")
         return None
     parts = given.value.split(":")
     read_only = len(parts) == 3 and parts[2] == "ro"
@@ -164,7 +164,7 @@ def _checked_mount(mount: Mount, problems: Problems) -> Optional[Mount]:
 
 def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
     if not isinstance(given.value, dict):
-        problems.add(given.where, f"expected NAME: value lines, not {_kind(given)}")
+        problems.add(given.where, f"expected variables, not {_kind(given)}", "write one NAME: value line each, indented")
         return None
     values = {}
     for name, item in given.value.items():

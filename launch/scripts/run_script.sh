@@ -104,8 +104,9 @@ batch::explain_failure() {
   # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
   if ((${#failed[@]} == 0)); then
-    # Not a rank: a node said why (kit: error), or srun itself did, above.
-    grep -hsA1 '^kit: error: ' -- "${KIT_LOG_DIR}"/*.out >&2 || kit::say "srun failed; the nodes' output: ${KIT_LOG_DIR}/*.out"
+    # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
+    grep -hsA1 '^kit: error: ' -- "${KIT_LOG_DIR}"/*.out >&2 && exit 1
+    kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
     exit "${srun_code}"
   fi
   local code node local_rank

@@ -25,6 +25,9 @@ launcher::main() {
     python | python3) program[0]="${python}" ;;
   esac
 
+  # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
+  program=("${program[@]//\$/\$\$}")
+
   # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
   # with which every node would form a world of its own.
   set -- "${python}" -m torch.distributed.run \

@@ -1,0 +1,110 @@
+"""Whatever a user writes arrives in the training process unchanged, or is refused with a reason.
+
+The real scripts run here, with the real torchrun, and the program prints what it received.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from samples import HOSTILE_NAME
+
+REPORT = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), sys.argv[0]]))\n"
+VALUES_PER_RUN = 150
+RUNS = 8  # 8 x 150 = 1,200 values
+
+words = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
+    st.text("\"'$(){}`\\\n\t\r ;&|<>*?[]!~#%^,:=-aé☃", max_size=30),
+    st.sampled_from(["$(touch X)", "`touch X`", "${HOME}", "$'\\n'", "\\", "'", '"', "-n", "--", "", " ", "\n", "a\nb", "a,b", "a:b", "%j", "\x1b[31m", "é☃", "!!", "#x", "'\\''", "$\\'x"]),
+    st.binary(min_size=1, max_size=12).filter(lambda raw: b"\0" not in raw).map(os.fsdecode),
+)
+
+
+def _received(done: "subprocess.CompletedProcess[str]", run: Path) -> list:
+    assert done.returncode == 0, done.stdout + done.stderr
+    (report,) = run.glob("log/*/rank0.out")
+    return json.loads(report.read_text().splitlines()[0])
+
+
+@settings(max_examples=RUNS, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+@given(arguments=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2), values=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2))
+def test_arguments_and_variables_arrive_unchanged(arguments: list[str], values: list[str], kit, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("values")
+    (folder / "report.py").write_text(REPORT)
+    env = {f"V{index}": value for index, value in enumerate(values)}
+    options = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+    done = kit("run", "report.py", "--output", "run", *options, "--", *arguments, cwd=folder)
+    argv, environ, _, _ = _received(done, folder / "run")
+    assert argv == arguments
+    assert {name: environ[name] for name in env} == env
+    assert sorted(path.name for path in folder.iterdir()) == ["report.py", "run"]
+    lint = subprocess.run(["shellcheck", "env.sh", "run_script.sh", "torchrun.sh"], cwd=folder / "run", capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stdout
+
+
+def test_values_in_a_job_file_arrive_unchanged(kit, tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    values = [HOSTILE_NAME, "a\nb", "$(id)", "`id`", "x,y:z", "'", '"', "\\", " lead", "trail ", "yes", "010", "☃"]
+    (tmp_path / "job.yaml").write_text(json.dumps({"command": ["report.py", *values], "env": {f"V{i}": value for i, value in enumerate(values)}}))
+    argv, environ, _, _ = _received(kit("run", "job.yaml", "--output", "run"), tmp_path / "run")
+    assert argv == values
+    assert [environ[f"V{i}"] for i in range(len(values))] == values
+
+
+def test_hostile_names_and_paths_arrive_unchanged(kit, tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE_NAME
+    folder.mkdir()
+    script = f"{HOSTILE_NAME}.py"
+    (folder / script).write_text(REPORT)
+    done = kit("run", f"./{script}", "-j", "2x1", "--name", HOSTILE_NAME, "--output", f"run {HOSTILE_NAME}", cwd=folder)
+    _, environ, cwd, program = _received(done, folder / f"run {HOSTILE_NAME}")
+    assert environ["SLURM_JOB_NAME"] == HOSTILE_NAME
+    assert cwd == str(folder)
+    assert program == f"./{script}"
+    assert not list(tmp_path.rglob("[XY]")), "a command substitution was executed"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([script, f"run {HOSTILE_NAME}"])
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\t", "\x1b", "\x7f"])
+@pytest.mark.parametrize("option", ["--name", "--image", "--workdir", "--output"])
+def test_control_characters_are_refused_where_slurm_reads_a_line(option: str, character: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    done = kit("submit", "train.py", option, f"a{character}b", "--dry-run", check=False)
+    assert done.returncode == 2
+    assert f"contains the control character {character!r}" in done.stderr and "\n  fix: " in done.stderr
+
+
+def test_mounts_that_a_runtime_cannot_express_are_refused(kit, tmp_path: Path) -> None:
+    (tmp_path / "x.sqsh").write_bytes(b"x")
+    (tmp_path / "train.py").touch()
+    for name, reason in {"a b": "space", "a:b": "colon", "a\\b": "backslash"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "image": "x.sqsh", "mounts": [{"source": name, "target": "/data"}]}))
+        done = kit("submit", "job.yaml", "--dry-run", check=False)
+        assert done.returncode == 2
+        assert done.stderr == f"kit: job.yaml:1: enroot cannot mount '{tmp_path}/{name}', which contains a {reason}\n  fix: rename it, or use the apptainer runtime\n"
+        assert kit("submit", "job.yaml", "--dry-run", "--runtime", "apptainer").returncode == 0
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(value=st.text(string.ascii_letters + "_0123456789-. ", min_size=1, max_size=8))
+def test_a_variables_name_is_settable_or_refused(value: str) -> None:
+    from kit.errors import Problems
+    from kit.given import Given
+    from kit.values import environment
+
+    problems = Problems()
+    found = environment(Given({value: Given("x", "job.yaml:1")}, "job.yaml:1"), problems)
+    assert bool(found) != bool(problems.found)
+    if found:
+        arrived = subprocess.run(["bash", "-c", f"export {value}=x; exec env"], capture_output=True, text=True)
+        assert f"{value}=x" in arrived.stdout.splitlines()

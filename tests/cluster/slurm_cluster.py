@@ -1,0 +1,119 @@
+"""What a test does with the Slurm cluster in Docker: run commands, submit jobs, break nodes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+HERE = Path(__file__).resolve().parent
+T = TypeVar("T")
+ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"}
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    user: str
+    args: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended; `fields` is all that scontrol said."""
+
+    state: str
+    exit_code: int
+    signal: int
+    fields: dict[str, str]
+
+
+class Cluster:
+    """One running cluster: nodes ctl, node1, node2, node3, and the folder that all share."""
+
+    controller = "ctl"
+    nodes = ("node1", "node2", "node3")
+    sif = "/images/train.sif"
+    sqsh = "/images/train.sqsh"
+
+    def __init__(self, shared: Path) -> None:
+        self.shared = shared
+
+    def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """The result of a command on a node, as ada from /shared; a failure raises with its stderr."""
+        options = ["--root"] if root else []
+        result = script("cluster.sh", "exec", node, *options, *map(str, argv), timeout=timeout)
+        if check and result.returncode != 0:
+            raise AssertionError(f"{node}: {argv} ended with {result.returncode}\n{result.stdout}{result.stderr}")
+        return result
+
+    def path(self, host_path: Path) -> PurePosixPath:
+        """The name inside the cluster of a file below `shared`."""
+        return PurePosixPath("/shared") / host_path.relative_to(self.shared)
+
+    def sbatch(self, script_path: Path, *options: str) -> int:
+        """The id of the job that the script, a host path below `shared`, became."""
+        output = self.run(self.controller, "sbatch", "--parsable", *options, self.path(script_path)).stdout
+        return int(output.strip().split(";")[0])
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """What scontrol says about a job; values end at their first blank."""
+        line = self.run(self.controller, "scontrol", "show", "job", "-o", str(job_id)).stdout
+        return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", line))
+
+    def wait(self, job_id: int, timeout: float = 60) -> Ended:
+        """How the job ended, once it has."""
+        fields = until(lambda: self._ended(job_id), timeout, f"job {job_id} has not ended: {self.job(job_id)}")
+        code, signal = fields["ExitCode"].split(":")
+        return Ended(fields["JobState"], int(code), int(signal), fields)
+
+    def _ended(self, job_id: int) -> dict[str, str] | None:
+        fields = self.job(job_id)
+        return None if fields["JobState"] in ACTIVE else fields
+
+    def processes(self, node: str) -> list[Process]:
+        """What runs as ada on a node."""
+        # ps exits 1 when it lists nothing.
+        lines = self.run(node, "ps", "-ww", "-u", "ada", "-o", "pid=,user=,args=", root=True, check=False).stdout
+        rows = [line.split(None, 2) for line in lines.splitlines()]
+        return [Process(int(pid), user, args) for pid, user, args in rows]
+
+    def kill_slurmd(self, node: str) -> None:
+        control("kill-slurmd", node)
+
+    def kill_node(self, node: str) -> None:
+        control("kill-node", node)
+
+    def restore(self, node: str) -> None:
+        control("restore", node)
+
+    def enroot(self) -> str:
+        """real, stub or none."""
+        return control("enroot").strip()
+
+
+def script(name: str, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the scripts of this folder
+        [str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout
+    )
+
+
+def control(*argv: str, timeout: float = 120) -> str:
+    result = script("cluster.sh", *argv, timeout=timeout)
+    if result.returncode != 0:
+        raise AssertionError(f"cluster.sh {' '.join(argv)} ended with {result.returncode}\n{result.stderr}")
+    return result.stdout
+
+
+def until(condition: Callable[[], T | None], timeout: float, problem: str) -> T:
+    """The first true result of the condition, or a failure that says the problem."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout} s: {problem}")
+        time.sleep(0.2)
+    return result

@@ -1,0 +1,132 @@
+"""Options, arguments and targets of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit import job as jobs
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("key", [item.name for item in dataclasses.fields(jobs.Job) if item.name in jobs.KEYS and item.name != "command"])
+@pytest.mark.parametrize("command", ["submit", "run", "render"])
+def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str, key: str) -> None:
+    assert re.search(rf"^  {jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
+
+
+@functools.cache
+def _help(python: str, command: str) -> str:
+    return subprocess.run([python, "-m", "kit", command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def test_options_beat_the_file_and_maps_add_up(kit, tmp_path: Path, program: Path) -> None:
+    image = tmp_path / "x.sif"
+    image.write_bytes(b"image")
+    (tmp_path / "job.yaml").write_text(
+        "command: train.py --lr 1\nname: a\nnodes: 2\ntime: 10\nimage: x.sif\nenv: {A: file, B: file}\n"
+        "slurm: {partition: file, account: file}\nmounts: ['/tmp:/data', '/usr:/opt/usr:ro']\n"
+    )
+    kit(
+        "render", "job.yaml", "--output", "out", "--name", "b", "-j", "3x2", "--time", "20", "--env", "A=line=x", "--slurm", "partition=line",
+        "--mount", "/var:/data:ro", "--remap-root", "--", "--epochs", "5", "--odd=$HOME",
+    )  # fmt: skip
+    plan = json.loads((tmp_path / "out/run.json").read_text())["plan"]
+    assert plan["name"] == "b" and plan["nodes"] == 3 and plan["processes_per_node"] == 2 and plan["remap_root"] is True
+    assert plan["command"] == ["train.py", "--lr", "1", "--epochs", "5", "--odd=$HOME"]
+    assert plan["env"] == [["A", "line=x"], ["B", "file"]]
+    header = dict(plan["header"])
+    assert header["time"] == "20" and header["partition"] == "line" and header["account"] == "file"
+    assert [mount[:3] for mount in plan["mounts"]] == [
+        [str(tmp_path), str(tmp_path), False], ["/usr", "/opt/usr", True], ["/var", "/data", True],
+    ]  # fmt: skip
+
+
+def test_a_program_needs_no_job_file(kit, tmp_path: Path, program: Path) -> None:
+    kit("render", "train.py", "-j", "2x4", "--output", "out", "--", "--epochs", "3")
+    plan = json.loads((tmp_path / "out/run.json").read_text())["plan"]
+    assert (plan["name"], plan["nodes"], plan["processes_per_node"], plan["command"]) == ("train", 2, 4, ["train.py", "--epochs", "3"])
+
+
+def test_relative_paths_of_a_file_start_at_its_folder_and_those_of_an_option_here(kit, tmp_path: Path) -> None:
+    for folder in ("project", "project/data", "data"):
+        (tmp_path / folder).mkdir()
+    for file in ("project/train.py", "project/x.sif", "y.sif"):
+        (tmp_path / file).write_bytes(b"x")
+    (tmp_path / "project/job.yaml").write_text("command: train.py\nimage: x.sif\nmounts: ['data:/a']\n")
+    kit("render", "project/job.yaml", "--output", "one", "--mount", "data:/b")
+    kit("render", "project/job.yaml", "--output", "two", "--image", "y.sif")
+    one, two = (json.loads((tmp_path / name / "run.json").read_text())["plan"] for name in ("one", "two"))
+    assert one["image"] == f"{tmp_path}/project/x.sif" and two["image"] == f"{tmp_path}/y.sif"
+    assert one["workdir"] == f"{tmp_path}/project"
+    assert [mount[0] for mount in one["mounts"]][-2:] == [f"{tmp_path}/project/data", f"{tmp_path}/data"]
+
+
+def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Path, program: Path) -> None:
+    arguments = ("train.py", "-j", "2x2", "--env", "A=b c", "--output", "out", "--", "é", "a\nb")
+    shown = kit("submit", *arguments[:5], "--dry-run", *arguments[5:]).stdout
+    assert not (tmp_path / "out").exists()
+    kit("render", *arguments)
+    files = "".join(f"==> out/{name} <==\n{(tmp_path / 'out' / name).read_text()}\n" for name in ("env.sh", "run_script.sh", "torchrun.sh"))
+    assert shown == files
+
+
+def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:
+    kit("render", "train.py", "--output", "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["env.sh", "log", "run.json", "run_script.sh", "torchrun.sh"]
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "out/env.sh").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").write_text("keep")
+    done = kit("render", "train.py", "--output", "out", check=False)
+    assert (done.returncode, done.stderr) == (2, f"kit: {tmp_path}/out already exists\n  fix: name another folder, or remove it\n")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml"),
+        (["submit", "nowhere.py"], "kit: nowhere.py: no such script: nowhere.py"),
+        (["submit", "train.py", "-j", "2x"], "kit: -j: '2x' is not NODESxPROCESSES\n  fix: write -j 2x8 for 2 nodes of 8 processes"),
+        (["submit", "train.py", "--env", "A"], "kit: --env: 'A' is not NAME=VALUE\n  fix: write --env A=VALUE"),
+        (["submit", "train.py", "--nodez", "2"], "kit: No such option: --nodez"),
+        (["submti", "train.py"], "kit: No such command 'submti'."),
+        (["submit"], "kit: Missing argument 'JOB'."),
+        (["submit", "train.py", "--slurm", "partitionn=x"], "kit: --slurm: unknown sbatch option 'partitionn'\n  fix: did you mean 'partition'?"),
+    ],
+)
+def test_wrong_options_end_in_one_line_and_code_two(arguments: list[str], message: str, kit, program: Path) -> None:
+    done = kit(*arguments, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message), done.stderr
+    assert "Traceback" not in done.stderr and "\n  fix: " in done.stderr
+
+
+def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path, program: Path) -> None:
+    done = kit("submit", "train.py", check=False, PATH="/usr/bin:/bin")
+    assert done.returncode == 1
+    assert done.stderr == "kit: sbatch is not installed here\n  fix: submit from a login node of the cluster; on this machine alone: kit run\n"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_submitting_imports_neither_torch_nor_rich(kit, program: Path) -> None:
+    code = "import sys; from kit.cli import main\ntry: main()\nexcept SystemExit: pass\nprint([name for name in ('torch', 'rich', 'pydantic', 'numpy') if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, "submit", "train.py", "--dry-run"], cwd=program.parent, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"

@@ -1,0 +1,109 @@
+"""Bad job files end in one line each, all of them at once, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GOOD = "command: train.py\n"
+
+BAD = {
+    "unknown key": ("luncher: torchrun\n", "2: unknown key 'luncher'", "did you mean 'launcher'?"),
+    "unknown key unlike any": ("zzz: 1\n", "2: unknown key 'zzz'", "the keys are name, command, "),
+    "key twice": ("nodes: 2\nnodes: 3\n", "3: 'nodes' is given twice", "keep one; the first is at job.yaml:2"),
+    "nodes zero": ("nodes: 0\n", "2: expected a whole number of at least 1, not '0'", "write a plain number"),
+    "nodes negative": ("nodes: -1\n", "2: expected a whole number of at least 1, not '-1'", "write a plain number"),
+    "nodes text": ("nodes: two\n", "2: expected a whole number of at least 1, not 'two'", "write a plain number"),
+    "nodes list": ("nodes: [2]\n", "2: expected a whole number of at least 1, not a list", "write a plain number"),
+    "processes missing": ("processes_per_node:\n", "2: expected a whole number of at least 1, not nothing", "write a plain number"),
+    "gpus fraction": ("gpus_per_node: 1.5\n", "2: expected a whole number of at least 0, not '1.5'", "write a plain number"),
+    "time": ("time: tomorrow\n", "2: expected a time limit, not 'tomorrow'", "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes"),
+    "name with newline": ('name: "a\\nb"\n', "2: contains the control character '\\n'", "Slurm reads it from one line of text: remove it"),
+    "runtime": ("runtime: apptaner\n", "2: unknown runtime 'apptaner'", "did you mean 'apptainer'?"),
+    "launcher": ("launcher: torchrum\n", "2: unknown launcher 'torchrum'", "did you mean 'torchrun'?"),
+    "cluster": ("cluster: generik\n", "2: unknown cluster 'generik'", "did you mean 'generic'?"),
+    "image missing": ("image: none.sif\n", "2: no such image: {dir}/none.sif", "check the path; relative ones start at the job file's folder"),
+    "image address": ("image: docker://x\n", "2: 'docker://x' is not a file", "every node would download it; make a file of it once: apptainer build image.sif docker://x"),
+    "image kind": ("image: train.py\nruntime: enroot\n", "2: enroot cannot run '{dir}/train.py'", "it runs .sqsh, .squashfs"),
+    "runtime without image": ("runtime: enroot\n", "2: the runtime enroot needs an image", "name one: `image: file.sqsh`, or use `runtime: none`"),
+    "workdir": ("workdir: nowhere\n", "2: no such folder: {dir}/nowhere", "name an existing one"),
+    "mount target": ("mounts: ['.:data']\n", "2: the mount target 'data' is not an absolute path", "write .:/data"),
+    "mount root": ("mounts: ['.:/']\n", "2: a mount cannot replace the container's /", "choose a folder, such as /data"),
+    "mount source": ("mounts: ['/not/here:/not/here']\n", "2: no such file or folder to mount: /not/here", "check the path; relative ones start at the job file's folder"),
+    "mount colons": ("mounts: ['/a:/b:ro:x']\n", "2: cannot read the mount '/a:/b:ro:x'", "write SOURCE:TARGET[:ro]; for a path with a colon use {{source: ..., target: ..., read_only: true}}"),
+    "mount key": ("mounts:\n- {source: /tmp, taget: /tmp}\n", "3: unknown key 'taget' in a mount", "did you mean 'target'?"),
+    "mount elsewhere without a container": ("mounts: ['/tmp:/data']\n", "2: without a container, /tmp cannot appear as /data", "use an image, or mount it under its own name"),
+    "env list": ("env: [A]\n", "2: expected variables, not a list", "write one NAME: value line each, indented"),
+    "env name": ("env:\n  A-B: 1\n", "3: 'A-B' cannot be a variable's name", "use letters, digits and _, not starting with a digit"),
+    "env empty": ("env:\n  A:\n", "3: the variable A has nothing for a value", 'write text; an empty value is ""'),
+    "env owned": ("env:\n  MASTER_ADDR: x\n", "3: MASTER_ADDR is set by the launch itself and cannot be set by a job", "remove it, or use a name of your own"),
+    "env of bash": ("env:\n  UID: 0\n", "3: UID has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
+    "env NUL": ('env:\n  A: "\\0"\n', "3: contains a NUL byte, which no program can receive", "remove it"),
+    "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
+    "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' is not set under slurm", "use the job's own key: `nodes`"),
+    "sbatch option of ours": ("slurm: {output: x}\n", "2: 'output' is set by the generated scripts", "remove it"),
+    "sbatch list": ("slurm: {partition: [a, b]}\n", "2: the option partition has a list for a value", "write it as on sbatch's command line, commas included"),
+    "memory twice": ("slurm:\n  mem: 3G\n  mem-per-cpu: 1G\n", "4: 'mem-per-cpu' contradicts 'mem' (job.yaml:3)", "keep one of mem, mem-per-cpu, mem-per-gpu"),
+    "memory and GPU": ("slurm:\n  mem: 3G\n  mem-per-gpu: 1G\n", "4: 'mem-per-gpu' contradicts 'mem' (job.yaml:3)", "keep one of mem, mem-per-cpu, mem-per-gpu"),
+    "remap_root": ("remap_root: maybe\n", "2: expected true or false, not 'maybe'", "write true or false"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, kit, tmp_path: Path) -> None:
+    text, message, fix = BAD[case]
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(GOOD + text)
+    done = kit("submit", "job.yaml", check=False)
+    place = str(tmp_path)
+    expected = f"kit: job.yaml:{message.format(dir=place)}\n  fix: {fix.format(dir=place)}"
+    assert done.returncode == 2
+    assert done.stderr.startswith(expected), done.stderr
+    assert done.stderr.count("kit: ") == 1, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "train.py"]
+
+
+def test_every_mistake_of_a_file_is_reported_at_once_in_the_order_of_its_lines(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("luncher: x\ncommand: nowhere.py\nnodes: 0\nslurm: {mem: 1G, mem-per-cpu: 1G}\nenv: {RANK: 1, 0A: 2}\n")
+    done = kit("submit", "job.yaml", "--time", "soon", check=False)
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
+        "kit: --time: expected a time limit, not 'soon'",
+        "kit: job.yaml:1: unknown key 'luncher'",
+        "kit: job.yaml:2: no such script: nowhere.py",
+        "kit: job.yaml:3: expected a whole number of at least 1, not '0'",
+        "kit: job.yaml:4: 'mem-per-cpu' contradicts 'mem' (job.yaml:4)",
+        "kit: job.yaml:5: RANK is set by the launch itself and cannot be set by a job",
+        "kit: job.yaml:5: '0A' cannot be a variable's name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("command: [train.py\n", "kit: job.yaml:2: not valid YAML"),
+        ("- a\n", "kit: job.yaml:1: expected `key: value` lines"),
+        ("command: 'unclosed\n", "kit: job.yaml:2: not valid YAML"),
+        ("command: train.py 'x\n", "kit: job.yaml:1: the command cannot be split into words"),
+        ("command: []\n", "kit: job.yaml:1: the command is empty"),
+        ("name: x\n", "kit: job.yaml: no command is given"),
+        ("", "kit: job.yaml: no command is given"),
+        ("command: \x07\n", "kit: job.yaml: not valid YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(content)
+    done = kit("submit", "job.yaml", check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_yaml_types_do_not_change_what_was_written(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("command: [train.py, 010, no, 1.10]\ntime: 10:30:00\nenv: {A: 010, B: no, C: 1.10, D: ~/x, E: ''}\n")
+    shown = kit("submit", "job.yaml", "--dry-run").stdout
+    assert "#SBATCH --time=10:30:00\n" in shown
+    assert "KIT_COMMAND=(train.py 010 no 1.10)\n" in shown
+    assert "\n  export A=010\n  export B=no\n  export C=1.10\n  export D='~/x'\n  export E=''\n" in shown
