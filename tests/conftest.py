@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 
-
 @pytest.fixture
 def kit(tmp_path: Path):
     """Calls `kit ARGS` as a user would, in a folder of its own."""

@@ -77,11 +77,16 @@ def join_world():
     # Before the rendezvous: when that hangs, these lines show who is missing.
     if rank == 0:
         print(f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}", flush=True)
-    print(f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
-          f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}", flush=True)
+    print(
+        f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
+        f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}",
+        flush=True,
+    )
 
     dist.init_process_group(
-        backend, rank=rank, world_size=world,
+        backend,
+        rank=rank,
+        world_size=world,
         store=dist.HashStore() if alone else None,  # a store in this process: no address, no port
         # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
         device_id=device if GPU else None,
@@ -132,8 +137,11 @@ def ensure_data(data, local_rank, device):
     failures = torch.tensor(1 if problem else 0, device=device)
     dist.all_reduce(failures)
     if failures:
-        leave(problem, f"name the folder that holds {FOLDER} with --data, or fetch it where there is a network:\n"
-                       f"       mkdir -p {data} && curl -L {URL} | tar xz -C {data}")
+        leave(
+            problem,
+            f"name the folder that holds {FOLDER} with --data, or fetch it where there is a network:\n"
+            f"       mkdir -p {data} && curl -L {URL} | tar xz -C {data}",
+        )
 
 
 def load(data, names, device):
@@ -173,8 +181,9 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(channels)
-        self.shortcut = nn.Identity() if channels_in == channels else nn.Sequential(
-            nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        self.shortcut = (
+            nn.Identity() if channels_in == channels else nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        )
 
     def forward(self, x_NCHW):
         y_NCHW = F.relu(self.norm1(self.conv1(x_NCHW)))
@@ -185,12 +194,21 @@ def resnet18(width):
     """Returns ResNet-18 for 32x32 pixels: a 3x3 stem of stride 1, and no max pool to shrink them at once."""
     w = width
     return nn.Sequential(
-        nn.Conv2d(3, w, 3, padding=1, bias=False), nn.BatchNorm2d(w), nn.ReLU(),
-        Block(w, w, 1), Block(w, w, 1),
-        Block(w, 2 * w, 2), Block(2 * w, 2 * w, 1),
-        Block(2 * w, 4 * w, 2), Block(4 * w, 4 * w, 1),
-        Block(4 * w, 8 * w, 2), Block(8 * w, 8 * w, 1),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * w, 10))
+        nn.Conv2d(3, w, 3, padding=1, bias=False),
+        nn.BatchNorm2d(w),
+        nn.ReLU(),
+        Block(w, w, 1),
+        Block(w, w, 1),
+        Block(w, 2 * w, 2),
+        Block(2 * w, 2 * w, 1),
+        Block(2 * w, 4 * w, 2),
+        Block(4 * w, 4 * w, 1),
+        Block(4 * w, 8 * w, 2),
+        Block(8 * w, 8 * w, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8 * w, 10),
+    )
 
 
 def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches):
@@ -247,8 +265,10 @@ def restore(file, settings, rank, device):
     state = message[0]
     if state and state["settings"] != settings:
         changed = [name for name in settings if settings[name] != state["settings"].get(name)]
-        leave(rank == 0 and f"{file} was written with other values of: {', '.join(changed)}",
-              "give the same values, or another --checkpoint, or start afresh without --resume")
+        leave(
+            rank == 0 and f"{file} was written with other values of: {', '.join(changed)}",
+            "give the same values, or another --checkpoint, or start afresh without --resume",
+        )
     if rank == 0 and not state:
         print(f"no checkpoint at {file}: starting from scratch", flush=True)
     return state
@@ -259,8 +279,10 @@ def main():
     args = parse_args()
     rank, world, local_rank, device = join_world()
     if args.batch_size % world:
-        leave(rank == 0 and f"--batch-size {args.batch_size} is global and does not divide among {world} ranks",
-              f"--batch-size {-(-args.batch_size // world) * world}")
+        leave(
+            rank == 0 and f"--batch-size {args.batch_size} is global and does not divide among {world} ranks",
+            f"--batch-size {-(-args.batch_size // world) * world}",
+        )
     ensure_data(args.data, local_rank, device)
     train_images, train_labels = load(args.data, [f"data_batch_{i}" for i in range(1, 6)], device)
     test = load(args.data, ["test_batch"], device)
@@ -275,8 +297,7 @@ def main():
     total = args.epochs * steps
     warmup = max(1, total // 5)
     # One cycle: up for a fifth of the steps, down to zero for the rest.
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, (total - step) / max(1, total - warmup)))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / warmup, (total - step) / max(1, total - warmup)))
 
     # What decides the course of a run. The seed stands for the random state, see below.
     settings = {name: vars(args)[name] for name in ("epochs", "batch_size", "lr", "width", "limit_steps", "seed")}
@@ -302,11 +323,22 @@ def main():
         correct, tested = evaluate(net, *test, rank, world)
         if rank == 0:
             if args.checkpoint:
-                save({"model": net.state_dict(), "optimizer": optimizer.state_dict(),
-                      "scheduler": scheduler.state_dict(), "epoch": epoch + 1, "settings": settings}, args.checkpoint)
+                save(
+                    {
+                        "model": net.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "scheduler": scheduler.state_dict(),
+                        "epoch": epoch + 1,
+                        "settings": settings,
+                    },
+                    args.checkpoint,
+                )
             # After saving: an epoch that was printed is an epoch that will not be lost.
-            print(f"epoch {epoch + 1}/{args.epochs}  loss {loss:.4f}  train acc {train_accuracy:.4f}"
-                  f"  test acc {correct / tested:.4f}  images/s {images_per_s:.0f}", flush=True)
+            print(
+                f"epoch {epoch + 1}/{args.epochs}  loss {loss:.4f}  train acc {train_accuracy:.4f}"
+                f"  test acc {correct / tested:.4f}  images/s {images_per_s:.0f}",
+                flush=True,
+            )
 
     if first_epoch >= args.epochs:
         correct, tested = evaluate(net, *test, rank, world)

@@ -59,8 +59,10 @@ def join_world():
     if torch.cuda.is_available():
         gpus = torch.cuda.device_count()
         if local >= gpus:
-            sys.exit(f"digits.py: {local_world} processes on {socket.gethostname()}, which shows {gpus} GPUs"
-                     f"\n  fix: start {gpus} processes per node, one for each GPU")
+            sys.exit(
+                f"digits.py: {local_world} processes on {socket.gethostname()}, which shows {gpus} GPUs"
+                f"\n  fix: start {gpus} processes per node, one for each GPU"
+            )
         backend, device = "nccl", torch.device("cuda", local)
         # Before anything touches CUDA: otherwise every rank opens a context on GPU 0.
         torch.cuda.set_device(device)
@@ -72,11 +74,16 @@ def join_world():
     # Before the rendezvous: when that hangs, these lines show who is missing.
     if rank == 0:
         print(f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}", flush=True)
-    print(f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
-          f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}", flush=True)
+    print(
+        f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
+        f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}",
+        flush=True,
+    )
 
     dist.init_process_group(
-        backend, rank=rank, world_size=world,
+        backend,
+        rank=rank,
+        world_size=world,
         store=dist.HashStore() if alone else None,  # a store in this process: no address, no port
         # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
         device_id=device if device.type == "cuda" else None,
@@ -90,8 +97,7 @@ def load(device):
     # What load_digits() reads, without importing sklearn: that takes 1.5 s of CPU in every process.
     sklearn = importlib.util.find_spec("sklearn")
     if sklearn is None:
-        sys.exit("digits.py: the digits come with scikit-learn, which this Python lacks"
-                 f"\n  fix: {sys.executable} -m pip install scikit-learn")
+        sys.exit(f"digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {sys.executable} -m pip install scikit-learn")
     file = Path(sklearn.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32)).to(device)  # 64 pixels, label
     images_ND, labels_N = rows[:, :64] / 16, rows[:, 64].long()

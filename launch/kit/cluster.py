@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from kit import assets, given, values
 from kit.errors import Problems, UsageError, did_you_mean
@@ -21,7 +21,7 @@ class Cluster:
     name: str
     runtime: Optional[str] = None
     gpu_directive: str = "gpus-per-node"  # how this site's Slurm wants GPUs asked for
-    scratch: str = "/tmp"  # node-local, writable: containers are created below it
+    scratch: str = "/tmp"  # noqa: S108 - a folder of the user's own is made in it; node-local, writable: containers are created below it
     env: dict[str, str] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
 
@@ -36,11 +36,13 @@ _PARSERS = {
 }
 
 
-def load(name: str, where: str, problems: Problems) -> Cluster:
-    """The profile of this name or file. Raises UsageError where there is none."""
-    path = _find(name, where)
+def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
+    """The profile of this name or file; with no name, the user's own `generic`. Raises UsageError where there is none."""
+    if name is None and not (folders()[0] / "generic.yaml").is_file():
+        return Cluster(name="generic")  # what env/generic.yaml says, without reading it at every start
+    path = _find(name or "generic", where)
     keys = given.read(path, problems)
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for key, item in keys.items():
         if key not in _PARSERS:
             problems.add(item.where, f"unknown key '{key}' in a cluster profile", did_you_mean(key, list(_PARSERS), f"the keys are {', '.join(_PARSERS)}"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +51,8 @@ def _print_scripts(plan: Plan) -> None:
 
 
 def _ask_slurm(plan: Plan) -> None:
+    import tempfile
+
     from kit import rundir, slurm
 
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
@@ -62,6 +62,8 @@ def _ask_slurm(plan: Plan) -> None:
 
 
 def _submit(plan: Plan, follow: bool) -> None:
+    import shutil
+
     from kit import rundir, slurm
 
     run = rundir.write(plan, render_plan(plan))
@@ -105,7 +107,7 @@ class _Watch:
         self.next_s = 0.0
         self.shown = ""
 
-    def ended(self) -> "Optional[slurm.State]":  # type: ignore[name-defined]  # noqa: F821
+    def ended(self) -> Optional[slurm.State]:  # type: ignore[name-defined]  # noqa: F821
         from kit import slurm
 
         if time.monotonic() < self.next_s:

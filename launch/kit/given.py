@@ -7,17 +7,18 @@ False. Each key of a job parses the text as it was written.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, Union
-
-import yaml
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from kit.errors import Problems, UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 
 class Given(NamedTuple):
     """A value as the user gave it, and where: a file's line or an option's name."""
 
-    value: Union[str, list["Given"], dict[str, "Given"], None]
+    value: Union[str, list[Given], dict[str, Given], None]
     where: str
 
 
@@ -26,6 +27,8 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
 
     Raises UsageError where there is no such mapping to read.
     """
+    import yaml  # imported late: a program as the target needs none of it
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
@@ -49,6 +52,8 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
 
 
 def _convert(node: yaml.Node, file: str, problems: Problems) -> Given:
+    import yaml
+
     where = f"{file}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Given] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Optional
@@ -17,6 +16,8 @@ def fingerprint(image: Path) -> Optional[str]:
     contents at the end, so size and both ends tell two builds apart in milliseconds, whatever the
     file's name, date or place. `image::fingerprint` in lib.sh computes the same on the nodes.
     """
+    import hashlib  # imported late: it loads OpenSSL
+
     try:
         with image.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

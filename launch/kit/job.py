@@ -30,7 +30,9 @@ class Job:
     gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
     time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
     workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
-    mounts: Optional[tuple[values.Mount, ...]] = _key(values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True)
+    mounts: Optional[tuple[values.Mount, ...]] = _key(
+        values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True
+    )
     env: Optional[dict[str, str]] = _key(values.environment, "variables for the training processes", "NAME=VALUE", many=True)
     slurm: Optional[dict[str, Given]] = _key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True)
     cluster: Optional[str] = _key(values.line, "the cluster's profile: a name in env/, or a file [generic]", "NAME")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,11 +47,9 @@ def run(plan: Plan, run: Path) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    try:
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
 
 
 def _environment(plan: Plan, job_id: str) -> dict[str, str]:

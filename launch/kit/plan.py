@@ -40,7 +40,7 @@ class Plan:
 def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     """Raises UsageError with every problem found, those of reading the job included."""
     try:
-        cluster = clusters.load(job.cluster or "generic", job.where("cluster"), problems)
+        cluster = clusters.load(job.cluster, job.where("cluster"), problems)
     except KitError as error:
         problems.found += error.problems
         cluster = clusters.Cluster(name="unknown")
@@ -126,7 +126,9 @@ def _mounts(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problem
     if runtime is None or runtime.name == "none":
         for mount in own:
             if mount.source != mount.target:
-                problems.add(mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", "use an image, or mount it under its own name")
+                problems.add(
+                    mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", "use an image, or mount it under its own name"
+                )
         return own
     mounts: list[values.Mount] = []
     for folder, where in ((job.workdir, job.where("workdir")), (run_dir, "the run directory")):

@@ -1,15 +1,13 @@
-"""Run directories: written whole or not at all, readable by their owner alone."""
+"""Run directories: written whole or not at all, readable by their owner alone.
+
+What only writing needs is imported where it is needed: a dry run starts with none of it.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +34,9 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
 
     It is written under a temporary name beside its place and renamed. Raises UsageError where something is there.
     """
+    import shutil
+    import tempfile
+
     place = Path(plan.run_dir)
     if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
         raise UsageError(f"{place} already exists", "name another folder, or remove it")
@@ -43,7 +44,9 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", dir=place.parent))  # mode 0700
     except OSError as error:
-        raise KitError(f"cannot write below {place.parent}: {error.strerror}", "start from a folder that you may write to, on a file system that every node sees") from None
+        raise KitError(
+            f"cannot write below {place.parent}: {error.strerror}", "start from a folder that you may write to, on a file system that every node sees"
+        ) from None
     try:
         for name, text in files.items():
             (unfinished / name).write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -64,7 +67,7 @@ def record(plan: Plan) -> dict[str, Any]:
     """What run.json holds at first: the plan, and what would be needed to repeat it."""
     return {
         "kit": kit.__version__,
-        "python": platform.python_version(),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "invocation": sys.argv,
         "job_id": None,
@@ -74,6 +77,8 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def load(run: Path) -> dict[str, Any]:
+    import json
+
     try:
         found: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -83,6 +88,9 @@ def load(run: Path) -> dict[str, Any]:
 
 def save(run: Path, content: dict[str, Any]) -> None:
     """Replaces run.json in one step."""
+    import json
+    import tempfile
+
     handle, name = tempfile.mkstemp(prefix=".run.json.", dir=run)  # mode 0600
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=2)
@@ -99,6 +107,8 @@ def _git(folder: str) -> Optional[dict[str, str]]:
 
 
 def _git_output(folder: str, *arguments: str) -> Optional[str]:
+    import subprocess
+
     try:
         done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -10,7 +10,24 @@ from typing import NamedTuple, Optional
 from kit.errors import KitError
 
 # https://slurm.schedmd.com/job_state_codes.html: a job in one of these states is still to do something.
-ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "POWER_UP_NODE", "SPECIAL_EXIT", "RESV_DEL_HOLD", "UPDATE_DB"}
+ACTIVE = {
+    "PENDING",
+    "RUNNING",
+    "CONFIGURING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+    "POWER_UP_NODE",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+    "UPDATE_DB",
+}
 
 
 class State(NamedTuple):
@@ -68,7 +85,7 @@ def _call(command: list[str], script: Optional[Path] = None) -> str:
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
 
 
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
     except FileNotFoundError:

@@ -19,11 +19,14 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 OWNED = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 # Names that bash computes, resets or forbids to set: a value given to them would not arrive.
 BASH = set(
-    "_ BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_ALIASES BASH_CMDS BASH_COMMAND BASH_COMPAT BASH_ENV BASH_EXECUTION_STRING"
-    " BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION BASH_XTRACEFD BASH COMP_CWORD"
-    " COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS COMP_WORDS COPROC DIRSTACK ENV EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME"
-    " GLOBIGNORE GROUPS HISTCMD IFS LINENO MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PS4 PWD RANDOM READLINE_LINE"
-    " READLINE_MARK READLINE_POINT REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID".split()
+    """
+    _ BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_ALIASES BASH_CMDS BASH_COMMAND BASH_COMPAT BASH_ENV
+    BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO
+    BASH_VERSION BASH_XTRACEFD BASH COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS
+    COMP_WORDS COPROC DIRSTACK ENV EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GLOBIGNORE GROUPS HISTCMD IFS
+    LINENO MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PS4 PWD RANDOM READLINE_LINE
+    READLINE_MARK READLINE_POINT REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID
+    """.split()
 )
 
 
@@ -128,7 +131,11 @@ def _mount(given: Given, problems: Problems) -> Optional[Mount]:
     if len(parts) == 1:
         parts = [given.value, given.value]
     if len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
-        problems.add(given.where, f"cannot read the mount '{given.value}'", "write SOURCE:TARGET[:ro]; for a path with a colon use {source: ..., target: ..., read_only: true}")
+        problems.add(
+            given.where,
+            f"cannot read the mount '{given.value}'",
+            "write SOURCE:TARGET[:ro]; for a path with a colon use {source: ..., target: ..., read_only: true}",
+        )
         return None
     return _checked_mount(Mount(parts[0], parts[1], read_only, given.where), problems)
 

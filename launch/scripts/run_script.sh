@@ -133,6 +133,7 @@ batch::outcome() {
 node::main() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
+  export NNODES="${SLURM_NNODES}"
   node::check_mounts
   runtime::check
   runtime::prepare

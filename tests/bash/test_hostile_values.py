@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from samples import HOSTILE_NAME
 
 REPORT = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), sys.argv[0]]))\n"
@@ -24,19 +23,47 @@ RUNS = 8  # 8 x 150 = 1,200 values
 words = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
     st.text("\"'$(){}`\\\n\t\r ;&|<>*?[]!~#%^,:=-aé☃", max_size=30),
-    st.sampled_from(["$(touch X)", "`touch X`", "${HOME}", "$'\\n'", "\\", "'", '"', "-n", "--", "", " ", "\n", "a\nb", "a,b", "a:b", "%j", "\x1b[31m", "é☃", "!!", "#x", "'\\''", "$\\'x"]),
+    st.sampled_from(
+        [
+            "$(touch X)",
+            "`touch X`",
+            "${HOME}",
+            "$'\\n'",
+            "\\",
+            "'",
+            '"',
+            "-n",
+            "--",
+            "",
+            " ",
+            "\n",
+            "a\nb",
+            "a,b",
+            "a:b",
+            "%j",
+            "\x1b[31m",
+            "é☃",
+            "!!",
+            "#x",
+            "'\\''",
+            "$\\'x",
+        ]
+    ),
     st.binary(min_size=1, max_size=12).filter(lambda raw: b"\0" not in raw).map(os.fsdecode),
 )
 
 
-def _received(done: "subprocess.CompletedProcess[str]", run: Path) -> list:
+def _received(done: subprocess.CompletedProcess[str], run: Path) -> list:
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = run.glob("log/*/rank0.out")
     return json.loads(report.read_text().splitlines()[0])
 
 
 @settings(max_examples=RUNS, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-@given(arguments=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2), values=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2))
+@given(
+    arguments=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2),
+    values=st.lists(words, min_size=VALUES_PER_RUN // 2, max_size=VALUES_PER_RUN // 2),
+)
 def test_arguments_and_variables_arrive_unchanged(arguments: list[str], values: list[str], kit, tmp_path_factory) -> None:
     folder = tmp_path_factory.mktemp("values")
     (folder / "report.py").write_text(REPORT)
@@ -91,7 +118,10 @@ def test_mounts_that_a_runtime_cannot_express_are_refused(kit, tmp_path: Path) -
         (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "image": "x.sqsh", "mounts": [{"source": name, "target": "/data"}]}))
         done = kit("submit", "job.yaml", "--dry-run", check=False)
         assert done.returncode == 2
-        assert done.stderr == f"kit: job.yaml:1: enroot cannot mount '{tmp_path}/{name}', which contains a {reason}\n  fix: rename it, or use the apptainer runtime\n"
+        assert (
+            done.stderr
+            == f"kit: job.yaml:1: enroot cannot mount '{tmp_path}/{name}', which contains a {reason}\n  fix: rename it, or use the apptainer runtime\n"
+        )
         assert kit("submit", "job.yaml", "--dry-run", "--runtime", "apptainer").returncode == 0
 
 

@@ -36,368 +36,368 @@ readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
 readonly loopback="${KIT_CLUSTER_LOOPBACK:-no}"
 readonly node_names="${KIT_CLUSTER_NODE_NAMES:-same}"
 readonly login_env=(
-    HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"
-    PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1000
+  HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"
+  PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1000
 )
 
 # --- settings ------------------------------------------------------------------------------
 
 cluster::check_switch() {
-    local -r name="$1" value="$2"
-    local allowed
-    shift 2
-    for allowed in "$@"; do
-        [[ "${value}" != "${allowed}" ]] || return 0
-    done
-    die "${name}: '${value}' is none of its values" "one of: $*" 2
+  local -r name="$1" value="$2"
+  local allowed
+  shift 2
+  for allowed in "$@"; do
+    [[ "${value}" != "${allowed}" ]] || return 0
+  done
+  die "${name}: '${value}' is none of its values" "one of: $*" 2
 }
 
 cluster::check_settings() {
-    [[ "${cluster}" =~ ^[a-z0-9][a-z0-9_-]*$ ]] \
-        || die "KIT_CLUSTER_NAME: '${cluster}' cannot be a container's name" "use a-z, 0-9, - and _" 2
-    cluster::check_switch KIT_CLUSTER_PROCTRACK "${proctrack}" auto cgroup linuxproc
-    cluster::check_switch KIT_CLUSTER_PYXIS_SCOPE "${pyxis_scope}" global job
-    cluster::check_switch KIT_CLUSTER_LOOPBACK "${loopback}" no yes
-    cluster::check_switch KIT_CLUSTER_NODE_NAMES "${node_names}" same other
-    cluster::check_switch KIT_CLUSTER_IMAGES "${KIT_CLUSTER_IMAGES:-all}" all nodes
+  [[ "${cluster}" =~ ^[a-z0-9][a-z0-9_-]*$ ]] ||
+    die "KIT_CLUSTER_NAME: '${cluster}' cannot be a container's name" "use a-z, 0-9, - and _" 2
+  cluster::check_switch KIT_CLUSTER_PROCTRACK "${proctrack}" auto cgroup linuxproc
+  cluster::check_switch KIT_CLUSTER_PYXIS_SCOPE "${pyxis_scope}" global job
+  cluster::check_switch KIT_CLUSTER_LOOPBACK "${loopback}" no yes
+  cluster::check_switch KIT_CLUSTER_NODE_NAMES "${node_names}" same other
+  cluster::check_switch KIT_CLUSTER_IMAGES "${KIT_CLUSTER_IMAGES:-all}" all nodes
 }
 
 # One line for all that makes two clusters different, as a label of the containers.
 cluster::fingerprint() {
-    {
-        printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${dir}" \
-            "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
-        docker image inspect --format '{{.Id}}' kit-test/node kit-test/controller
-        cat "${here}/cluster.sh" "${here}/slurm.conf" "${here}/cgroup.conf"
-    } | sha256sum | cut -c 1-12
+  {
+    printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${dir}" \
+      "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
+    docker image inspect --format '{{.Id}}' kit-test/node kit-test/controller
+    cat "${here}/cluster.sh" "${here}/slurm.conf" "${here}/cgroup.conf"
+  } | sha256sum | cut -c 1-12
 }
 
 cluster::slurm_name() {
-    local -r node="$1"
-    if [[ "${node_names}" == other && "${node}" == node* ]]; then
-        printf 'cn%s\n' "${node#node}"
-    else
-        printf '%s\n' "${node}"
-    fi
+  local -r node="$1"
+  if [[ "${node_names}" == other && "${node}" == node* ]]; then
+    printf 'cn%s\n' "${node#node}"
+  else
+    printf '%s\n' "${node}"
+  fi
 }
 
 # --- containers ----------------------------------------------------------------------------
 
 # Prints the name of a node's container, or dies when there is no such node.
 cluster::container() {
-    local -r node="$1"
-    local known
-    for known in ctl "${nodes[@]}"; do
-        if [[ "${node}" == "${known}" ]]; then
-            printf '%s-%s\n' "${cluster}" "${node}"
-            return
-        fi
-    done
-    die "no node '${node}' in cluster ${cluster}" "one of: ctl ${nodes[*]}" 2
+  local -r node="$1"
+  local known
+  for known in ctl "${nodes[@]}"; do
+    if [[ "${node}" == "${known}" ]]; then
+      printf '%s-%s\n' "${cluster}" "${node}"
+      return
+    fi
+  done
+  die "no node '${node}' in cluster ${cluster}" "one of: ctl ${nodes[*]}" 2
 }
 
 cluster::running() {
-    local -r node="$1"
-    [[ "$(docker container inspect --format '{{.State.Running}}' "${cluster}-${node}" 2> /dev/null)" == true ]]
+  local -r node="$1"
+  [[ "$(docker container inspect --format '{{.State.Running}}' "${cluster}-${node}" 2>/dev/null)" == true ]]
 }
 
 cluster::need_running() {
-    local -r node="$1"
-    cluster::running "${node}" || die "${cluster}-${node} is not running" \
-        "${here}/cluster.sh up, or cluster.sh restore ${node} when it was killed"
+  local -r node="$1"
+  cluster::running "${node}" || die "${cluster}-${node} is not running" \
+    "${here}/cluster.sh up, or cluster.sh restore ${node} when it was killed"
 }
 
 cluster::exec() {
-    local -r node="$1"
+  local -r node="$1"
+  shift
+  local container
+  container="$(cluster::container "${node}")"
+  cluster::need_running "${node}"
+  local -a options=(--interactive) as=(env -i "${login_env[@]}")
+  if [[ "${1:-}" == --root ]]; then
     shift
-    local container
-    container="$(cluster::container "${node}")"
-    cluster::need_running "${node}"
-    local -a options=(--interactive) as=(env -i "${login_env[@]}")
-    if [[ "${1:-}" == --root ]]; then
-        shift
-        as=()
-    else
-        options+=(--user ada --workdir /shared)
-    fi
-    (( $# > 0 )) || die "exec ${node}: no command" "cluster.sh exec ${node} hostname" 2
-    if [[ -t 0 && -t 1 ]]; then
-        options+=(--tty)
-    fi
-    exec docker exec "${options[@]}" "${container}" "${as[@]}" "$@"
+    as=()
+  else
+    options+=(--user ada --workdir /shared)
+  fi
+  (($# > 0)) || die "exec ${node}: no command" "cluster.sh exec ${node} hostname" 2
+  if [[ -t 0 && -t 1 ]]; then
+    options+=(--tty)
+  fi
+  exec docker exec "${options[@]}" "${container}" "${as[@]}" "$@"
 }
 
 # For this file's own calls: a command of Slurm on the controller, as root.
 cluster::slurm() {
-    docker exec "${cluster}-ctl" "$@"
+  docker exec "${cluster}-ctl" "$@"
 }
 
 cluster::make_network() {
-    local third
-    local -a candidates=("${KIT_CLUSTER_SUBNET:-}")
-    if docker network inspect "${network}" > /dev/null 2>&1; then
-        return
-    fi
-    if [[ -z "${KIT_CLUSTER_SUBNET:-}" ]]; then
-        candidates=()
-        for third in {0..15}; do
-            candidates+=("172.30.${third}")
-        done
-    fi
-    local subnet
-    for subnet in "${candidates[@]}"; do
-        if docker network create --subnet "${subnet}.0/24" "${network}" > /dev/null 2>&1; then
-            return
-        fi
+  local third
+  local -a candidates=("${KIT_CLUSTER_SUBNET:-}")
+  if docker network inspect "${network}" >/dev/null 2>&1; then
+    return
+  fi
+  if [[ -z "${KIT_CLUSTER_SUBNET:-}" ]]; then
+    candidates=()
+    for third in {0..15}; do
+      candidates+=("172.30.${third}")
     done
-    die "network ${network}: cannot be made in ${candidates[*]}" \
-        "set KIT_CLUSTER_SUBNET to three numbers that no network here uses, such as 10.99.7"
+  fi
+  local subnet
+  for subnet in "${candidates[@]}"; do
+    if docker network create --subnet "${subnet}.0/24" "${network}" >/dev/null 2>&1; then
+      return
+    fi
+  done
+  die "network ${network}: cannot be made in ${candidates[*]}" \
+    "set KIT_CLUSTER_SUBNET to three numbers that no network here uses, such as 10.99.7"
 }
 
 cluster::subnet() {
-    docker network inspect --format '{{(index .IPAM.Config 0).Subnet}}' "${network}" | sed 's/\.0\/24$//'
+  docker network inspect --format '{{(index .IPAM.Config 0).Subnet}}' "${network}" | sed 's/\.0\/24$//'
 }
 
 # Prints what the nodes can have on this machine: a line with cgroup, one with pyxis.
 cluster::probe() {
-    docker run --rm --network none "${lib_caps[@]}" --entrypoint cluster-entrypoint kit-test/node probe
+  docker run --rm --network none "${lib_caps[@]}" --entrypoint cluster-entrypoint kit-test/node probe
 }
 
 cluster::resolve_proctrack() {
-    local -r probed="$1"
-    if [[ "${proctrack}" != linuxproc && "${probed}" == *cgroup* ]]; then
-        printf 'cgroup\n'
-    elif [[ "${proctrack}" == cgroup ]]; then
-        die "KIT_CLUSTER_PROCTRACK=cgroup: no writable cgroup v1 freezer here" "use auto or linuxproc"
-    else
-        printf 'linuxproc\n'
-    fi
+  local -r probed="$1"
+  if [[ "${proctrack}" != linuxproc && "${probed}" == *cgroup* ]]; then
+    printf 'cgroup\n'
+  elif [[ "${proctrack}" == cgroup ]]; then
+    die "KIT_CLUSTER_PROCTRACK=cgroup: no writable cgroup v1 freezer here" "use auto or linuxproc"
+  else
+    printf 'linuxproc\n'
+  fi
 }
 
 # The folder that every container has as /etc/slurm.
 cluster::write_config() {
-    local -r track="$1" subnet="$2" probed="$3" out="${dir}/etc"
-    local node
-    rm -rf "${out}"
-    mkdir -p "${out}/plugstack.conf.d"
-    {
-        cat "${here}/slurm.conf"
-        printf '\nSlurmctldHost=ctl(%s.10)\n' "${subnet}"
-        printf 'ProctrackType=proctrack/%s\n' "${track}"
-        for node in "${nodes[@]}"; do
-            printf 'NodeName=%s NodeHostName=%s NodeAddr=%s CPUs=4 RealMemory=7000 State=UNKNOWN\n' \
-                "$(cluster::slurm_name "${node}")" "${node}" "${node}"
-        done
-        printf 'PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n'
-    } > "${out}/slurm.conf"
-    {
-        cat "${here}/cgroup.conf"
-        if [[ "${track}" == cgroup ]]; then
-            printf 'CgroupPlugin=cgroup/v1\n'
-        else
-            printf 'CgroupPlugin=disabled\n'
-        fi
-    } > "${out}/cgroup.conf"
-    printf 'include /etc/slurm/plugstack.conf.d/*.conf\n' > "${out}/plugstack.conf"
-    if [[ "${probed}" == *pyxis* ]]; then
-        printf 'required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so container_scope=%s\n' \
-            "${pyxis_scope}" > "${out}/plugstack.conf.d/pyxis.conf"
+  local -r track="$1" subnet="$2" probed="$3" out="${dir}/etc"
+  local node
+  rm -rf "${out}"
+  mkdir -p "${out}/plugstack.conf.d"
+  {
+    cat "${here}/slurm.conf"
+    printf '\nSlurmctldHost=ctl(%s.10)\n' "${subnet}"
+    printf 'ProctrackType=proctrack/%s\n' "${track}"
+    for node in "${nodes[@]}"; do
+      printf 'NodeName=%s NodeHostName=%s NodeAddr=%s CPUs=4 RealMemory=7000 State=UNKNOWN\n' \
+        "$(cluster::slurm_name "${node}")" "${node}" "${node}"
+    done
+    printf 'PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n'
+  } >"${out}/slurm.conf"
+  {
+    cat "${here}/cgroup.conf"
+    if [[ "${track}" == cgroup ]]; then
+      printf 'CgroupPlugin=cgroup/v1\n'
+    else
+      printf 'CgroupPlugin=disabled\n'
     fi
+  } >"${out}/cgroup.conf"
+  printf 'include /etc/slurm/plugstack.conf.d/*.conf\n' >"${out}/plugstack.conf"
+  if [[ "${probed}" == *pyxis* ]]; then
+    printf 'required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so container_scope=%s\n' \
+      "${pyxis_scope}" >"${out}/plugstack.conf.d/pyxis.conf"
+  fi
 }
 
 cluster::start_container() {
-    local -r node="$1" address="$2" track="$3" mark="$4"
-    local image=kit-test/node role=node
-    if [[ "${node}" == ctl ]]; then
-        image=kit-test/controller
-        role=controller
-    fi
-    # /scratch and /tmp are anonymous volumes: local to a node, and on a real file system, so that
-    # overlays work on them.
-    docker run --detach --name "${cluster}-${node}" --hostname "${node}" \
-        --label "kit.cluster=${cluster}" --label "kit.fingerprint=${mark}" \
-        --network "${network}" --network-alias "${node}" --ip "${address}" \
-        "${lib_caps[@]}" --shm-size 2g \
-        --volume "${dir}/etc:/etc/slurm:ro" --volume "${dir}/shared:/shared" \
-        --volume "${dir}/home:/home/ada" --volume "$(lib::cache)/images:/images:ro" \
-        --volume /scratch --volume /tmp \
-        --env "ROLE=${role}" --env "PROCTRACK=${track}" --env "DEBIAN_LOOPBACK=${loopback}" \
-        --env "SLURM_NODE_NAME=$(cluster::slurm_name "${node}")" --env "CLUSTER_HOSTS=ctl ${nodes[*]}" \
-        "${image}" > /dev/null
+  local -r node="$1" address="$2" track="$3" mark="$4"
+  local image=kit-test/node role=node
+  if [[ "${node}" == ctl ]]; then
+    image=kit-test/controller
+    role=controller
+  fi
+  # /scratch and /tmp are anonymous volumes: local to a node, and on a real file system, so that
+  # overlays work on them.
+  docker run --detach --name "${cluster}-${node}" --hostname "${node}" \
+    --label "kit.cluster=${cluster}" --label "kit.fingerprint=${mark}" \
+    --network "${network}" --network-alias "${node}" --ip "${address}" \
+    "${lib_caps[@]}" --shm-size 2g \
+    --volume "${dir}/etc:/etc/slurm:ro" --volume "${dir}/shared:/shared" \
+    --volume "${dir}/home:/home/ada" --volume "$(lib::cache)/images:/images:ro" \
+    --volume /scratch --volume /tmp \
+    --env "ROLE=${role}" --env "PROCTRACK=${track}" --env "DEBIAN_LOOPBACK=${loopback}" \
+    --env "SLURM_NODE_NAME=$(cluster::slurm_name "${node}")" --env "CLUSTER_HOSTS=ctl ${nodes[*]}" \
+    "${image}" >/dev/null
 }
 
 cluster::start() {
-    local -r mark="$1"
-    local track subnet probed i
-    cluster::make_network
-    subnet="$(cluster::subnet)"
-    probed="$(cluster::probe)"
-    track="$(cluster::resolve_proctrack "${probed}")"
-    mkdir -p "${dir}/shared" "${dir}/home" "$(lib::cache)/images"
-    chmod 755 "${dir}"
-    cluster::write_config "${track}" "${subnet}" "${probed}"
-    say "starting ctl ${nodes[*]} on ${subnet}.0/24, proctrack/${track}"
-    cluster::start_container ctl "${subnet}.10" "${track}" "${mark}"
-    for i in "${!nodes[@]}"; do
-        cluster::start_container "${nodes[i]}" "${subnet}.$(( 11 + i ))" "${track}" "${mark}"
-    done
+  local -r mark="$1"
+  local track subnet probed i
+  cluster::make_network
+  subnet="$(cluster::subnet)"
+  probed="$(cluster::probe)"
+  track="$(cluster::resolve_proctrack "${probed}")"
+  mkdir -p "${dir}/shared" "${dir}/home" "$(lib::cache)/images"
+  chmod 755 "${dir}"
+  cluster::write_config "${track}" "${subnet}" "${probed}"
+  say "starting ctl ${nodes[*]} on ${subnet}.0/24, proctrack/${track}"
+  cluster::start_container ctl "${subnet}.10" "${track}" "${mark}"
+  for i in "${!nodes[@]}"; do
+    cluster::start_container "${nodes[i]}" "${subnet}.$((11 + i))" "${track}" "${mark}"
+  done
 }
 
 # Whether this very cluster runs already, whole.
 cluster::is_up() {
-    local -r mark="$1"
-    local node
-    for node in ctl "${nodes[@]}"; do
-        cluster::running "${node}" || return 1
-        [[ "$(docker container inspect --format '{{index .Config.Labels "kit.fingerprint"}}' \
-            "${cluster}-${node}")" == "${mark}" ]] || return 1
-    done
+  local -r mark="$1"
+  local node
+  for node in ctl "${nodes[@]}"; do
+    cluster::running "${node}" || return 1
+    [[ "$(docker container inspect --format '{{index .Config.Labels "kit.fingerprint"}}' \
+      "${cluster}-${node}")" == "${mark}" ]] || return 1
+  done
 }
 
 # Returns when a job on all nodes works: sinfo says idle before that.
 cluster::wait_ready() {
-    local -r deadline=$(( SECONDS + 60 ))
-    local node
-    until docker exec --user ada --workdir / "${cluster}-ctl" \
-        timeout 10 srun --quiet --immediate=3 --nodes="${#nodes[@]}" true > /dev/null 2>&1; do
-        for node in ctl "${nodes[@]}"; do
-            cluster::running "${node}" \
-                || die "${cluster}-${node} stopped" "docker logs ${cluster}-${node}"
-        done
-        (( SECONDS < deadline )) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 60 s" \
-            "cluster.sh status; /var/log/slurm in the containers; or jobs hold the nodes: squeue"
-        cluster::resume_down
-        sleep 0.2
+  local -r deadline=$((SECONDS + 60))
+  local node
+  until docker exec --user ada --workdir / "${cluster}-ctl" \
+    timeout 10 srun --quiet --immediate=3 --nodes="${#nodes[@]}" true >/dev/null 2>&1; do
+    for node in ctl "${nodes[@]}"; do
+      cluster::running "${node}" ||
+        die "${cluster}-${node} stopped" "docker logs ${cluster}-${node}"
     done
+    ((SECONDS < deadline)) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 60 s" \
+      "cluster.sh status; /var/log/slurm in the containers; or jobs hold the nodes: squeue"
+    cluster::resume_down
+    sleep 0.2
+  done
 }
 
 # After a crash Slurm leaves nodes down. An error here shows as a node that never gets ready.
 cluster::resume_down() {
-    local name
-    local -a down
-    mapfile -t down < <(cluster::slurm sinfo --noheader --Node --states=down,drain --format=%N 2> /dev/null)
-    for name in "${down[@]}"; do
-        cluster::slurm scontrol update "nodename=${name}" state=resume > /dev/null 2>&1 || continue
-    done
+  local name
+  local -a down
+  mapfile -t down < <(cluster::slurm sinfo --noheader --Node --states=down,drain --format=%N 2>/dev/null)
+  for name in "${down[@]}"; do
+    cluster::slurm scontrol update "nodename=${name}" state=resume >/dev/null 2>&1 || continue
+  done
 }
 
 # --- commands ------------------------------------------------------------------------------
 
 cluster::up() {
-    local mark
-    "${here}/engine.sh"
-    "${here}/images.sh" "${KIT_CLUSTER_IMAGES:-all}"
-    lib::lock "cluster-${cluster}" 600
-    mark="$(cluster::fingerprint)"
-    if cluster::is_up "${mark}"; then
-        say "cluster ${cluster} runs already"
-    else
-        cluster::remove
-        cluster::start "${mark}"
-    fi
-    cluster::wait_ready
-    say "ready after ${SECONDS} s; /shared is ${dir}/shared"
-    say "try: $0 shell    then: sinfo; srun -N3 hostname; srun -N3 apptainer exec /images/train.sif python3 -V"
-    say "from here: $0 exec ctl srun -N3 hostname    and when done: $0 down"
+  local mark
+  "${here}/engine.sh"
+  "${here}/images.sh" "${KIT_CLUSTER_IMAGES:-all}"
+  lib::lock "cluster-${cluster}" 600
+  mark="$(cluster::fingerprint)"
+  if cluster::is_up "${mark}"; then
+    say "cluster ${cluster} runs already"
+  else
+    cluster::remove
+    cluster::start "${mark}"
+  fi
+  cluster::wait_ready
+  say "ready after ${SECONDS} s; /shared is ${dir}/shared"
+  say "try: $0 shell    then: sinfo; srun -N3 hostname; srun -N3 apptainer exec /images/train.sif python3 -V"
+  say "from here: $0 exec ctl srun -N3 hostname    and when done: $0 down"
 }
 
 cluster::remove() {
-    local -a containers
-    mapfile -t containers < <(docker ps --all --quiet --filter "label=kit.cluster=${cluster}")
-    if (( ${#containers[@]} > 0 )); then
-        say "removing ${#containers[@]} containers of cluster ${cluster}"
-        docker rm --force --volumes "${containers[@]}" > /dev/null
-    fi
-    if docker network inspect "${network}" > /dev/null 2>&1; then
-        docker network rm "${network}" > /dev/null
-    fi
+  local -a containers
+  mapfile -t containers < <(docker ps --all --quiet --filter "label=kit.cluster=${cluster}")
+  if ((${#containers[@]} > 0)); then
+    say "removing ${#containers[@]} containers of cluster ${cluster}"
+    docker rm --force --volumes "${containers[@]}" >/dev/null
+  fi
+  if docker network inspect "${network}" >/dev/null 2>&1; then
+    docker network rm "${network}" >/dev/null
+  fi
 }
 
 cluster::down() {
-    lib::lock "cluster-${cluster}" 600
-    cluster::remove
-    say "cluster ${cluster} is down; its files stay in ${dir}"
+  lib::lock "cluster-${cluster}" 600
+  cluster::remove
+  say "cluster ${cluster} is down; its files stay in ${dir}"
 }
 
 cluster::status() {
-    docker ps --all --filter "label=kit.cluster=${cluster}" --format 'table {{.Names}}\t{{.Status}}\t{{.Image}}'
-    if cluster::running ctl; then
-        cluster::slurm sinfo
-        cluster::slurm squeue
-    fi
+  docker ps --all --filter "label=kit.cluster=${cluster}" --format 'table {{.Names}}\t{{.Status}}\t{{.Image}}'
+  if cluster::running ctl; then
+    cluster::slurm sinfo
+    cluster::slurm squeue
+  fi
 }
 
 cluster::kill_slurmd() {
-    local -r node="$1"
-    local container
-    container="$(cluster::container "${node}")"
-    cluster::need_running "${node}"
-    docker exec "${container}" pkill -KILL -x slurmd \
-        || die "${container}: no slurmd runs there" "cluster.sh restore ${node}"
+  local -r node="$1"
+  local container
+  container="$(cluster::container "${node}")"
+  cluster::need_running "${node}"
+  docker exec "${container}" pkill -KILL -x slurmd ||
+    die "${container}: no slurmd runs there" "cluster.sh restore ${node}"
 }
 
 cluster::kill_node() {
-    local container
-    container="$(cluster::container "$1")"
-    docker kill "${container}" > /dev/null
+  local container
+  container="$(cluster::container "$1")"
+  docker kill "${container}" >/dev/null
 }
 
 # Seconds since the epoch at which slurmd of a node started, as the controller knows it; 0: never.
 cluster::slurmd_start_s() {
-    local -r name="$1"
-    local text
-    text="$(cluster::slurm scontrol show node -o "${name}" | sed -n 's/.*SlurmdStartTime=\([^ ]*\).*/\1/p')"
-    date --date "${text}" +%s 2> /dev/null || echo 0
+  local -r name="$1"
+  local text
+  text="$(cluster::slurm scontrol show node -o "${name}" | sed -n 's/.*SlurmdStartTime=\([^ ]*\).*/\1/p')"
+  date --date "${text}" +%s 2>/dev/null || echo 0
 }
 
 cluster::restore() {
-    local -r node="$1" begin_s="$(date +%s)" deadline=$(( SECONDS + 60 ))
-    local container name state known_s=0
-    container="$(cluster::container "${node}")"
-    if ! cluster::running "${node}"; then
-        docker start "${container}" > /dev/null
-    elif [[ "${node}" != ctl ]] && ! docker exec "${container}" pgrep -x slurmd > /dev/null; then
-        docker exec "${container}" cluster-entrypoint start-slurmd
-    else
-        known_s="${begin_s}"
+  local -r node="$1" begin_s="$(date +%s)" deadline=$((SECONDS + 60))
+  local container name state known_s=0
+  container="$(cluster::container "${node}")"
+  if ! cluster::running "${node}"; then
+    docker start "${container}" >/dev/null
+  elif [[ "${node}" != ctl ]] && ! docker exec "${container}" pgrep -x slurmd >/dev/null; then
+    docker exec "${container}" cluster-entrypoint start-slurmd
+  else
+    known_s="${begin_s}"
+  fi
+  if [[ "${node}" == ctl ]]; then
+    cluster::wait_ready
+    return
+  fi
+  name="$(docker exec "${container}" printenv SLURM_NODE_NAME)"
+  while :; do
+    # The controller may call a node idle that it has not missed yet: wait for the new slurmd.
+    ((known_s >= begin_s)) || known_s="$(cluster::slurmd_start_s "${name}")"
+    state="$(cluster::slurm sinfo --noheader --nodes="${name}" --format=%T)"
+    if ((known_s >= begin_s)) && [[ "${state}" =~ ^(idle|mixed|allocated)$ ]]; then
+      return
     fi
-    if [[ "${node}" == ctl ]]; then
-        cluster::wait_ready
-        return
-    fi
-    name="$(docker exec "${container}" printenv SLURM_NODE_NAME)"
-    while :; do
-        # The controller may call a node idle that it has not missed yet: wait for the new slurmd.
-        (( known_s >= begin_s )) || known_s="$(cluster::slurmd_start_s "${name}")"
-        state="$(cluster::slurm sinfo --noheader --nodes="${name}" --format=%T)"
-        if (( known_s >= begin_s )) && [[ "${state}" =~ ^(idle|mixed|allocated)$ ]]; then
-            return
-        fi
-        (( SECONDS < deadline )) || die "${name} is still ${state} after 60 s" \
-            "read /var/log/slurm/slurmd.log in ${container}"
-        cluster::resume_down
-        sleep 0.2
-    done
+    ((SECONDS < deadline)) || die "${name} is still ${state} after 60 s" \
+      "read /var/log/slurm/slurmd.log in ${container}"
+    cluster::resume_down
+    sleep 0.2
+  done
 }
 
 cluster::enroot() {
-    cluster::need_running node1
-    # shellcheck disable=SC2016  # the container's shell expands it
-    docker exec "${cluster}-node1" bash -c '
+  cluster::need_running node1
+  # shellcheck disable=SC2016  # the container's shell expands it
+  docker exec "${cluster}-node1" bash -c '
         file="$(command -v enroot)" || { echo none; exit; }
         if dpkg-query --search "${file}" > /dev/null 2>&1; then echo real; else echo stub; fi'
 }
 
 cluster::main() {
-    local -r command="${1:-}"
-    cluster::check_settings
-    need docker "run ${here}/engine.sh"
-    case "${command}" in
+  local -r command="${1:-}"
+  cluster::check_settings
+  need docker "run ${here}/engine.sh"
+  case "${command}" in
     exec | kill-slurmd | kill-node | restore)
-        (( $# >= 2 )) || die "${command}: which node?" "cluster.sh ${command} node1" 2
-        ;;
-    esac
-    case "${command}" in
+      (($# >= 2)) || die "${command}: which node?" "cluster.sh ${command} node1" 2
+      ;;
+  esac
+  case "${command}" in
     up) cluster::up ;;
     down) cluster::down ;;
     status) cluster::status ;;
@@ -409,10 +409,10 @@ cluster::main() {
     enroot) cluster::enroot ;;
     where) printf '%s\n' "${dir}/shared" ;;
     *)
-        sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
-        exit 2
-        ;;
-    esac
+      sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
+      exit 2
+      ;;
+  esac
 }
 
 cluster::main "$@"

@@ -39,7 +39,7 @@ def running() -> str:
     """The label of the cluster that runs under this name already, or nothing."""
     name = os.environ.get("KIT_CLUSTER_NAME", "kit")
     argv = ["docker", "ps", "--filter", f"label=kit.cluster={name}", "--format", "{{.Labels}}"]
-    result = subprocess.run(argv, capture_output=True, text=True)  # noqa: S603
+    result = subprocess.run(argv, capture_output=True, text=True)
     return result.stdout
 
 

@@ -14,74 +14,74 @@ source "${here}/lib.sh"
 readonly no_engine=3
 
 engine::answers() {
-    command -v docker > /dev/null && timeout 10 docker info > /dev/null 2>&1
+  command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1
 }
 
 engine::install() {
-    local -a packages=(docker.io iptables debootstrap)
-    local log
-    log="$(mktemp -t kit-engine-apt.XXXXXX)"
-    say "installing ${packages[*]}"
-    apt-get update > "${log}" 2>&1 || die "apt-get update failed" "read ${log}"
-    # Since trixie the client is a package of its own.
-    if apt-cache show docker-cli > /dev/null 2>&1; then
-        packages+=(docker-cli)
-    fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}" \
-        >> "${log}" 2>&1 || die "apt-get failed to install ${packages[*]}" "read ${log}"
-    rm -f "${log}"
+  local -a packages=(docker.io iptables debootstrap)
+  local log
+  log="$(mktemp -t kit-engine-apt.XXXXXX)"
+  say "installing ${packages[*]}"
+  apt-get update >"${log}" 2>&1 || die "apt-get update failed" "read ${log}"
+  # Since trixie the client is a package of its own.
+  if apt-cache show docker-cli >/dev/null 2>&1; then
+    packages+=(docker-cli)
+  fi
+  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}" \
+    >>"${log}" 2>&1 || die "apt-get failed to install ${packages[*]}" "read ${log}"
+  rm -f "${log}"
 }
 
 engine::wait() {
-    local -r log="$1"
-    local tries
-    for (( tries = 0; tries < 60; tries++ )); do
-        if engine::answers; then
-            return
-        fi
-        sleep 0.5
-    done
-    die "dockerd was started but does not answer" "read ${log}"
+  local -r log="$1"
+  local tries
+  for ((tries = 0; tries < 60; tries++)); do
+    if engine::answers; then
+      return
+    fi
+    sleep 0.5
+  done
+  die "dockerd was started but does not answer" "read ${log}"
 }
 
 engine::start() {
-    if [[ -d /run/systemd/system ]]; then
-        systemctl start docker
-        engine::wait "the journal: journalctl -u docker"
-        return
-    fi
-    local -r root="${KIT_DOCKER_ROOT:-/var/lib/kit-docker}"
-    local -r log="${root}/dockerd.log"
-    mkdir -p "${root}"
-    say "starting dockerd, data in ${root}, log in ${log}"
-    # A session of its own, and none of our files open: it outlives the caller.
-    setsid dockerd --data-root "${root}" --pidfile "${root}/dockerd.pid" \
-        < /dev/null > "${log}" 2>&1 &
-    disown
-    engine::wait "${log}"
+  if [[ -d /run/systemd/system ]]; then
+    systemctl start docker
+    engine::wait "the journal: journalctl -u docker"
+    return
+  fi
+  local -r root="${KIT_DOCKER_ROOT:-/var/lib/kit-docker}"
+  local -r log="${root}/dockerd.log"
+  mkdir -p "${root}"
+  say "starting dockerd, data in ${root}, log in ${log}"
+  # A session of its own, and none of our files open: it outlives the caller.
+  setsid dockerd --data-root "${root}" --pidfile "${root}/dockerd.pid" \
+    </dev/null >"${log}" 2>&1 &
+  disown
+  engine::wait "${log}"
 }
 
 engine::main() {
-    if engine::answers; then
-        return
-    fi
-    if [[ "${1:-}" == --check ]]; then
-        die "no Docker Engine answers" "run ${here}/engine.sh as root" "${no_engine}"
-    fi
-    if [[ -n "${DOCKER_HOST:-}" ]]; then
-        die "no Docker Engine answers at DOCKER_HOST=${DOCKER_HOST}" \
-            "start that engine, or unset DOCKER_HOST to have one here" "${no_engine}"
-    fi
-    if [[ "$(id -u)" != 0 ]]; then
-        die "no Docker Engine answers, and user $(id -un) may not start one" \
-            "run ${here}/engine.sh as root, or join the group docker" "${no_engine}"
-    fi
-    if ! command -v dockerd > /dev/null; then
-        command -v apt-get > /dev/null || die "no Docker Engine here, and no apt-get to install one" \
-            "install Docker Engine 20.10 or later" "${no_engine}"
-        engine::install
-    fi
-    engine::start
+  if engine::answers; then
+    return
+  fi
+  if [[ "${1:-}" == --check ]]; then
+    die "no Docker Engine answers" "run ${here}/engine.sh as root" "${no_engine}"
+  fi
+  if [[ -n "${DOCKER_HOST:-}" ]]; then
+    die "no Docker Engine answers at DOCKER_HOST=${DOCKER_HOST}" \
+      "start that engine, or unset DOCKER_HOST to have one here" "${no_engine}"
+  fi
+  if [[ "$(id -u)" != 0 ]]; then
+    die "no Docker Engine answers, and user $(id -un) may not start one" \
+      "run ${here}/engine.sh as root, or join the group docker" "${no_engine}"
+  fi
+  if ! command -v dockerd >/dev/null; then
+    command -v apt-get >/dev/null || die "no Docker Engine here, and no apt-get to install one" \
+      "install Docker Engine 20.10 or later" "${no_engine}"
+    engine::install
+  fi
+  engine::start
 }
 
 engine::main "$@"

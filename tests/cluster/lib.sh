@@ -5,40 +5,40 @@
 export DOCKER_BUILDKIT=0
 
 say() {
-    printf '%s: %s\n' "${0##*/}" "$*" >&2
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
 }
 
 die() {
-    local -r problem="$1" fix="$2" status="${3:-1}"
-    printf '%s: %s\n  fix: %s\n' "${0##*/}" "${problem}" "${fix}" >&2
-    exit "${status}"
+  local -r problem="$1" fix="$2" status="${3:-1}"
+  printf '%s: %s\n  fix: %s\n' "${0##*/}" "${problem}" "${fix}" >&2
+  exit "${status}"
 }
 
 need() {
-    local -r tool="$1" fix="$2"
-    command -v "${tool}" > /dev/null || die "${tool} is not on PATH" "${fix}"
+  local -r tool="$1" fix="$2"
+  command -v "${tool}" >/dev/null || die "${tool} is not on PATH" "${fix}"
 }
 
 lib::cache() {
-    printf '%s\n' "${KIT_CACHE:-${HOME}/.cache/kit-tests}"
+  printf '%s\n' "${KIT_CACHE:-${HOME}/.cache/kit-tests}"
 }
 
 # Runs the rest of the caller while no other process of this user is doing the same.
 lib::lock() {
-    local -r name="$1" wait_s="$2"
-    local fd
-    mkdir -p "$(lib::cache)"
-    exec {fd}> "$(lib::cache)/${name}.lock"
-    flock -w "${wait_s}" "${fd}" \
-        || die "${name}: another process held its lock for ${wait_s} s" "wait for it, or end it"
+  local -r name="$1" wait_s="$2"
+  local fd
+  mkdir -p "$(lib::cache)"
+  exec {fd}>"$(lib::cache)/${name}.lock"
+  flock -w "${wait_s}" "${fd}" ||
+    die "${name}: another process held its lock for ${wait_s} s" "wait for it, or end it"
 }
 
 # What Apptainer, squashfuse and user namespaces need of a container, as an ordinary user too.
 # Not --privileged: that does not start where the host lacks CAP_SYS_RESOURCE.
 # shellcheck disable=SC2034  # for the files that source this one
 readonly lib_caps=(
-    --cap-add SYS_ADMIN --cap-add SYS_PTRACE --cap-add SYS_NICE --cap-add NET_ADMIN
-    --cap-add IPC_LOCK --cap-add DAC_READ_SEARCH --cap-add SYSLOG
-    --security-opt seccomp=unconfined --security-opt apparmor=unconfined
-    --security-opt systempaths=unconfined --device /dev/fuse
+  --cap-add SYS_ADMIN --cap-add SYS_PTRACE --cap-add SYS_NICE --cap-add NET_ADMIN
+  --cap-add IPC_LOCK --cap-add DAC_READ_SEARCH --cap-add SYSLOG
+  --security-opt seccomp=unconfined --security-opt apparmor=unconfined
+  --security-opt systempaths=unconfined --device /dev/fuse
 )

@@ -97,9 +97,7 @@ class Cluster:
 
 
 def script(name: str, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - the scripts of this folder
-        [str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout
-    )
+    return subprocess.run([str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout)
 
 
 def control(*argv: str, timeout: float = 120) -> str:

@@ -39,7 +39,7 @@ def test_the_user_is_the_same_everywhere_and_shares_a_folder(cluster: Cluster, f
 
 
 def test_scratch_and_tmp_are_local_to_a_node(cluster: Cluster) -> None:
-    for path in ("/scratch/probe", "/tmp/probe"):  # noqa: S108
+    for path in ("/scratch/probe", "/tmp/probe"):
         cluster.run("node1", "touch", path)
         assert cluster.run("node2", "test", "-e", path, check=False).returncode == 1
         cluster.run("node1", "rm", path)

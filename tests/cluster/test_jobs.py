@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, until
-
 from samples import HOSTILE_NAME, ROOT
+from slurm_cluster import Cluster, until
 
 pytestmark = pytest.mark.cluster
 
@@ -45,8 +44,9 @@ def project(kit_cluster: Cluster, folder: Path) -> Path:
 
 def submit(cluster: Cluster, project: Path, *arguments: str, check: bool = True, timeout_s: float = 150):
     """`kit submit ARGUMENTS` as ada in the project's folder on the controller; the run directory is `run`."""
-    command = ["cd", str(cluster.path(project)), "&&", "kit", "submit"]
-    return cluster.run(cluster.controller, "bash", "-c", f'{" ".join(command)} "$@"', "kit", *arguments, check=check, timeout=timeout_s)
+    return cluster.run(
+        cluster.controller, "bash", "-c", 'cd "$1" && shift && exec kit submit "$@"', "bash", cluster.path(project), *arguments, check=check, timeout=timeout_s
+    )
 
 
 def job_id(project: Path, run: str = "run") -> int:
@@ -174,7 +174,12 @@ def test_a_node_whose_slurmd_dies_ends_the_job_and_is_named(kit_cluster: Cluster
 
 def test_an_image_that_is_gone_ends_the_job_and_every_node_says_so(kit_cluster: Cluster, project: Path) -> None:
     image = kit_cluster.path(project / "gone.sif")
-    kit_cluster.run("ctl", "bash", "-c", f"ln -s {kit_cluster.sif} {image} && cd {kit_cluster.path(project)} && kit render program.py -j 3x2 --image gone.sif --output run && rm {image}")
+    kit_cluster.run(
+        "ctl",
+        "bash",
+        "-c",
+        f"ln -s {kit_cluster.sif} {image} && cd {kit_cluster.path(project)} && kit render program.py -j 3x2 --image gone.sif --output run && rm {image}",
+    )
     ended = kit_cluster.wait(kit_cluster.sbatch(project / "run/run_script.sh"), timeout=60)
     assert (ended.state, ended.exit_code) == ("FAILED", 1)
     (message,) = [read(path) for path in (project / "run/log").glob("slurm-*.out")]
@@ -186,7 +191,10 @@ def test_an_image_that_is_gone_ends_the_job_and_every_node_says_so(kit_cluster: 
 def test_an_image_missing_at_submission_is_refused_before_anything_is_written(kit_cluster: Cluster, project: Path) -> None:
     done = submit(kit_cluster, project, "program.py", "--image", "nowhere.sif", check=False)
     assert done.returncode == 2
-    assert done.stderr == f"kit: --image: no such image: {kit_cluster.path(project)}/nowhere.sif\n  fix: check the path; relative ones start at the job file's folder\n"
+    assert (
+        done.stderr
+        == f"kit: --image: no such image: {kit_cluster.path(project)}/nowhere.sif\n  fix: check the path; relative ones start at the job file's folder\n"
+    )
     assert sorted(path.name for path in project.iterdir()) == ["program.py"]
 
 

@@ -76,12 +76,22 @@ def start(tmp_path_factory):
 
     def start(script, *args, ranks=None, nodes=1, env=None):
         folder = tmp_path_factory.mktemp(Path(script).stem)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", nodes, "--nproc-per-node", ranks,
-                    "--master-addr", "127.0.0.1", "--master-port", free_port(), "--log-dir", folder]
-        commands = [
-            [*(torchrun + ["--node-rank", node] if ranks else [sys.executable]), script, *args]
-            for node in range(nodes)
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            nodes,
+            "--nproc-per-node",
+            ranks,
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            free_port(),
+            "--log-dir",
+            folder,
         ]
+        commands = [[*([*torchrun, "--node-rank", node] if ranks else [sys.executable]), script, *args] for node in range(nodes)]
         return Started([[str(word) for word in command] for command in commands], folder, env or {})
 
     return start

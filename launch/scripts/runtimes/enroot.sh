@@ -21,7 +21,8 @@ runtime::check() {
   # Past a few nodes, enroot's lock inside a container on a shared file system times out.
   case "$(stat --file-system --format=%T -- "${ENROOT_DATA_PATH}")" in
     nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs)
-      kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH" ;;
+      kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
+      ;;
   esac
 }
 

@@ -1,0 +1,57 @@
+# make demo      sets everything up in .venv and trains on two local nodes of two ranks each
+# make test      sets everything up and runs every test, those on the Slurm cluster in Docker included
+# make cluster   leaves that cluster up, to try things on
+
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL_SCRIPTS = launch/scripts/*.sh launch/scripts/*/* tests/cluster/*.sh tests/*.sh .ci/run
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check cluster cluster-down bench picture clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+demo: .venv/demo
+	$(BIN)/kit run train/digits.yaml
+
+test: .venv/test check
+	tests/cluster/engine.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
+
+# What needs no running: style, types, shell.
+check: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/shfmt -i 2 -ci -d $(SHELL_SCRIPTS)
+	$(BIN)/shellcheck -x -P . -P launch/scripts $(SHELL_SCRIPTS)
+
+cluster: .venv/test
+	tests/cluster/engine.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cluster/cluster.sh up
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cluster/install.sh
+
+cluster-down:
+	tests/cluster/cluster.sh down
+
+bench: .venv/test
+	$(BIN)/python bench/startup.py
+
+# The README's picture, made from a run.
+picture: .venv/test
+	$(BIN)/python docs/picture.py
+
+clean:
+	rm -rf .venv runs dist build
+
+.venv/bin/pip:
+	PYTHON="$(PYTHON)" tests/venv.sh .venv
+
+.venv/demo: .venv/bin/pip pyproject.toml containers/requirements-cpu.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r containers/requirements-cpu.txt -e .
+	@touch $@
+
+.venv/test: .venv/demo
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@

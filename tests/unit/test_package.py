@@ -1,0 +1,58 @@
+"""The distribution: what is in the wheel, and that it works outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+SHIPPED = ("containers", "env", "launch/scripts", "train")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+    (path,) = folder.glob("slurm_container_kit-*.whl")
+    return path
+
+
+def tracked(folder: str) -> set[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return {name for name in listed.splitlines() if (ROOT / name).exists()}
+
+
+def test_the_wheel_holds_the_same_files_as_git_and_no_other(wheel: Path) -> None:
+    expected = {f"kit/{Path(name).relative_to('launch/kit')}" for name in tracked("launch/kit")}
+    for folder in SHIPPED:
+        expected |= {f"kit/_assets/{name}" for name in tracked(folder)}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == expected
+
+
+def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"kit"}
+
+
+def test_an_installed_kit_works_outside_the_checkout_and_ships_its_scripts(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
+    (tmp_path / "train.py").write_text("")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([tmp_path / "venv/bin/kit", "render", "train.py", "-j", "2x2", "--output", "out"], cwd=tmp_path, env=clean, check=True)
+    here = subprocess.run([sys.executable, "-m", "kit", "render", "train.py", "-j", "2x2", "--output", "out2"], cwd=tmp_path, check=True)
+    assert here.returncode == 0
+    for stand_in in (tmp_path / "venv").rglob("_assets/launch/scripts/local/*"):
+        assert os.access(stand_in, os.X_OK), f"{stand_in} cannot be started"
+    for name in ("run_script.sh", "torchrun.sh"):
+        assert (tmp_path / "out" / name).read_text().replace("/out", "/out2") == (tmp_path / "out2" / name).read_text()
