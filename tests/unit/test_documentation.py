@@ -1,0 +1,78 @@
+"""What the documentation says is true: keys, options, files, links and examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+from kit import cluster, plugins
+from kit import job as jobs
+
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def block(language: str, containing: str) -> str:
+    return next(text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in text)
+
+
+def test_the_table_of_keys_is_the_code() -> None:
+    rows = dict((key, (option, meaning)) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", README, re.MULTILINE))
+    assert list(rows) == list(jobs.KEYS)
+    for key, facts in jobs.KEYS.items():
+        assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts["meaning"])
+
+
+def test_the_first_job_is_valid(kit, tmp_path: Path) -> None:
+    text = block("yaml", "name: first").replace("/shared", str(tmp_path))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/pytorch.sif").write_bytes(b"x")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(text)
+    assert "#SBATCH --gpus-per-node=8\n" in kit("submit", "job.yaml", "--dry-run").stdout
+    assert len(text.splitlines()) <= 10
+
+
+def test_every_command_line_of_the_readme_is_understood(kit, tmp_path: Path) -> None:
+    for line in re.findall(r"^kit (.*?)(?:  +#.*)?$", block("bash", "kit submit job.yaml"), re.MULTILINE):
+        assert "no such file" in (done := kit(*line.split(), check=False)).stderr or "no such script" in done.stderr, line
+
+
+def test_the_shown_error_is_the_real_one(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("command: train.py\n\n\nluncher: x\n\n\nslurm:\n  mem: 1G\n  mem-per-cpu: 1G\n")
+    assert kit("submit", "job.yaml", check=False).stderr == block("text", "luncher")
+
+
+@pytest.mark.parametrize("document", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_links_and_named_files_exist(document: str) -> None:
+    for target in re.findall(r"\]\(((?!http)[^)]+)\)", document):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_runtime_is_in_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^`|]", README.split("## What runs where")[1], re.MULTILINE)
+    assert sorted(rows) == plugins.names("runtimes")
+
+
+def test_the_generic_profile_is_what_is_assumed_without_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from kit.errors import Problems
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    problems = Problems()
+    assert cluster.load(None, "", problems) == cluster.load("generic", "", problems)
+    assert not problems.found
+
+
+def test_make_targets_named_in_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", README + CONTRIBUTING, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("job", sorted(path.name for path in (ROOT / "train").glob("*.yaml")))
+def test_every_training_job_is_valid(job: str, kit) -> None:
+    assert kit("submit", str(ROOT / "train" / job), "--dry-run").stdout
