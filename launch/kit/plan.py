@@ -135,7 +135,7 @@ def _mounts(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problem
         if folder and not any(folder == mount.target or folder.startswith(mount.target + "/") for mount in (*mounts, *own)):
             mounts.append(values.Mount(folder, folder, False, where))
     mounts += own
-    refused = {"space": " \t\n\r\v\f", "colon": ":", "backslash": "\\"}
+    refused = {"space": " \t\n\r\v\f", "colon": ":", "comma": ",", "backslash": "\\", "dollar": "$", "backtick": "`", "quote": "'\""}
     for mount in mounts:
         for word in runtime.words("mounts-refuse"):
             for path in {mount.source, mount.target}:

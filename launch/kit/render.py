@@ -22,9 +22,8 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def _script(name: str, plan: Plan) -> str:
-    """A script with the files that it sources in their places."""
-    text = _read(name)
-    return _INLINE.sub(lambda match: _LINT_MARK.sub("", _read(match[1].replace("${KIT_RUNTIME}", plan.runtime))), text)
+    """A script with the files that it sources, and those that these source, in their places."""
+    return _INLINE.sub(lambda match: _script(match[1].replace("${KIT_RUNTIME}", plan.runtime), plan), _LINT_MARK.sub("", _read(name)))
 
 
 def _read(name: str) -> str:

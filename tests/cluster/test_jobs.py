@@ -36,6 +36,19 @@ dist.destroy_process_group()
 """
 
 
+@pytest.fixture(params=["apptainer", "enroot", "pyxis"])
+def runtime(request: pytest.FixtureRequest, cluster: Cluster) -> str:
+    if request.param == "enroot" and cluster.enroot() == "none":
+        pytest.fail("the nodes have neither enroot nor its stub")
+    if request.param == "pyxis" and "--container-image" not in cluster.run("ctl", "srun", "--help").stdout:
+        pytest.skip("pyxis is not on the nodes: put its .deb file and enroot's into tests/cluster/debs")
+    return request.param
+
+
+def image_of(cluster: Cluster, runtime: str) -> str:
+    return cluster.sif if runtime == "apptainer" else cluster.sqsh
+
+
 @pytest.fixture
 def project(kit_cluster: Cluster, folder: Path) -> Path:
     (folder / "program.py").write_text(PROGRAM)
@@ -78,13 +91,10 @@ def cifar(kit_cluster: Cluster, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "enroot"])
 def test_cifar10_trains_on_three_nodes_and_the_next_job_reuses_what_exists(runtime: str, kit_cluster: Cluster, cifar: Path) -> None:
-    if runtime == "enroot" and kit_cluster.enroot() == "none":
-        pytest.skip("enroot is not on the nodes: put its .deb files into tests/cluster/debs")
-    image = kit_cluster.sif if runtime == "apptainer" else kit_cluster.sqsh
+    image = image_of(kit_cluster, runtime)
     for node in kit_cluster.nodes:
-        kit_cluster.run(node, "rm", "-rf", "/tmp/kit-1000", root=True)
+        kit_cluster.run(node, "bash", "-c", "rm -rf /tmp/kit-1000 /scratch/enroot/data-1000/*kit-*", root=True)
     outputs = []
     for run in ("first", "second"):
         arguments = ["--epochs", "2", "--width", "8", "--data", "../data", "--checkpoint", "../checkpoint.pt", "--resume"]
@@ -108,24 +118,20 @@ def test_cifar10_trains_on_three_nodes_and_the_next_job_reuses_what_exists(runti
     for rank in range(6):
         assert re.findall(r"^rank (\d)/6", read(log / f"rank{rank}.out"), re.MULTILINE) == [str(rank)]
 
-    if runtime == "enroot":
+    if runtime != "apptainer":  # which has nothing to create
         assert first.count("creating the container") == 3 and "creating the container" not in second
-    assert kit_cluster.run("ctl", "cat", "/proc/sys/kernel/hostname").stdout.strip() == "ctl"
     nothing_left(kit_cluster)
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "enroot"])
 def test_a_rendered_directory_needs_neither_kit_nor_python_on_the_nodes(runtime: str, cluster: Cluster, folder: Path, kit) -> None:
-    if runtime == "enroot" and cluster.enroot() == "none":
-        pytest.skip("enroot is not on the nodes: put its .deb files into tests/cluster/debs")
     for node in cluster.nodes:
         assert cluster.run(node, "bash", "-c", "type -P python3 kit", check=False).stdout == ""
     (folder / "program.py").write_text(PROGRAM)
     inside = str(cluster.path(folder))
-    image = cluster.sif if runtime == "apptainer" else cluster.sqsh
+    image = image_of(cluster, runtime)
     local_image = folder / Path(image).name
     local_image.touch()
-    kit("render", "program.py", "-j", "3x2", "--image", str(local_image), "--output", str(folder / "run"), cwd=folder)
+    kit("render", "program.py", "-j", "3x2", "--image", str(local_image), "--runtime", runtime, "--output", str(folder / "run"), cwd=folder)
     # The host calls the shared folder by another name than the cluster.
     for name in ("env.sh", "run_script.sh"):
         file = folder / "run" / name
@@ -135,8 +141,25 @@ def test_a_rendered_directory_needs_neither_kit_nor_python_on_the_nodes(runtime:
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0)
 
 
-def test_a_rank_that_exits_seven_ends_the_job_with_seven_and_is_named(kit_cluster: Cluster, project: Path) -> None:
-    done = submit(kit_cluster, project, "program.py", "-j", "3x2", "--image", kit_cluster.sif, "--output", "run", "--follow", "--", "--exit", "7", check=False)
+def test_a_rank_that_exits_seven_ends_the_job_with_seven_and_is_named(runtime: str, kit_cluster: Cluster, project: Path) -> None:
+    done = submit(
+        kit_cluster,
+        project,
+        "program.py",
+        "-j",
+        "3x2",
+        "--image",
+        image_of(kit_cluster, runtime),
+        "--runtime",
+        runtime,
+        "--output",
+        "run",
+        "--follow",
+        "--",
+        "--exit",
+        "7",
+        check=False,
+    )
     assert done.returncode == 7
     ended = kit_cluster.wait(job_id(project))
     assert (ended.state, ended.exit_code) == ("FAILED", 7)
@@ -147,9 +170,23 @@ def test_a_rank_that_exits_seven_ends_the_job_with_seven_and_is_named(kit_cluste
     nothing_left(kit_cluster)
 
 
-def test_a_rank_killed_by_the_kernel_is_named_with_its_signal(kit_cluster: Cluster, project: Path) -> None:
+def test_a_rank_killed_by_the_kernel_is_named_with_its_signal(runtime: str, kit_cluster: Cluster, project: Path) -> None:
     (project / "killed.py").write_text("import os, signal, time\nif os.environ['RANK'] == '2':\n    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(300)\n")
-    done = submit(kit_cluster, project, "killed.py", "-j", "2x2", "--image", kit_cluster.sif, "--output", "run", "--follow", check=False)
+    done = submit(
+        kit_cluster,
+        project,
+        "killed.py",
+        "-j",
+        "2x2",
+        "--image",
+        image_of(kit_cluster, runtime),
+        "--runtime",
+        runtime,
+        "--output",
+        "run",
+        "--follow",
+        check=False,
+    )
     assert done.returncode == 137
     assert "kit: error: node2: rank 2 (local rank 0) was killed by SIGKILL (the usual sender is the kernel, out of memory)" in done.stdout
     nothing_left(kit_cluster)
@@ -213,8 +250,8 @@ def test_a_mount_that_one_node_cannot_read_ends_the_job_and_names_the_node(kit_c
             kit_cluster.run(node, "rmdir", "/scratch/data", root=True)
 
 
-def test_a_cancelled_job_leaves_no_process(kit_cluster: Cluster, project: Path) -> None:
-    submit(kit_cluster, project, "program.py", "-j", "3x2", "--image", kit_cluster.sif, "--output", "run", "--", "--wait")
+def test_a_cancelled_job_leaves_no_process(runtime: str, kit_cluster: Cluster, project: Path) -> None:
+    submit(kit_cluster, project, "program.py", "-j", "3x2", "--image", image_of(kit_cluster, runtime), "--runtime", runtime, "--output", "run", "--", "--wait")
     log = project / "run/log"
     until(lambda: list(log.glob("*/rank5.out")) and "up 5" in read(next(log.glob("*/rank5.out"))), 90, "the ranks do not start")
     kit_cluster.run("ctl", "scancel", str(job_id(project)))
@@ -222,11 +259,8 @@ def test_a_cancelled_job_leaves_no_process(kit_cluster: Cluster, project: Path) 
     nothing_left(kit_cluster)
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "enroot"])
 def test_hostile_values_reach_the_ranks_through_slurm_and_the_container(runtime: str, kit_cluster: Cluster, project: Path) -> None:
-    if runtime == "enroot" and kit_cluster.enroot() == "none":
-        pytest.skip("enroot is not on the nodes: put its .deb files into tests/cluster/debs")
-    # Enroot cannot mount a path with a space or a colon, so there the folder is a tame one.
+    # Enroot and Pyxis cannot mount a path with a space or a colon, so there the folder is a tame one.
     name = HOSTILE_NAME.replace("\\", "") if runtime == "apptainer" else "tame"
     inner = project / name
     inner.mkdir(mode=0o777)
@@ -237,7 +271,8 @@ def test_hostile_values_reach_the_ranks_through_slurm_and_the_container(runtime:
         "command": ["program.py", "--report", *values],
         "name": HOSTILE_NAME,
         "nodes": 2,
-        "image": kit_cluster.sif if runtime == "apptainer" else kit_cluster.sqsh,
+        "image": image_of(kit_cluster, runtime),
+        "runtime": runtime,
         "env": {f"V{index}": value for index, value in enumerate(values)},
         "slurm": {"comment": HOSTILE_NAME},
     }

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from samples import ROOT
-
 from kit import cluster, plugins
 from kit import job as jobs
+from samples import ROOT
 
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -20,7 +19,7 @@ def block(language: str, containing: str) -> str:
 
 
 def test_the_table_of_keys_is_the_code() -> None:
-    rows = dict((key, (option, meaning)) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", README, re.MULTILINE))
+    rows = {key: (option, meaning) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", README, re.MULTILINE)}
     assert list(rows) == list(jobs.KEYS)
     for key, facts in jobs.KEYS.items():
         assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts["meaning"])

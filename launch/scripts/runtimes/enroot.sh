@@ -3,6 +3,9 @@
 # images: .sqsh .squashfs
 # mounts-refuse: space colon backslash
 
+# shellcheck source=enroot.sh
+source "${KIT_SCRIPTS}/enroot.sh"
+
 runtime::check() {
   command -v enroot >/dev/null ||
     kit::die "enroot is not installed here" "install it on every node, or choose another runtime (apptainer runs .sqsh files, too)"
@@ -27,42 +30,9 @@ runtime::check() {
 }
 
 # A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
-# It is unpacked under another name and moved into place, stamped: a half-made one is never started.
 runtime::prepare() {
   KIT_CONTAINER="kit-$(image::fingerprint "${KIT_IMAGE}")"
-  local -r rootfs="${ENROOT_DATA_PATH}/${KIT_CONTAINER}"
-  [[ ! -e "${rootfs}/.kit-complete" ]] || return 0
-
-  local lock
-  exec {lock}>"${ENROOT_DATA_PATH}/.${KIT_CONTAINER}.lock"
-  flock --timeout 900 "${lock}" ||
-    kit::die "another job has been creating ${KIT_CONTAINER} for 15 minutes" "look for it: fuser ${ENROOT_DATA_PATH}/.${KIT_CONTAINER}.lock"
-  if [[ ! -e "${rootfs}/.kit-complete" ]]; then # nobody made it while we waited
-    enroot::create "${rootfs}"
-  fi
-  exec {lock}>&-
-}
-
-# enroot::create ROOTFS - under the lock.
-enroot::create() {
-  local -r rootfs="$1"
-  local -r unfinished=".${KIT_CONTAINER}.unfinished"
-  local output
-  enroot::remove "${unfinished}" # left by a start that was killed
-  enroot::remove "${KIT_CONTAINER}"
-  kit::say "creating the container ${KIT_CONTAINER} from ${KIT_IMAGE}"
-  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)"; then
-    enroot::remove "${unfinished}"
-    printf '%s\n' "${output}" | tail -n 5 >&2
-    kit::die "enroot cannot unpack ${KIT_IMAGE}" \
-      "see the lines above; free space here: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ') in ${ENROOT_DATA_PATH}"
-  fi
-  printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete"
-  mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${rootfs}"
-}
-
-enroot::remove() {
-  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 || rm -rf -- "${ENROOT_DATA_PATH:?}/$1"
+  enroot::ensure "${KIT_CONTAINER}"
 }
 
 runtime::exec() {

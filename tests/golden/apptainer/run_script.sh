@@ -170,10 +170,18 @@ batch::run_step() {
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || step+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
 
+  local mode=node
+  if declare -F runtime::srun_args >/dev/null; then
+    batch::prepare_step "${step[@]}"
+    runtime::srun_args
+    step+=("${KIT_SRUN_ARGS[@]}")
+    mode=start
+  fi
+
   # bash runs a trap only between commands, so srun goes to the background and wait is what a signal ends.
   local signal='' ending='' rc
   trap 'signal=TERM' TERM
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" node &
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" "${mode}" &
   local -r srun_pid=$!
   while :; do
     signal='' rc=0
@@ -185,6 +193,13 @@ batch::run_step() {
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
   kit::say "all ranks ended well"
+}
+
+# batch::prepare_step SRUN... - on every node, for a runtime whose container Slurm itself starts.
+batch::prepare_step() {
+  local rc=0
+  "$@" bash "${KIT_RUN_DIR}/run_script.sh" prepare || rc=$?
+  if ((rc)); then batch::explain_failure "${rc}"; fi
 }
 
 # Slurm ends the job: cancelled, out of time, or a node is gone. What Slurm itself prints names only the first node.
@@ -234,13 +249,16 @@ batch::outcome() {
 
 # ---------------------------------------------------------------- on every node
 
-node::main() {
-  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
-  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
-  export NNODES="${SLURM_NNODES}"
+node::prepare() {
   node::check_mounts
   runtime::check
   runtime::prepare
+}
+
+node::start() {
+  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
+  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
+  export NNODES="${SLURM_NNODES}"
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
@@ -269,6 +287,11 @@ node::check_mounts() {
 
 case "${1:-batch}" in
   batch) batch::main ;;
-  node) node::main ;;
+  node)
+    node::prepare
+    node::start
+    ;;
+  prepare) node::prepare ;;
+  start) node::start ;;
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

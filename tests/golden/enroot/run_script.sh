@@ -98,6 +98,48 @@ image::fingerprint() {
 # images: .sqsh .squashfs
 # mounts-refuse: space colon backslash
 
+# enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
+# enroot and pyxis.
+
+# enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
+# It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
+enroot::ensure() {
+  local -r name="$1"
+  local -r rootfs="${ENROOT_DATA_PATH}/${name}"
+  [[ ! -e "${rootfs}/.kit-complete" ]] || return 0
+
+  local lock
+  exec {lock}>"${ENROOT_DATA_PATH}/.${name}.lock"
+  flock --timeout 900 "${lock}" ||
+    kit::die "another job has been creating ${name} for 15 minutes" "look for it: fuser ${ENROOT_DATA_PATH}/.${name}.lock"
+  if [[ ! -e "${rootfs}/.kit-complete" ]]; then # nobody made it while we waited
+    enroot::create "${name}"
+  fi
+  exec {lock}>&-
+}
+
+# enroot::create NAME - under the lock.
+enroot::create() {
+  local -r name="$1"
+  local -r unfinished=".${name}.unfinished"
+  local output
+  enroot::remove "${unfinished}" # left by a start that was killed
+  enroot::remove "${name}"
+  kit::say "creating the container ${name} from ${KIT_IMAGE}"
+  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)"; then
+    enroot::remove "${unfinished}"
+    printf '%s\n' "${output}" | tail -n 5 >&2
+    kit::die "enroot cannot unpack ${KIT_IMAGE}" \
+      "see the lines above; free space here: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ') in ${ENROOT_DATA_PATH}"
+  fi
+  printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete"
+  mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"
+}
+
+enroot::remove() {
+  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 || rm -rf -- "${ENROOT_DATA_PATH:?}/$1"
+}
+
 runtime::check() {
   command -v enroot >/dev/null ||
     kit::die "enroot is not installed here" "install it on every node, or choose another runtime (apptainer runs .sqsh files, too)"
@@ -122,42 +164,9 @@ runtime::check() {
 }
 
 # A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
-# It is unpacked under another name and moved into place, stamped: a half-made one is never started.
 runtime::prepare() {
   KIT_CONTAINER="kit-$(image::fingerprint "${KIT_IMAGE}")"
-  local -r rootfs="${ENROOT_DATA_PATH}/${KIT_CONTAINER}"
-  [[ ! -e "${rootfs}/.kit-complete" ]] || return 0
-
-  local lock
-  exec {lock}>"${ENROOT_DATA_PATH}/.${KIT_CONTAINER}.lock"
-  flock --timeout 900 "${lock}" ||
-    kit::die "another job has been creating ${KIT_CONTAINER} for 15 minutes" "look for it: fuser ${ENROOT_DATA_PATH}/.${KIT_CONTAINER}.lock"
-  if [[ ! -e "${rootfs}/.kit-complete" ]]; then # nobody made it while we waited
-    enroot::create "${rootfs}"
-  fi
-  exec {lock}>&-
-}
-
-# enroot::create ROOTFS - under the lock.
-enroot::create() {
-  local -r rootfs="$1"
-  local -r unfinished=".${KIT_CONTAINER}.unfinished"
-  local output
-  enroot::remove "${unfinished}" # left by a start that was killed
-  enroot::remove "${KIT_CONTAINER}"
-  kit::say "creating the container ${KIT_CONTAINER} from ${KIT_IMAGE}"
-  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)"; then
-    enroot::remove "${unfinished}"
-    printf '%s\n' "${output}" | tail -n 5 >&2
-    kit::die "enroot cannot unpack ${KIT_IMAGE}" \
-      "see the lines above; free space here: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ') in ${ENROOT_DATA_PATH}"
-  fi
-  printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete"
-  mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${rootfs}"
-}
-
-enroot::remove() {
-  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 || rm -rf -- "${ENROOT_DATA_PATH:?}/$1"
+  enroot::ensure "${KIT_CONTAINER}"
 }
 
 runtime::exec() {
@@ -222,10 +231,18 @@ batch::run_step() {
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || step+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
 
+  local mode=node
+  if declare -F runtime::srun_args >/dev/null; then
+    batch::prepare_step "${step[@]}"
+    runtime::srun_args
+    step+=("${KIT_SRUN_ARGS[@]}")
+    mode=start
+  fi
+
   # bash runs a trap only between commands, so srun goes to the background and wait is what a signal ends.
   local signal='' ending='' rc
   trap 'signal=TERM' TERM
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" node &
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" "${mode}" &
   local -r srun_pid=$!
   while :; do
     signal='' rc=0
@@ -237,6 +254,13 @@ batch::run_step() {
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
   kit::say "all ranks ended well"
+}
+
+# batch::prepare_step SRUN... - on every node, for a runtime whose container Slurm itself starts.
+batch::prepare_step() {
+  local rc=0
+  "$@" bash "${KIT_RUN_DIR}/run_script.sh" prepare || rc=$?
+  if ((rc)); then batch::explain_failure "${rc}"; fi
 }
 
 # Slurm ends the job: cancelled, out of time, or a node is gone. What Slurm itself prints names only the first node.
@@ -286,13 +310,16 @@ batch::outcome() {
 
 # ---------------------------------------------------------------- on every node
 
-node::main() {
-  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
-  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
-  export NNODES="${SLURM_NNODES}"
+node::prepare() {
   node::check_mounts
   runtime::check
   runtime::prepare
+}
+
+node::start() {
+  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
+  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
+  export NNODES="${SLURM_NNODES}"
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
@@ -321,6 +348,11 @@ node::check_mounts() {
 
 case "${1:-batch}" in
   batch) batch::main ;;
-  node) node::main ;;
+  node)
+    node::prepare
+    node::start
+    ;;
+  prepare) node::prepare ;;
+  start) node::start ;;
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
+# images: .sqsh .squashfs
+# mounts-refuse: space colon comma backslash dollar backtick quote
+
+# shellcheck source=enroot.sh
+source "${KIT_SCRIPTS}/enroot.sh"
+
+# The container's name says its image's content: under a name that exists, Pyxis ignores the image.
+pyxis::container() { printf 'kit-%s\n' "$(image::fingerprint "${KIT_IMAGE}")"; }
+
+# On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
+runtime::srun_args() {
+  [[ "$(srun --help 2>&1)" == *--container-image* ]] ||
+    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+  local flags=''
+  local -i i
+  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+    flags+="${flags:+,}${KIT_MOUNTS[i]}:${KIT_MOUNTS[i + 1]}:${KIT_MOUNTS[i + 2]}"
+  done
+  KIT_SRUN_ARGS=(
+    --container-image="${KIT_IMAGE}"
+    --container-name="$(pyxis::container)"
+    --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
+    --container-writable
+    --no-container-mount-home
+    --no-container-entrypoint
+  )
+  [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
+  [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
+}
+
+runtime::check() {
+  command -v enroot >/dev/null ||
+    kit::die "enroot is not installed here, and Pyxis needs it" "install it on every node"
+  [[ -r "${KIT_IMAGE}" ]] ||
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  # Pyxis uses the paths of the site's enroot.conf, whatever this user's environment says.
+  unset ENROOT_DATA_PATH ENROOT_RUNTIME_PATH ENROOT_CACHE_PATH ENROOT_TEMP_PATH
+}
+
+# Made before Pyxis looks for it: Pyxis itself creates without a lock, and leaves a half-made container under its
+# name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
+runtime::prepare() {
+  ! grep -rqs 'container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d || return 0
+  ENROOT_DATA_PATH="$(enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
+  [[ -d "${ENROOT_DATA_PATH}" && -w "${ENROOT_DATA_PATH}" ]] || return 0 # then it is for Pyxis to create
+  enroot::ensure "pyxis_$(pyxis::container)"
+}
+
+runtime::exec() { exec "$@"; }
