@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes docs/run.svg, the README's picture, from a real run: starts it under a terminal and draws what it printed.
 
-    make picture
+make picture
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ images::nodes() {
   local -r node="${work}/node" controller="${work}/controller"
   mkdir -p "${node}/debs" "${controller}"
   cp "${here}/node.Dockerfile" "${node}/Dockerfile"
-  cp "${here}/sid-source" "${here}/entrypoint.sh" "${here}/enroot.conf" "${node}/"
+  cp "${here}/sid-source" "${here}/entrypoint.sh" "${here}/enroot.conf" "${here}/enroot-stub" "${node}/"
   if [[ -d "${debs_dir}" ]]; then
     find "${debs_dir}" -maxdepth 1 -name '*.deb' -exec cp -t "${node}/debs/" {} +
   fi
@@ -172,20 +172,13 @@ images::apptainer_env() {
   fi
 }
 
-# The /etc/rc that `enroot import` writes.
+# What Enroot runs a container's command with: in WORKDIR, through ENTRYPOINT.
 images::enroot_rc() {
   local -r workdir="$1" entrypoint="$2" cmd="$3"
   cat <<RC
-mkdir -p "${workdir}" 2> /dev/null
-cd "${workdir}" && unset OLDPWD || exit 1
-if [ -s /etc/rc.local ]; then
-    . /etc/rc.local
-fi
-if [ \$# -gt 0 ]; then
-    exec ${entrypoint} "\$@"
-else
-    exec ${entrypoint} ${cmd:-/bin/sh}
-fi
+cd "${workdir}" || exit 1
+[ "\$#" -gt 0 ] || set -- ${cmd:-/bin/sh}
+exec ${entrypoint} "\$@"
 RC
 }
 

@@ -22,14 +22,16 @@ RUN bash /tmp/sid-source \
  && apt-get install -y --no-install-recommends apptainer \
  && rm -rf /var/lib/apt/lists/* /etc/apt/sources.list.d/sid.* /tmp/sid-source
 
-# Enroot and Pyxis, when there are packages of them.
-COPY debs/ enroot.conf /tmp/debs/
-RUN if ls /tmp/debs/*.deb >/dev/null 2>&1; then \
+# Enroot and Pyxis, when there are packages of them; otherwise a stub of Enroot, which says that it is one.
+COPY debs/ enroot.conf enroot-stub /tmp/debs/
+RUN set -e; if ls /tmp/debs/*.deb >/dev/null 2>&1; then \
         apt-get update \
         && apt-get install -y --no-install-recommends /tmp/debs/*.deb \
         && install -D -m 644 /tmp/debs/enroot.conf /etc/enroot/enroot.conf.d/site.conf \
         && rm -rf /var/lib/apt/lists/*; \
-    fi && rm -rf /tmp/debs
+    fi; \
+    command -v enroot >/dev/null || install -m 755 /tmp/debs/enroot-stub /usr/local/bin/enroot; \
+    rm -rf /tmp/debs
 
 RUN useradd --uid 1000 --user-group --create-home --shell /bin/bash ada \
  && printf 'ada:100000:65536\n' | tee /etc/subuid > /etc/subgid \
