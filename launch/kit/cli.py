@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -18,7 +19,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich would cost more start-up time than all of kit
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Distributed PyTorch in containers on Slurm: a job file becomes three plain bash scripts.",
 )
@@ -40,7 +40,8 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
         many = facts.get("many", False)
         kind: Any = Optional[bool] if not facts["metavar"] else Optional[list[str]] if many else Optional[str]
         again = " May be given again." if many else ""
-        option = typer.Option(None, jobs.option_name(key), help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False)
+        names = jobs.option_name(key) if facts["metavar"] else f"{jobs.option_name(key)}/--no-{jobs.option_name(key)[2:]}"
+        option = typer.Option(None, names, help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False)
         parameters.append(_parameter(key, kind, option))
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in inspect.signature(command).parameters.items() if name != "plan"]
 
@@ -77,7 +78,7 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
         if value in (None, []):
             continue
         if key in ("env", "slurm"):
-            found[key] = jobs.pairs(option, value)
+            found[key] = jobs.pairs(option, value, problems)
         elif isinstance(value, list):
             found[key] = Given([Given(item, option) for item in value], option)
         else:
@@ -86,9 +87,10 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
         nodes, times, processes = values["shape"].partition("x")
         if not (times and nodes.isdecimal() and processes.isdecimal()):
             problems.add("-j", f"'{values['shape']}' is not NODESxPROCESSES", "write -j 2x8 for 2 nodes of 8 processes")
-        else:
-            found["nodes"] = Given(nodes, "-j")
-            found["processes_per_node"] = Given(processes, "-j")
+        for key, value in (("nodes", nodes), ("processes_per_node", processes)):
+            if key in found:
+                problems.add("-j", f"-j and {jobs.option_name(key)} say the same thing", "give one of them")
+            found[key] = Given(value if value.isdecimal() else "1", "-j")
     return found
 
 
@@ -132,10 +134,12 @@ def render(
 
 
 @app.callback(invoke_without_command=True)
-def top(version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
+def top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
     if version:
         print(f"kit {kit.__version__}")
         raise typer.Exit()
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main() -> None:
@@ -150,10 +154,16 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(141)
     except Exception as error:
-        if not hasattr(error, "format_message"):
+        if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
+            command = getattr(getattr(error, "ctx", None), "command_path", "kit")
+            print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
+            sys.exit(UsageError.exit_code)
+        if os.environ.get("KIT_TRACEBACK"):
             raise
-        # Typer's own errors, such as an unknown option.
-        command = getattr(getattr(error, "ctx", None), "command_path", "kit")
-        print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
-        sys.exit(UsageError.exit_code)
+        if isinstance(error, OSError):
+            file = f"{error.filename}: " if error.filename else ""
+            print(Problem("", f"{file}{error.strerror}", "check that path, its rights, and free space"), file=sys.stderr)
+        else:
+            print(Problem("", f"internal error: {error!r}", "please report it, with what KIT_TRACEBACK=1 in the environment adds"), file=sys.stderr)
+        sys.exit(1)
     sys.exit(code or 0)

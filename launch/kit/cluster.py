@@ -21,7 +21,7 @@ class Cluster:
     name: str
     runtime: Optional[str] = None
     gpu_directive: str = "gpus-per-node"  # how this site's Slurm wants GPUs asked for
-    scratch: str = "/tmp"  # noqa: S108 - a folder of the user's own is made in it; node-local, writable: containers are created below it
+    scratch: str = ""  # node-local, writable: containers are created below it
     env: dict[str, str] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ _PARSERS = {
 
 def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
     """The profile of this name or file; with no name, the user's own `generic`. Raises UsageError where there is none."""
-    if name is None and not (folders()[0] / "generic.yaml").is_file():
+    if name is None and not os.path.isfile(folders()[0] / "generic.yaml"):
         return Cluster(name="generic")  # what env/generic.yaml says, without reading it at every start
     path = _find(name or "generic", where)
     keys = given.read(path, problems)
@@ -51,23 +51,30 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
     parsed.pop("description", None)
     if parsed.get("gpu_directive", "none") not in GPU_DIRECTIVES:
         problems.add(keys["gpu_directive"].where, f"'{parsed['gpu_directive']}' is no way to ask for GPUs", f"choose one of {', '.join(GPU_DIRECTIVES)}")
-    if not os.path.isabs(parsed.get("scratch", "/")):
+    parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))
+    if parsed["scratch"] and not os.path.isabs(parsed["scratch"]):
         problems.add(keys["scratch"].where, "scratch must be an absolute path", "name a node-local folder: `scratch: /local`")
     return Cluster(name=path.stem, **parsed)
 
 
 def folders() -> list[Path]:
     """Where profiles are looked for: the user's own first, then those that came with the kit."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    return [config / "kit" / "clusters", assets.folder("env")]
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return [Path(config, "kit", "clusters"), assets.folder("env")]
+
+
+def is_file_name(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or os.sep in name
 
 
 def _find(name: str, where: str) -> Path:
-    if name.endswith((".yaml", ".yml")) or os.sep in name:
-        return Path(name).expanduser()
+    if is_file_name(name):
+        if not os.path.isfile(name):
+            raise UsageError(f"no such cluster profile: {name}", "check the path", where=where)
+        return Path(name)
     for folder in folders():
         path = folder / f"{name}.yaml"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     known = sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
     otherwise = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"

@@ -18,7 +18,7 @@ def render(plan: Plan) -> None:
     from kit import rundir
 
     run = rundir.write(plan, render_plan(plan))
-    _say(f"wrote {_short(run)}\n  to submit it: sbatch {_short(run)}/run_script.sh")
+    _say(f"wrote {_short(run)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
@@ -69,15 +69,17 @@ def _submit(plan: Plan, follow: bool) -> None:
     run = rundir.write(plan, render_plan(plan))
     try:
         job_id = slurm.submit(run / "run_script.sh")
+    except slurm.Unsure:
+        raise  # a job that was accepted needs its scripts
     except KitError:
         shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
         raise
-    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
     _say(f"submitted job {job_id}\n  run directory: {_short(run)}")
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
     if follow:
         _follow(run, job_id)
     else:
-        print(f"  follow it:     tail -F {_short(run)}/log/slurm-{job_id}.out {_short(run)}/log/{job_id}/*.out")
+        print(f"  follow it:     tail -F {_typed(run / 'log' / f'slurm-{job_id}.out')}")
 
 
 def _follow(run: Path, job_id: str) -> None:
@@ -101,10 +103,12 @@ class _Watch:
     """Asks Slurm for a job's state, prints each change, and never asks more often than every two seconds."""
 
     PERIOD_S = 2.0
+    PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.next_s = 0.0
+        self.answered_s = time.monotonic()
         self.shown = ""
 
     def ended(self) -> Optional[slurm.State]:  # type: ignore[name-defined]  # noqa: F821
@@ -113,7 +117,13 @@ class _Watch:
         if time.monotonic() < self.next_s:
             return None
         self.next_s = time.monotonic() + self.PERIOD_S
-        state = slurm.state(self.job_id)
+        try:
+            state = slurm.state(self.job_id)
+        except KitError:
+            if time.monotonic() - self.answered_s > self.PATIENCE_S:
+                raise
+            return None
+        self.answered_s = time.monotonic()
         if state is None:
             raise KitError(f"Slurm has forgotten job {self.job_id}", f"its accounting may know: sacct -j {self.job_id}")
         if state.name != self.shown:
@@ -131,6 +141,12 @@ class _Failed(KitError):
 
 def _say(text: str) -> None:
     print(f"kit: {text}", flush=True)
+
+
+def _typed(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(_short(path))
 
 
 def _short(path: Path) -> str:

@@ -31,6 +31,8 @@ class Tail:
         start = self.read.get(path, 0)
         try:
             with path.open("rb") as file:
+                if file.seek(0, 2) < start:
+                    start = 0  # it was written anew
                 file.seek(start)
                 data = file.read()
         except OSError:

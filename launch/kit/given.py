@@ -46,27 +46,33 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise UsageError("expected `key: value` lines", "start with `command: train.py`", where=f"{path}:{root.start_mark.line + 1}")
-    converted = _convert(root, str(path), problems)
+    converted = _convert(root, str(path), problems, ())
     assert isinstance(converted.value, dict)
     return converted.value
 
 
-def _convert(node: yaml.Node, file: str, problems: Problems) -> Given:
+def _convert(node: yaml.Node, file: str, problems: Problems, parents: tuple[yaml.Node, ...]) -> Given:
     import yaml
 
     where = f"{file}:{node.start_mark.line + 1}"
+    if any(node is parent for parent in parents):
+        problems.add(where, "an alias refers to what contains it", "write the value out")
+        return Given("", where)
+    parents = (*parents, node)
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Given] = {}
         for key, child in node.value:
             key_where = f"{file}:{key.start_mark.line + 1}"
-            if not isinstance(key, yaml.ScalarNode):
+            if key.tag == "tag:yaml.org,2002:merge":
+                problems.add(key_where, "merging with << is not supported", "write the keys out")
+            elif not isinstance(key, yaml.ScalarNode):
                 problems.add(key_where, "a key must be plain text", "write `key: value`")
             elif key.value in mapping:
                 problems.add(key_where, f"'{key.value}' is given twice", f"keep one; the first is at {mapping[key.value].where}")
             else:
                 # A block value starts on the line below its key; the key's line is the one to show.
-                mapping[key.value] = _convert(child, file, problems)._replace(where=key_where)
+                mapping[key.value] = _convert(child, file, problems, parents)._replace(where=key_where)
         return Given(mapping, where)
     if isinstance(node, yaml.SequenceNode):
-        return Given([_convert(child, file, problems) for child in node.value], where)
+        return Given([_convert(child, file, problems, parents) for child in node.value], where)
     return Given(None if node.tag == "tag:yaml.org,2002:null" else node.value, where)

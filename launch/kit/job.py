@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit import cluster as clusters
 from kit import given, values
-from kit.errors import Problems, UsageError, did_you_mean
+from kit.errors import Problems, did_you_mean
 from kit.given import Given
 
 
@@ -58,7 +59,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     Relative paths of a job file start at its folder, those of the command line at the current one.
     """
     path = Path(target)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix.lower() in (".yaml", ".yml"):
         keys = given.read(path, problems)
         base = path.absolute().parent
     else:
@@ -67,7 +68,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     _reject_unknown(keys, problems)
     theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
     parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].get("many")}}
-    parsed.setdefault("name", path.stem)
+    parsed.setdefault("name", path.stem or "job")
     parsed.setdefault("workdir", str(base))
     if parsed.get("command") is None and "command" not in keys:
         problems.add(target, "no command is given", "add `command: train.py`")
@@ -106,7 +107,7 @@ def _from(base: Path, key: str, value: Any) -> Any:
     """Paths made absolute, symbolic links kept: a path is what the user calls it."""
     if key == "mounts":
         return tuple(mount._replace(source=absolute(mount.source, base)) for mount in value)
-    if key in ("image", "workdir") and "://" not in value:
+    if (key in ("image", "workdir") and "://" not in value) or (key == "cluster" and clusters.is_file_name(value)):
         return absolute(value, base)
     return value
 
@@ -115,12 +116,13 @@ def absolute(path: str, base: Path) -> str:
     return os.path.normpath(os.path.join(base, os.path.expanduser(path)))
 
 
-def pairs(option: str, items: list[str]) -> Given:
-    """NAME=VALUE words of the command line, as a mapping. Raises UsageError for a word without '='."""
+def pairs(option: str, items: list[str], problems: Problems) -> Given:
+    """NAME=VALUE words of the command line, as a mapping; an sbatch option may have no value."""
     mapping = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals and option == "--env":
-            raise UsageError(f"'{item}' is not NAME=VALUE", f"write {option} {item}=VALUE", where=option)
-        mapping[name] = Given(value if equals else "true", option)
+            problems.add(option, f"'{item}' is not NAME=VALUE", f"write {option} {item}=VALUE")
+        else:
+            mapping[name] = Given(value if equals else "true", option)
     return Given(mapping, option)

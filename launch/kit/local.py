@@ -15,7 +15,7 @@ from kit.plan import Plan
 
 
 def run(plan: Plan, run: Path) -> int:
-    """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C. Leaves no process behind.
+    """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C.
 
     A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
     """

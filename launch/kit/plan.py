@@ -101,7 +101,7 @@ def _runtime(job: Job, cluster: clusters.Cluster, problems: Problems) -> Optiona
     if kind == "none":
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
     elif not os.path.exists(str(job.image)):
-        problems.add(where, f"no such image: {job.image}", "check the path; relative ones start at the job file's folder")
+        problems.add(where, f"no such image: {job.image}", "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME")
     elif kind not in accepted:
         problems.add(where, f"{runtime.name} cannot run '{job.image}'", f"it runs {', '.join(accepted)}")
     return runtime
@@ -114,15 +114,21 @@ def _image_kind(image: Optional[str]) -> str:
 
 
 def _mounts(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems) -> tuple[values.Mount, ...]:
-    """The job's mounts, before them the working and the run directory under their own names."""
+    """The job's mounts, with the working and the run directory under their own names."""
     own = job.mounts or ()
     for index, mount in enumerate(own):
         if not os.path.exists(mount.source):
-            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", "check the path; relative ones start at the job file's folder")
+            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", "check the path")
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
     if job.workdir and not os.path.isdir(job.workdir):
         problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
+    if job.workdir == "/" and runtime and runtime.name != "none":
+        problems.add(
+            job.where("workdir"),
+            "the working directory is /, which would replace the container's",
+            "start from the project's folder, or name it: --workdir DIR",
+        )
     if runtime is None or runtime.name == "none":
         for mount in own:
             if mount.source != mount.target:
@@ -130,11 +136,11 @@ def _mounts(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problem
                     mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", "use an image, or mount it under its own name"
                 )
         return own
-    mounts: list[values.Mount] = []
-    for folder, where in ((job.workdir, job.where("workdir")), (run_dir, "the run directory")):
-        if folder and not any(folder == mount.target or folder.startswith(mount.target + "/") for mount in (*mounts, *own)):
-            mounts.append(values.Mount(folder, folder, False, where))
-    mounts += own
+    mounts = list(own)
+    if job.workdir and not any(mount.target == job.workdir for mount in own):
+        mounts.insert(0, values.Mount(job.workdir, job.workdir, False, job.where("workdir")))
+    # Last, so that no other mount hides it or makes it read-only.
+    mounts.append(values.Mount(run_dir, run_dir, False, "the run directory"))
     refused = {"space": " \t\n\r\v\f", "colon": ":", "comma": ",", "backslash": "\\", "dollar": "$", "backtick": "`", "quote": "'\""}
     for mount in mounts:
         for word in runtime.words("mounts-refuse"):

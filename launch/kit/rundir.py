@@ -21,12 +21,8 @@ from kit.plan import Plan
 def choose(name: str) -> Path:
     """A new path below ./runs, named after the job and the time."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
-    first = Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, attempt = first, 1
-    while path.exists():
-        attempt += 1
-        path = first.with_name(f"{first.name}-{attempt}")
-    return path
+    # The process id tells apart what a loop submits within one second.
+    return Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
 
 
 def write(plan: Plan, files: dict[str, str]) -> Path:
@@ -38,9 +34,9 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
     import tempfile
 
     place = Path(plan.run_dir)
-    if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
-        raise UsageError(f"{place} already exists", "name another folder, or remove it")
     try:
+        if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
+            raise UsageError(f"{place} already exists", "name another folder, or remove it")
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", dir=place.parent))  # mode 0700
     except OSError as error:

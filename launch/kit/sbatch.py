@@ -34,6 +34,7 @@ _OWNED = {
     "test-only",
     "wait",
     "ignore-pbs",
+    "open-mode",
     "quiet",
     "verbose",
     "help",
@@ -50,7 +51,7 @@ _KNOWN = """
     exclude exclusive extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-
     task gres gres-flags hint hold immediate kill-on-invalid-dep licenses mail-type mail-user mcs-label mem
     mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core
-    ntasks-per-gpu ntasks-per-socket open-mode overcommit oversubscribe partition power prefer priority
+    ntasks-per-gpu ntasks-per-socket overcommit oversubscribe partition power prefer priority
     profile propagate qos reboot requeue reservation resv-ports segment signal sockets-per-node spread-job
     stepmgr switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes wait-
     all-nodes wckey
@@ -67,6 +68,7 @@ def header(job: Job, cluster: Cluster, nodes: int, processes: int, gpus: int, ta
         "ntasks-per-node": str(tasks),
         "chdir": run_dir,
         "output": "log/slurm-%j.out",
+        "open-mode": "append",  # a requeued job keeps its id
     }
     if job.time:
         lines["time"] = job.time
@@ -85,17 +87,19 @@ def _checked(given: dict[str, tuple[Optional[str], str]], problems: Problems) ->
     for name, (value, where) in given.items():
         if name in _KEYS:
             problems.add(where, f"'{name}' is not set under slurm", f"use the job's own key: `{_KEYS[name]}`")
+        elif name == "signal":
+            problems.add(where, "'signal' would end the job: torchrun dies of it", "remove it; write checkpoints and submit again, as train/cifar10.yaml does")
         elif name in _OWNED:
             problems.add(where, f"'{name}' is set by the generated scripts", "remove it")
         elif name not in _KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
             problems.add(where, f"unknown sbatch option '{name}'", hint)
-        elif not name or not all(character.isalnum() or character == "-" for character in name):
+        elif len(name) < 2 or not all(character.isalnum() or character == "-" for character in name):
             problems.add(where, f"'{name}' cannot be an sbatch option", "use the long name without dashes: `partition`")
         elif value is not None and values.CONTROL.search(value):
             problems.add(where, f"the value of '{name}' contains a control character", "Slurm reads it from one line of text: remove it")
-        elif value is None or value.lower() == "true":
+        elif value is None or value.lower() in ("true", "yes", "on"):
             own[name] = None
-        elif value.lower() != "false":
+        elif value.lower() not in ("false", "no", "off"):
             own[name] = value
     memory = [name for name in _MEMORY if name in own]
     if len(memory) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -41,10 +42,18 @@ class State(NamedTuple):
         return self.name in ACTIVE
 
 
+class Unsure(KitError):
+    """Slurm did not answer in time: what was asked for may have been done."""
+
+
 def submit(script: Path) -> str:
-    """Submits a run directory's script and returns the job's id."""
-    # --parsable prints "id" or "id;cluster".
-    return _call(["sbatch", "--parsable", str(script)], script).strip().split(";")[0]
+    """Submits a run directory's script and returns the job's id. Raises Unsure where the job may have been accepted."""
+    # --parsable prints "id" or "id;cluster"; a site's wrapper may print lines before it.
+    answer = _call(["sbatch", "--parsable", str(script)], script)
+    found = re.search(r"^(\d+)(;\S+)?\s*\Z", answer, re.MULTILINE)
+    if not found:
+        raise Unsure(f"sbatch answered without a job id: {answer.strip()}", "see whether the job is there: squeue --me")
+    return found[1]
 
 
 def test_only(script: Path) -> str:
@@ -63,7 +72,9 @@ def state(job_id: str) -> Optional[State]:
         if "Invalid job id" in done.stderr:
             return None
         raise KitError(f"Slurm does not answer: {done.stderr.strip()}", "check with: scontrol ping")
-    facts = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", done.stdout))
+    facts: dict[str, str] = {}
+    for name, value in re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", done.stdout):
+        facts.setdefault(name, value)  # the first: a comment further on may look the same
     code, _, signal = facts.get("ExitCode", "0:0").partition(":")
     exit_code = int(code) or (128 + int(signal) if signal not in ("", "0") else 0)
     return State(facts.get("JobState", "UNKNOWN"), facts.get("Reason", ""), exit_code, facts.get("NodeList", ""))
@@ -78,6 +89,8 @@ def down_nodes(nodes: str) -> list[str]:
 def _call(command: list[str], script: Optional[Path] = None) -> str:
     done = _run(command)
     if done.returncode != 0:
+        if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
+            raise Unsure(f"{command[0]}: {done.stderr.strip()}", "it may have been done all the same: squeue --me")
         words = " ".join(re.sub(r"^(sbatch|scancel): (error: )?", "", line) for line in done.stderr.strip().splitlines())
         fix = f"the lines that Slurm read are the #SBATCH ones of {script.name}; partitions and limits: sinfo" if script else "check with: squeue --me"
         raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
@@ -87,8 +100,16 @@ def _call(command: list[str], script: Optional[Path] = None) -> str:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
+        return subprocess.run(command, env=_environment(), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
     except FileNotFoundError:
         raise KitError(f"{command[0]} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run") from None
     except subprocess.TimeoutExpired:
-        raise KitError(f"{command[0]} has not answered for two minutes", "check that slurmctld is up: scontrol ping") from None
+        raise Unsure(
+            f"{command[0]} has not answered for two minutes", "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping"
+        ) from None
+
+
+def _environment() -> dict[str, str]:
+    """Without the SLURM_ variables of a job that this may run in, which sbatch would pass on to the new one."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_")) or name in kept}

@@ -90,14 +90,32 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
         if line_given is None:
             return None
         try:
-            words = list(shlex.split(line_given))
+            words = list(shlex.split(line_given.replace("\\\n", " ")))  # a line that goes on in the next
         except ValueError as error:
             problems.add(given.where, f"the command cannot be split into words: {error}", "close the quote, or write the command as a list")
             return None
     if not words or not words[0]:
         problems.add(given.where, "the command is empty", "name the training script: `command: train.py`")
         return None
+    if isinstance(given.value, str):
+        _check_shell_habits(words, given.where, problems)
+    if words[0] in ("torchrun", "srun", "mpirun"):
+        problems.add(
+            given.where, f"the command starts with {words[0]}, which the launcher does itself", f"write `command: {' '.join(words[1:2]) or 'train.py'} ...`"
+        )
     return tuple(words)
+
+
+def _check_shell_habits(words: list[str], where: str, problems: Problems) -> None:
+    """A command is no shell line: what only a shell understands would reach the program as an argument."""
+    name, equals, _ = words[0].partition("=")
+    if equals and ENV_NAME.match(name):
+        problems.add(where, f"the command starts with the variable {name}", f"write it under `env: {{{name}: ...}}`")
+    for word in words:
+        if word in ("&&", "||", "|", ";", "&", ">", ">>", "<"):
+            problems.add(
+                where, f"the command contains '{word}', but no shell reads it", "put the lines into a script and name that, or write the command as a list"
+            )
 
 
 def _word(given: Given, problems: Problems) -> str:
@@ -187,7 +205,7 @@ def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
 def _settable(name: str, where: str, problems: Problems) -> bool:
     if not ENV_NAME.match(name):
         problems.add(where, f"'{name}' cannot be a variable's name", "use letters, digits and _, not starting with a digit")
-    elif name in OWNED or name.startswith(("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")):
+    elif name in OWNED or name.upper().startswith(("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")):
         problems.add(where, f"{name} is set by the launch itself and cannot be set by a job", "remove it, or use a name of your own")
     elif name in BASH or name.startswith("BASH_FUNC_"):
         problems.add(where, f"{name} has a meaning of its own in bash and would not arrive unchanged", "use a name of your own")
@@ -206,7 +224,7 @@ def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
         if isinstance(item.value, (list, dict)):
             problems.add(item.where, f"the option {name} has {_kind(item)} for a value", "write it as on sbatch's command line, commas included")
         else:
-            found[name.removeprefix("--")] = item
+            found[name[2:] if name.startswith("--") else name] = item
     return found
 
 

@@ -2,6 +2,32 @@
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
 # enroot and pyxis.
 
+# enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and
+# on this node's own disk.
+enroot::site_data_path() {
+  local path
+  path="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+}
+
+# Past a few nodes, enroot's lock inside a container on a shared file system times out.
+enroot::is_remote() {
+  case "$(stat --file-system --format=%T -- "$1")" in
+    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# What the NVIDIA and Mellanox hooks of Enroot read. Unset, there would be no GPU in images that do not name one.
+enroot::set_devices() {
+  if [[ -e /dev/nvidiactl ]]; then
+    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
+  else
+    export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
+  fi
+  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+}
+
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
 enroot::ensure() {

@@ -1,8 +1,11 @@
 # shellcheck shell=bash
 # inside.sh - what every launcher does first inside the container.
 
+# inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2
+  local file=/dev/null
+  [[ -z "${KIT_LOG_DIR:-}" ]] || file="${KIT_LOG_DIR}/node${NODE_RANK}.failed"
+  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" | tee -a "${file}" >&2
   exit 1
 }
 
@@ -21,6 +24,8 @@ inside::enter() {
     if [[ ! -w "${HOME:-/nonexistent}" ]]; then
       export HOME="/tmp/kit-home-${UID}"
       (umask 077 && mkdir -p -- "${HOME}")
+      # /tmp may be the host's, and code is loaded from these caches.
+      [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
     fi
   fi
   # torchrun would set one thread per rank and leave the other CPUs idle.

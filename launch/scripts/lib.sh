@@ -4,9 +4,9 @@
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
 
-# kit::die PROBLEM FIX
+# kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" >&2
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" | tee -a "${KIT_FAILURE_FILE:-/dev/null}" >&2
   exit 1
 }
 
@@ -22,7 +22,7 @@ net::address() {
       return
     fi
   done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no address but loopback" \
+  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
     "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
 }
 
@@ -68,6 +68,7 @@ net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 image::fingerprint() {
   local -r image="$1"
   local digest
-  digest="$({ stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)"
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
 }

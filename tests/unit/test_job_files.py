@@ -23,7 +23,11 @@ BAD = {
     "runtime": ("runtime: apptaner\n", "2: unknown runtime 'apptaner'", "did you mean 'apptainer'?"),
     "launcher": ("launcher: torchrum\n", "2: unknown launcher 'torchrum'", "did you mean 'torchrun'?"),
     "cluster": ("cluster: generik\n", "2: unknown cluster 'generik'", "did you mean 'generic'?"),
-    "image missing": ("image: none.sif\n", "2: no such image: {dir}/none.sif", "check the path; relative ones start at the job file's folder"),
+    "image missing": (
+        "image: none.sif\n",
+        "2: no such image: {dir}/none.sif",
+        "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME",
+    ),
     "image address": (
         "image: docker://x\n",
         "2: 'docker://x' is not a file",
@@ -37,7 +41,7 @@ BAD = {
     "mount source": (
         "mounts: ['/not/here:/not/here']\n",
         "2: no such file or folder to mount: /not/here",
-        "check the path; relative ones start at the job file's folder",
+        "check the path",
     ),
     "mount colons": (
         "mounts: ['/a:/b:ro:x']\n",
@@ -66,6 +70,15 @@ BAD = {
         "4: 'mem-per-gpu' contradicts 'mem' (job.yaml:3)",
         "keep one of mem, mem-per-cpu, mem-per-gpu",
     ),
+    "sbatch signal": (
+        "slurm: {signal: USR1@60}\n",
+        "2: 'signal' would end the job: torchrun dies of it",
+        "remove it; write checkpoints and submit again, as train/cifar10.yaml does",
+    ),
+    "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' cannot be an sbatch option", "use the long name without dashes: `partition`"),
+    "cluster file": ("cluster: ./site.yaml\n", "2: no such cluster profile: {dir}/site.yaml", "check the path"),
+    "alias in itself": ("env: &a {x: *a}\n", "2: an alias refers to what contains it", "write the value out"),
+    "merge": ("env:\n  <<: {A: 1}\n", "3: merging with << is not supported", "write the keys out"),
     "remap_root": ("remap_root: maybe\n", "2: expected true or false, not 'maybe'", "write true or false"),
 }
 
@@ -118,6 +131,32 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
     assert done.returncode == 2
     assert done.stderr.startswith(message), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "fix"),
+    [
+        ("A=1 python train.py", "the command starts with the variable A", "write it under `env: {A: ...}`"),
+        (
+            "train.py && echo done",
+            "the command contains '&&', but no shell reads it",
+            "put the lines into a script and name that, or write the command as a list",
+        ),
+        ("torchrun train.py", "the command starts with torchrun, which the launcher does itself", "write `command: train.py ...`"),
+    ],
+)
+def test_what_only_a_shell_understands_is_refused(command: str, message: str, fix: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(f"command: {command}\n")
+    done = kit("submit", "job.yaml", check=False)
+    assert done.returncode == 2
+    assert f"kit: job.yaml:1: {message}\n  fix: {fix}\n" in done.stderr
+
+
+def test_a_command_may_go_on_in_the_next_line(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("command: |\n  python train.py \\\n    --epochs 3\n")
+    assert "KIT_COMMAND=(python train.py --epochs 3)\n" in kit("submit", "job.yaml", "--dry-run").stdout
 
 
 def test_yaml_types_do_not_change_what_was_written(kit, tmp_path: Path) -> None:

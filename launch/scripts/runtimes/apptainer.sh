@@ -15,18 +15,18 @@ runtime::prepare() {
 }
 
 runtime::exec() {
-  # Without --no-home, packages in ~/.local shadow those of the image.
-  local -a args=(--no-home --cwd "${KIT_WORKDIR}")
-  [[ ! -e /dev/nvidiactl ]] || args+=(--nv)
-  [[ ! -e /dev/kfd ]] || args+=(--rocm)
-  [[ -z "${KIT_REMAP_ROOT}" ]] || args+=(--fakeroot)
-  local -i i
-  local mount
-  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+  # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
+  local -a kit_args=(--no-home --pwd "${KIT_WORKDIR}")
+  [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)
+  [[ ! -e /dev/kfd ]] || kit_args+=(--rocm)
+  [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--fakeroot)
+  local -i kit_i
+  local kit_mount
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
     # --mount reads a line of CSV: quoted fields keep commas, colons and spaces; a quote is doubled.
-    mount="type=bind,\"source=${KIT_MOUNTS[i]//\"/\"\"}\",\"destination=${KIT_MOUNTS[i + 1]//\"/\"\"}\""
-    [[ "${KIT_MOUNTS[i + 2]}" != ro ]] || mount+=",ro"
-    args+=(--mount "${mount}")
+    kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"destination=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
+    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",ro"
+    kit_args+=(--mount "${kit_mount}")
   done
-  exec apptainer --quiet exec "${args[@]}" "${KIT_IMAGE}" "$@"
+  exec apptainer --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
 }

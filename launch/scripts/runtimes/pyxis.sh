@@ -6,13 +6,14 @@
 # shellcheck source=enroot.sh
 source "${KIT_SCRIPTS}/enroot.sh"
 
-# The container's name says its image's content: under a name that exists, Pyxis ignores the image.
-pyxis::container() { printf 'kit-%s\n' "$(image::fingerprint "${KIT_IMAGE}")"; }
-
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
   [[ "$(srun --help 2>&1)" == *--container-image* ]] ||
     kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+  enroot::set_devices
+  # The container's name says its image's content: under a name that exists, Pyxis ignores the image.
+  local fingerprint
+  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
   local flags=''
   local -i i
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
@@ -20,7 +21,7 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="$(pyxis::container)"
+    --container-name="kit-${fingerprint}"
     --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
@@ -42,10 +43,16 @@ runtime::check() {
 # Made before Pyxis looks for it: Pyxis itself creates without a lock, and leaves a half-made container under its
 # name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
 runtime::prepare() {
-  ! grep -rqs 'container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d || return 0
-  ENROOT_DATA_PATH="$(enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
-  [[ -d "${ENROOT_DATA_PATH}" && -w "${ENROOT_DATA_PATH}" ]] || return 0 # then it is for Pyxis to create
-  enroot::ensure "pyxis_$(pyxis::container)"
+  ! pyxis::scope_is_job || return 0
+  ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
+  local fingerprint
+  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
+  enroot::ensure "pyxis_kit-${fingerprint}"
+}
+
+# Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.
+pyxis::scope_is_job() {
+  grep -rqsE '^[^#]*container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d /run/slurm/conf/plugstack.conf
 }
 
 runtime::exec() { exec "$@"; }

@@ -26,9 +26,9 @@ source "${KIT_RUN_DIR}/env.sh"
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
 
-# kit::die PROBLEM FIX
+# kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" >&2
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" | tee -a "${KIT_FAILURE_FILE:-/dev/null}" >&2
   exit 1
 }
 
@@ -44,7 +44,7 @@ net::address() {
       return
     fi
   done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no address but loopback" \
+  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
     "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
 }
 
@@ -90,7 +90,8 @@ net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 image::fingerprint() {
   local -r image="$1"
   local digest
-  digest="$({ stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)"
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
 }
 
@@ -100,6 +101,32 @@ image::fingerprint() {
 
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
 # enroot and pyxis.
+
+# enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and
+# on this node's own disk.
+enroot::site_data_path() {
+  local path
+  path="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+}
+
+# Past a few nodes, enroot's lock inside a container on a shared file system times out.
+enroot::is_remote() {
+  case "$(stat --file-system --format=%T -- "$1")" in
+    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# What the NVIDIA and Mellanox hooks of Enroot read. Unset, there would be no GPU in images that do not name one.
+enroot::set_devices() {
+  if [[ -e /dev/nvidiactl ]]; then
+    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
+  else
+    export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
+  fi
+  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+}
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
@@ -146,21 +173,26 @@ runtime::check() {
   [[ -r "${KIT_IMAGE}" ]] ||
     kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
 
-  # Node-local and one folder per user: enroot's own defaults may be a shared home or a missing /run/user.
-  local -r mine="${KIT_SCRATCH}/kit-${UID}"
+  enroot::choose_paths
+}
+
+# Node-local and one folder per user: what the user or the cluster's profile says, else the site's enroot.conf, else /tmp.
+enroot::choose_paths() {
+  local site='' mine
+  if [[ -z "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] && site="$(enroot::site_data_path)"; then
+    export ENROOT_DATA_PATH="${site}"
+    return
+  fi
+  mine="${KIT_SCRATCH:-/tmp}/kit-${UID}"
   export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/enroot/data}"
   export ENROOT_RUNTIME_PATH="${mine}/enroot/run" ENROOT_CACHE_PATH="${mine}/enroot/cache" ENROOT_TEMP_PATH="${mine}/enroot/tmp"
   (umask 077 && mkdir -p -- "${mine}" "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
-    kit::die "cannot write below ${KIT_SCRATCH}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
+    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
   # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
-  [[ -O "${mine}" && -O "${ENROOT_DATA_PATH}" ]] ||
+  [[ -O "${mine}" && ! -L "${mine}" && -O "${ENROOT_DATA_PATH}" ]] ||
     kit::die "${mine} or ${ENROOT_DATA_PATH} belongs to somebody else" "remove it, or name another scratch folder in the cluster's profile"
-  # Past a few nodes, enroot's lock inside a container on a shared file system times out.
-  case "$(stat --file-system --format=%T -- "${ENROOT_DATA_PATH}")" in
-    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs)
-      kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
-      ;;
-  esac
+  ! enroot::is_remote "${ENROOT_DATA_PATH}" ||
+    kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
 }
 
 # A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
@@ -172,19 +204,14 @@ runtime::prepare() {
 runtime::exec() {
   # A login shell would source dotfiles and reset the image's PATH.
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no
-  if [[ -e /dev/nvidiactl ]]; then
-    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
-  else
-    export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
-  fi
-  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
-  local -a args=(--rw)
-  [[ -z "${KIT_REMAP_ROOT}" ]] || args+=(--root)
-  local -i i
-  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
-    args+=(--mount "${KIT_MOUNTS[i]}:${KIT_MOUNTS[i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[i + 2]}")
+  enroot::set_devices
+  local -a kit_args=(--rw)
+  [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--root)
+  local -i kit_i
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
+    kit_args+=(--mount "${KIT_MOUNTS[kit_i]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[kit_i + 2]}")
   done
-  exec enroot start "${args[@]}" "${KIT_CONTAINER}" "$@"
+  exec enroot start "${kit_args[@]}" "${KIT_CONTAINER}" "$@"
 }
 
 # ---------------------------------------------------------------- on the first node, once
@@ -207,7 +234,7 @@ batch::main() {
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID
   mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/rank*.failed # left by an attempt before a requeue
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
@@ -282,10 +309,12 @@ batch::explain_failure() {
   local -r srun_code="$1"
   local -a failed=()
   # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
+  # Making a file there refreshes what an NFS client remembers of the folder.
+  : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-    grep -hsA1 '^kit: error: ' -- "${KIT_LOG_DIR}"/*.out >&2 && exit 1
+    cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
     kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
     exit "${srun_code}"
   fi
@@ -318,19 +347,19 @@ node::prepare() {
 
 node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
-  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
-  export NNODES="${SLURM_NNODES}"
+  export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
-  local -a facts=()
-  local name
-  for name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
+  local -a kit_facts=()
+  local kit_name
+  unset SLURM_JWT # a secret, which process lists would show
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
-    [[ -z "${!name+set}" ]] || facts+=("${name}=${!name}")
+    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
   # exec all the way down: Slurm signals only the step's first process.
-  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${facts[@]}"
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
@@ -346,6 +375,10 @@ node::check_mounts() {
   done
 }
 
+if [[ -n "${1:-}" ]]; then
+  # What ends this node, for the batch part to show; a file, since the log may hold earlier attempts.
+  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR:?run_script.sh $1 is started by srun}/node${SLURM_NODEID:?}.failed"
+fi
 case "${1:-batch}" in
   batch) batch::main ;;
   node)

@@ -26,9 +26,9 @@ source "${KIT_RUN_DIR}/env.sh"
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
 
-# kit::die PROBLEM FIX
+# kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" >&2
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" | tee -a "${KIT_FAILURE_FILE:-/dev/null}" >&2
   exit 1
 }
 
@@ -44,7 +44,7 @@ net::address() {
       return
     fi
   done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no address but loopback" \
+  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
     "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
 }
 
@@ -90,7 +90,8 @@ net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 image::fingerprint() {
   local -r image="$1"
   local digest
-  digest="$({ stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)"
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
 }
 
@@ -121,7 +122,7 @@ batch::main() {
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID
   mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/rank*.failed # left by an attempt before a requeue
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
@@ -196,10 +197,12 @@ batch::explain_failure() {
   local -r srun_code="$1"
   local -a failed=()
   # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
+  # Making a file there refreshes what an NFS client remembers of the folder.
+  : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-    grep -hsA1 '^kit: error: ' -- "${KIT_LOG_DIR}"/*.out >&2 && exit 1
+    cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
     kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
     exit "${srun_code}"
   fi
@@ -232,19 +235,19 @@ node::prepare() {
 
 node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
-  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
-  export NNODES="${SLURM_NNODES}"
+  export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
-  local -a facts=()
-  local name
-  for name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
+  local -a kit_facts=()
+  local kit_name
+  unset SLURM_JWT # a secret, which process lists would show
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
-    [[ -z "${!name+set}" ]] || facts+=("${name}=${!name}")
+    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
   # exec all the way down: Slurm signals only the step's first process.
-  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${facts[@]}"
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
@@ -260,6 +263,10 @@ node::check_mounts() {
   done
 }
 
+if [[ -n "${1:-}" ]]; then
+  # What ends this node, for the batch part to show; a file, since the log may hold earlier attempts.
+  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR:?run_script.sh $1 is started by srun}/node${SLURM_NODEID:?}.failed"
+fi
 case "${1:-batch}" in
   batch) batch::main ;;
   node)

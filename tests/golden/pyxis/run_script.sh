@@ -26,9 +26,9 @@ source "${KIT_RUN_DIR}/env.sh"
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
 
-# kit::die PROBLEM FIX
+# kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" >&2
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" | tee -a "${KIT_FAILURE_FILE:-/dev/null}" >&2
   exit 1
 }
 
@@ -44,7 +44,7 @@ net::address() {
       return
     fi
   done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no address but loopback" \
+  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
     "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
 }
 
@@ -90,7 +90,8 @@ net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 image::fingerprint() {
   local -r image="$1"
   local digest
-  digest="$({ stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)"
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
 }
 
@@ -100,6 +101,32 @@ image::fingerprint() {
 
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
 # enroot and pyxis.
+
+# enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and
+# on this node's own disk.
+enroot::site_data_path() {
+  local path
+  path="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+}
+
+# Past a few nodes, enroot's lock inside a container on a shared file system times out.
+enroot::is_remote() {
+  case "$(stat --file-system --format=%T -- "$1")" in
+    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# What the NVIDIA and Mellanox hooks of Enroot read. Unset, there would be no GPU in images that do not name one.
+enroot::set_devices() {
+  if [[ -e /dev/nvidiactl ]]; then
+    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
+  else
+    export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
+  fi
+  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+}
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
@@ -140,13 +167,14 @@ enroot::remove() {
   [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 || rm -rf -- "${ENROOT_DATA_PATH:?}/$1"
 }
 
-# The container's name says its image's content: under a name that exists, Pyxis ignores the image.
-pyxis::container() { printf 'kit-%s\n' "$(image::fingerprint "${KIT_IMAGE}")"; }
-
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
   [[ "$(srun --help 2>&1)" == *--container-image* ]] ||
     kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+  enroot::set_devices
+  # The container's name says its image's content: under a name that exists, Pyxis ignores the image.
+  local fingerprint
+  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
   local flags=''
   local -i i
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
@@ -154,7 +182,7 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="$(pyxis::container)"
+    --container-name="kit-${fingerprint}"
     --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
@@ -176,10 +204,16 @@ runtime::check() {
 # Made before Pyxis looks for it: Pyxis itself creates without a lock, and leaves a half-made container under its
 # name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
 runtime::prepare() {
-  ! grep -rqs 'container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d || return 0
-  ENROOT_DATA_PATH="$(enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
-  [[ -d "${ENROOT_DATA_PATH}" && -w "${ENROOT_DATA_PATH}" ]] || return 0 # then it is for Pyxis to create
-  enroot::ensure "pyxis_$(pyxis::container)"
+  ! pyxis::scope_is_job || return 0
+  ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
+  local fingerprint
+  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
+  enroot::ensure "pyxis_kit-${fingerprint}"
+}
+
+# Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.
+pyxis::scope_is_job() {
+  grep -rqsE '^[^#]*container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d /run/slurm/conf/plugstack.conf
 }
 
 runtime::exec() { exec "$@"; }
@@ -204,7 +238,7 @@ batch::main() {
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID
   mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/rank*.failed # left by an attempt before a requeue
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
@@ -279,10 +313,12 @@ batch::explain_failure() {
   local -r srun_code="$1"
   local -a failed=()
   # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
+  # Making a file there refreshes what an NFS client remembers of the folder.
+  : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-    grep -hsA1 '^kit: error: ' -- "${KIT_LOG_DIR}"/*.out >&2 && exit 1
+    cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
     kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
     exit "${srun_code}"
   fi
@@ -315,19 +351,19 @@ node::prepare() {
 
 node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
-  export NODE_RANK="${SLURM_NODEID:?run_script.sh node is started by srun}"
-  export NNODES="${SLURM_NNODES}"
+  export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
-  local -a facts=()
-  local name
-  for name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
+  local -a kit_facts=()
+  local kit_name
+  unset SLURM_JWT # a secret, which process lists would show
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
-    [[ -z "${!name+set}" ]] || facts+=("${name}=${!name}")
+    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
   # exec all the way down: Slurm signals only the step's first process.
-  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${facts[@]}"
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
@@ -343,6 +379,10 @@ node::check_mounts() {
   done
 }
 
+if [[ -n "${1:-}" ]]; then
+  # What ends this node, for the batch part to show; a file, since the log may hold earlier attempts.
+  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR:?run_script.sh $1 is started by srun}/node${SLURM_NODEID:?}.failed"
+fi
 case "${1:-batch}" in
   batch) batch::main ;;
   node)
