@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+:./-][A-Za-z0-9_@%+=:./-]*\Z")
 _KEYWORDS = frozenset("if then elif else fi for in do done while until case esac function select time coproc".split())
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f'\\]")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}

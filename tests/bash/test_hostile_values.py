@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import string
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from samples import HOSTILE_NAME
+from samples import HOSTILE_NAME, ROOT
 
 REPORT = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), sys.argv[0]]))\n"
 VALUES_PER_RUN = 150
@@ -85,6 +86,16 @@ def test_values_in_a_job_file_arrive_unchanged(kit, tmp_path: Path) -> None:
     argv, environ, _, _ = _received(kit("run", "job.yaml", "--output", "run"), tmp_path / "run")
     assert argv == values
     assert [environ[f"V{i}"] for i in range(len(values))] == values
+
+
+def test_variables_named_like_those_of_the_scripts_arrive(kit, tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    scripts = "".join(path.read_text() for path in (ROOT / "launch" / "scripts").rglob("*") if path.is_file())
+    names = sorted({name for name in re.findall(r"\b([a-z][a-z_]*)=", scripts) if not name.startswith("kit_")} | {"i", "name", "rc", "program", "PATHS"})
+    assert len(names) > 20
+    done = kit("run", "report.py", "--output", "run", *(word for name in names for word in ("--env", f"{name}=of the job")))
+    environ = _received(done, tmp_path / "run")[1]
+    assert {name: environ.get(name) for name in names} == dict.fromkeys(names, "of the job")
 
 
 def test_hostile_names_and_paths_arrive_unchanged(kit, tmp_path: Path) -> None:

@@ -20,6 +20,14 @@ from slurm_cluster import Cluster, control, script
 NO_ENGINE = 3  # exit status of engine.sh
 
 
+ran_on: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in ran_on:
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     required = os.environ.get("CI") == "true" or os.environ.get("KIT_REQUIRE_CLUSTER") == "1"
@@ -30,7 +38,10 @@ def cluster() -> Iterator[Cluster]:
     up = script("cluster.sh", "up", timeout=1800)
     if up.returncode != 0:
         pytest.fail(f"the cluster does not start:\n{up.stderr}")
-    yield Cluster(Path(control("where").strip()))
+    found = Cluster(Path(control("where").strip()))
+    slurm, apptainer = (found.run("node1", *command).stdout.strip() for command in (["sbatch", "--version"], ["apptainer", "--version"]))
+    ran_on.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}")
+    yield found
     if ours and os.environ.get("KIT_CLUSTER_KEEP") != "1":
         control("down")
 

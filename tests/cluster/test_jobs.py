@@ -110,7 +110,9 @@ def test_cifar10_trains_on_three_nodes_and_the_next_job_reuses_what_exists(runti
     ranks = RANK_LINE.findall(first)
     assert sorted(rank for rank, *_ in ranks) == list("012345")
     assert {(node, host) for _, _, node, host, *_ in ranks} == {("0", "node1"), ("1", "node2"), ("2", "node3")}
-    assert {master for *_, master, _ in ranks} == {"172.30.0.11"}
+    address = kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]
+    assert not address.startswith("127.")
+    assert {master for *_, master, _ in ranks} == {address}
     assert {port for *_, port in ranks} == {str(61000 + job_id(cifar, "first") % 4000)}
 
     log = cifar / "first" / "log" / str(job_id(cifar, "first"))
@@ -300,7 +302,11 @@ def test_what_slurm_refuses_is_said_in_two_lines_and_leaves_nothing(kit_cluster:
 
 
 def test_the_number_of_nodes_on_sbatchs_command_line_counts(kit_cluster: Cluster, project: Path) -> None:
-    kit_cluster.run("ctl", "bash", "-c", f"cd {kit_cluster.path(project)} && kit render program.py -j 1x2 --image {kit_cluster.sif} --output run")
+    kit_cluster.run("ctl", "bash", "-c", f"cd {kit_cluster.path(project)} && kit render program.py -j 1x2 --image {kit_cluster.sif} --output run -- --report")
     ended = kit_cluster.wait(kit_cluster.sbatch(project / "run/run_script.sh", "--nodes=2"), timeout=120)
     assert ended.state == "COMPLETED"
-    assert len(list((project / "run/log").glob("*/rank*.out"))) == 4
+    logs = sorted((project / "run/log").glob("*/rank*.out"))
+    assert len(logs) == 4
+    for log in logs:
+        environ = json.loads(read(log).splitlines()[1])[1]
+        assert (environ["NNODES"], environ["WORLD_SIZE"]) == ("2", "4")
