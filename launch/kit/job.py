@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 from kit import cluster as clusters
 from kit import given, values
-from kit.errors import Problems, did_you_mean
+from kit.errors import Problems, UsageError, did_you_mean
 from kit.given import Given
 
 
@@ -59,6 +59,8 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     Relative paths of a job file start at its folder, those of the command line at the current one.
     """
     path = Path(target)
+    if path.is_dir():
+        raise UsageError(f"{target} is a folder", "name a job file or a program: kit submit job.yaml")
     if path.suffix.lower() in (".yaml", ".yml"):
         keys = given.read(path, problems)
         base = path.absolute().parent

@@ -130,3 +130,36 @@ def test_submitting_imports_neither_torch_nor_rich(kit, program: Path) -> None:
     code = "import sys; from kit.cli import main\ntry: main()\nexcept SystemExit: pass\nprint([name for name in ('torch', 'rich', 'pydantic', 'numpy') if name in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, "submit", "train.py", "--dry-run"], cwd=program.parent, capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+def test_the_run_directory_is_mounted_last_so_that_nothing_hides_it(kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "x.sif").write_bytes(b"x")
+    kit("render", "train.py", "--image", "x.sif", "--mount", f"{tmp_path}:{tmp_path}:ro", "--output", "out")
+    plan = json.loads((tmp_path / "out/run.json").read_text())["plan"]
+    assert [mount[:3] for mount in plan["mounts"]] == [[str(tmp_path), str(tmp_path), True], [f"{tmp_path}/out", f"{tmp_path}/out", False]]
+
+
+def test_two_ways_to_say_the_shape_are_refused(kit, program: Path) -> None:
+    done = kit("submit", "train.py", "-j", "2x4", "--nodes", "5", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: -j: -j and --nodes say the same thing\n  fix: give one of them\n")
+
+
+def test_submissions_of_the_same_second_do_not_collide(program: Path) -> None:
+    command = [sys.executable, "-m", "kit", "run", "train.py", "--runtime", "nowhere"]
+    assert subprocess.run(command, cwd=program.parent, capture_output=True).returncode == 2
+    command = [sys.executable, "-c", "import sys; from kit import rundir; print(rundir.choose('x'))"]
+    names = {done.communicate()[0] for done in [subprocess.Popen(command, cwd=program.parent, stdout=subprocess.PIPE) for _ in range(4)]}
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize("arguments", [["run", "."], ["submit", "train.py", "--cluster", "~nouser/x.yaml"], ["render", "train.py", "--output", "x" * 300]])
+def test_no_traceback_reaches_a_user(arguments: list[str], kit, program: Path) -> None:
+    done = kit(*arguments, check=False)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("kit: ") and "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+
+
+def test_a_deleted_working_directory_is_an_error_and_no_traceback(program: Path, tmp_path: Path) -> None:
+    script = f"mkdir '{tmp_path}/gone' && cd '{tmp_path}/gone' && rmdir '{tmp_path}/gone' && exec '{sys.executable}' -P -m kit submit train.py"
+    done = subprocess.run(["bash", "-c", script if sys.version_info >= (3, 11) else script.replace(" -P ", " ")], capture_output=True, text=True)
+    assert done.returncode in (1, 2) and done.stderr.startswith("kit: ") and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,101 @@
+"""What kit makes of Slurm's answers. The commands here are stand-ins: a real Slurm does not fail on demand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from kit import slurm
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a shell script under a Slurm command's name first on PATH."""
+    folder = tmp_path / "stubs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    (tmp_path / "train.py").touch()
+
+    def put(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+@pytest.mark.parametrize("answer", ["77", "77;cluster", "Welcome to the site\n77"])
+def test_the_job_id_is_found_in_sbatchs_answer(answer: str, stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", f"printf '%s\\n' '{answer}'")
+    done = kit("submit", "train.py", "--output", "run")
+    assert done.stdout == "kit: submitted job 77\n  run directory: run\n  follow it:     tail -F run/log/slurm-77.out\n"
+    assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "77"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Unable to contact slurm controller (connect failure)",
+    ],
+)
+def test_the_scripts_of_a_job_that_may_have_been_accepted_are_kept(message: str, stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", f"echo '{message}' >&2; exit 1")
+    done = kit("submit", "train.py", "--output", "run", check=False)
+    assert (done.returncode, done.stderr) == (1, f"kit: sbatch: {message}\n  fix: it may have been done all the same: squeue --me\n")
+    assert (tmp_path / "run/run_script.sh").exists()
+
+
+def test_the_scripts_of_a_refused_job_are_not_kept(stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    done = kit("submit", "train.py", "--output", "run", check=False)
+    assert done.stderr.startswith("kit: sbatch refuses: invalid partition specified: x\n  fix: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_following_outlives_a_controller_that_does_not_answer(stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", "echo 5")
+    stub(
+        "scontrol",
+        f'echo x >>"{tmp_path}/asked"\n'
+        f'case $(wc -l <"{tmp_path}/asked") in\n'
+        "1) echo 'JobId=5 JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n1' ;;\n"
+        "2) echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1 ;;\n"
+        "*) echo 'JobId=5 JobState=FAILED Reason=NonZeroExitCode ExitCode=7:0 NodeList=n1 Comment=x JobState=COMPLETED' ;;\n"
+        "esac",
+    )
+    done = kit("submit", "train.py", "--output", "run", "--follow", check=False)
+    assert done.returncode == 7
+    assert "kit: job 5 RUNNING\nkit: job 5 FAILED\n" in done.stdout
+
+
+def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", f'env >"{tmp_path}/environment"; echo 5')
+    kit("submit", "train.py", SLURM_MEM_PER_CPU="100", SLURM_HET_SIZE="2", SLURM_CONF="/etc/slurm.conf", SBATCH_ACCOUNT="mine")
+    names = {line.split("=")[0] for line in (tmp_path / "environment").read_text().splitlines()}
+    assert not {"SLURM_MEM_PER_CPU", "SLURM_HET_SIZE"} & names
+    assert {"SLURM_CONF", "SBATCH_ACCOUNT"} <= names
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "code", "active"),
+    [
+        ("JobState=PENDING Reason=Priority ExitCode=0:0", "PENDING", 0, True),
+        ("JobState=COMPLETING Reason=None ExitCode=0:0", "COMPLETING", 0, True),
+        ("JobState=COMPLETED Reason=None ExitCode=0:0", "COMPLETED", 0, False),
+        ("JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15", "TIMEOUT", 143, False),
+        ("JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0", "NODE_FAIL", 0, False),
+        ("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", "OUT_OF_MEMORY", 253, False),
+    ],
+)
+def test_states_are_read_from_scontrol(line: str, state: str, code: int, active: bool, stub) -> None:
+    stub("scontrol", f"echo 'JobId=5 JobName=x {line} NodeList=n[1-2]'")
+    found = slurm.state("5")
+    assert found is not None
+    assert (found.name, found.exit_code, found.active, found.nodes) == (state, code, active, "n[1-2]")
+
+
+def test_a_job_that_slurm_has_forgotten_is_none(stub) -> None:
+    stub("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert slurm.state("5") is None
