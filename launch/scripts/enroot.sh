@@ -13,7 +13,7 @@ enroot::site_data_path() {
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
 enroot::is_remote() {
   case "$(stat --file-system --format=%T -- "$1")" in
-    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    nfs* | lustre | gpfs | beegfs | fhgfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
     *) return 1 ;;
   esac
 }

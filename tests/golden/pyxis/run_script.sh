@@ -113,7 +113,7 @@ enroot::site_data_path() {
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
 enroot::is_remote() {
   case "$(stat --file-system --format=%T -- "$1")" in
-    nfs* | lustre | gpfs | beegfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    nfs* | lustre | gpfs | beegfs | fhgfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
     *) return 1 ;;
   esac
 }
@@ -322,9 +322,9 @@ batch::explain_failure() {
     kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
     exit "${srun_code}"
   fi
-  local code node local_rank
+  local code='' node='' local_rank=''
   local -r rank="${failed[0]//[!0-9]/}"
-  read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}"
+  read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   printf 'kit: error: %s: rank %s (local rank %s) %s; the end of log/%s/rank%s.out:\n' \
     "${node}" "${rank}" "${local_rank}" "$(batch::outcome "${code}")" "${SLURM_JOB_ID}" "${rank}" >&2
   tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | sed 's/^/  | /' >&2 || true
@@ -342,6 +342,13 @@ batch::outcome() {
 }
 
 # ---------------------------------------------------------------- on every node
+
+node::check_start() {
+  [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
+    kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
+  # What ends this node, for the batch part to show; in a file, since the log may hold earlier attempts.
+  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
+}
 
 node::prepare() {
   node::check_mounts
@@ -379,17 +386,20 @@ node::check_mounts() {
   done
 }
 
-if [[ -n "${1:-}" ]]; then
-  # What ends this node, for the batch part to show; a file, since the log may hold earlier attempts.
-  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR:?run_script.sh $1 is started by srun}/node${SLURM_NODEID:?}.failed"
-fi
 case "${1:-batch}" in
   batch) batch::main ;;
   node)
+    node::check_start
     node::prepare
     node::start
     ;;
-  prepare) node::prepare ;;
-  start) node::start ;;
+  prepare)
+    node::check_start
+    node::prepare
+    ;;
+  start)
+    node::check_start
+    node::start
+    ;;
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

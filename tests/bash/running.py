@@ -1,0 +1,80 @@
+"""Starts bash scripts of the checkout with stubs first on PATH, and finds what they leave running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Callable
+
+from samples import ROOT
+
+SCRIPTS = ROOT / "launch" / "scripts"
+STUBS = ROOT / "tests" / "bash" / "stubs"
+
+# A variable that all processes of a test inherit, wherever they go.
+TAG = "KIT_TEST_TAG"
+
+
+def environment(*folders: Path, **variables: str) -> dict[str, str]:
+    """This process's environment without Slurm's, Enroot's and the GPUs' variables, with `folders` first on PATH."""
+    owned = ("SLURM", "ENROOT_", "KIT_", "CUDA_", "NVIDIA_", "OMP_", "XDG_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(owned)}
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+    return {**inherited, "PATH": path, "SLURMD_NODENAME": "node7", **variables}
+
+
+def bash(script: str, *arguments: object, env: dict[str, str], timeout_s: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs `script`, with `arguments` as $1 and so on, under the options that every script of the checkout sets."""
+    command = ["bash", "-c", f"set -euo pipefail\n{script}", "bash", *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+
+
+def stub(folder: Path, name: str, body: str) -> None:
+    """Writes a program that stands in for `name`; `body` is bash."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/usr/bin/env bash\n# stub of {name}, for a test\n{body}")
+    (folder / name).chmod(0o755)
+
+
+def processes(tag: str) -> list[int]:
+    """Those that inherited the tag. A process that has ended, but was not waited for, has no environment any more."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{TAG}={tag}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def commands(tag: str) -> list[str]:
+    """What is running with the tag, as ps would show it."""
+    lines = []
+    for pid in processes(tag):
+        try:
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
+        except OSError:
+            continue
+    return sorted(filter(None, lines))
+
+
+def kill_all(tag: str) -> None:
+    while found := processes(tag):
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    """Waits for `condition` to hold."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,396 @@
+"""Containers under Enroot: made once, whole or not at all, and started as the job says.
+
+Enroot itself is tests/bash/stubs/enroot here, which has the real one's weaknesses; tests/cluster runs the real one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+import pytest
+from kit.images import fingerprint
+from kit.quote import bash as quoted
+from kit.quote import bash_array
+from running import SCRIPTS, STUBS, TAG, bash, environment, processes, stub, until
+
+IMAGE = "hsqs\netc/environment PATH=/image/bin:/usr/bin:/bin\netc/environment BUILD=1\netc/os-release NAME=one two\nusr/lib/x data\n"
+FILES = {"etc/environment": "PATH=/image/bin:/usr/bin:/bin\nBUILD=1\n", "etc/os-release": "NAME=one two\n", "usr/lib/x": "data\n"}
+NOBODY = 65534
+
+# What run_script.sh does on a node, with what env.sh would hold in $1.
+START = """
+source "$1" && shift
+source "${KIT_SCRIPTS}/lib.sh"
+source "${KIT_SCRIPTS}/runtimes/enroot.sh"
+runtime::check
+runtime::prepare
+if (($#)); then runtime::exec "$@"; fi
+"""
+
+
+class Node:
+    """A folder that is a node's: an image, its scratch, and the calls that the stub of Enroot got."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.image = folder / "image.sqsh"
+        self.image.write_text(IMAGE)
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+        self.named_scratch = str(self.scratch)
+        self.data = self.scratch / f"kit-{os.getuid()}" / "enroot" / "data"
+        self.calls = folder / "calls"
+        self.mounts: list[str] = []
+        self.remap_root = ""
+
+    def name(self) -> str:
+        return f"kit-{fingerprint(self.image)}"
+
+    def command(self, *words: str) -> list[str]:
+        values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root}
+        text = "".join(f"{name}={quoted(value)}\n" for name, value in values.items()) + f"KIT_MOUNTS={bash_array(self.mounts)}\n"
+        env_sh = self.folder / "env.sh"
+        if not env_sh.exists() or env_sh.read_text() != text:  # a start before this one may be reading it
+            env_sh.write_text(text)
+        return ["bash", "-c", f"set -euo pipefail\n{START}", "bash", str(env_sh), *words]
+
+    def environment(self, *folders: Path, **variables: str) -> dict[str, str]:
+        return environment(*folders, STUBS, KIT_SCRIPTS=str(SCRIPTS), ENROOT_STUB_CALLS=str(self.calls), **variables)
+
+    def start(self, *words: str, folders: tuple[Path, ...] = (), timeout_s: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Prepares the container, and runs `words` in it if there are any."""
+        return subprocess.run(self.command(*words), env=self.environment(*folders, **variables), capture_output=True, text=True, timeout=timeout_s)
+
+    def spawn(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*words),
+            env=self.environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def creations(self) -> int:
+        return sum(line.startswith("create ") for line in self.calls.read_text().splitlines()) if self.calls.exists() else 0
+
+    def containers(self) -> dict[str, dict[str, str]]:
+        """Folders in ENROOT_DATA_PATH, those with a dot included: what is in each but the stamp."""
+        return {path.name: files(path) for path in self.data.iterdir() if path.is_dir()}
+
+
+def files(rootfs: Path) -> dict[str, str]:
+    found = {str(path.relative_to(rootfs)): path.read_text() for path in sorted(rootfs.rglob("*")) if path.is_file()}
+    found.pop(".kit-complete", None)
+    return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_stub_says_that_it_is_one(node: Node) -> None:
+    assert bash("enroot version", env=node.environment()).stdout == "stub 4.1.2\n"
+    created = bash('enroot create --name x "$1"', node.image, env=node.environment(ENROOT_DATA_PATH=str(node.folder)))
+    assert created.stderr == f"enroot stub: create x from {node.image}\n"
+
+
+def test_a_container_is_created_once_and_reused(node: Node) -> None:
+    first = node.start()
+    assert (first.returncode, first.stdout, first.stderr) == (0, "", f"kit: node7: creating the container {node.name()} from {node.image}\n")
+    second = node.start()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert node.creations() == 1
+    assert node.containers() == {node.name(): FILES}
+
+
+def test_a_container_is_created_once_by_32_concurrent_starts(node: Node) -> None:
+    starts = [node.spawn("cat", f"{node.data}/{node.name()}/usr/lib/x", ENROOT_STUB_DELAY_S="0.1") for _ in range(32)]
+    ended = [(*start.communicate(timeout=60), start.returncode) for start in starts]
+    assert [(out, code) for out, _, code in ended] == [("data\n", 0)] * 32
+    assert node.creations() == 1
+    assert node.containers() == {node.name(): FILES}
+
+
+def _kill_half_way(node: Node, start: subprocess.Popen[str], group: bool) -> None:
+    until(lambda: list(node.data.glob(".*/etc/environment")))
+    (os.killpg if group else os.kill)(start.pid, signal.SIGKILL)
+    start.wait()
+
+
+def test_what_a_killed_start_left_is_never_used(node: Node, tag: str) -> None:
+    _kill_half_way(node, node.spawn(ENROOT_STUB_DELAY_S="0.3", **{TAG: tag}), group=True)
+    until(lambda: not processes(tag))
+    assert node.name() not in node.containers()
+    assert node.containers() != {}, "it was killed too early or too late to show anything"
+    done = node.start()
+    assert done.returncode == 0, done.stderr
+    assert node.containers() == {node.name(): FILES}
+    assert node.creations() == 2
+
+
+def test_a_start_waits_for_an_enroot_whose_own_start_was_killed(node: Node, tag: str) -> None:
+    # The killed shell's enroot still unpacks into the folder under the temporary name, and holds the lock.
+    _kill_half_way(node, node.spawn(ENROOT_STUB_DELAY_S="0.3", **{TAG: tag}), group=False)
+    assert processes(tag), "enroot ended with the shell that started it"
+    done = node.start()
+    assert not processes(tag), "two unpack into one folder"
+    assert done.returncode == 0, done.stderr
+    assert node.containers() == {node.name(): FILES}
+
+
+def test_a_folder_without_a_stamp_under_the_containers_name_is_replaced(node: Node) -> None:
+    (node.data / node.name() / "etc").mkdir(parents=True)
+    (node.data / node.name() / "etc" / "half-made").write_text("x")
+    assert node.start().returncode == 0
+    assert node.containers() == {node.name(): FILES}
+
+
+def test_a_rebuilt_image_gets_a_container_of_its_own_and_the_old_one_stays(node: Node) -> None:
+    old = node.name()
+    assert node.start().returncode == 0
+    node.image.write_text(IMAGE.replace("one", "new"))
+    assert node.name() != old
+    assert node.start("cat", f"{node.data}/{node.name()}/etc/os-release").stdout == "NAME=new two\n"
+    assert node.containers() == {old: FILES, node.name(): {**FILES, "etc/os-release": "NAME=new two\n"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Invalid image format: {image}"),
+        ("<html>404</html>\n", "Invalid image format: {image}"),
+        ("hsqs\netc/x 1\n! etc/y\netc/z 1\n", "FATAL ERROR: writer: failed to read/uncompress file {data}/.{name}.unfinished/etc/y"),
+    ],
+    ids=["empty", "not an image", "damaged in the middle"],
+)
+def test_a_corrupt_image_is_reported_and_leaves_nothing(node: Node, content: str, reason: str) -> None:
+    node.image.write_text(content)
+    done = node.start("true")
+    assert done.returncode == 1
+    reason = reason.format(image=node.image, data=node.data, name=node.name())
+    assert re.sub(r"free space here: \S+ in", "free space here: 9G in", done.stderr) == (
+        f"kit: node7: creating the container {node.name()} from {node.image}\n"
+        f"enroot stub: create .{node.name()}.unfinished from {node.image}\n"
+        f"enroot stub: [ERROR] {reason}\n"
+        f"kit: error: node7: enroot cannot unpack {node.image}\n"
+        f"  fix: see the lines above; free space here: 9G in {node.data}\n"
+    )
+    assert node.containers() == {}
+    node.image.write_text(IMAGE)
+    assert node.start().returncode == 0
+
+
+def test_a_missing_image_is_reported(node: Node) -> None:
+    node.image.unlink()
+    done = node.start()
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: node7: the image {node.image} does not exist here or cannot be read\n  fix: put it on a file system that every node sees\n",
+    )
+
+
+def test_a_missing_enroot_is_reported(node: Node) -> None:
+    (node.folder / "bin").mkdir()
+    for tool in ("bash", "tee"):
+        (node.folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    done = subprocess.run(node.command(), env={**node.environment(), "PATH": str(node.folder / "bin")}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "kit: error: node7: enroot is not installed here\n  fix: install it on every node, or choose another runtime (apptainer runs .sqsh files, too)\n",
+    )
+
+
+def test_scratch_that_is_no_folder_is_reported(node: Node) -> None:
+    node.scratch.rmdir()
+    node.scratch.touch()
+    done = node.start()
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        f"kit: error: node7: cannot write below {node.scratch}\n  fix: name a writable node-local folder: `scratch: /local` in the cluster's profile\n"
+    )
+
+
+@pytest.fixture
+def open_node() -> Iterator[Node]:
+    """A node whose folder an ordinary user can reach, with the scripts, which may lie in root's home."""
+    with tempfile.TemporaryDirectory(prefix="kit-test-") as name:
+        node = Node(Path(name))
+        node.folder.chmod(0o755)
+        shutil.copytree(SCRIPTS, node.folder / "scripts")
+        shutil.copytree(STUBS, node.folder / "stubs")
+        yield node
+
+
+def _start_as_ordinary_user(node: Node) -> subprocess.CompletedProcess[str]:
+    """Permissions do not bind root, so root becomes nobody."""
+    change = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
+    env = environment(node.folder / "stubs", KIT_SCRIPTS=str(node.folder / "scripts"))
+    return subprocess.run([*change, *node.command()], env=env, capture_output=True, text=True, cwd="/")
+
+
+def test_an_image_that_may_not_be_read_is_reported(open_node: Node) -> None:
+    open_node.image.chmod(0)
+    done = _start_as_ordinary_user(open_node)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: node7: the image {open_node.image} does not exist here or cannot be read\n  fix: put it on a file system that every node sees\n",
+    )
+
+
+def test_scratch_that_may_not_be_written_is_reported(open_node: Node) -> None:
+    open_node.scratch.chmod(0o555)
+    done = _start_as_ordinary_user(open_node)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        f"kit: error: node7: cannot write below {open_node.scratch}\n  fix: name a writable node-local folder: `scratch: /local` in the cluster's profile\n"
+    )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("whose", ["scratch", "containers"])
+def test_a_folder_that_somebody_else_prepared_is_refused(node: Node, whose: str) -> None:
+    node.data.mkdir(parents=True)
+    os.chown(node.data if whose == "containers" else node.scratch / "kit-0", NOBODY, NOBODY)
+    done = node.start()
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: node7: {node.scratch}/kit-0 or {node.data} belongs to somebody else\n"
+        "  fix: remove it, or name another scratch folder in the cluster's profile\n",
+    )
+    assert node.containers() == {}
+
+
+def test_a_link_in_place_of_the_scratch_folder_is_refused(node: Node) -> None:
+    (node.folder / "elsewhere").mkdir()
+    (node.scratch / f"kit-{os.getuid()}").symlink_to(node.folder / "elsewhere")
+    done = node.start()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kit: error: node7: {node.scratch}/kit-{os.getuid()} or ")
+
+
+# As GNU stat names them; fhgfs is BeeGFS.
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *["nfs", "lustre", "gpfs", "panfs", "ceph", "cifs", "smb2", "afs"],
+        "fhgfs",
+    ],
+)
+def test_containers_on_a_network_file_system_are_refused(node: Node, kind: str) -> None:
+    stub(node.folder / "bin", "stat", f'if [[ "$1" == --file-system ]]; then echo {kind}; else exec {shutil.which("stat")} "$@"; fi\n')
+    shared = node.folder / "home" / "enroot"
+    done = node.start(folders=(node.folder / "bin",), ENROOT_DATA_PATH=str(shared))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: node7: {shared} is on a network file system\n  fix: name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH\n",
+    )
+
+
+@pytest.mark.parametrize("scratch", [True, False], ids=["scratch in the profile", "no scratch in the profile"])
+def test_containers_are_where_the_user_says(node: Node, scratch: bool) -> None:
+    node.named_scratch = str(node.scratch) if scratch else ""
+    node.data = node.folder / "raid"
+    assert node.start(ENROOT_DATA_PATH=str(node.data), ENROOT_STUB_SITE=str(node.folder / "site")).returncode == 0
+    assert node.containers() == {node.name(): FILES}
+
+
+def test_containers_are_where_the_cluster_profile_says_before_the_sites_enroot_conf(node: Node) -> None:
+    assert node.start(ENROOT_STUB_SITE=str(node.folder / "site")).returncode == 0
+    assert node.containers() == {node.name(): FILES}
+
+
+def test_containers_are_where_the_sites_enroot_conf_says(node: Node) -> None:
+    node.named_scratch, node.data = "", node.folder / "site"
+    assert node.start(ENROOT_STUB_SITE=str(node.data)).returncode == 0
+    assert node.containers() == {node.name(): FILES}
+
+
+@pytest.mark.parametrize(("place", "code"), [("site", 0), ("home/ada/enroot", 1)])
+def test_the_sites_place_is_not_used_in_a_home_folder(node: Node, place: str, code: int) -> None:
+    env = node.environment(ENROOT_STUB_SITE=str(node.folder / place), HOME=str(node.folder / "home/ada"), ENROOT_DATA_PATH="/nowhere")
+    found = bash('source "${KIT_SCRIPTS}/enroot.sh" && enroot::site_data_path', env=env)
+    assert (found.returncode, found.stdout, found.stderr) == (code, "" if code else f"{node.folder / place}\n", "")
+
+
+def test_a_start_with_a_ready_container_takes_no_lock(node: Node) -> None:
+    assert node.start().returncode == 0
+    with (node.data / f".{node.name()}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert node.start("true", timeout_s=20).returncode == 0
+
+
+def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Node) -> None:
+    node.data.mkdir(parents=True)
+    with (node.data / f".{node.name()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start = node.spawn("echo", "started")
+        time.sleep(1)
+        assert start.poll() is None, "it did not wait"
+        rootfs = node.data / node.name()
+        (rootfs / "etc").mkdir(parents=True)
+        (rootfs / ".kit-complete").touch()
+    assert (*start.communicate(timeout=20), start.returncode)[::2] == ("started\n", 0)
+    assert node.creations() == 0
+
+
+def test_the_container_gets_the_images_environment_and_nothing_of_the_hosts(node: Node) -> None:
+    done = node.start("env", HOME="/home/ada", SECRET="x", SLURM_JOB_ID="1")
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["BUILD=1", "HOME=/home/ada", "PATH=/image/bin:/usr/bin:/bin"]
+
+
+def test_mounts_gpus_and_the_remapped_root_reach_enroot(node: Node) -> None:
+    (node.folder / "data").mkdir()
+    node.mounts = [str(node.folder / "data"), "/data", "ro", str(node.folder), "/project", "rw"]
+    node.remap_root = "yes"
+    assert node.start().returncode == 0
+    done = node.start("true", NVIDIA_VISIBLE_DEVICES="all")
+    gpus = "all, capabilities compute,utility" if Path("/dev/nvidiactl").exists() else "void, capabilities unset"
+    assert done.stderr.splitlines() == [
+        f"enroot stub: mount {node.folder}/data:/data:none:x-create=auto,rbind,ro (not done)",
+        f"enroot stub: mount {node.folder}:/project:none:x-create=auto,rbind,rw (not done)",
+        "enroot stub: start as root (not done)",
+        f"enroot stub: start with GPUs {gpus}, no isolation",
+    ]
+
+
+@pytest.mark.parametrize(("program", "signalled", "code"), [("exit 7", None, 7), ("exec sleep 60", signal.SIGTERM, -signal.SIGTERM)])
+def test_the_command_replaces_the_process(node: Node, program: str, signalled: Optional[signal.Signals], code: int) -> None:
+    start = node.spawn("bash", "-c", f"echo $$; {program}")
+    assert start.stdout is not None
+    assert int(start.stdout.readline()) == start.pid
+    if signalled:
+        start.send_signal(signalled)
+    start.communicate(timeout=20)
+    assert start.returncode == code
+
+
+def test_a_program_can_act_on_a_signal(node: Node) -> None:
+    start = node.spawn("bash", "-c", 'trap "echo checkpoint; exit 3" TERM; echo up; while :; do sleep 0.05; done')
+    assert start.stdout is not None and start.stdout.readline() == "up\n"
+    start.terminate()
+    assert (start.communicate(timeout=20)[0], start.returncode) == ("checkpoint\n", 3)
+
+
+def test_bash_and_python_compute_the_same_fingerprint(node: Node) -> None:
+    for size in (0, 1, 1 << 20, (1 << 20) + 1, (1 << 21) + 7):
+        node.image.write_bytes(os.urandom(size))
+        computed = bash('source "$1" && image::fingerprint "$2"', SCRIPTS / "lib.sh", node.image, env=node.environment())
+        assert computed.stdout == f"{fingerprint(node.image)}\n"

@@ -1,0 +1,279 @@
+"""A rendered run directory from its first line to its exit code, with the stand-ins for srun and scontrol.
+
+torchrun is the real one; the programs that it starts are a line of bash each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Optional
+
+from kit.plan import Plan
+from kit.render import render
+from kit.rundir import write
+from running import SCRIPTS, TAG, commands, environment, stub, until
+
+JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machine differ
+PORT = 61000 + JOB_ID % 4000
+
+
+def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> Path:
+    """A run directory whose ranks are `bash -c PROGRAM`."""
+    run = folder / "run"
+    plan = Plan(
+        name="test",
+        run_dir=str(run),
+        nodes=nodes,
+        processes_per_node=processes,
+        tasks_per_node=1,
+        runtime="none",
+        launcher="torchrun",
+        image=None,
+        fingerprint=None,
+        workdir=str(folder),
+        mounts=(),
+        command=("bash", "-c", program),
+        env=(),
+        header=(("job-name", "test"), ("chdir", str(run))),
+        scratch="/tmp",
+        remap_root=False,
+        cluster="generic",
+    )
+    return write(plan, render(plan))
+
+
+def slurm(nodes: int = 1, folders: tuple[Path, ...] = (), **variables: str) -> dict[str, str]:
+    """The environment that Slurm gives to the batch script."""
+    own = {
+        "SLURM_JOB_ID": str(JOB_ID),
+        "SLURM_JOB_NODELIST": ",".join(f"local{index}" for index in range(nodes)),
+        "SLURM_NNODES": str(nodes),
+        "SLURMD_NODENAME": "local0",
+        "SLURM_CPUS_PER_TASK": "1",
+        "KIT_LOOPBACK": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return environment(*folders, SCRIPTS / "local", Path(sys.executable).parent, **{**own, **variables})
+
+
+def start(run: Path, *arguments: str, env: Optional[dict[str, str]] = None, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+    """`bash run_script.sh ARGUMENTS` as Slurm starts it on the first node."""
+    return subprocess.run(["bash", "run_script.sh", *arguments], cwd=run, env=env or slurm(), capture_output=True, text=True, timeout=timeout_s)
+
+
+def logs(run: Path) -> dict[str, str]:
+    """The files of log/JOB_ID; those of the nodes hold torchrun's own messages, too."""
+    return {path.name: path.read_text() for path in sorted((run / "log" / str(JOB_ID)).glob("*")) if path.is_file()}
+
+
+def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
+    """What run_script.sh printed, but for its first line, which is checked here, and the stand-in's own."""
+    first, *rest = done.stderr.splitlines()
+    shape = rf"kit: local0: job {JOB_ID} on \S+: \d+ nodes x \d+ processes, runtime none, master 127\.0\.0\.1:(\d+)"
+    found = re.fullmatch(shape, first)
+    # The ports after the job's own serve where something else listens on it.
+    assert found and port <= int(found[1]) < port + 100, first
+    return [line for line in rest if not line.startswith("srun: error: local")]
+
+
+def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_path: Path, tag: str) -> None:
+    program = """
+    echo "rank ${RANK} of ${WORLD_SIZE}"
+    ((RANK != 3)) || { sleep 1; echo "the reason is here" >&2; exit 7; }
+    trap 'echo "told to end"; exit 1' TERM
+    sleep 60 & wait
+    """
+    run = run_dir(tmp_path, program, nodes=2, processes=2)
+    done = start(run, env=slurm(nodes=2, **{TAG: tag}))
+    assert told(done) == [
+        f"kit: error: local1: rank 3 (local rank 1) exited with code 7; the end of log/{JOB_ID}/rank3.out:",
+        "  | rank 3 of 4",
+        "  | the reason is here",
+    ]
+    assert done.returncode == 7
+    found = logs(run)
+    assert {name: text for name, text in found.items() if name.startswith("rank")} == {
+        "rank0.out": "rank 0 of 4\ntold to end\n",
+        "rank1.out": "rank 1 of 4\ntold to end\n",
+        "rank2.out": "rank 2 of 4\ntold to end\n",
+        "rank3.out": "rank 3 of 4\nthe reason is here\n",
+        "rank3.failed": "7 local1 1\n",
+    }
+    assert "[rank3] the reason is here\n" in found["local1.out"]
+    assert commands(tag) == []
+
+
+def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "echo before; kill -SEGV $$"))
+    told_of, first_line, *_ = told(done)
+    assert told_of == f"kit: error: local0: rank 0 (local rank 0) was killed by SIGSEGV; the end of log/{JOB_ID}/rank0.out:"
+    assert first_line == "  | before"
+    assert done.returncode == 139
+
+
+def test_long_lines_and_unfinished_ones_arrive_whole_and_left_processes_do_not_delay_the_end(tmp_path: Path, tag: str) -> None:
+    program = """
+    sleep 60 & # holds the output open
+    printf -v line '%0100000d' "${RANK}"; echo "${line}"
+    printf 'no newline'
+    date +%s.%N >"${KIT_LOG_DIR}/end${RANK}"
+    """
+    run = run_dir(tmp_path, program, processes=2)
+    done = start(run, env=slurm(**{TAG: tag}))
+    ended = time.time()
+    assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
+    found = logs(run)
+    for rank in range(2):
+        assert found[f"rank{rank}.out"] == f"{rank:0100000}\nno newline"
+    assert ended - max(float(found[f"end{rank}"]) for rank in range(2)) < 5
+
+
+def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_port(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "attempt ${SLURM_RESTART_COUNT-0}"; exit "$((SLURM_RESTART_COUNT ? 0 : 9))"')
+    first = start(run)
+    assert first.returncode == 9
+    assert told(first)[0] == f"kit: error: local0: rank 0 (local rank 0) exited with code 9; the end of log/{JOB_ID}/rank0.out:"
+    node_log = logs(run)["local0.out"]
+    again = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
+    assert (again.returncode, told(again, port=PORT + 997)) == (0, ["kit: local0: all ranks ended well"])
+    found = logs(run)
+    assert sorted(found) == ["local0.out", "rank0.out"]
+    assert found["rank0.out"] == "attempt 0\nattempt 1\n"
+    assert found["local0.out"].startswith(node_log) and found["local0.out"].endswith("[rank0] attempt 1\n")
+
+
+def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, processes=4)
+    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$@" >argv\n')
+    # sbatch --nodes=3 on the command line beats what was planned.
+    done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
+    assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
+    assert (run / "argv").read_text().splitlines() == [
+        "--nodes=3",
+        "--ntasks=3",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        "--wait=0",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+        "--open-mode=append",
+        f"--output=log/{JOB_ID}/%N.out",
+        "--cpus-per-task=12",
+        "bash",
+        f"{run}/run_script.sh",
+        "node",
+    ]
+
+
+def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str) -> None:
+    run = run_dir(tmp_path, "true", nodes=2)
+    (run / "torchrun.sh").write_text("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done\n")
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=2, **{TAG: tag}), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: sorted(logs(run).values()) == ["up\n", "up\n"])
+    os.killpg(process.pid, signal.SIGTERM)
+    told_of = process.communicate(timeout=30)[1].splitlines()[1:]
+    assert (process.returncode, told_of) == (143, ["kit: error: local0: this job is being ended (CANCELLED)"])
+    assert logs(run) == {"local0.out": "up\nsaved\n", "local1.out": "up\nsaved\n"}
+    assert commands(tag) == []
+
+
+def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:
+    # No rank is started; the first line tells the port.
+    run = run_dir(tmp_path, "true")
+    (run / "torchrun.sh").write_text("exit 5\n")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # something else listens there: as good
+            listener.bind(("127.0.0.1", PORT))
+            listener.listen()
+        done = start(run)
+    assert f":{PORT}" not in done.stderr.splitlines()[0]
+    assert told(done, port=PORT + 1) != []
+
+
+def test_a_run_directory_without_its_values_is_reported(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    (run / "env.sh").unlink()
+    done = start(run)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: local0: no env.sh in {run}\n"
+        "  fix: the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh\n",
+    )
+
+
+def test_a_start_outside_slurm_is_refused(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    env = slurm()
+    del env["SLURM_JOB_NODELIST"]
+    done = start(run, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: local0: not inside a Slurm job\n  fix: submit with: sbatch {run}/run_script.sh (without Slurm: kit run)\n",
+    )
+
+
+def test_a_heterogeneous_job_is_refused(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "true"), env=slurm(SLURM_HET_SIZE="2"))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "kit: error: local0: this is a heterogeneous job\n  fix: ask for nodes of one kind; torchrun needs the same number of ranks on each\n",
+    )
+
+
+def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "true"), "nod")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "kit: error: local0: unknown argument 'nod'\n  fix: sbatch run_script.sh takes none\n")
+
+
+def with_a_missing_mount(run: Path) -> Path:
+    env_sh = (run / "env.sh").read_text()
+    assert "KIT_MOUNTS=(\n)" in env_sh
+    (run / "env.sh").write_text(env_sh.replace("KIT_MOUNTS=(\n)", "KIT_MOUNTS=(\n  /not/here /data rw\n)"))
+    return run
+
+
+def test_a_node_that_cannot_start_its_ranks_says_why(tmp_path: Path) -> None:
+    done = start(with_a_missing_mount(run_dir(tmp_path, "true")))
+    assert (done.returncode, told(done)) == (
+        1,
+        ["kit: error: local0: the mount source /not/here does not exist here", "  fix: make it on every node, or put it on a shared file system"],
+    )
+
+
+def test_an_srun_that_fails_on_its_own_is_told_with_its_code(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    (run / "torchrun.sh").write_text("exit 5\n")
+    done = start(run)
+    assert (done.returncode, told(done)) == (5, [f"kit: local0: srun failed with code 5; the nodes' output: {run}/log/{JOB_ID}/*.out"])
+
+
+def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    env_sh = (run / "env.sh").read_text()
+    assert start(with_a_missing_mount(run)).returncode == 1
+    (run / "env.sh").write_text(env_sh)
+    (run / "torchrun.sh").write_text("exit 5\n")
+    done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
+    assert (done.returncode, told(done, port=PORT + 997)) == (5, [f"kit: local0: srun failed with code 5; the nodes' output: {run}/log/{JOB_ID}/*.out"])
+
+
+def test_a_failure_whose_note_is_empty_is_still_told(tmp_path: Path) -> None:
+    # A full disk or quota leaves the note of the failed rank empty.
+    run = run_dir(tmp_path, "true")
+    (run / "torchrun.sh").write_text(f': >"{run}/log/{JOB_ID}/rank0.failed"\nexit 5\n')
+    done = start(run)
+    assert done.returncode != 0
+    assert told(done) != []
