@@ -285,13 +285,7 @@ def test_a_link_in_place_of_the_scratch_folder_is_refused(node: Node) -> None:
 
 
 # As GNU stat names them; fhgfs is BeeGFS.
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *["nfs", "lustre", "gpfs", "panfs", "ceph", "cifs", "smb2", "afs"],
-        "fhgfs",
-    ],
-)
+@pytest.mark.parametrize("kind", ["nfs", "lustre", "gpfs", "panfs", "ceph", "cifs", "smb2", "afs", "fhgfs"])
 def test_containers_on_a_network_file_system_are_refused(node: Node, kind: str) -> None:
     stub(node.folder / "bin", "stat", f'if [[ "$1" == --file-system ]]; then echo {kind}; else exec {shutil.which("stat")} "$@"; fi\n')
     shared = node.folder / "home" / "enroot"

@@ -137,6 +137,13 @@ def test_a_second_request_to_end_does_not_cut_the_first_short(tmp_path: Path, ta
     assert commands(tag) == []
 
 
+@pytest.mark.xfail(strict=False, reason="srun sets its trap only after it has started all tasks; which comes first is chance")
+def test_a_request_to_end_that_comes_while_tasks_are_started_ends_them(tmp_path: Path, tag: str) -> None:
+    step = Step(tmp_path, tag, 40, "((SLURM_NODEID)) || kill -TERM ${PPID}; exec sleep 60")
+    assert step.end() == 143
+    assert commands(tag) == []
+
+
 def test_what_a_program_starts_when_it_is_asked_to_end_is_ended_too(tmp_path: Path, tag: str) -> None:
     step = Step(tmp_path, tag, 1, "trap 'sleep 60 & echo saving' TERM; echo up; while :; do sleep 0.1; done", impatient(tmp_path))
     step.wait_for(local0="up")
