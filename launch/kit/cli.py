@@ -146,24 +146,29 @@ def main() -> None:
     """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
     try:
         code = app(standalone_mode=False)
-    except KitError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
     except BrokenPipeError:
-        sys.exit(141)
+        code = 141
     except Exception as error:
-        if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
-            command = getattr(getattr(error, "ctx", None), "command_path", "kit")
-            print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
-            sys.exit(UsageError.exit_code)
-        if os.environ.get("KIT_TRACEBACK"):
-            raise
-        if isinstance(error, OSError):
-            file = f"{error.filename}: " if error.filename else ""
-            print(Problem("", f"{file}{error.strerror}", "check that path, its rights, and free space"), file=sys.stderr)
-        else:
-            print(Problem("", f"internal error: {error!r}", "please report it, with what KIT_TRACEBACK=1 in the environment adds"), file=sys.stderr)
-        sys.exit(1)
+        code = _report(error)
     sys.exit(code or 0)
+
+
+def _report(error: Exception) -> int:
+    """Prints what went wrong, and returns the exit code."""
+    if isinstance(error, KitError):
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
+        command = getattr(getattr(error, "ctx", None), "command_path", "kit")
+        print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
+        return UsageError.exit_code
+    if os.environ.get("KIT_TRACEBACK"):
+        raise error
+    if isinstance(error, OSError):
+        file = f"{error.filename}: " if error.filename else ""
+        print(Problem("", f"{file}{error.strerror}", "check that path, its rights, and free space"), file=sys.stderr)
+    else:
+        print(Problem("", f"internal error: {error!r}", "please report it, with what KIT_TRACEBACK=1 in the environment adds"), file=sys.stderr)
+    return 1

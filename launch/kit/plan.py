@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import cluster as clusters
-from kit import images, plugins, sbatch, values
+from kit import images, mounting, plugins, sbatch, values
 from kit.errors import KitError, Problems
 from kit.job import Job
 from kit.plugins import Plugin
@@ -44,25 +44,22 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     except KitError as error:
         problems.found += error.problems
         cluster = clusters.Cluster(name="unknown")
-    nodes = job.nodes or 1
-    gpus = job.gpus_per_node or 0
-    processes = job.processes_per_node or gpus or 1
     runtime = _runtime(job, cluster, problems)
     launcher = _plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
-    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    mounts = _mounts(job, run_dir, runtime, problems)
+    shape = _shape(job, launcher)
+    mounts = mounting.complete(job, run_dir, runtime, problems)
     _check_line(run_dir, "the run directory", problems)
     _check_command(job, mounts, runtime, problems)
-    header = sbatch.header(job, cluster, nodes, processes, gpus, tasks, run_dir, problems)
+    header = sbatch.header(job, cluster, shape, run_dir, problems)
     problems.raise_if_any()
     assert job.name and job.workdir and job.command and runtime and launcher
     image = job.image if runtime.name != "none" else None
     return Plan(
         name=job.name,
         run_dir=run_dir,
-        nodes=nodes,
-        processes_per_node=processes,
-        tasks_per_node=tasks,
+        nodes=shape.nodes,
+        processes_per_node=shape.processes,
+        tasks_per_node=shape.tasks,
         runtime=runtime.name,
         launcher=launcher.name,
         image=image,
@@ -76,6 +73,13 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         remap_root=bool(job.remap_root),
         cluster=cluster.name,
     )
+
+
+def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.Shape:
+    gpus = job.gpus_per_node or 0
+    processes = job.processes_per_node or gpus or 1
+    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
+    return sbatch.Shape(job.nodes or 1, processes, gpus, tasks)
 
 
 def _plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
@@ -111,43 +115,6 @@ def _image_kind(image: Optional[str]) -> str:
     if image is None:
         return "none"
     return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]
-
-
-def _mounts(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems) -> tuple[values.Mount, ...]:
-    """The job's mounts, with the working and the run directory under their own names."""
-    own = job.mounts or ()
-    for index, mount in enumerate(own):
-        if not os.path.exists(mount.source):
-            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", "check the path")
-        if any(other.target == mount.target for other in own[:index]):
-            problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
-    if job.workdir and not os.path.isdir(job.workdir):
-        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
-    if job.workdir == "/" and runtime and runtime.name != "none":
-        problems.add(
-            job.where("workdir"),
-            "the working directory is /, which would replace the container's",
-            "start from the project's folder, or name it: --workdir DIR",
-        )
-    if runtime is None or runtime.name == "none":
-        for mount in own:
-            if mount.source != mount.target:
-                problems.add(
-                    mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", "use an image, or mount it under its own name"
-                )
-        return own
-    mounts = list(own)
-    if job.workdir and not any(mount.target == job.workdir for mount in own):
-        mounts.insert(0, values.Mount(job.workdir, job.workdir, False, job.where("workdir")))
-    # Last, so that no other mount hides it or makes it read-only.
-    mounts.append(values.Mount(run_dir, run_dir, False, "the run directory"))
-    refused = {"space": " \t\n\r\v\f", "colon": ":", "comma": ",", "backslash": "\\", "dollar": "$", "backtick": "`", "quote": "'\""}
-    for mount in mounts:
-        for word in runtime.words("mounts-refuse"):
-            for path in {mount.source, mount.target}:
-                if any(character in path for character in refused[word]):
-                    problems.add(mount.where, f"{runtime.name} cannot mount '{path}', which contains a {word}", "rename it, or use the apptainer runtime")
-    return tuple(mounts)
 
 
 def _check_line(path: str, what: str, problems: Problems) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from kit import values
 from kit.cluster import Cluster
@@ -58,24 +58,33 @@ _KNOWN = """
 """.split()
 
 
-def header(job: Job, cluster: Cluster, nodes: int, processes: int, gpus: int, tasks: int, run_dir: str, problems: Problems) -> Header:
-    """The options in the order in which they are written; `tasks` are Slurm's, per node."""
+class Shape(NamedTuple):
+    """How much a job asks for; all but `nodes` per node."""
+
+    nodes: int
+    processes: int
+    gpus: int
+    tasks: int  # Slurm's: one where the launcher itself starts the processes
+
+
+def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Problems) -> Header:
+    """The options in the order in which they are written."""
     given = {**cluster.slurm, **(job.slurm or {})}
     own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, problems)
     lines: dict[str, Optional[str]] = {
         "job-name": job.name,
-        "nodes": str(nodes),
-        "ntasks-per-node": str(tasks),
+        "nodes": str(shape.nodes),
+        "ntasks-per-node": str(shape.tasks),
         "chdir": run_dir,
         "output": "log/slurm-%j.out",
         "open-mode": "append",  # a requeued job keeps its id
     }
     if job.time:
         lines["time"] = job.time
-    if gpus and not any(name in own for name in _GPUS):
-        lines |= {"gpus-per-node": {"gpus-per-node": str(gpus)}, "gres": {"gres": f"gpu:{gpus}"}, "none": {}}[cluster.gpu_directive]
+    if shape.gpus and not any(name in own for name in _GPUS):
+        lines |= {"gpus-per-node": {"gpus-per-node": str(shape.gpus)}, "gres": {"gres": f"gpu:{shape.gpus}"}, "none": {}}[cluster.gpu_directive]
     if not any(name in own for name in ("cpus-per-task", "cpus-per-gpu", "exclusive")):
-        lines["cpus-per-task"] = str(processes // tasks)
+        lines["cpus-per-task"] = str(shape.processes // shape.tasks)
     if "requeue" not in own:
         # Started again from the beginning without having asked for it, a training run only costs hours.
         lines["no-requeue"] = None

@@ -1,0 +1,59 @@
+"""What the container sees of the host: the job's mounts, the working directory and the run directory."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+from kit.errors import Problems
+from kit.job import Job
+from kit.plugins import Plugin
+from kit.values import Mount
+
+# What the words of a runtime's `# mounts-refuse:` line stand for.
+CHARACTERS = {"space": " \t\n\r\v\f", "colon": ":", "comma": ",", "backslash": "\\", "dollar": "$", "backtick": "`", "quote": "'\""}
+
+
+def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems) -> tuple[Mount, ...]:
+    """The mounts in the order in which they are made; what cannot be mounted becomes a problem."""
+    own = job.mounts or ()
+    _check_own(own, problems)
+    if job.workdir and not os.path.isdir(job.workdir):
+        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
+    if runtime is None or runtime.name == "none":
+        _check_without_container(own, problems)
+        return own
+    if job.workdir == "/":
+        fix = "start from the project's folder, or name it: --workdir DIR"
+        problems.add(job.where("workdir"), "the working directory is /, which would replace the container's", fix)
+    mounts = list(own)
+    if job.workdir and not any(mount.target == job.workdir for mount in own):
+        mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
+    # Last, so that no other mount hides it or makes it read-only.
+    mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
+    _check_expressible(mounts, runtime, problems)
+    return tuple(mounts)
+
+
+def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:
+    for index, mount in enumerate(own):
+        if not os.path.exists(mount.source):
+            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", "check the path")
+        if any(other.target == mount.target for other in own[:index]):
+            problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
+
+
+def _check_without_container(own: tuple[Mount, ...], problems: Problems) -> None:
+    for mount in own:
+        if mount.source != mount.target:
+            fix = "use an image, or mount it under its own name"
+            problems.add(mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", fix)
+
+
+def _check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
+    for mount in mounts:
+        for word in runtime.words("mounts-refuse"):
+            for path in sorted({mount.source, mount.target}):
+                if any(character in path for character in CHARACTERS[word]):
+                    fix = "rename it, or use the apptainer runtime"
+                    problems.add(mount.where, f"{runtime.name} cannot mount '{path}', which contains a {word}", fix)
