@@ -7,7 +7,8 @@
 enroot::site_data_path() {
   local path
   path="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
-  [[ -n "${path}" && "${path}" != "${HOME}"/* && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+  # A folder of all users would let one of them prepare what another starts.
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -O "${path}" && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
 }
 
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
@@ -48,19 +49,21 @@ enroot::ensure() {
 # enroot::create NAME - under the lock.
 enroot::create() {
   local -r name="$1"
-  local -r unfinished=".${name}.unfinished"
+  local -r unfinished=".${name}.unfinished" stale=".${name}.stale"
   local output
   enroot::remove "${unfinished}" # left by a start that was killed
-  enroot::remove "${name}"
+  enroot::remove "${stale}"
+  # One without its stamp is not started again, but a job may be running in it, which a cleaner of /tmp robbed.
+  [[ ! -e "${ENROOT_DATA_PATH}/${name}" ]] || mv --no-target-directory -- "${ENROOT_DATA_PATH}/${name}" "${ENROOT_DATA_PATH}/${stale}"
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
-  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)"; then
+  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
+    ! printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete" ||
+    ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
     enroot::remove "${unfinished}"
     printf '%s\n' "${output}" | tail -n 5 >&2
     kit::die "enroot cannot unpack ${KIT_IMAGE}" \
-      "see the lines above; free space here: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ') in ${ENROOT_DATA_PATH}"
+      "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')"
   fi
-  printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete"
-  mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"
 }
 
 enroot::remove() {

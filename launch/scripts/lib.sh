@@ -35,7 +35,7 @@ net::candidates() {
   node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
   [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
   # The batch part runs on the first node, so that node's own interfaces can answer, too.
-  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || hostname -I 2>/dev/null | tr ' ' '\n' | grep -E '^[0-9.]+$' || true
+  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
 net::resolve() {
@@ -57,9 +57,12 @@ net::port() {
   ((high < base || low < 12000)) || base=$((low - span))
   for ((tries = 0; tries < span; tries++)); do
     port=$((base + (job + restart * 997 + tries) % span))
-    net::is_listening "${address}" "${port}" || break
+    if ! net::is_listening "${address}" "${port}" && ! net::is_listening 127.0.0.1 "${port}"; then
+      printf '%d\n' "${port}"
+      return
+    fi
   done
-  printf '%d\n' "${port}"
+  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "see by what: ss -tlnp"
 }
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }

@@ -77,12 +77,14 @@ batch::run_step() {
   # bash runs a trap only between commands, so srun goes to the background and wait is what a signal ends.
   local signal='' ending='' rc
   trap 'signal=TERM' TERM
+  [[ -z "${signal}" ]] || exit 143 # it came before there was anything to end
   "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" "${mode}" &
   local -r srun_pid=$!
   while :; do
-    signal='' rc=0
+    rc=0
     wait "${srun_pid}" || rc=$?
     [[ -n "${signal}" ]] || break
+    signal=''
     [[ -n "${ending}" ]] || batch::explain_end
     ending=yes
   done
@@ -102,7 +104,8 @@ batch::prepare_step() {
 batch::explain_end() {
   local state node node_state
   state="$(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* JobState=\([^ ]*\).*/\1/p')" || true
-  printf 'kit: error: %s: this job is being ended (%s)\n' "$(kit::node)" "${state:-state unknown}" >&2
+  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" \
+    "if nobody cancelled it: a node may be gone (below), its time up (\`time:\`), or it was preempted" >&2
   while read -r node node_state; do
     case "${node_state}" in
       down* | fail* | *'*') printf 'kit: error: %s: this node is %s\n  fix: %s\n' "${node}" "${node_state}" \
@@ -131,7 +134,7 @@ batch::explain_failure() {
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   printf 'kit: error: %s: rank %s (local rank %s) %s; the end of log/%s/rank%s.out:\n' \
     "${node}" "${rank}" "${local_rank}" "$(batch::outcome "${code}")" "${SLURM_JOB_ID}" "${rank}" >&2
-  tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | sed 's/^/  | /' >&2 || true
+  tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | cut -b 1-2000 | sed 's/^/  | /' >&2 || true
   exit "${code}"
 }
 

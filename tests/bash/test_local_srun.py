@@ -137,7 +137,6 @@ def test_a_second_request_to_end_does_not_cut_the_first_short(tmp_path: Path, ta
     assert commands(tag) == []
 
 
-@pytest.mark.xfail(strict=False, reason="srun sets its trap only after it has started all tasks; which comes first is chance")
 def test_a_request_to_end_that_comes_while_tasks_are_started_ends_them(tmp_path: Path, tag: str) -> None:
     step = Step(tmp_path, tag, 40, "((SLURM_NODEID)) || kill -TERM ${PPID}; exec sleep 60")
     assert step.end() == 143

@@ -26,7 +26,8 @@ def address(
     stub(folder / "bin", "getent", f'[[ "$1" == ahostsv4 ]] || exit 3\ncase "$2" in\n{cases}  *) exit 2 ;;\nesac\n')
     nodes = "".join(f"  {name}) echo 'NodeName={name} Arch=x86_64 NodeAddr={to} NodeHostName=x State=IDLE' ;;\n" for name, to in slurm.items())
     stub(folder / "bin", "scontrol", f'[[ "$1 $2 $3" == "show node -o" ]] || exit 3\ncase "$4" in\n{nodes}  *) echo "Node $4 not found" && exit 1 ;;\nesac\n')
-    stub(folder / "bin", "hostname", f'[[ "$1" == -I ]] && echo "{own} "\n')
+    interfaces = "".join(f"eth{index} UP {address}/24\n" for index, address in enumerate(own.split()) if ":" not in address)
+    stub(folder / "bin", "ip", f"printf '%s' '{interfaces}'\n")
     return bash('source "$1" && net::address "$2"', SCRIPTS / "lib.sh", host, env=environment(folder / "bin", **variables))
 
 

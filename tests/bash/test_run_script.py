@@ -181,7 +181,13 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
     until(lambda: sorted(logs(run).values()) == ["up\n", "up\n"])
     os.killpg(process.pid, signal.SIGTERM)
     told_of = process.communicate(timeout=30)[1].splitlines()[1:]
-    assert (process.returncode, told_of) == (143, ["kit: error: local0: this job is being ended (CANCELLED)"])
+    assert (process.returncode, told_of) == (
+        143,
+        [
+            "kit: error: local0: this job is being ended (CANCELLED)",
+            "  fix: if nobody cancelled it: a node may be gone (below), its time up (`time:`), or it was preempted",
+        ],
+    )
     assert logs(run) == {"local0.out": "up\nsaved\n", "local1.out": "up\nsaved\n"}
     assert commands(tag) == []
 

@@ -57,7 +57,7 @@ net::candidates() {
   node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
   [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
   # The batch part runs on the first node, so that node's own interfaces can answer, too.
-  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || hostname -I 2>/dev/null | tr ' ' '\n' | grep -E '^[0-9.]+$' || true
+  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
 net::resolve() {
@@ -79,9 +79,12 @@ net::port() {
   ((high < base || low < 12000)) || base=$((low - span))
   for ((tries = 0; tries < span; tries++)); do
     port=$((base + (job + restart * 997 + tries) % span))
-    net::is_listening "${address}" "${port}" || break
+    if ! net::is_listening "${address}" "${port}" && ! net::is_listening 127.0.0.1 "${port}"; then
+      printf '%d\n' "${port}"
+      return
+    fi
   done
-  printf '%d\n' "${port}"
+  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "see by what: ss -tlnp"
 }
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
@@ -157,12 +160,14 @@ batch::run_step() {
   # bash runs a trap only between commands, so srun goes to the background and wait is what a signal ends.
   local signal='' ending='' rc
   trap 'signal=TERM' TERM
+  [[ -z "${signal}" ]] || exit 143 # it came before there was anything to end
   "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" "${mode}" &
   local -r srun_pid=$!
   while :; do
-    signal='' rc=0
+    rc=0
     wait "${srun_pid}" || rc=$?
     [[ -n "${signal}" ]] || break
+    signal=''
     [[ -n "${ending}" ]] || batch::explain_end
     ending=yes
   done
@@ -182,7 +187,8 @@ batch::prepare_step() {
 batch::explain_end() {
   local state node node_state
   state="$(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* JobState=\([^ ]*\).*/\1/p')" || true
-  printf 'kit: error: %s: this job is being ended (%s)\n' "$(kit::node)" "${state:-state unknown}" >&2
+  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" \
+    "if nobody cancelled it: a node may be gone (below), its time up (\`time:\`), or it was preempted" >&2
   while read -r node node_state; do
     case "${node_state}" in
       down* | fail* | *'*') printf 'kit: error: %s: this node is %s\n  fix: %s\n' "${node}" "${node_state}" \
@@ -211,7 +217,7 @@ batch::explain_failure() {
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   printf 'kit: error: %s: rank %s (local rank %s) %s; the end of log/%s/rank%s.out:\n' \
     "${node}" "${rank}" "${local_rank}" "$(batch::outcome "${code}")" "${SLURM_JOB_ID}" "${rank}" >&2
-  tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | sed 's/^/  | /' >&2 || true
+  tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | cut -b 1-2000 | sed 's/^/  | /' >&2 || true
   exit "${code}"
 }
 
