@@ -283,3 +283,11 @@ def test_a_failure_whose_note_is_empty_is_still_told(tmp_path: Path) -> None:
     done = start(run)
     assert done.returncode != 0
     assert told(done) != []
+
+
+def test_the_launchers_script_runs_by_hand_as_its_first_lines_say(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "rank ${RANK} of ${WORLD_SIZE}"', nodes=2)
+    (example,) = [line.removeprefix("#   ") for line in (run / "torchrun.sh").read_text().splitlines() if line.startswith("#   bash torchrun.sh ")]
+    done = subprocess.run(["bash", "-c", example.replace("61000", str(PORT))], cwd=run, env=slurm(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (run / "log" / "rank0.out").read_text() == "rank 0 of 1\n"

@@ -3,7 +3,7 @@
 # tasks-per-node: 1
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
-#   NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR=$PWD/log bash torchrun.sh
+#   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
 set -euo pipefail
 
 # shellcheck source=inside.sh
