@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError
+from kit import plugins
+from kit.errors import KitError, UsageError
 from kit.plan import Plan
 from kit.render import render as render_plan
 
@@ -22,6 +23,10 @@ def render(plan: Plan) -> None:
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
+    runtime = plugins.find("runtimes", plan.runtime, "")
+    if runtime.words("where") == ["local"]:
+        fix = f"make a file of the image once: apptainer build image.sif {plan.image}"
+        raise UsageError(f"the runtime {plan.runtime} is for `kit run`: on a node it would start outside the job", fix)
     if dry_run:
         _print_scripts(plan)
     elif test_only:

@@ -23,8 +23,10 @@ class Job:
 
     name: Optional[str] = _key(values.line, "the job's name [the file's name]", "TEXT")
     command: Optional[tuple[str, ...]] = _key(values.command, "the training script and its arguments", "TEXT")
-    image: Optional[str] = _key(values.line, "container image file: .sif, .sqsh or an Apptainer sandbox folder", "FILE")
-    runtime: Optional[str] = _key(values.line, "what runs the container [by the image: .sif apptainer, .sqsh enroot, no image none]", "NAME")
+    image: Optional[str] = _key(values.line, "container image file: .sif, .sqsh or an Apptainer sandbox folder; for docker: docker://NAME", "FILE")
+    runtime: Optional[str] = _key(
+        values.line, "what runs the container [by the image: .sif apptainer, .sqsh the cluster's or enroot, docker:// docker, no image none]", "NAME"
+    )
     launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
     nodes: Optional[int] = _key(values.count, "number of nodes [1]", "N")
     processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")

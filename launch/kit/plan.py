@@ -63,7 +63,7 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         runtime=runtime.name,
         launcher=launcher.name,
         image=image,
-        fingerprint=images.fingerprint(Path(image)) if image else None,
+        fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
         workdir=job.workdir,
         mounts=mounts,
         command=job.command,
@@ -93,19 +93,19 @@ def _plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Pl
 def _runtime(job: Job, cluster: clusters.Cluster, problems: Problems) -> Optional[Plugin]:
     """The runtime asked for, or the one that the image's kind and the cluster's profile name."""
     where = job.where("image")
-    if job.image and "://" in job.image:
-        problems.add(where, f"'{job.image}' is not a file", f"every node would download it; make a file of it once: apptainer build image.sif {job.image}")
-        return None
     kind = _image_kind(job.image)
-    by_kind = {"none": "none", "folder": "apptainer", ".sif": "apptainer"}.get(kind, cluster.runtime or "enroot")
+    by_kind = {"none": "none", "folder": "apptainer", ".sif": "apptainer", "docker://": "docker"}.get(kind, cluster.runtime or "enroot")
     runtime = _plugin("runtimes", job.runtime or by_kind, job.where("runtime"), problems)
     if not runtime or runtime.name == "none":
         return runtime
     accepted = runtime.words("images")
     if kind == "none":
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
-    elif not os.path.exists(str(job.image)):
+    elif "://" not in kind and not os.path.exists(str(job.image)):
         problems.add(where, f"no such image: {job.image}", "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME")
+    elif kind == "docker://" and kind not in accepted:
+        fix = f"every node would download it; make a file of it once: apptainer build image.sif {job.image}"
+        problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
     elif kind not in accepted:
         problems.add(where, f"{runtime.name} cannot run '{job.image}'", f"it runs {', '.join(accepted)}")
     return runtime
@@ -114,6 +114,8 @@ def _runtime(job: Job, cluster: clusters.Cluster, problems: Problems) -> Optiona
 def _image_kind(image: Optional[str]) -> str:
     if image is None:
         return "none"
+    if "://" in image:
+        return image.partition("://")[0] + "://"
     return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]
 
 

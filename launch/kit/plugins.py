@@ -4,6 +4,7 @@ What Python must know of one before submission stands in the first lines of its 
 
     # images: .sif folder            image files it runs; `none` where it runs without one
     # mounts-refuse: space colon     what a mount's path cannot hold under it
+    # where: local                   a runtime for `kit run` alone
     # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
 """
 

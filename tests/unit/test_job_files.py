@@ -29,8 +29,8 @@ BAD = {
         "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME",
     ),
     "image address": (
-        "image: docker://x\n",
-        "2: 'docker://x' is not a file",
+        "image: docker://x\nruntime: enroot\n",
+        "2: 'docker://x' is not a file, which enroot needs",
         "every node would download it; make a file of it once: apptainer build image.sif docker://x",
     ),
     "image kind": ("image: train.py\nruntime: enroot\n", "2: enroot cannot run '{dir}/train.py'", "it runs .sqsh, .squashfs"),

@@ -26,6 +26,7 @@ inside::enter() {
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1
   if [[ "${KIT_RUNTIME}" != none ]]; then
+    export USER="${USER:-$(id -un 2>/dev/null || id -u)}" # PyTorch asks for it, and the image may not know this user
     export PYTHONNOUSERSITE=1 # ~/.local may be visible, and its packages would shadow the image's
     # Caches go to the home folder, which may not be in the container.
     if [[ ! -w "${HOME:-/nonexistent}" ]]; then

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# torchrun.sh - runs inside the container, once on every node: starts torchrun, which starts the ranks.
+# tasks-per-node: 1
+#
+# The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
+#   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
+set -euo pipefail
+
+# inside.sh - what every launcher does first inside the container.
+
+# inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
+inside::die() {
+  local file=/dev/null
+  [[ -z "${KIT_LOG_DIR:-}" ]] || file="${KIT_LOG_DIR}/node${NODE_RANK}.failed"
+  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" | tee -a "${file}" >&2
+  exit 1
+}
+
+# inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
+inside::enter() {
+  local fact
+  for fact in "$@"; do
+    export "${fact?}"
+  done
+  # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
+  unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
+  export PYTHONUNBUFFERED=1
+  if [[ "${KIT_RUNTIME}" != none ]]; then
+    export USER="${USER:-$(id -un 2>/dev/null || id -u)}" # PyTorch asks for it, and the image may not know this user
+    export PYTHONNOUSERSITE=1 # ~/.local may be visible, and its packages would shadow the image's
+    # Caches go to the home folder, which may not be in the container.
+    if [[ ! -w "${HOME:-/nonexistent}" ]]; then
+      export HOME="/tmp/kit-home-${UID}"
+      (umask 077 && mkdir -p -- "${HOME}")
+      # /tmp may be the host's, and code is loaded from these caches.
+      [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
+    fi
+  fi
+  # torchrun would set one thread per rank and leave the other CPUs idle.
+  local -ri cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
+  cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
+}
+
+# inside::python - the first Python on PATH that has torch.
+inside::python() {
+  local candidate
+  while read -r candidate; do
+    if "${candidate}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; then
+      printf '%s\n' "${candidate}"
+      return
+    fi
+  done < <(type -aP python3 python || true)
+  inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
+    "choose an image that has it, or activate the environment that has it before submitting"
+}
+
+# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+
+launcher::main() {
+  KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+  # shellcheck source=/dev/null
+  source "${KIT_RUN_DIR}/env.sh"
+  inside::enter "$@"
+  local kit_python
+  kit_python="$(inside::python)"
+  mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
+  export KIT_RUN_DIR
+
+  # A Python program as torchrun itself would start it; anything else as it is.
+  local -a kit_program=("${KIT_COMMAND[@]}")
+  case "${kit_program[0]}" in
+    *.py) kit_program=("${kit_python}" -u "${kit_program[@]}") ;;
+    python | python3) kit_program[0]="${kit_python}" ;;
+  esac
+  # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
+  kit_program=("${kit_program[@]//\$/\$\$}")
+
+  # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
+  # with which every node would form a world of its own.
+  set -- "${kit_python}" -m torch.distributed.run \
+    --nnodes "${NNODES}" --nproc-per-node "${NPROC_PER_NODE}" --node-rank "${NODE_RANK}" \
+    --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
+    --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${kit_program[@]}"
+  # Last, so that neither the image nor the lines above win over the job's own variables.
+  kit_job_env
+  exec "$@"
+}
+
+# launcher::rank PROGRAM... - one rank, as torchrun's child: gives it a log of its own, and notes its exit code, which
+# torchrun would turn into 1.
+launcher::rank() {
+  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
+  # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
+  exec {kit_console}>&1 > >(
+    trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
+    tee -a -- "${kit_file}.out" | launcher::prefix "[rank${RANK}] "
+  ) 2>&1
+  local -r kit_logger=$!
+
+  # torchrun signals the whole group: the program acts on it, and this shell stays to see its end.
+  local kit_stopped='' kit_code=0
+  trap 'kit_stopped=1' TERM INT HUP
+  trap : USR1 USR2
+  "$@" || kit_code=$?
+  # A rank that was told to stop did not cause the failure.
+  if ((kit_code != 0)) && [[ -z "${kit_stopped}" ]]; then
+    printf '%d %s %d\n' "${kit_code}" "${SLURMD_NODENAME:-${HOSTNAME}}" "${LOCAL_RANK}" >"${kit_file}.failed"
+  fi
+
+  # Let the last lines through; but a process that the program left behind may hold its output open for ever.
+  exec >&"${kit_console}" 2>&1
+  local -i kit_waited
+  for ((kit_waited = 0; kit_waited < 40; kit_waited++)); do
+    kill -0 "${kit_logger}" 2>/dev/null || break
+    sleep 0.05
+  done
+  exit "${kit_code}"
+}
+
+# sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
+launcher::prefix() {
+  local -a kit_sed=(sed -u)
+  ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
+  "${kit_sed[@]}" "s/^/$1/"
+}
+
+if [[ "${1:-}" == --rank ]]; then
+  launcher::rank "${@:2}"
+else
+  launcher::main "$@"
+fi
