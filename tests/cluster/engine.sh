@@ -44,6 +44,18 @@ engine::wait() {
   die "dockerd was started but does not answer" "read ${log}"
 }
 
+# engine::forget FILE... - removes pid files whose process is another one now: after a restart of the machine
+# dockerd would take it for a running engine.
+engine::forget() {
+  local file pid comm
+  for file in "$@"; do
+    [[ -r "${file}" ]] || continue
+    read -r pid <"${file}" || true
+    comm="$(cat "/proc/${pid:-0}/comm" 2>/dev/null || true)"
+    [[ "${comm}" == dockerd || "${comm}" == containerd ]] || rm -f "${file}"
+  done
+}
+
 engine::start() {
   if [[ -d /run/systemd/system ]]; then
     systemctl start docker
@@ -53,6 +65,7 @@ engine::start() {
   local -r root="${KIT_DOCKER_ROOT:-/var/lib/kit-docker}"
   local -r log="${root}/dockerd.log"
   mkdir -p "${root}"
+  engine::forget "${root}/dockerd.pid" /var/run/docker/containerd/containerd.pid
   say "starting dockerd, data in ${root}, log in ${log}"
   # A session of its own, and none of our files open: it outlives the caller.
   setsid dockerd --data-root "${root}" --pidfile "${root}/dockerd.pid" \

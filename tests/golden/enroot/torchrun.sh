@@ -26,8 +26,10 @@ inside::enter() {
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1
   if [[ "${KIT_RUNTIME}" != none ]]; then
-    export USER="${USER:-$(id -un 2>/dev/null || id -u)}" # PyTorch asks for it, and the image may not know this user
-    export PYTHONNOUSERSITE=1 # ~/.local may be visible, and its packages would shadow the image's
+    # PyTorch asks for the user's name, and the image may not know this user.
+    export USER="${USER:-$(id -un 2>/dev/null || id -u)}"
+    # ~/.local may be visible, and its packages would shadow the image's.
+    export PYTHONNOUSERSITE=1
     # Caches go to the home folder, which may not be in the container.
     if [[ ! -w "${HOME:-/nonexistent}" ]]; then
       export HOME="/tmp/kit-home-${UID}"
