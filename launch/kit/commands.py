@@ -18,6 +18,7 @@ from kit.render import render as render_plan
 def render(plan: Plan) -> None:
     from kit import rundir
 
+    _say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
     _say(f"wrote {_short(run)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
 
@@ -27,6 +28,7 @@ def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
     if runtime.words("where") == ["local"]:
         fix = f"make a file of the image once: apptainer build image.sif {plan.image}"
         raise UsageError(f"the runtime {plan.runtime} is for `kit run`: on a node it would start outside the job", fix)
+    _say_runtime(plan)
     if dry_run:
         _print_scripts(plan)
     elif test_only:
@@ -38,6 +40,7 @@ def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
 def run(plan: Plan) -> None:
     from kit import local, rundir
 
+    _say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
     start = time.monotonic()
     code = local.run(plan, run)
@@ -142,6 +145,12 @@ class _Failed(KitError):
     def __init__(self, problem: str, fix: str, exit_code: int) -> None:
         super().__init__(problem, fix)
         self.exit_code = exit_code
+
+
+def _say_runtime(plan: Plan) -> None:
+    # On stderr: a dry run's stdout is the scripts.
+    if plan.image and plan.why_runtime:
+        print(f"kit: runtime {plan.runtime}: {plan.why_runtime}", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

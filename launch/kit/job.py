@@ -24,13 +24,13 @@ class Job:
     name: Optional[str] = _key(values.line, "the job's name [the file's name]", "TEXT")
     command: Optional[tuple[str, ...]] = _key(values.command, "the training script and its arguments", "TEXT")
     image: Optional[str] = _key(values.line, "container image file: .sif, .sqsh or an Apptainer sandbox folder; for docker: docker://NAME", "FILE")
-    runtime: Optional[str] = _key(
-        values.line, "what runs the container [by the image: .sif apptainer, .sqsh the cluster's or enroot, docker:// docker, no image none]", "NAME"
-    )
+    runtime: Optional[str] = _key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME")
     launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
     nodes: Optional[int] = _key(values.count, "number of nodes [1]", "N")
     processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")
     gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
+    stage: Optional[str] = _key(values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on [none]", "NAME")
+    ready_timeout_s: Optional[int] = _key(values.count, "seconds for all nodes to have their container [1200]", "N")
     time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
     workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
     mounts: Optional[tuple[values.Mount, ...]] = _key(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from kit import choice, images, mounting, sbatch, values
 from kit import cluster as clusters
-from kit import images, mounting, plugins, sbatch, values
 from kit.errors import KitError, Problems
 from kit.job import Job
 from kit.plugins import Plugin
@@ -22,8 +22,10 @@ class Plan:
     run_dir: str
     nodes: int
     processes_per_node: int
+    gpus_per_node: int
     tasks_per_node: int
     runtime: str
+    why_runtime: str  # empty where the job names it
     launcher: str
     image: Optional[str]
     fingerprint: Optional[str]  # of the image as it was at submission
@@ -32,6 +34,8 @@ class Plan:
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     header: sbatch.Header
+    stage: str
+    ready_timeout_s: int
     scratch: str
     remap_root: bool
     cluster: str
@@ -44,8 +48,9 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     except KitError as error:
         problems.found += error.problems
         cluster = clusters.Cluster(name="unknown")
-    runtime = _runtime(job, cluster, problems)
-    launcher = _plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
+    runtime, why_runtime = choice.runtime(job, cluster, problems)
+    launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
+    stage = choice.stage(job, runtime, problems)
     shape = _shape(job, launcher)
     mounts = mounting.complete(job, run_dir, runtime, problems)
     _check_line(run_dir, "the run directory", problems)
@@ -59,8 +64,10 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         run_dir=run_dir,
         nodes=shape.nodes,
         processes_per_node=shape.processes,
+        gpus_per_node=shape.gpus,
         tasks_per_node=shape.tasks,
         runtime=runtime.name,
+        why_runtime=why_runtime,
         launcher=launcher.name,
         image=image,
         fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
@@ -69,6 +76,8 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         command=job.command,
         env=tuple({**cluster.env, **(job.env or {})}.items()),
         header=header,
+        stage=stage,
+        ready_timeout_s=job.ready_timeout_s or 1200,
         scratch=cluster.scratch,
         remap_root=bool(job.remap_root),
         cluster=cluster.name,
@@ -80,43 +89,6 @@ def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.Shape:
     processes = job.processes_per_node or gpus or 1
     tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
     return sbatch.Shape(job.nodes or 1, processes, gpus, tasks)
-
-
-def _plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
-    try:
-        return plugins.find(kind, name, where)
-    except KitError as error:
-        problems.found += error.problems
-        return None
-
-
-def _runtime(job: Job, cluster: clusters.Cluster, problems: Problems) -> Optional[Plugin]:
-    """The runtime asked for, or the one that the image's kind and the cluster's profile name."""
-    where = job.where("image")
-    kind = _image_kind(job.image)
-    by_kind = {"none": "none", "folder": "apptainer", ".sif": "apptainer", "docker://": "docker"}.get(kind, cluster.runtime or "enroot")
-    runtime = _plugin("runtimes", job.runtime or by_kind, job.where("runtime"), problems)
-    if not runtime or runtime.name == "none":
-        return runtime
-    accepted = runtime.words("images")
-    if kind == "none":
-        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
-    elif "://" not in kind and not os.path.exists(str(job.image)):
-        problems.add(where, f"no such image: {job.image}", "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME")
-    elif kind == "docker://" and kind not in accepted:
-        fix = f"every node would download it; make a file of it once: apptainer build image.sif {job.image}"
-        problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
-    elif kind not in accepted:
-        problems.add(where, f"{runtime.name} cannot run '{job.image}'", f"it runs {', '.join(accepted)}")
-    return runtime
-
-
-def _image_kind(image: Optional[str]) -> str:
-    if image is None:
-        return "none"
-    if "://" in image:
-        return image.partition("://")[0] + "://"
-    return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]
 
 
 def _check_line(path: str, what: str, problems: Problems) -> None:

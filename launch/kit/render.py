@@ -23,7 +23,9 @@ def render(plan: Plan) -> dict[str, str]:
 
 def _script(name: str, plan: Plan) -> str:
     """A script with the files that it sources, and those that these source, in their places."""
-    return _INLINE.sub(lambda match: _script(match[1].replace("${KIT_RUNTIME}", plan.runtime), plan), _LINT_MARK.sub("", _read(name)))
+    return _INLINE.sub(
+        lambda match: _script(match[1].replace("${KIT_RUNTIME}", plan.runtime).replace("${KIT_STAGE}", plan.stage), plan), _LINT_MARK.sub("", _read(name))
+    )
 
 
 def _read(name: str) -> str:
@@ -38,7 +40,7 @@ def _with_header(script: str, plan: Plan) -> str:
 
 def _env(plan: Plan) -> str:
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
-    exports = "".join(f"\n  export {name}={bash(value)}" for name, value in plan.env)
+    variables = "".join(f"\n  {name}={bash(value)}" for name, value in plan.env)
     return f"""\
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the scripts beside this file use these variables
@@ -47,6 +49,7 @@ def _env(plan: Plan) -> str:
 
 NNODES={plan.nodes}
 NPROC_PER_NODE={plan.processes_per_node}
+KIT_GPUS_PER_NODE={plan.gpus_per_node} # for a check; the #SBATCH lines ask for them
 
 KIT_NAME={bash(plan.name)}
 KIT_LAUNCHER={plan.launcher}
@@ -54,7 +57,9 @@ KIT_TASKS_PER_NODE={plan.tasks_per_node} # Slurm's tasks; the launcher starts th
 KIT_RUNTIME={plan.runtime}
 KIT_IMAGE={bash(plan.image or "")}
 KIT_REMAP_ROOT={"yes" if plan.remap_root else ""}
+KIT_STAGE={plan.stage}
 KIT_SCRATCH={bash(plan.scratch)}
+KIT_READY_TIMEOUT_S={plan.ready_timeout_s} # for all nodes to have their container
 KIT_WORKDIR={bash(plan.workdir)}
 
 # source, target, rw or ro
@@ -64,7 +69,6 @@ KIT_MOUNTS=({mounts}
 KIT_COMMAND={bash_array(list(plan.command))}
 
 # The job's own variables; set inside the container, last, so that no image wins over them.
-kit_job_env() {{
-  :{exports}
-}}
+KIT_ENV=({variables}
+)
 """

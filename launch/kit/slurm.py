@@ -86,6 +86,14 @@ def down_nodes(nodes: str) -> list[str]:
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
 
 
+def has_pyxis() -> bool:
+    """Whether srun takes --container-image here."""
+    try:
+        return "--container-image" in _run(["srun", "--help"]).stdout
+    except KitError:
+        return False
+
+
 def _call(command: list[str], script: Optional[Path] = None) -> str:
     done = _run(command)
     if done.returncode != 0:

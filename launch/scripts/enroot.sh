@@ -34,7 +34,10 @@ enroot::set_devices() {
 enroot::ensure() {
   local -r name="$1"
   local -r rootfs="${ENROOT_DATA_PATH}/${name}"
-  [[ ! -e "${rootfs}/.kit-complete" ]] || return 0
+  if [[ -e "${rootfs}/.kit-complete" ]]; then
+    touch -c -- "${rootfs}/.kit-complete" # when it was last used, for `kit images gc`
+    return
+  fi
 
   local lock
   exec {lock}>"${ENROOT_DATA_PATH}/.${name}.lock"

@@ -67,6 +67,15 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# image::check - the image is here, and is the one that the first node sees.
+image::check() {
+  [[ -r "${KIT_IMAGE}" ]] ||
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  [[ ! -f "${KIT_IMAGE}" || "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is another image here than on the first node" \
+      "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again"
+}
+
 # image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart.
 image::fingerprint() {
   local -r image="$1"
@@ -74,4 +83,25 @@ image::fingerprint() {
   digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
     kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
+}
+
+# scratch::make - sets KIT_MINE, this user's own folder on this node's disk.
+scratch::make() {
+  KIT_MINE="${KIT_SCRATCH:-/tmp}/kit-${UID}"
+  (umask 077 && mkdir -p -- "${KIT_MINE}") ||
+    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
+  # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
+  [[ -O "${KIT_MINE}" && ! -L "${KIT_MINE}" ]] ||
+    kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
+}
+
+# scratch::need FOLDER BYTES WHAT - dies where that does not fit.
+scratch::need() {
+  local -r folder="$1" what="$3"
+  local -ri needed="$2"
+  local -i free
+  free="$(df --output=avail --block-size=1 -- "${folder}" | tail -n 1)"
+  ((free >= needed)) ||
+    kit::die "${folder} has $((free / 1048576)) MiB free; ${what} needs $((needed / 1048576))" \
+      "free some, or name another scratch folder in the cluster's profile"
 }

@@ -58,6 +58,7 @@ class Node:
 
     def command(self, *words: str) -> list[str]:
         values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root}
+        values["KIT_FINGERPRINT"] = fingerprint(self.image) or ""
         text = "".join(f"{name}={quoted(value)}\n" for name, value in values.items()) + f"KIT_MOUNTS={bash_array(self.mounts)}\n"
         env_sh = self.folder / "env.sh"
         if not env_sh.exists() or env_sh.read_text() != text:  # a start before this one may be reading it
@@ -271,8 +272,8 @@ def test_a_folder_that_somebody_else_prepared_is_refused(node: Node, whose: str)
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        f"kit: error: node7: {node.scratch}/kit-0 or {node.data} belongs to somebody else\n"
-        "  fix: remove it, or name another scratch folder in the cluster's profile\n",
+        f"kit: error: node7: {node.data if whose == 'containers' else node.scratch / 'kit-0'} belongs to somebody else\n"
+        "  fix: have it removed, or name another scratch folder in the cluster's profile\n",
     )
     assert node.containers() == {}
 
@@ -282,7 +283,7 @@ def test_a_link_in_place_of_the_scratch_folder_is_refused(node: Node) -> None:
     (node.scratch / f"kit-{os.getuid()}").symlink_to(node.folder / "elsewhere")
     done = node.start()
     assert done.returncode == 1
-    assert done.stderr.startswith(f"kit: error: node7: {node.scratch}/kit-{os.getuid()} or ")
+    assert done.stderr.startswith(f"kit: error: node7: {node.scratch}/kit-{os.getuid()} belongs to somebody else\n")
 
 
 # As GNU stat names them; fhgfs is BeeGFS.

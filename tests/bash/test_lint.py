@@ -46,16 +46,19 @@ def test_all_bash_is_clean_as_it_stands() -> None:
     assert lint("--external-sources", "--source-path=.", "--source-path=launch/scripts", *ALL) == ""
 
 
+@pytest.mark.parametrize("stage", plugins.names("stages"))
 @pytest.mark.parametrize("launcher", plugins.names("launchers"))
 @pytest.mark.parametrize("runtime", plugins.names("runtimes"))
-def test_rendered_scripts_are_clean(runtime: str, launcher: str, tmp_path: Path) -> None:
+def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, tmp_path: Path) -> None:
     plan = Plan(
         name=HOSTILE_NAME,
         run_dir=f"/shared/{HOSTILE_NAME}",
         nodes=2,
         processes_per_node=4,
+        gpus_per_node=4,
         tasks_per_node=1,
         runtime=runtime,
+        why_runtime="",
         launcher=launcher,
         image=f"/shared/{HOSTILE_NAME}.sqsh",
         fingerprint="0123456789abcdef",
@@ -64,6 +67,8 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, tmp_path: Path)
         command=("train.py", HOSTILE_NAME, "a\nb"),
         env=(("GREETING", HOSTILE_NAME),),
         header=(("job-name", HOSTILE_NAME), ("exclusive", None)),
+        stage=stage,
+        ready_timeout_s=1200,
         scratch="/tmp",
         remap_root=True,
         cluster="generic",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,8 +34,10 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         run_dir=str(run),
         nodes=nodes,
         processes_per_node=processes,
+        gpus_per_node=0,
         tasks_per_node=1,
         runtime="none",
+        why_runtime="",
         launcher="torchrun",
         image=None,
         fingerprint=None,
@@ -43,6 +46,8 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         command=("bash", "-c", program),
         env=(),
         header=(("job-name", "test"), ("chdir", str(run))),
+        stage="none",
+        ready_timeout_s=1200,
         scratch="/tmp",
         remap_root=False,
         cluster="generic",
@@ -67,6 +72,14 @@ def slurm(nodes: int = 1, folders: tuple[Path, ...] = (), **variables: str) -> d
 def start(run: Path, *arguments: str, env: Optional[dict[str, str]] = None, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
     """`bash run_script.sh ARGUMENTS` as Slurm starts it on the first node."""
     return subprocess.run(["bash", "run_script.sh", *arguments], cwd=run, env=env or slurm(), capture_output=True, text=True, timeout=timeout_s)
+
+
+def wrap_nodes(folder: Path, body: str) -> None:
+    """Makes every node run `body`, bash, before its part of run_script.sh; $2 is prepare or start."""
+    real = shutil.which("bash")
+    stub(folder, "bash", f'if [[ "${{2:-}}" == prepare || "${{2:-}}" == start ]]; then\n{body}fi\nexec {real} "$@"\n')
+    # Or the stub would start itself.
+    (folder / "bash").write_text((folder / "bash").read_text().replace("#!/usr/bin/env bash", f"#!{real}"))
 
 
 def logs(run: Path) -> dict[str, str]:
@@ -152,26 +165,91 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
 
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4)
-    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$@" >argv\n')
+    # The last argument is prepare or start; every node answers to the first.
+    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$@" >"argv.${!#}"; [[ "${!#}" == start ]] || printf "local%d\\n" 0 1 2\n')
     # sbatch --nodes=3 on the command line beats what was planned.
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
-    assert (run / "argv").read_text().splitlines() == [
-        "--nodes=3",
-        "--ntasks=3",
-        "--ntasks-per-node=1",
-        "--kill-on-bad-exit=1",
-        "--wait=0",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--export=ALL",
-        "--open-mode=append",
-        f"--output=log/{JOB_ID}/%N.out",
-        "--cpus-per-task=12",
-        "bash",
-        f"{run}/run_script.sh",
-        "node",
+    common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--open-mode=append"]
+    common += ["--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
+    for mode, log in (("prepare", "error"), ("start", "output")):
+        expected = [*common, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode]
+        assert (run / f"argv.{mode}").read_text().splitlines() == expected
+
+
+def test_no_rank_starts_before_every_node_is_ready(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=3)
+    late = "if [[ $2 == prepare && ${SLURM_NODEID} == 2 ]]; then sleep 2; fi\n"
+    wrap_nodes(tmp_path / "bin", late + 'printf "%s %s %s\\n" "$2" "${SLURM_NODEID}" "$(date +%s.%N)" >>"${KIT_LOG_DIR}/order"\n')
+    done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",)))
+    assert done.returncode == 0, done.stderr
+    order = [line.split()[:2] for line in logs(run)["order"].splitlines()]
+    assert [mode for mode, _ in order] == ["prepare"] * 3 + ["start"] * 3
+    assert order[2] == ["prepare", "2"]
+
+
+def test_nodes_that_are_not_ready_in_time_are_named(tmp_path: Path, tag: str) -> None:
+    run = run_dir(tmp_path, "true", nodes=4)
+    env_sh = run / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_READY_TIMEOUT_S=1200", "KIT_READY_TIMEOUT_S=3"))
+    wrap_nodes(tmp_path / "bin", "if ((SLURM_NODEID % 2)); then sleep 60; fi\n")
+    done = start(run, env=slurm(nodes=4, folders=(tmp_path / "bin",), **{TAG: tag}))
+    assert (done.returncode, told(done)) == (
+        1,
+        [
+            "kit: error: local0: not ready after 3 s: local1 local3",
+            f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s",
+        ],
+    )
+    until(lambda: commands(tag) == [])
+
+
+def test_a_first_node_without_the_masters_address_is_refused(tmp_path: Path) -> None:
+    # 192.0.2.0/24 is for documentation: no machine has such an address.
+    run = run_dir(tmp_path, "true")
+    variables = {"KIT_LOOPBACK": "", "MASTER_ADDR": "192.0.2.1", "KIT_LOG_DIR": str(tmp_path), "SLURM_NODEID": "0", "KIT_FINGERPRINT": ""}
+    stub(tmp_path / "bin", "ip", "printf 'lo UNKNOWN 127.0.0.1/8\\neth0 UP 192.0.2.11/24 \\n'")
+    done = start(run, "prepare", env=slurm(folders=(tmp_path / "bin",), **variables))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "kit: error: local0: this node has rank 0, but not the address 192.0.2.1 at which the others will look for it\n"
+        "  fix: correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf\n",
+    )
+    stub(tmp_path / "bin", "ip", "printf 'lo UNKNOWN 127.0.0.1/8\\neth0 UP 192.0.2.1/24 \\n'")
+    done = start(run, "prepare", env=slurm(folders=(tmp_path / "bin",), **variables))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "local0\n", "")
+
+
+def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "${GREETING} ${HF_TOKEN}"')
+    env_sh = run / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  GREETING='the job'\n  HF_TOKEN=mine\n  SAME=1\n)"))
+    done = start(run, env=slurm(GREETING="the image's", HF_TOKEN="not for logs", SAME="1"))
+    assert done.returncode == 0, done.stderr
+    assert logs(run)["rank0.out"] == "the job mine\n"
+    assert logs(run)["local0.out"].splitlines()[:2] == [
+        "kit: local0: GREETING is the\\ job as the job says, not the\\ image\\'s as the image or the site says",
+        "kit: local0: HF_TOKEN is mine as the job says, not another value as the image or the site says",
     ]
+    assert "not for logs" not in "".join(logs(run).values())
+
+
+def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    env_sh = run / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=2"))
+    inside = ["bash", "torchrun.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
+    stub(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: stub (UUID: GPU-1)'")
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="node7")
+    done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "kit: error: node7: 1 GPUs are visible in the container, and the job asked for 2\n"
+        "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
+    )
+    done = subprocess.run(inside, cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str) -> None:

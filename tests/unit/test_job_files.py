@@ -165,4 +165,4 @@ def test_yaml_types_do_not_change_what_was_written(kit, tmp_path: Path) -> None:
     shown = kit("submit", "job.yaml", "--dry-run").stdout
     assert "#SBATCH --time=10:30:00\n" in shown
     assert "KIT_COMMAND=(train.py 010 no 1.10)\n" in shown
-    assert "\n  export A=010\n  export B=no\n  export C=1.10\n  export D='~/x'\n  export E=''\n" in shown
+    assert "\nKIT_ENV=(\n  A=010\n  B=no\n  C=1.10\n  D='~/x'\n  E=''\n)\n" in shown

@@ -38,7 +38,7 @@ launcher::main() {
     --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${kit_program[@]}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
-  kit_job_env
+  inside::job_env
   exec "$@"
 }
 

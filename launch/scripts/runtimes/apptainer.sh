@@ -5,16 +5,14 @@
 runtime::check() {
   command -v apptainer >/dev/null ||
     kit::die "apptainer is not installed here" "install it on every node (module load apptainer?), or choose another runtime"
-  [[ -r "${KIT_IMAGE}" ]] ||
-    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  image::check
 }
 
-runtime::prepare() {
-  # The host's environment reaches the container, and paths into the host's Python would break the image's.
-  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
-}
+runtime::prepare() { :; }
 
 runtime::exec() {
+  # The host's environment reaches the container, and paths into the host's Python would break the image's.
+  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   local -a kit_args=(--no-home --pwd "${KIT_WORKDIR}")
   [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)

@@ -9,38 +9,37 @@ source "${KIT_SCRIPTS}/enroot.sh"
 runtime::check() {
   command -v enroot >/dev/null ||
     kit::die "enroot is not installed here" "install it on every node, or choose another runtime (apptainer runs .sqsh files, too)"
-  [[ -r "${KIT_IMAGE}" ]] ||
-    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
-
-  enroot::choose_paths
+  image::check
 }
 
-# Node-local and one folder per user: what the user or the cluster's profile says, else the site's enroot.conf, else /tmp.
+# enroot::choose_paths - node-local and one folder per user: what the user or the cluster's profile says, else the
+# site's enroot.conf, else /tmp.
 enroot::choose_paths() {
-  local site='' mine
+  local site=''
   if [[ -z "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] && site="$(enroot::site_data_path)"; then
     export ENROOT_DATA_PATH="${site}"
     return
   fi
-  mine="${KIT_SCRATCH:-/tmp}/kit-${UID}"
-  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/enroot/data}"
-  export ENROOT_RUNTIME_PATH="${mine}/enroot/run" ENROOT_CACHE_PATH="${mine}/enroot/cache" ENROOT_TEMP_PATH="${mine}/enroot/tmp"
-  (umask 077 && mkdir -p -- "${mine}" "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
-    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
-  # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
-  [[ -O "${mine}" && ! -L "${mine}" && -O "${ENROOT_DATA_PATH}" ]] ||
-    kit::die "${mine} or ${ENROOT_DATA_PATH} belongs to somebody else" "remove it, or name another scratch folder in the cluster's profile"
+  scratch::make
+  local -r mine="${KIT_MINE}/enroot"
+  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/data}"
+  export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
+  (umask 077 && mkdir -p -- "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
+    kit::die "cannot write to ${ENROOT_DATA_PATH} or ${mine}" "check their owner and free space, or unset ENROOT_DATA_PATH"
+  [[ -O "${ENROOT_DATA_PATH}" ]] ||
+    kit::die "${ENROOT_DATA_PATH} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
   ! enroot::is_remote "${ENROOT_DATA_PATH}" ||
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
 }
 
 # A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
 runtime::prepare() {
-  KIT_CONTAINER="kit-$(image::fingerprint "${KIT_IMAGE}")"
-  enroot::ensure "${KIT_CONTAINER}"
+  enroot::choose_paths
+  enroot::ensure "kit-${KIT_FINGERPRINT}"
 }
 
 runtime::exec() {
+  enroot::choose_paths
   # A login shell would source dotfiles and reset the image's PATH.
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no
   enroot::set_devices
@@ -50,5 +49,5 @@ runtime::exec() {
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
     kit_args+=(--mount "${KIT_MOUNTS[kit_i]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[kit_i + 2]}")
   done
-  exec enroot start "${kit_args[@]}" "${KIT_CONTAINER}" "$@"
+  exec enroot start "${kit_args[@]}" "kit-${KIT_FINGERPRINT}" "$@"
 }

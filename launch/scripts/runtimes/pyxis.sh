@@ -8,12 +8,7 @@ source "${KIT_SCRIPTS}/enroot.sh"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
-  [[ "$(srun --help 2>&1)" == *--container-image* ]] ||
-    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
   enroot::set_devices
-  # The container's name says its image's content: under a name that exists, Pyxis ignores the image.
-  local fingerprint
-  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
   local flags=''
   local -i i
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
@@ -21,21 +16,34 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="kit-${fingerprint}"
-    --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
+    --container-name="kit-${KIT_FINGERPRINT}" # its content: under a name that exists, Pyxis ignores the image
+    --container-workdir="${KIT_RUN_DIR}"      # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
     --no-container-entrypoint
   )
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
+  pyxis::check_version
+}
+
+# Old versions lack some of these, and srun would only say that it does not know the option.
+pyxis::check_version() {
+  local help option
+  help="$(srun --help 2>&1)"
+  [[ "${help}" == *--container-image* ]] ||
+    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+  for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
+    # The help joins opposites: --[no-]container-entrypoint.
+    [[ "${help}" == *"${option}"* || "${help}" == *"--[no-]${option#--no-}"* ]] ||
+      kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed"
+  done
 }
 
 runtime::check() {
   command -v enroot >/dev/null ||
     kit::die "enroot is not installed here, and Pyxis needs it" "install it on every node"
-  [[ -r "${KIT_IMAGE}" ]] ||
-    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  image::check
   # Pyxis uses the paths of the site's enroot.conf, whatever this user's environment says.
   unset ENROOT_DATA_PATH ENROOT_RUNTIME_PATH ENROOT_CACHE_PATH ENROOT_TEMP_PATH
 }
@@ -45,9 +53,7 @@ runtime::check() {
 runtime::prepare() {
   ! pyxis::scope_is_job || return 0
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
-  local fingerprint
-  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
-  enroot::ensure "pyxis_kit-${fingerprint}"
+  enroot::ensure "pyxis_kit-${KIT_FINGERPRINT}"
 }
 
 # Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.

@@ -5,6 +5,7 @@
 
 NNODES=2
 NPROC_PER_NODE=4
+KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
 
 KIT_NAME='digits & more'
 KIT_LAUNCHER=torchrun
@@ -12,7 +13,9 @@ KIT_TASKS_PER_NODE=1 # Slurm's tasks; the launcher starts the ranks
 KIT_RUNTIME=docker
 KIT_IMAGE=docker://train
 KIT_REMAP_ROOT=
+KIT_STAGE=none
 KIT_SCRATCH=/tmp
+KIT_READY_TIMEOUT_S=1200 # for all nodes to have their container
 KIT_WORKDIR=/shared/project
 
 # source, target, rw or ro
@@ -24,8 +27,7 @@ KIT_MOUNTS=(
 KIT_COMMAND=(train.py --name $'it\'s $HOME\n')
 
 # The job's own variables; set inside the container, last, so that no image wins over them.
-kit_job_env() {
-  :
-  export NCCL_DEBUG=INFO
-  export GREETING='a b'
-}
+KIT_ENV=(
+  NCCL_DEBUG=INFO
+  GREETING='a b'
+)

@@ -16,12 +16,48 @@ inside::die() {
   exit 1
 }
 
+# inside::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The
+# job's values hold; but who set them may want to know what they displace.
+inside::report_overridden() {
+  local kit_pair kit_name kit_other
+  for kit_pair in "${KIT_ENV[@]}"; do
+    kit_name="${kit_pair%%=*}"
+    [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    printf -v kit_other '%q' "${!kit_name}"
+    case "${kit_name}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_other='another value' ;; esac
+    printf 'kit: %s: %s is %q as the job says, not %s as the image or the site says\n' \
+      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_pair#*=}" "${kit_other}" >&2
+  done
+}
+
+# inside::job_env - called last, so that nothing wins over the job's own variables.
+inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+
+# inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly.
+inside::check_gpus() {
+  local -a kit_gpus=()
+  if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
+    IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
+  elif command -v nvidia-smi >/dev/null; then
+    mapfile -t kit_gpus < <(nvidia-smi --list-gpus 2>/dev/null | grep '^GPU')
+  else
+    return 0 # other makes say nothing that bash could count
+  fi
+  ((${#kit_gpus[@]} >= KIT_GPUS_PER_NODE)) ||
+    inside::die "${#kit_gpus[@]} GPUs are visible in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
+      "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh"
+}
+
 # inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
 inside::enter() {
   local fact
   for fact in "$@"; do
     export "${fact?}"
   done
+  # The image is the same everywhere: one node says it.
+  [[ "${NODE_RANK}" != 0 ]] || inside::report_overridden
+  # A rehearsal may have fewer.
+  ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || inside::check_gpus
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1
@@ -86,7 +122,7 @@ launcher::main() {
     --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${kit_program[@]}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
-  kit_job_env
+  inside::job_env
   exec "$@"
 }
 

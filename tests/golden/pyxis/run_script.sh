@@ -4,8 +4,8 @@
 #SBATCH --exclusive
 #SBATCH --comment="say \"hi\" # no comment"
 #
-# run_script.sh - sbatch starts it on the first node of the job; srun then starts it again, as
-# "run_script.sh node", once on every node of the job.
+# run_script.sh - sbatch starts it on the first node of the job; srun then starts it again on every node, first as
+# "run_script.sh prepare", and when all are ready as "run_script.sh start".
 #
 # Read in this order: run_script.sh, then the launcher's script beside it, then your program.
 # Every value comes from env.sh. To submit by hand: sbatch run_script.sh
@@ -89,6 +89,15 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# image::check - the image is here, and is the one that the first node sees.
+image::check() {
+  [[ -r "${KIT_IMAGE}" ]] ||
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  [[ ! -f "${KIT_IMAGE}" || "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is another image here than on the first node" \
+      "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again"
+}
+
 # image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart.
 image::fingerprint() {
   local -r image="$1"
@@ -96,6 +105,27 @@ image::fingerprint() {
   digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
     kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
   printf '%s\n' "${digest:0:16}"
+}
+
+# scratch::make - sets KIT_MINE, this user's own folder on this node's disk.
+scratch::make() {
+  KIT_MINE="${KIT_SCRATCH:-/tmp}/kit-${UID}"
+  (umask 077 && mkdir -p -- "${KIT_MINE}") ||
+    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
+  # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
+  [[ -O "${KIT_MINE}" && ! -L "${KIT_MINE}" ]] ||
+    kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
+}
+
+# scratch::need FOLDER BYTES WHAT - dies where that does not fit.
+scratch::need() {
+  local -r folder="$1" what="$3"
+  local -ri needed="$2"
+  local -i free
+  free="$(df --output=avail --block-size=1 -- "${folder}" | tail -n 1)"
+  ((free >= needed)) ||
+    kit::die "${folder} has $((free / 1048576)) MiB free; ${what} needs $((needed / 1048576))" \
+      "free some, or name another scratch folder in the cluster's profile"
 }
 
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
@@ -137,7 +167,10 @@ enroot::set_devices() {
 enroot::ensure() {
   local -r name="$1"
   local -r rootfs="${ENROOT_DATA_PATH}/${name}"
-  [[ ! -e "${rootfs}/.kit-complete" ]] || return 0
+  if [[ -e "${rootfs}/.kit-complete" ]]; then
+    touch -c -- "${rootfs}/.kit-complete" # when it was last used, for `kit images gc`
+    return
+  fi
 
   local lock
   exec {lock}>"${ENROOT_DATA_PATH}/.${name}.lock"
@@ -175,12 +208,7 @@ enroot::remove() {
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
-  [[ "$(srun --help 2>&1)" == *--container-image* ]] ||
-    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
   enroot::set_devices
-  # The container's name says its image's content: under a name that exists, Pyxis ignores the image.
-  local fingerprint
-  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
   local flags=''
   local -i i
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
@@ -188,21 +216,34 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="kit-${fingerprint}"
-    --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
+    --container-name="kit-${KIT_FINGERPRINT}" # its content: under a name that exists, Pyxis ignores the image
+    --container-workdir="${KIT_RUN_DIR}"      # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
     --no-container-entrypoint
   )
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
+  pyxis::check_version
+}
+
+# Old versions lack some of these, and srun would only say that it does not know the option.
+pyxis::check_version() {
+  local help option
+  help="$(srun --help 2>&1)"
+  [[ "${help}" == *--container-image* ]] ||
+    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+  for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
+    # The help joins opposites: --[no-]container-entrypoint.
+    [[ "${help}" == *"${option}"* || "${help}" == *"--[no-]${option#--no-}"* ]] ||
+      kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed"
+  done
 }
 
 runtime::check() {
   command -v enroot >/dev/null ||
     kit::die "enroot is not installed here, and Pyxis needs it" "install it on every node"
-  [[ -r "${KIT_IMAGE}" ]] ||
-    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  image::check
   # Pyxis uses the paths of the site's enroot.conf, whatever this user's environment says.
   unset ENROOT_DATA_PATH ENROOT_RUNTIME_PATH ENROOT_CACHE_PATH ENROOT_TEMP_PATH
 }
@@ -212,9 +253,7 @@ runtime::check() {
 runtime::prepare() {
   ! pyxis::scope_is_job || return 0
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
-  local fingerprint
-  fingerprint="$(image::fingerprint "${KIT_IMAGE}")"
-  enroot::ensure "pyxis_kit-${fingerprint}"
+  enroot::ensure "pyxis_kit-${KIT_FINGERPRINT}"
 }
 
 # Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.
@@ -223,6 +262,12 @@ pyxis::scope_is_job() {
 }
 
 runtime::exec() { exec "$@"; }
+
+# stages/none.sh - the image is used where it lies.
+
+stage::distribute() { :; }
+stage::prepare() { :; }
+stage::use() { :; }
 
 # ---------------------------------------------------------------- on the first node, once
 
@@ -242,51 +287,101 @@ batch::main() {
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
-  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID
+  KIT_FINGERPRINT=''
+  [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
+  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_FINGERPRINT
   mkdir -p -- "${KIT_LOG_DIR}"
   rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
-  batch::run_step
+
+  # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
+  KIT_SIGNAL=''
+  trap 'KIT_SIGNAL=TERM' TERM
+  batch::choose_srun
+  stage::distribute
+  batch::make_ready "${hosts[@]}"
+  batch::start_ranks
 }
 
-batch::run_step() {
-  local -a step=(
+# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes.
+batch::choose_srun() {
+  KIT_SRUN=(
     srun
     --nodes="${NNODES}"
-    --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
-    --ntasks-per-node="${KIT_TASKS_PER_NODE}"
     --kill-on-bad-exit=1 # one dead node must not leave the others waiting in a collective
     --wait=0             # but a node that ends well may end long before one that still writes a checkpoint
     --cpu-bind=none      # torchrun's ranks share the node's one task; binding would pin them all to its CPUs
     --mpi=none           # a site's default of pmix makes srun wait for an MPI program
     --export=ALL         # sbatch --export=NONE is inherited otherwise
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
-    --output="log/${SLURM_JOB_ID}/%N.out"
   )
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
-  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || step+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+}
 
-  local mode=node
+# batch::make_ready HOST... - checks and containers on every node, in a step of its own: the ranks start when all are
+# ready, since a rendezvous gives the others little time, and would not say which is late.
+batch::make_ready() {
+  local -A late=()
+  local host answers rc
+  for host in "$@"; do late["${host}"]=yes; done
+  # Each node answers with its name, over srun's own connection: no file system in between.
+  exec {answers}< <(exec "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --error="log/${SLURM_JOB_ID}/%N.out" \
+    bash "${KIT_RUN_DIR}/run_script.sh" prepare)
+  local -ri srun_pid=$! begin_s=SECONDS
+  local -i report_s=30
+  while :; do
+    rc=0
+    read -r -t 1 -u "${answers}" host || rc=$?
+    if ((rc == 0)); then
+      [[ -z "${host}" ]] || unset "late[${host}]"
+    elif ((rc <= 128)); then
+      break # srun has ended
+    elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
+      kill -TERM "${srun_pid}" 2>/dev/null || true
+      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::sorted "${!late[@]}")" \
+        "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s"
+    elif ((SECONDS - begin_s >= report_s)); then
+      kit::say "waiting since ${report_s} s for ${#late[@]} of ${NNODES} nodes: $(batch::sorted "${!late[@]}")"
+      report_s+=report_s # 30 s, 60 s, 2 minutes ...
+    fi
+  done
+  exec {answers}<&-
+  rc=0
+  wait "${srun_pid}" || rc=$?
+  [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
+  ((rc == 0)) || batch::explain_failure "${rc}"
+}
+
+# batch::sorted NODE... - the first ten of them.
+batch::sorted() {
+  printf '%s\n' "$@" | sort --version-sort | head -n 10 | paste -sd ' '
+  (($# <= 10)) || printf 'and %d more\n' "$(($# - 10))"
+}
+
+batch::start_ranks() {
+  local -a step=(
+    "${KIT_SRUN[@]}"
+    --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
+    --ntasks-per-node="${KIT_TASKS_PER_NODE}"
+    --output="log/${SLURM_JOB_ID}/%N.out"
+  )
+  stage::use
   if declare -F runtime::srun_args >/dev/null; then
-    batch::prepare_step "${step[@]}"
     runtime::srun_args
     step+=("${KIT_SRUN_ARGS[@]}")
-    mode=start
   fi
-
-  # bash runs a trap only between commands, so srun goes to the background and wait is what a signal ends.
-  local signal='' ending='' rc
-  trap 'signal=TERM' TERM
-  [[ -z "${signal}" ]] || exit 143 # it came before there was anything to end
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" "${mode}" &
+  local ending='' rc
+  [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start &
   local -r srun_pid=$!
   while :; do
     rc=0
     wait "${srun_pid}" || rc=$?
-    [[ -n "${signal}" ]] || break
-    signal=''
+    [[ -n "${KIT_SIGNAL}" ]] || break
+    KIT_SIGNAL=''
     [[ -n "${ending}" ]] || batch::explain_end
     ending=yes
   done
@@ -295,11 +390,10 @@ batch::run_step() {
   kit::say "all ranks ended well"
 }
 
-# batch::prepare_step SRUN... - on every node, for a runtime whose container Slurm itself starts.
-batch::prepare_step() {
-  local rc=0
-  "$@" bash "${KIT_RUN_DIR}/run_script.sh" prepare || rc=$?
-  if ((rc)); then batch::explain_failure "${rc}"; fi
+# batch::end CODE - after a signal.
+batch::end() {
+  batch::explain_end
+  exit "$(($1 > 0 ? $1 : 143))"
 }
 
 # Slurm ends the job: cancelled, out of time, or a node is gone. What Slurm itself prints names only the first node.
@@ -359,22 +453,35 @@ node::check_start() {
   readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
 }
 
+# node::prepare - all that this node needs before its ranks start; then its name, for the batch part.
 node::prepare() {
   node::check_mounts
+  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || node::check_master
+  stage::prepare
   runtime::check
   runtime::prepare
+  printf '%s\n' "$(kit::node)" >&"${KIT_ANSWER}"
+}
+
+# Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
+node::check_master() {
+  command -v ip >/dev/null || return 0
+  [[ " $(ip -4 -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
+    kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
+      "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf"
 }
 
 node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
+  stage::use
 
   # A container may start from an empty environment or from its image's, so what belongs to this start travels
   # as arguments, which every runtime hands on as they are.
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
@@ -397,15 +504,12 @@ node::check_mounts() {
 
 case "${1:-batch}" in
   batch) batch::main ;;
-  node)
-    node::check_start
-    node::prepare
-    node::start
-    ;;
   prepare)
     node::check_start
+    exec {KIT_ANSWER}>&1 >&2 # what tools print is for the log
     node::prepare
     ;;
+  missing) stage::missing ;; # with stage sbcast
   start)
     node::check_start
     node::start

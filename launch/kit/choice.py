@@ -1,0 +1,98 @@
+"""Which plug-ins a job uses, and why: named by the job, by the cluster's profile, or found by looking."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+from kit import plugins
+from kit.cluster import Cluster
+from kit.errors import KitError, Problems
+from kit.job import Job
+from kit.plugins import Plugin
+
+
+def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Plugin], str]:
+    """The runtime and the reason for it; no reason where the job names it."""
+    kind = _image_kind(job.image)
+    name, why = (job.runtime, "") if job.runtime not in (None, "auto") else _by_itself(kind, cluster)
+    found = plugin("runtimes", name, job.where("runtime"), problems)
+    if found and found.name != "none":
+        _check_image(job, kind, found, problems)
+    return found, why
+
+
+def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> str:
+    """How the image gets to the nodes; a rehearsal without a container has nothing to stage."""
+    found = plugin("stages", job.stage or "none", job.where("stage"), problems)
+    if not found or found.name == "none" or (runtime and runtime.name == "none"):
+        return "none"
+    if _image_kind(job.image) not in (".sif", ".sqsh", ".squashfs"):
+        problems.add(job.where("stage"), "there is no image file to copy to the nodes", "remove `stage`, or name an image file: .sif, .sqsh")
+    return found.name
+
+
+def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
+    try:
+        return plugins.find(kind, name, where)
+    except KitError as error:
+        problems.found += error.problems
+        return None
+
+
+def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
+    if kind == "none":
+        return "none", "no image is named"
+    if kind in ("folder", ".sif"):
+        return "apptainer", "the image is a folder" if kind == "folder" else "the image is a .sif file"
+    if kind == "docker://":
+        return _installed("docker", "podman")
+    if cluster.runtime:
+        return cluster.runtime, f"the cluster's profile {cluster.name} names it"
+    return _installed("enroot", "pyxis", "apptainer")
+
+
+def _installed(*names: str) -> tuple[str, str]:
+    """The first of them that this machine has. A login node may lack what the nodes have: then the profile says it."""
+    for name in names:
+        if name == "pyxis":
+            if _has_pyxis():
+                return name, "srun has --container-image here"
+        elif _which(name):
+            return name, f"{name} is installed here"
+    return names[0], f"none of {', '.join(names)} is installed here; if the nodes have another than {names[0]}, name it"
+
+
+def _which(tool: str) -> bool:
+    # shutil.which does the same, and costs more to import than all of this module.
+    return any(os.access(os.path.join(folder, tool), os.X_OK) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep))
+
+
+def _has_pyxis() -> bool:
+    if not _which("srun"):
+        return False
+    from kit import slurm
+
+    return slurm.has_pyxis()
+
+
+def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> None:
+    where, accepted = job.where("image"), runtime.words("images")
+    if kind == "none":
+        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
+    elif "://" not in kind and not os.path.exists(str(job.image)):
+        problems.add(where, f"no such image: {job.image}", "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME")
+    elif kind == "docker://" and kind not in accepted:
+        fix = f"every node would download it; make a file of it once: apptainer build image.sif {job.image}"
+        problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
+    elif kind not in accepted:
+        problems.add(where, f"{runtime.name} cannot run '{job.image}'", f"it runs {', '.join(accepted)}")
+
+
+def _image_kind(image: Optional[str]) -> str:
+    """none, folder, a file's extension, or the scheme of a registry's."""
+    if image is None:
+        return "none"
+    if "://" in image:
+        return image.partition("://")[0] + "://"
+    return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]

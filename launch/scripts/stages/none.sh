@@ -1,0 +1,6 @@
+# shellcheck shell=bash
+# stages/none.sh - the image is used where it lies.
+
+stage::distribute() { :; }
+stage::prepare() { :; }
+stage::use() { :; }

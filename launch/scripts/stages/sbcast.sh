@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# stages/sbcast.sh - the first node reads the image and Slurm hands it on from node to node, so the file server is read
+# once however many nodes there are.
+
+# shellcheck source=stage.sh
+source "${KIT_SCRIPTS}/stage.sh"
+
+# Beside the user's folder, which need not exist yet: sbcast makes none.
+stage::received() { printf '%s/.kit-%s-%s.%s' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_FINGERPRINT}" "${SLURM_JOB_ID}"; }
+
+stage::distribute() {
+  [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'"
+  local missing
+  # One step to ask is cheap beside sending an image to nodes that have it.
+  missing="$("${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --error="log/${SLURM_JOB_ID}/%N.out" \
+    bash "${KIT_RUN_DIR}/run_script.sh" missing)" || batch::explain_failure "$?"
+  [[ -n "${missing}" ]] || return 0
+  kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: $(wc -l <<<"${missing}") of them do not have it"
+  exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile
+  sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" ||
+    kit::die "sbcast cannot send ${KIT_IMAGE} to the nodes" "see the line above; free space in ${KIT_SCRATCH:-/tmp} on every node; or \`stage: local\`"
+  read -r KIT_IMAGE_SHA256 _ <&"${digest}"
+  exec {digest}<&-
+  export KIT_IMAGE_SHA256
+}
+
+# stage::missing - on a node: its name, where the image has to be sent.
+stage::missing() {
+  local -r source="${KIT_IMAGE}"
+  stage::use
+  if [[ ! -e "${KIT_IMAGE}" ]]; then
+    scratch::make
+    [[ ! -r "${source}" ]] || scratch::need "${KIT_MINE}" "$(stat -Lc %s -- "${source}")" "a copy of ${source}"
+    kit::node
+    printf '\n'
+  fi
+}
+
+stage::prepare() {
+  stage::ensure stage::take
+  rm -f -- "$(stage::received)" # where a copy was here already
+}
+
+stage::take() {
+  local -r file="${KIT_IMAGE}.unfinished"
+  mv --no-target-directory -- "$(stage::received)" "${file}" ||
+    kit::die "sbcast sent no image to this node" "submit again; if that does not help: \`stage: local\`"
+  stage::accept "${file}" "${KIT_IMAGE_SHA256}"
+}

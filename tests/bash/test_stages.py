@@ -1,0 +1,169 @@
+"""Copies of the image on a node's own disk: made once, whole or not at all, and checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.images import fingerprint
+from kit.quote import bash as quoted
+from running import SCRIPTS, environment, stub
+
+# What run_script.sh does on a node, with what env.sh would hold in $1.
+PREPARE = """
+source "$1"
+source "${KIT_SCRIPTS}/lib.sh"
+source "${KIT_SCRIPTS}/stages/${KIT_STAGE}.sh"
+stage::prepare
+image::check
+printf '%s\\n' "${KIT_IMAGE}"
+"""
+
+
+class Node:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.image = folder / "an image.sqsh"
+        self.image.write_bytes(os.urandom(3_000_000))
+        self.images = folder / "scratch" / f"kit-{os.getuid()}" / "images"
+
+    def copy(self) -> Path:
+        return self.images / f"{fingerprint(self.image)}.sqsh"
+
+    def command(self, before: str = "") -> list[str]:
+        values = {
+            "KIT_IMAGE": str(self.image),
+            "KIT_STAGE": "local",
+            "KIT_SCRATCH": str(self.folder / "scratch"),
+            "KIT_FINGERPRINT": fingerprint(self.image) or "",
+        }
+        (self.folder / "env.sh").write_text("".join(f"{name}={quoted(value)}\n" for name, value in values.items()))
+        return ["bash", "-c", f"set -euo pipefail\n{before}{PREPARE}", "bash", str(self.folder / "env.sh")]
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.folder / "bin", KIT_SCRIPTS=str(SCRIPTS))
+
+    def prepare(self, before: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(before), env=self.environment(), capture_output=True, text=True, timeout=60)
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.images.glob("*") if path.suffix != ".lock")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    (tmp_path / "scratch").mkdir()
+    return Node(tmp_path)
+
+
+def test_the_image_is_copied_once_and_the_copy_is_used(node: Node) -> None:
+    first, second = node.prepare(), node.prepare()
+    assert (first.returncode, first.stdout) == (0, f"{node.copy()}\n")
+    assert first.stderr == f"kit: node7: copying {node.image} to {node.copy()}\n"
+    assert (second.returncode, second.stdout, second.stderr) == (0, f"{node.copy()}\n", "")
+    assert node.copy().read_bytes() == node.image.read_bytes()
+    assert (node.images.parent.stat().st_mode & 0o777, node.copy().stat().st_mode & 0o777) == (0o700, 0o400)
+
+
+def test_32_concurrent_starts_copy_once(node: Node) -> None:
+    command, env = node.command(), node.environment()
+    starts = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(32)]
+    ended = [(*start.communicate(timeout=60), start.returncode) for start in starts]
+    assert {(out, code) for out, _, code in ended} == {(f"{node.copy()}\n", 0)}
+    assert sum("copying" in err for _, err, _ in ended) == 1
+    assert node.left() == [node.copy().name]
+
+
+def test_a_rebuilt_image_gets_a_copy_of_its_own(node: Node) -> None:
+    node.prepare()
+    old = node.copy()
+    node.image.write_bytes(os.urandom(3_000_000))
+    assert node.prepare().stdout == f"{node.copy()}\n"
+    assert node.left() == sorted([old.name, node.copy().name])
+
+
+def test_what_a_killed_copy_left_is_replaced(node: Node) -> None:
+    node.images.mkdir(parents=True)
+    (node.images / f"{node.copy().name}.unfinished").write_text("half")
+    assert node.prepare().returncode == 0
+    assert node.left() == [node.copy().name]
+    assert node.copy().read_bytes() == node.image.read_bytes()
+
+
+def test_a_copy_that_the_disk_damages_is_not_kept(node: Node) -> None:
+    # A disk that loses the end of what is written to it.
+    tee = shutil.which("tee")
+    stub(node.folder / "bin", "tee", f'{tee} "$@"\nif [[ "${{!#}}" == *.unfinished ]]; then truncate --size=1000 "${{!#}}"; fi\n')
+    done = node.prepare()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "kit: error: node7: the copy of the image on this node's disk is damaged: sha256 " in done.stderr
+    assert node.left() == []
+
+
+def test_an_image_that_does_not_fit_is_refused_before_it_is_copied(node: Node) -> None:
+    os.truncate(node.image, 1 << 43)
+    done = node.prepare()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kit: error: node7: {node.images} has ")
+    assert done.stderr.endswith(f" MiB free; a copy of {node.image} needs 8388608\n  fix: free some, or name another scratch folder in the cluster's profile\n")
+    assert node.left() == []
+
+
+def test_a_copy_that_cannot_be_finished_leaves_nothing(node: Node) -> None:
+    done = node.prepare("ulimit -f 100\n")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"kit: error: node7: cannot copy {node.image} to {node.images}\n  fix: see the line above; free there: df -h {node.images}\n")
+    assert node.left() == []
+
+
+def test_a_missing_image_is_reported(node: Node) -> None:
+    command = node.command()
+    node.image.unlink()
+    done = subprocess.run(command, env=node.environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"kit: error: node7: the image {node.image} does not exist here or cannot be read\n  fix: put it on a file system that every node sees\n",
+    )
+
+
+@pytest.mark.parametrize("stage", ["local", "sbcast"])
+def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_path: Path) -> None:
+    # Apptainer is a stub here: what counts is the file that it is given.
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "profile.yaml").write_text(f"scratch: {tmp_path}/scratch\n")
+    (tmp_path / "program.sh").write_text("true\n")
+    image = tmp_path / "image.sif"
+    image.write_bytes(os.urandom(10_000))
+    stub(
+        tmp_path / "bin",
+        "apptainer",
+        'for word in "$@"; do case "${word}" in *.sif) printf "%s\\n" "${word}" >>images ;; bash) break ;; esac; shift; done\nexec "$@"\n',
+    )
+    path = os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    arguments = [
+        "run",
+        "program.sh",
+        "--nodes",
+        "2",
+        "--image",
+        "image.sif",
+        "--stage",
+        stage,
+        "--cluster",
+        "profile.yaml",
+        "--mount",
+        f"{tmp_path}:{tmp_path}",
+    ]
+    (tmp_path / "job.yaml").write_text("command: [bash, program.sh]\n")
+    arguments[1] = "job.yaml"
+    first, second = (kit(*arguments, "--output", name, PATH=path) for name in ("first", "second"))
+    copy = tmp_path / "scratch" / f"kit-{os.getuid()}" / "images" / f"{fingerprint(image)}.sif"
+    for run in ("first", "second"):
+        assert {word for file in (tmp_path / run).glob("images") for word in file.read_text().split()} == {str(copy)}
+    assert ("sending" in first.stdout, "copying" in first.stdout) == ((True, False) if stage == "sbcast" else (False, True))
+    assert "sending" not in second.stdout and "copying" not in second.stdout
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == [f"kit-{os.getuid()}"]
