@@ -62,7 +62,7 @@ inside::enter() {
     # Caches go to the home folder, which may not be in the container.
     if [[ ! -w "${HOME:-/nonexistent}" ]]; then
       export HOME="/tmp/kit-home-${UID}"
-      (umask 077 && mkdir -p -- "${HOME}")
+      [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}")
       # /tmp may be the host's, and code is loaded from these caches.
       [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
     fi
@@ -77,7 +77,10 @@ inside::enter() {
 inside::python() {
   local candidate
   while read -r candidate; do
-    if "${candidate}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; then
+    # A look beside it is enough for most; starting a Python takes longer, the more so from a cold image.
+    if compgen -G "${candidate%/*}/../lib/python3*/*-packages/torch" >/dev/null ||
+      compgen -G "${candidate%/*}/../local/lib/python3*/*-packages/torch" >/dev/null ||
+      "${candidate}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; then
       printf '%s\n' "${candidate}"
       return
     fi

@@ -167,3 +167,15 @@ def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_pa
     assert ("sending" in first.stdout, "copying" in first.stdout) == ((True, False) if stage == "sbcast" else (False, True))
     assert "sending" not in second.stdout and "copying" not in second.stdout
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == [f"kit-{os.getuid()}"]
+
+
+def test_an_image_that_this_node_sees_differently_is_refused(node: Node) -> None:
+    command = [word.replace("stage::prepare\n", "") for word in node.command()]
+    node.image.write_bytes(b"replaced")
+    done = subprocess.run(command, env=node.environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kit: error: node7: {node.image} is another image here than on the first node\n"
+        "  fix: it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again\n",
+    )

@@ -288,6 +288,28 @@ def test_hostile_values_reach_the_ranks_through_slurm_and_the_container(runtime:
     assert cwd == str(kit_cluster.path(inner))
 
 
+def test_what_the_user_has_at_home_stays_out_of_the_container(runtime: str, kit_cluster: Cluster, project: Path) -> None:
+    traps = {
+        ".local/lib/python3.11/site-packages/torch.py": "raise SystemExit('shadowed')",
+        ".bash_profile": "exit 3",
+        ".profile": "exit 3",
+        ".bashrc": "exit 3",
+    }
+    plant = "cd && mkdir -p .local/lib/python3.11/site-packages && " + " && ".join(f'printf "%s\\n" "{text}" >{file}' for file, text in traps.items())
+    kit_cluster.run("ctl", "bash", "-c", plant)
+    try:
+        # As if the login node's session had leaked into the job, and with a Python of its own on the host.
+        leak = "export XDG_RUNTIME_DIR=/run/user/4242 PYTHONPATH=/nowhere PYTHONHOME=/nowhere; "
+        command = f"{leak}cd {kit_cluster.path(project)} && PYTHONHOME= PYTHONPATH= kit render program.py -j 2x1 --image {image_of(kit_cluster, runtime)} --runtime {runtime} --output run -- --report && sbatch --parsable run/run_script.sh"
+        job = int(kit_cluster.run("ctl", "bash", "-c", command).stdout.splitlines()[-1])
+        ended = kit_cluster.wait(job, timeout=120)
+        assert (ended.state, ended.exit_code) == ("COMPLETED", 0), read(project / "run/log" / f"slurm-{job}.out")
+        environ = json.loads(read(project / "run/log" / str(job) / "rank0.out").splitlines()[1])[1]
+        assert environ["PYTHONNOUSERSITE"] == "1" and "PYTHONHOME" not in environ and "PYTHONPATH" not in environ
+    finally:
+        kit_cluster.run("ctl", "bash", "-c", f"cd && rm -rf {' '.join(traps)}")
+
+
 def test_slurm_is_asked_without_submitting(kit_cluster: Cluster, project: Path) -> None:
     done = submit(kit_cluster, project, "program.py", "-j", "2x1", "--image", kit_cluster.sif, "--test-only")
     assert re.search(r"kit: Job \d+ to start at \S+ using \d+ processors on nodes node", done.stdout)

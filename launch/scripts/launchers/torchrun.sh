@@ -18,7 +18,7 @@ launcher::main() {
   inside::enter "$@"
   local kit_python
   kit_python="$(inside::python)"
-  mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
+  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   export KIT_RUN_DIR
 
   # A Python program as torchrun itself would start it; anything else as it is.

@@ -21,15 +21,27 @@ enroot::choose_paths() {
     return
   fi
   scratch::make
-  local -r mine="${KIT_MINE}/enroot"
-  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/data}"
-  export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
+  enroot::own_paths
   (umask 077 && mkdir -p -- "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
-    kit::die "cannot write to ${ENROOT_DATA_PATH} or ${mine}" "check their owner and free space, or unset ENROOT_DATA_PATH"
+    kit::die "cannot write to ${ENROOT_DATA_PATH} or ${KIT_MINE}" "check their owner and free space, or unset ENROOT_DATA_PATH"
   [[ -O "${ENROOT_DATA_PATH}" ]] ||
     kit::die "${ENROOT_DATA_PATH} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
   ! enroot::is_remote "${ENROOT_DATA_PATH}" ||
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
+}
+
+enroot::own_paths() {
+  local -r mine="${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot"
+  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/data}"
+  export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
+}
+
+# enroot::find_paths NAME - those that a moment ago were chosen; asking enroot again would take longer than looking.
+enroot::find_paths() {
+  local -r own="${ENROOT_DATA_PATH:-${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot/data}/$1"
+  if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" || (-e "${own}/.kit-complete" && -O "${own}") ]]; then
+    enroot::own_paths
+  fi # else it is the site's, which enroot knows by itself
 }
 
 # A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
@@ -39,7 +51,7 @@ runtime::prepare() {
 }
 
 runtime::exec() {
-  enroot::choose_paths
+  enroot::find_paths "kit-${KIT_FINGERPRINT}"
   # A login shell would source dotfiles and reset the image's PATH.
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no
   enroot::set_devices
