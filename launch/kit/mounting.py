@@ -29,10 +29,22 @@ def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Proble
     mounts = list(own)
     if job.workdir and not any(mount.target == job.workdir for mount in own):
         mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
-    # Last, so that no other mount hides it or makes it read-only.
-    mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
+    if not _is_there(run_dir, mounts):
+        # Last, so that no other mount hides it or makes it read-only.
+        mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
     _check_expressible(mounts, runtime, problems)
     return tuple(mounts)
+
+
+def _is_there(path: str, mounts: list[Mount]) -> bool:
+    """Whether these mounts show a folder under its own name, writable. Each mount less is 10 ms of Apptainer's start."""
+    for mount in reversed(mounts):
+        inner = os.path.relpath(path, mount.target)
+        if not inner.startswith(".."):
+            # A link in between may lead out of what is mounted.
+            same = os.path.realpath(path) == os.path.normpath(os.path.join(os.path.realpath(mount.source), inner))
+            return same and mount.source == mount.target and not mount.read_only
+    return False
 
 
 def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:

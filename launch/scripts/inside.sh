@@ -73,18 +73,28 @@ inside::enter() {
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
 }
 
-# inside::python - the first Python on PATH that has torch.
-inside::python() {
-  local candidate
-  while read -r candidate; do
-    # A look beside it is enough for most; starting a Python takes longer, the more so from a cold image.
-    if compgen -G "${candidate%/*}/../lib/python3*/*-packages/torch" >/dev/null ||
-      compgen -G "${candidate%/*}/../local/lib/python3*/*-packages/torch" >/dev/null ||
-      "${candidate}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; then
-      printf '%s\n' "${candidate}"
-      return
-    fi
-  done < <(type -aP python3 python || true)
+# inside::find_python - sets KIT_PYTHON to the first Python on PATH that has torch.
+inside::find_python() {
+  local -a kit_folders
+  local kit_folder kit_name
+  IFS=: read -ra kit_folders <<<"${PATH}"
+  for kit_name in python3 python; do
+    for kit_folder in "${kit_folders[@]}"; do
+      KIT_PYTHON="${kit_folder}/${kit_name}"
+      if [[ -x "${KIT_PYTHON}" && ! -d "${KIT_PYTHON}" ]] && inside::has_torch "${KIT_PYTHON}"; then
+        return
+      fi
+    done
+  done
   inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
     "choose an image that has it, or activate the environment that has it before submitting"
+}
+
+# inside::has_torch PYTHON - a look beside it is enough for most; starting a Python takes longer, the more so from a
+# cold image.
+inside::has_torch() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/torch" >/dev/null ||
+    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/torch" >/dev/null ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
 }

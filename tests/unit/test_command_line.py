@@ -51,8 +51,25 @@ def test_options_beat_the_file_and_maps_add_up(kit, tmp_path: Path, program: Pat
     assert header["time"] == "20" and header["partition"] == "line" and header["account"] == "file"
     assert [mount[:3] for mount in plan["mounts"]] == [
         [str(tmp_path), str(tmp_path), False], ["/usr", "/opt/usr", True], ["/var", "/data", True],
-        [f"{tmp_path}/out", f"{tmp_path}/out", False],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["beside the project", "hidden by a mount", "in a folder mounted read-only", "behind a link"])
+def test_the_run_directory_is_mounted_where_nothing_else_shows_it(case: str, kit, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "runs").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (project / "link").symlink_to(tmp_path / "elsewhere")
+    (project / "train.py").touch()
+    (project / "x.sif").touch()
+    output = {"beside the project": tmp_path / "out", "behind a link": project / "link" / "out"}.get(case, project / "runs" / "out")
+    more = {
+        "hidden by a mount": ["--mount", f"{tmp_path}/elsewhere:{project}/runs"],
+        "in a folder mounted read-only": ["--mount", f"{project}:{project}:ro"],
+    }.get(case, [])
+    kit("render", "train.py", "--image", "x.sif", "--output", str(output), *more, cwd=project)
+    mounts = json.loads((output / "run.json").read_text())["plan"]["mounts"]
+    assert mounts[-1][:3] == [str(output), str(output), False]
 
 
 def test_a_program_needs_no_job_file(kit, tmp_path: Path, program: Path) -> None:

@@ -12,27 +12,27 @@ source "${KIT_SCRIPTS}/inside.sh"
 # Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
 
 launcher::main() {
-  KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+  KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
+  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)" # by hand
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   inside::enter "$@"
-  local kit_python
-  kit_python="$(inside::python)"
+  inside::find_python
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   export KIT_RUN_DIR
 
   # A Python program as torchrun itself would start it; anything else as it is.
   local -a kit_program=("${KIT_COMMAND[@]}")
   case "${kit_program[0]}" in
-    *.py) kit_program=("${kit_python}" -u "${kit_program[@]}") ;;
-    python | python3) kit_program[0]="${kit_python}" ;;
+    *.py) kit_program=("${KIT_PYTHON}" -u "${kit_program[@]}") ;;
+    python | python3) kit_program[0]="${KIT_PYTHON}" ;;
   esac
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   kit_program=("${kit_program[@]//\$/\$\$}")
 
   # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
   # with which every node would form a world of its own.
-  set -- "${kit_python}" -m torch.distributed.run \
+  set -- "${KIT_PYTHON}" -m torch.distributed.run \
     --nnodes "${NNODES}" --nproc-per-node "${NPROC_PER_NODE}" --node-rank "${NODE_RANK}" \
     --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
     --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \

@@ -14,7 +14,8 @@ runtime::exec() {
   # The host's environment reaches the container, and paths into the host's Python would break the image's.
   unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
-  local -a kit_args=(--no-home --pwd "${KIT_WORKDIR}")
+  # The current folder is mounted below, if the job sees it.
+  local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
   [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)
   [[ ! -e /dev/kfd ]] || kit_args+=(--rocm)
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--fakeroot)

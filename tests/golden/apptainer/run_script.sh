@@ -143,7 +143,8 @@ runtime::exec() {
   # The host's environment reaches the container, and paths into the host's Python would break the image's.
   unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
-  local -a kit_args=(--no-home --pwd "${KIT_WORKDIR}")
+  # The current folder is mounted below, if the job sees it.
+  local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
   [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)
   [[ ! -e /dev/kfd ]] || kit_args+=(--rocm)
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--fakeroot)
@@ -376,7 +377,7 @@ node::start() {
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK USER \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done

@@ -353,7 +353,7 @@ node::start() {
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK USER \
     "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done

@@ -80,46 +80,56 @@ inside::enter() {
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
 }
 
-# inside::python - the first Python on PATH that has torch.
-inside::python() {
-  local candidate
-  while read -r candidate; do
-    # A look beside it is enough for most; starting a Python takes longer, the more so from a cold image.
-    if compgen -G "${candidate%/*}/../lib/python3*/*-packages/torch" >/dev/null ||
-      compgen -G "${candidate%/*}/../local/lib/python3*/*-packages/torch" >/dev/null ||
-      "${candidate}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; then
-      printf '%s\n' "${candidate}"
-      return
-    fi
-  done < <(type -aP python3 python || true)
+# inside::find_python - sets KIT_PYTHON to the first Python on PATH that has torch.
+inside::find_python() {
+  local -a kit_folders
+  local kit_folder kit_name
+  IFS=: read -ra kit_folders <<<"${PATH}"
+  for kit_name in python3 python; do
+    for kit_folder in "${kit_folders[@]}"; do
+      KIT_PYTHON="${kit_folder}/${kit_name}"
+      if [[ -x "${KIT_PYTHON}" && ! -d "${KIT_PYTHON}" ]] && inside::has_torch "${KIT_PYTHON}"; then
+        return
+      fi
+    done
+  done
   inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
     "choose an image that has it, or activate the environment that has it before submitting"
+}
+
+# inside::has_torch PYTHON - a look beside it is enough for most; starting a Python takes longer, the more so from a
+# cold image.
+inside::has_torch() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/torch" >/dev/null ||
+    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/torch" >/dev/null ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
 }
 
 # Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
 
 launcher::main() {
-  KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+  KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
+  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)" # by hand
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   inside::enter "$@"
-  local kit_python
-  kit_python="$(inside::python)"
+  inside::find_python
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   export KIT_RUN_DIR
 
   # A Python program as torchrun itself would start it; anything else as it is.
   local -a kit_program=("${KIT_COMMAND[@]}")
   case "${kit_program[0]}" in
-    *.py) kit_program=("${kit_python}" -u "${kit_program[@]}") ;;
-    python | python3) kit_program[0]="${kit_python}" ;;
+    *.py) kit_program=("${KIT_PYTHON}" -u "${kit_program[@]}") ;;
+    python | python3) kit_program[0]="${KIT_PYTHON}" ;;
   esac
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   kit_program=("${kit_program[@]//\$/\$\$}")
 
   # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
   # with which every node would form a world of its own.
-  set -- "${kit_python}" -m torch.distributed.run \
+  set -- "${KIT_PYTHON}" -m torch.distributed.run \
     --nnodes "${NNODES}" --nproc-per-node "${NPROC_PER_NODE}" --node-rank "${NODE_RANK}" \
     --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
     --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
