@@ -11,6 +11,7 @@
 #   cluster.sh kill-node NODE              kill the container
 #   cluster.sh restore NODE                bring either back, wait until the node is usable
 #   cluster.sh enroot                      what `enroot` is on the nodes: real, stub or none
+#   cluster.sh pyxis                       the same of Pyxis: real or stub
 #   cluster.sh where                       the host's folder of /shared
 #
 # KIT_CLUSTER_NAME         prefix of the containers (kit); two names are two clusters
@@ -388,6 +389,11 @@ cluster::enroot() {
         if dpkg-query --search "${file}" > /dev/null 2>&1; then echo real; else echo stub; fi'
 }
 
+cluster::pyxis() {
+  cluster::need_running node1
+  if docker exec "${cluster}-node1" test -e /usr/local/bin/srun; then echo stub; else echo real; fi
+}
+
 cluster::main() {
   local -r command="${1:-}"
   cluster::check_settings
@@ -407,6 +413,7 @@ cluster::main() {
     kill-node) cluster::kill_node "$2" ;;
     restore) cluster::restore "$2" ;;
     enroot) cluster::enroot ;;
+    pyxis) cluster::pyxis ;;
     where) printf '%s\n' "${dir}/shared" ;;
     *)
       sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2

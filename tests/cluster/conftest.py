@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jobs import PROGRAM, RUNTIMES
 from slurm_cluster import Cluster, control, script
 
 NO_ENGINE = 3  # exit status of engine.sh
@@ -40,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.fail(f"the cluster does not start:\n{up.stderr}")
     found = Cluster(Path(control("where").strip()))
     slurm, apptainer = (found.run("node1", *command).stdout.strip() for command in (["sbatch", "--version"], ["apptainer", "--version"]))
-    ran_on.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}")
+    ran_on.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}, pyxis: {found.pyxis()}")
     yield found
     if ours and os.environ.get("KIT_CLUSTER_KEEP") != "1":
         control("down")
@@ -70,3 +71,23 @@ def folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
     path = cluster.shared / f"{name}.{time.time_ns()}"
     cluster.run(cluster.controller, "mkdir", "-m", "777", cluster.path(path))
     return path
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Those that start containers on nodes; the summary says which of them were stubs."""
+    return str(request.param)
+
+
+@pytest.fixture
+def project(kit_cluster: Cluster, folder: Path) -> Path:
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(cluster: Cluster) -> Path:
+    """A folder with image.sif and image.sqsh, of a few MB, whose ENV has NCCL_DEBUG=VERSION."""
+    folder = cluster.shared / f"tiny.{time.time_ns()}"
+    cluster.run("node1", "tiny-image", cluster.path(folder), "NCCL_DEBUG=VERSION")
+    return folder

@@ -97,7 +97,7 @@ images::nodes() {
   local -r node="${work}/node" controller="${work}/controller"
   mkdir -p "${node}/debs" "${controller}"
   cp "${here}/node.Dockerfile" "${node}/Dockerfile"
-  cp "${here}/sid-source" "${here}/entrypoint.sh" "${here}/enroot.conf" "${here}/enroot-stub" "${node}/"
+  cp "${here}/sid-source" "${here}/entrypoint.sh" "${here}/enroot.conf" "${here}/enroot-stub" "${here}/pyxis-stub" "${here}/tiny-image" "${node}/"
   if [[ -d "${debs_dir}" ]]; then
     find "${debs_dir}" -maxdepth 1 -name '*.deb' -exec cp -t "${node}/debs/" {} +
   fi

@@ -22,8 +22,8 @@ RUN bash /tmp/sid-source \
  && apt-get install -y --no-install-recommends apptainer \
  && rm -rf /var/lib/apt/lists/* /etc/apt/sources.list.d/sid.* /tmp/sid-source
 
-# Enroot and Pyxis, when there are packages of them; otherwise a stub of Enroot, which says that it is one.
-COPY debs/ enroot.conf enroot-stub /tmp/debs/
+# Enroot and Pyxis, when there are packages of them; otherwise stubs, which say that they are.
+COPY debs/ enroot.conf enroot-stub pyxis-stub /tmp/debs/
 RUN set -e; if ls /tmp/debs/*.deb >/dev/null 2>&1; then \
         apt-get update \
         && apt-get install -y --no-install-recommends /tmp/debs/*.deb \
@@ -31,6 +31,7 @@ RUN set -e; if ls /tmp/debs/*.deb >/dev/null 2>&1; then \
         && rm -rf /var/lib/apt/lists/*; \
     fi; \
     command -v enroot >/dev/null || install -m 755 /tmp/debs/enroot-stub /usr/local/bin/enroot; \
+    ls /usr/lib/*/slurm/spank_pyxis.so >/dev/null 2>&1 || install -m 755 /tmp/debs/pyxis-stub /usr/local/bin/srun; \
     rm -rf /tmp/debs
 
 RUN useradd --uid 1000 --user-group --create-home --shell /bin/bash ada \
@@ -40,4 +41,5 @@ RUN useradd --uid 1000 --user-group --create-home --shell /bin/bash ada \
  && install -d /var/spool/slurmd /etc/slurm/plugstack.conf.d
 
 COPY entrypoint.sh /usr/local/sbin/cluster-entrypoint
+COPY tiny-image /usr/local/bin/tiny-image
 ENTRYPOINT ["tini", "-g", "--", "/usr/local/sbin/cluster-entrypoint"]

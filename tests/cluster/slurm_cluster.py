@@ -95,6 +95,10 @@ class Cluster:
         """real, stub or none."""
         return control("enroot").strip()
 
+    def pyxis(self) -> str:
+        """real or stub."""
+        return control("pyxis").strip()
+
 
 def script(name: str, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -52,6 +53,58 @@ def test_what_is_interrupted_leaves_no_container(cluster: Cluster, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     until(lambda: containers() == [], 10, "containers are left")
+
+
+SHOWS = "import os\nprint('shows', os.environ['NCCL_DEBUG'], os.environ['VARIANT'], flush=True)\n"
+
+
+def build(tag: str, variant: str) -> str:
+    """An image of the local engine with an ENV of its own."""
+    recipe = f"FROM {IMAGE.removeprefix('docker://')}\nENV NCCL_DEBUG=VERSION VARIANT={variant}\n"
+    environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
+    subprocess.run(["docker", "build", "--quiet", "--tag", tag, "-"], input=recipe, text=True, check=True, capture_output=True, env=environment)
+    return f"docker://{tag}"
+
+
+def test_a_rebuilt_image_is_used_and_the_jobs_variables_win_over_its_own(cluster: Cluster, kit, tmp_path: Path) -> None:
+    (tmp_path / "shows.py").write_text(SHOWS)
+    first = kit("run", "shows.py", "--image", build("kit-test/variant", "one"), "--output", "first")
+    second = kit("run", "shows.py", "--image", build("kit-test/variant", "two"), "--output", "second", "--env", "NCCL_DEBUG=WARN")
+    assert "[rank0] shows VERSION one" in first.stdout and "[rank0] shows WARN two" in second.stdout
+    assert "NCCL_DEBUG is WARN as the job says, not VERSION as the image or the site says" in second.stdout
+
+
+def test_two_runs_at_the_same_time_do_not_meet(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("import os\nprint('port', os.environ['MASTER_PORT'], flush=True)\n")
+    command = [sys.executable, "-m", "kit", "run", "one.py", "-j", "2x1", "--image", IMAGE, "--output"]
+    runs = [subprocess.Popen([*command, name], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for name in ("a", "b")]
+    ended = [(*run.communicate(timeout=120), run.returncode) for run in runs]
+    assert [code for *_, code in ended] == [0, 0]
+    ports = [set(re.findall(r"port (\d+)", out)) for out, *_ in ended]
+    assert len(ports[0]) == len(ports[1]) == 1 and ports[0] != ports[1]
+
+
+def test_an_image_that_is_not_there_is_named_with_what_to_do(cluster: Cluster, kit, tmp_path: Path) -> None:
+    (tmp_path / "one.py").touch()
+    # Port 9 of this machine: no registry answers there.
+    done = kit("run", "one.py", "--image", "docker://127.0.0.1:9/nothing:1", "--output", "run", check=False)
+    assert done.returncode == 1
+    expected = "kit: error: local0: there is no image docker://127.0.0.1:9/nothing:1, and it cannot be pulled\n  fix: see the lines above; docker images shows what is there\n"
+    assert expected in done.stdout
+
+
+def test_after_a_run_whose_kit_was_killed_the_next_one_works(cluster: Cluster, kit, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    (tmp_path / "one.py").write_text("print('one', flush=True)\n")
+    process = subprocess.Popen([sys.executable, "-m", "kit", "run", "waiting.py", "--image", IMAGE, "--output", "run"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    until(lambda: [log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()], 90, "the rank does not start")
+    process.kill()
+    process.wait()
+    left = containers()  # nobody is there to end it
+    try:
+        assert "[rank0] one" in kit("run", "one.py", "--image", IMAGE, "--output", "next").stdout
+    finally:
+        subprocess.run(["docker", "rm", "--force", *left], check=True, capture_output=True)
 
 
 def test_it_is_refused_on_a_cluster(kit, tmp_path: Path) -> None:

@@ -423,16 +423,21 @@ batch::explain_failure() {
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
     cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
-    kit::say "srun failed with code ${srun_code}; the nodes' output: ${KIT_LOG_DIR}/*.out"
+    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})" \
+      "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
     exit "${srun_code}"
   fi
   local code='' node='' local_rank=''
   local -r rank="${failed[0]//[!0-9]/}"
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
-  printf 'kit: error: %s: rank %s (local rank %s) %s; the end of log/%s/rank%s.out:\n' \
-    "${node}" "${rank}" "${local_rank}" "$(batch::outcome "${code}")" "${SLURM_JOB_ID}" "${rank}" >&2
-  tail -n 20 -- "${KIT_LOG_DIR}/rank${rank}.out" 2>/dev/null | cut -b 1-2000 | sed 's/^/  | /' >&2 || true
+  batch::show_end "${node}: rank ${rank} (local rank ${local_rank}) $(batch::outcome "${code}")" "rank${rank}.out"
   exit "${code}"
+}
+
+# batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs.
+batch::show_end() {
+  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${SLURM_JOB_ID}" "$2" >&2
+  tail -n 20 -- "${KIT_LOG_DIR}/$2" 2>/dev/null | cut -b 1-2000 | sed 's/^/  | /' >&2 || true
 }
 
 batch::outcome() {
