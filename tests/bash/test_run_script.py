@@ -352,9 +352,9 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
     (run / "env.sh").write_text(env_sh)
     (run / "torchrun.sh").write_text("exit 5\n")
     done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
-    assert (done.returncode, told(done, port=PORT + 997)[0]) == (
+    assert (done.returncode, told(done, port=PORT + 997)) == (
         5,
-        f"kit: error: no rank could say why it ended, or none started (srun: code 5); the end of log/{JOB_ID}/local0.out:",
+        [f"kit: error: no rank could say why it ended, or none started (srun: code 5); the end of log/{JOB_ID}/local0.out:"],
     )
 
 

@@ -433,10 +433,16 @@ batch::explain_failure() {
   exit "${code}"
 }
 
-# batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs.
+# batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs, of this attempt alone.
 batch::show_end() {
   printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${SLURM_JOB_ID}" "$2" >&2
-  tail -n 20 -- "${KIT_LOG_DIR}/$2" 2>/dev/null | cut -b 1-2000 | sed 's/^/  | /' >&2 || true
+  local -a lines=()
+  local line
+  while IFS= read -r line; do
+    lines+=("  | ${line}")
+    [[ "${line}" != 'kit: '*': attempt '* ]] || lines=()
+  done < <(tail -n 20 -- "${KIT_LOG_DIR}/$2" 2>/dev/null | cut -b 1-2000)
+  ((${#lines[@]} == 0)) || printf '%s\n' "${lines[@]}" >&2
 }
 
 batch::outcome() {
@@ -512,6 +518,7 @@ case "${1:-batch}" in
   prepare)
     node::check_start
     exec {KIT_ANSWER}>&1 >&2 # what tools print is for the log
+    ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
     node::prepare
     ;;
   missing) stage::missing ;; # with stage sbcast
