@@ -138,6 +138,23 @@ def render(
     commands.render(plan(output))
 
 
+images = typer.Typer(rich_markup_mode=None, help="What images leave behind.", no_args_is_help=True)
+app.add_typer(images, name="images")
+
+
+@images.command("gc")
+def images_gc(
+    nodes: Optional[str] = typer.Option(None, "--nodes", metavar="LIST", help="Slurm's nodes, such as node[1-4] [this machine].", show_default=False),
+    days: int = typer.Option(7, "--days", metavar="N", help="Keep what was used in the last N days."),
+    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile, for its scratch folder.", show_default=False),
+    yes: bool = typer.Option(False, "--yes", help="Remove without asking."),
+) -> None:
+    """Remove your containers and copies of images that no job has used for some days."""
+    from kit import collect
+
+    collect.collect(nodes, cluster, days, yes=yes)
+
+
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
     if version:

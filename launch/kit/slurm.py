@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -84,6 +85,23 @@ def down_nodes(nodes: str) -> list[str]:
     """Of these nodes, those that Slurm holds for dead."""
     lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]).stdout.split("\n")
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
+
+
+def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
+    """What a command prints on each of the nodes, a host list, as one short job; a node that does not answer is an error."""
+    # Without --nodes, srun would take one node of the list; and a node that is down would keep it waiting.
+    count = len(_call(["scontrol", "show", "hostnames", nodes]).split())
+    shape = [f"--nodelist={nodes}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--immediate=60", "--time=10", "--mpi=none", "--quiet"]
+    more = [f"--{name}={value}" for name, value in options.items()]
+    try:
+        done = _run(["srun", *shape, *more, *command])
+    except Unsure:
+        raise KitError(f"not all of {nodes} answered within two minutes", f"leave out those that are down or busy: sinfo --nodes={nodes}") from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise KitError(f"srun on {nodes}: {reason}", f"leave out the nodes that are down or busy: sinfo --nodes={nodes}")
+    sys.stderr.write(done.stderr)
+    return done.stdout
 
 
 def has_pyxis() -> bool:

@@ -1,0 +1,72 @@
+"""Removes what no job needs from nodes: containers of rebuilt images, copies of images, what killed jobs left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import NamedTuple, Optional
+
+from kit import assets, slurm
+from kit import cluster as clusters
+from kit.errors import KitError, Problems, UsageError
+
+
+class Leftover(NamedTuple):
+    node: str
+    size_kib: int
+    idle_days: int
+    path: str
+
+
+def collect(nodes: Optional[str], cluster: Optional[str], days: int, *, yes: bool) -> None:
+    """Lists what has not been used for `days` on this machine, or on Slurm's nodes, and removes it when told to."""
+    if days < 1:
+        raise UsageError(f"{days} is too few: a job that is starting may need what was used today", "give 1 or more", where="--days")
+    problems = Problems()
+    site = clusters.load(cluster, "--cluster", problems)
+    problems.raise_if_any()
+    scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
+    options = {name: str(item.value) for name, item in site.slurm.items() if name in ("partition", "account", "qos", "reservation")}
+    found = [_leftover(line) for line in _run(nodes, options, "list", str(days), scratch).splitlines()]
+    if not found:
+        print(f"kit: nothing that has not been used for {days} days")
+        return
+    _show(found)
+    if yes or _agreed():
+        _run(nodes, options, "remove", str(days), scratch, *(f"{item.node}:{item.path}" for item in found))
+        print("kit: done")
+
+
+def _leftover(line: str) -> Leftover:
+    node, size, days, path = line.split("\t", 3)
+    return Leftover(node, int(size), int(days), path)
+
+
+def _show(found: list[Leftover]) -> None:
+    width = max(len(item.node) for item in found)
+    for item in sorted(found):
+        print(f"  {item.node:{width}}  {_size(item.size_kib):>9}  {item.idle_days:>3} days  {item.path}")
+    print(f"kit: {len(found)} unused, {_size(sum(item.size_kib for item in found))}")
+
+
+def _size(kib: int) -> str:
+    return f"{kib / 1024**2:.1f} GiB" if kib >= 1024**2 else f"{kib / 1024:.1f} MiB"
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        print("kit: nothing is removed without --yes")
+        return False
+    return input("remove? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _run(nodes: Optional[str], options: dict[str, str], *arguments: str) -> str:
+    script = (assets.folder("launch/scripts") / "collect.sh").read_text(encoding="utf-8")
+    command = ["bash", "-c", script, "collect.sh", *arguments]
+    if nodes:
+        return slurm.on_nodes(nodes, command, options)
+    done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        raise KitError(f"collecting ended with code {done.returncode}", "see the lines above")
+    return done.stdout

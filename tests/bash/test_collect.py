@@ -1,0 +1,128 @@
+"""`kit images gc` on one machine: what is unused goes, what is used, locked, young or not kit's own stays."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from running import TAG, until
+
+ID = "0123456789abcdef"
+
+
+class Scratch:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "scratch"
+        self.mine = self.folder / f"kit-{os.getuid()}"
+        self.data, self.images = self.mine / "enroot" / "data", self.mine / "images"
+        self.data.mkdir(parents=True)
+        self.images.mkdir()
+        (folder / "site.yaml").write_text(f"scratch: {self.folder}\n")
+
+    def container(self, name: str, days: float) -> Path:
+        path = self.data / name
+        (path / "usr").mkdir(parents=True)
+        (path / "usr" / "file").write_text("x" * 100_000)
+        (path / "usr").chmod(0o555)  # as images have them
+        (path / ".kit-complete").touch()
+        return self.aged(path / ".kit-complete", days).parent
+
+    def copy(self, name: str, days: float) -> Path:
+        (self.images / name).write_text("x")
+        (self.images / name).chmod(0o400)
+        return self.aged(self.images / name, days)
+
+    def aged(self, path: Path, days: float) -> Path:
+        used_s = time.time() - days * 86400 - 60
+        os.utime(path, (used_s, used_s))
+        return path
+
+    def left(self) -> set[str]:
+        return {path.name for folder in (self.data, self.images) for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return Scratch(tmp_path)
+
+
+def collect(kit, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return kit("images", "gc", "--cluster", "site.yaml", *arguments, **options)
+
+
+def test_what_no_job_has_used_for_some_days_is_listed_and_removed_when_told_to(kit, scratch: Scratch) -> None:
+    scratch.container(f"kit-{ID}", days=8)
+    scratch.container("kit-1111111111111111", days=6)
+    scratch.copy(f"{ID}.sqsh", days=9)
+    scratch.copy("1111111111111111.sif", days=2)
+    everything = scratch.left()
+    listed = collect(kit).stdout
+    assert scratch.left() == everything
+    assert [line.split()[-1] for line in listed.splitlines()[:2]] == [f"{scratch.images}/{ID}.sqsh", f"{scratch.data}/kit-{ID}"]
+    assert listed.splitlines()[2:] == ["kit: 2 unused, 0.1 MiB", "kit: nothing is removed without --yes"]
+    assert collect(kit, "--yes").stdout.splitlines()[-1] == "kit: done"
+    assert scratch.left() == {"kit-1111111111111111", "1111111111111111.sif"}
+    assert collect(kit, "--days", "3", "--yes").stdout.splitlines()[-1] == "kit: done"
+    assert scratch.left() == {"1111111111111111.sif"}
+    assert collect(kit).stdout == "kit: nothing that has not been used for 7 days\n"
+
+
+def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scratch: Scratch) -> None:
+    scratch.container(f".kit-{ID}.unfinished", days=0)
+    scratch.container(".pyxis_kit-1111111111111111.stale", days=0)
+    scratch.copy(f"{ID}.sqsh.unfinished", days=0)
+    with (scratch.data / f".kit-{ID}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        collect(kit, "--yes")
+    assert scratch.left() == {f".kit-{ID}.unfinished"}
+    collect(kit, "--yes")
+    assert scratch.left() == set()
+
+
+def test_what_is_not_kits_stays(kit, scratch: Scratch) -> None:
+    for name in ("mine", "kit-mine", f"kit-{ID}.backup", "pytorch+25.03"):
+        scratch.container(name, days=99)
+    scratch.copy("data.sqsh", days=99)
+    (scratch.data / f"kit-{ID}").symlink_to(scratch.data / "mine")
+    before = scratch.left()
+    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert scratch.left() == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_what_belongs_to_somebody_else_stays(kit, scratch: Scratch) -> None:
+    os.chown(scratch.container(f"kit-{ID}", days=99), 65534, 65534)
+    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    os.chown(scratch.data / f"kit-{ID}", 0, 0)
+    os.chown(scratch.data, 65534, 65534)
+    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+
+
+def test_a_container_in_which_a_process_runs_stays(kit, scratch: Scratch, tmp_path: Path, tag: str) -> None:
+    rootfs = scratch.container(f"kit-{ID}", days=99)
+    # What Enroot does: a mount namespace of its own, in which the container's folder is mounted.
+    inside = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "bash",
+        "-c",
+        'mount --bind "$1" "$1" && touch "$2" && sleep 60',
+        "bash",
+        str(rootfs),
+        str(tmp_path / "up"),
+    ]
+    process = subprocess.Popen(inside, env={**os.environ, TAG: tag})
+    until(lambda: (tmp_path / "up").exists())
+    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    process.kill()
+    process.wait()
+
+
+def test_days_below_one_are_refused(kit, scratch: Scratch) -> None:
+    done = collect(kit, "--days", "0", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: --days: 0 is too few: a job that is starting may need what was used today\n  fix: give 1 or more\n")

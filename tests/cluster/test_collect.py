@@ -1,0 +1,47 @@
+"""`kit images gc --nodes` on the Slurm cluster in Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import job_id, submit
+from slurm_cluster import Cluster, until
+
+pytestmark = pytest.mark.cluster
+
+AGE = "touch -d '9 days ago' /tmp/kit-1000/enroot/data/kit-*/.kit-complete /scratch/enroot/data-1000/*kit-*/.kit-complete 2>/dev/null || true"
+
+
+def collect(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
+    return cluster.run("ctl", "bash", "-c", 'cd "$1" && shift && exec kit images gc "$@"', "bash", cluster.path(place), *arguments, check=check)
+
+
+@pytest.mark.parametrize("runtime", ["enroot", "pyxis"])
+def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    for node in kit_cluster.nodes:
+        kit_cluster.run(node, "bash", "-c", "rm -rf /tmp/kit-1000 /scratch/enroot/data-1000/*kit-*", root=True)
+    (folder / "program.sh").write_text('echo up; [[ "${1:-}" != wait ]] || sleep 300\n')
+    (folder / "job.yaml").write_text("command: [bash, program.sh]\n")
+    image = ["--image", str(kit_cluster.path(tiny / "image.sqsh")), "--runtime", runtime]
+    submit(kit_cluster, folder, "job.yaml", "-j", "2x1", *image, "--output", "done", "--follow")
+    submit(kit_cluster, folder, "job.yaml", *image, "--output", "waits", "--slurm", "nodelist=node1", "--", "wait")
+    until(lambda: list((folder / "waits/log").glob("*/rank0.out")), 60, "the rank does not start")
+    for node in ("node1", "node2"):
+        kit_cluster.run(node, "bash", "-c", AGE)
+
+    listed = collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["node2", "kit:", "kit:"], "node1's is in use, and node3 has none"
+    assert listed[-1] == "kit: nothing is removed without --yes"
+    assert collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes").stdout.splitlines()[-1] == "kit: done"
+    kit_cluster.run("ctl", "scancel", str(job_id(folder, "waits")))
+    kit_cluster.wait(job_id(folder, "waits"))
+    until(lambda: collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.startswith("  node1 "), 30, "node1's container is still in use")
+    collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes")
+    assert collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout == "kit: nothing that has not been used for 7 days\n"
+
+
+def test_nodes_that_slurm_does_not_know_are_named(kit_cluster: Cluster, folder: Path) -> None:
+    done = collect(kit_cluster, folder, "--nodes", "node[3-4]", check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kit: srun on node[3-4]: ") and "\n  fix: leave out the nodes that are down or busy: sinfo --nodes=node[3-4]\n" in done.stderr
