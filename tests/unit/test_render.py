@@ -15,7 +15,7 @@ GOLDEN = ROOT / "tests" / "golden"
 
 
 def plan(runtime: str) -> Plan:
-    image = {"none": None, "enroot": "/images/train.sqsh", "docker": "docker://train"}.get(runtime, "/images/train.sif")
+    image = {"none": None, "enroot": "/images/train.sqsh", "docker": "docker://train", "podman": "docker://train"}.get(runtime, "/images/train.sif")
     return Plan(
         name="digits & more",
         run_dir="/shared/runs/digits",

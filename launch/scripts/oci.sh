@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
+
+# oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
+oci::choose_options() {
+  KIT_OCI_OPTIONS=(
+    --rm
+    --network host
+    --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
+    --name "kit-${SLURM_JOB_ID}-${NODE_RANK}"
+    --entrypoint "$1"
+  )
+  local -i kit_i
+  local kit_mount
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
+    # A line of CSV, as for Apptainer: quoted fields keep commas and spaces; a quote is doubled.
+    kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"target=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
+    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",readonly"
+    KIT_OCI_OPTIONS+=(--mount "${kit_mount}")
+  done
+}
+
+# oci::prepare TOOL - the image is there, or is pulled.
+oci::prepare() {
+  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
+    kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there"
+}

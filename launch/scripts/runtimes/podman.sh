@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# runtimes/podman.sh - for `kit run` on a machine with Podman, as any user. Not for a cluster, whose nodes would each need
+# the image in their own storage.
+# images: docker://
+# where: local
+
+# shellcheck source=oci.sh
+source "${KIT_SCRIPTS}/oci.sh"
+
+runtime::check() {
+  command -v podman >/dev/null || kit::die "podman is not installed here" "install it, or use another runtime"
+}
+
+runtime::prepare() { oci::prepare podman; }
+
+runtime::exec() {
+  oci::choose_options "$1"
+  # In a user namespace, the user's own number must be the same inside, or files in the mounts would be another's.
+  if ((UID != 0)); then
+    KIT_OCI_OPTIONS+=(--userns keep-id)
+  fi
+  [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
+  # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
+  [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
+  exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
+}

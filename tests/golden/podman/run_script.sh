@@ -1,0 +1,445 @@
+#!/usr/bin/env bash
+#SBATCH --job-name="digits & more"
+#SBATCH --nodes=2
+#SBATCH --exclusive
+#SBATCH --comment="say \"hi\" # no comment"
+#
+# run_script.sh - sbatch starts it on the first node of the job; srun then starts it again on every node, first as
+# "run_script.sh prepare", and when all are ready as "run_script.sh start".
+#
+# Read in this order: run_script.sh, then the launcher's script beside it, then your program.
+# Every value comes from env.sh. To submit by hand: sbatch run_script.sh
+set -euo pipefail
+
+# The #SBATCH line --chdir above puts the job here. sbatch runs a spooled copy, so $0 would not tell.
+readonly KIT_RUN_DIR="${PWD}"
+if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
+  printf 'kit: error: %s: no env.sh in %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${KIT_RUN_DIR}" \
+    "the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh" >&2
+  exit 1
+fi
+# shellcheck source=/dev/null
+source "${KIT_RUN_DIR}/env.sh"
+
+# lib.sh - shared by the batch part and the nodes: messages, the master's address and port, the image's identity.
+
+kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
+kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
+
+# kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
+kit::die() {
+  printf 'kit: error: %s: %s\n  fix: %s\n' "$(kit::node)" "$1" "$2" | tee -a "${KIT_FAILURE_FILE:-/dev/null}" >&2
+  exit 1
+}
+
+# net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual
+# "127.0.1.1 hostname" line in /etc/hosts every node would otherwise wait for itself.
+# KIT_LOOPBACK is set by `kit run`, whose nodes all live on one machine.
+net::address() {
+  local -r host="$1"
+  local address
+  while read -r address; do
+    if [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]]; then
+      printf '%s\n' "${address}"
+      return
+    fi
+  done < <(net::candidates "${host}")
+  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
+    "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+}
+
+# Every address known for HOST, the most trustworthy first.
+net::candidates() {
+  local -r host="$1"
+  local node_addr
+  net::resolve "${host}"
+  # Where NodeName is not a host name, Slurm knows the address.
+  node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+  [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
+  # The batch part runs on the first node, so that node's own interfaces can answer, too.
+  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+}
+
+net::resolve() {
+  local address
+  while read -r address _; do
+    printf '%s\n' "${address}"
+  done < <(getent ahostsv4 "$1" || true)
+}
+
+# net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not
+# share, outside the range from which the kernel serves outgoing connections.
+net::port() {
+  local -ri job="$1" restart="$2"
+  local -r address="$3"
+  local -ri span=4000
+  local -i base=61000 low=32768 high=60999 port tries
+  [[ ! -r /proc/sys/net/ipv4/ip_local_port_range ]] || read -r low high </proc/sys/net/ipv4/ip_local_port_range
+  # Some sites widen that range to the top; then there is room below it.
+  ((high < base || low < 12000)) || base=$((low - span))
+  for ((tries = 0; tries < span; tries++)); do
+    port=$((base + (job + restart * 997 + tries) % span))
+    if ! net::is_listening "${address}" "${port}" && ! net::is_listening 127.0.0.1 "${port}"; then
+      printf '%d\n' "${port}"
+      return
+    fi
+  done
+  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "see by what: ss -tlnp"
+}
+
+net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
+
+# image::check - the image is here, and is the one that the first node sees.
+image::check() {
+  [[ -r "${KIT_IMAGE}" ]] ||
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+  [[ ! -f "${KIT_IMAGE}" || "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is another image here than on the first node" \
+      "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again"
+}
+
+# image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart.
+image::fingerprint() {
+  local -r image="$1"
+  local digest
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'"
+  printf '%s\n' "${digest:0:16}"
+}
+
+# scratch::make - sets KIT_MINE, this user's own folder on this node's disk.
+scratch::make() {
+  KIT_MINE="${KIT_SCRATCH:-/tmp}/kit-${UID}"
+  (umask 077 && mkdir -p -- "${KIT_MINE}") ||
+    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
+  # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
+  [[ -O "${KIT_MINE}" && ! -L "${KIT_MINE}" ]] ||
+    kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
+}
+
+# scratch::need FOLDER BYTES WHAT - dies where that does not fit.
+scratch::need() {
+  local -r folder="$1" what="$3"
+  local -ri needed="$2"
+  local -i free
+  free="$(df --output=avail --block-size=1 -- "${folder}" | tail -n 1)"
+  ((free >= needed)) ||
+    kit::die "${folder} has $((free / 1048576)) MiB free; ${what} needs $((needed / 1048576))" \
+      "free some, or name another scratch folder in the cluster's profile"
+}
+
+# runtimes/podman.sh - for `kit run` on a machine with Podman, as any user. Not for a cluster, whose nodes would each need
+# the image in their own storage.
+# images: docker://
+# where: local
+
+# oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
+
+# oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
+oci::choose_options() {
+  KIT_OCI_OPTIONS=(
+    --rm
+    --network host
+    --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
+    --name "kit-${SLURM_JOB_ID}-${NODE_RANK}"
+    --entrypoint "$1"
+  )
+  local -i kit_i
+  local kit_mount
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
+    # A line of CSV, as for Apptainer: quoted fields keep commas and spaces; a quote is doubled.
+    kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"target=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
+    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",readonly"
+    KIT_OCI_OPTIONS+=(--mount "${kit_mount}")
+  done
+}
+
+# oci::prepare TOOL - the image is there, or is pulled.
+oci::prepare() {
+  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
+    kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there"
+}
+
+runtime::check() {
+  command -v podman >/dev/null || kit::die "podman is not installed here" "install it, or use another runtime"
+}
+
+runtime::prepare() { oci::prepare podman; }
+
+runtime::exec() {
+  oci::choose_options "$1"
+  # In a user namespace, the user's own number must be the same inside, or files in the mounts would be another's.
+  if ((UID != 0)); then
+    KIT_OCI_OPTIONS+=(--userns keep-id)
+  fi
+  [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
+  # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
+  [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
+  exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
+}
+
+# stages/none.sh - the image is used where it lies.
+
+stage::distribute() { :; }
+stage::prepare() { :; }
+stage::use() { :; }
+
+# ---------------------------------------------------------------- on the first node, once
+
+batch::main() {
+  [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
+    kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
+  [[ -z "${SLURM_HET_SIZE:-}" ]] ||
+    kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  local -r restart="${SLURM_RESTART_COUNT:-0}"
+  local -a hosts
+  mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
+  ((${#hosts[@]})) || kit::die "scontrol does not expand '${SLURM_JOB_NODELIST}'" "check that slurmctld answers: scontrol ping"
+  # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
+  NNODES="${#hosts[@]}"
+
+  MASTER_ADDR="$(net::address "${hosts[0]}")"
+  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
+  KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
+  KIT_FINGERPRINT=''
+  [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
+  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_FINGERPRINT
+  mkdir -p -- "${KIT_LOG_DIR}"
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
+
+  kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
+    "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
+
+  # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
+  KIT_SIGNAL=''
+  trap 'KIT_SIGNAL=TERM' TERM
+  batch::choose_srun
+  stage::distribute
+  batch::make_ready "${hosts[@]}"
+  batch::start_ranks
+}
+
+# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes.
+batch::choose_srun() {
+  KIT_SRUN=(
+    srun
+    --nodes="${NNODES}"
+    --kill-on-bad-exit=1 # one dead node must not leave the others waiting in a collective
+    --wait=0             # but a node that ends well may end long before one that still writes a checkpoint
+    --cpu-bind=none      # torchrun's ranks share the node's one task; binding would pin them all to its CPUs
+    --mpi=none           # a site's default of pmix makes srun wait for an MPI program
+    --export=ALL         # sbatch --export=NONE is inherited otherwise
+    --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
+  )
+  # Since 22.05 srun does not inherit the job's --cpus-per-task.
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+}
+
+# batch::make_ready HOST... - checks and containers on every node, in a step of its own: the ranks start when all are
+# ready, since a rendezvous gives the others little time, and would not say which is late.
+batch::make_ready() {
+  local -A late=()
+  local host answers rc
+  for host in "$@"; do late["${host}"]=yes; done
+  # Each node answers with its name, over srun's own connection: no file system in between.
+  exec {answers}< <(exec "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --error="log/${SLURM_JOB_ID}/%N.out" \
+    bash "${KIT_RUN_DIR}/run_script.sh" prepare)
+  local -ri srun_pid=$! begin_s=SECONDS
+  local -i report_s=30
+  while :; do
+    rc=0
+    read -r -t 1 -u "${answers}" host || rc=$?
+    if ((rc == 0)); then
+      [[ -z "${host}" ]] || unset "late[${host}]"
+    elif ((rc <= 128)); then
+      break # srun has ended
+    elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
+      kill -TERM "${srun_pid}" 2>/dev/null || true
+      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::sorted "${!late[@]}")" \
+        "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s"
+    elif ((SECONDS - begin_s >= report_s)); then
+      kit::say "waiting since ${report_s} s for ${#late[@]} of ${NNODES} nodes: $(batch::sorted "${!late[@]}")"
+      report_s+=report_s # 30 s, 60 s, 2 minutes ...
+    fi
+  done
+  exec {answers}<&-
+  rc=0
+  wait "${srun_pid}" || rc=$?
+  [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
+  ((rc == 0)) || batch::explain_failure "${rc}"
+}
+
+# batch::sorted NODE... - the first ten of them.
+batch::sorted() {
+  printf '%s\n' "$@" | sort --version-sort | head -n 10 | paste -sd ' '
+  (($# <= 10)) || printf 'and %d more\n' "$(($# - 10))"
+}
+
+batch::start_ranks() {
+  local -a step=(
+    "${KIT_SRUN[@]}"
+    --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
+    --ntasks-per-node="${KIT_TASKS_PER_NODE}"
+    --output="log/${SLURM_JOB_ID}/%N.out"
+  )
+  stage::use
+  if declare -F runtime::srun_args >/dev/null; then
+    runtime::srun_args
+    step+=("${KIT_SRUN_ARGS[@]}")
+  fi
+  local ending='' rc
+  [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start &
+  local -r srun_pid=$!
+  while :; do
+    rc=0
+    wait "${srun_pid}" || rc=$?
+    [[ -n "${KIT_SIGNAL}" ]] || break
+    KIT_SIGNAL=''
+    [[ -n "${ending}" ]] || batch::explain_end
+    ending=yes
+  done
+  [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
+  ((rc == 0)) || batch::explain_failure "${rc}"
+  kit::say "all ranks ended well"
+}
+
+# batch::end CODE - after a signal.
+batch::end() {
+  batch::explain_end
+  exit "$(($1 > 0 ? $1 : 143))"
+}
+
+# Slurm ends the job: cancelled, out of time, or a node is gone. What Slurm itself prints names only the first node.
+batch::explain_end() {
+  local state node node_state
+  state="$(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* JobState=\([^ ]*\).*/\1/p')" || true
+  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" \
+    "if nobody cancelled it: a node may be gone (below), its time up (\`time:\`), or it was preempted" >&2
+  while read -r node node_state; do
+    case "${node_state}" in
+      down* | fail* | *'*') printf 'kit: error: %s: this node is %s\n  fix: %s\n' "${node}" "${node_state}" \
+        "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})" >&2 ;;
+    esac
+  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+}
+
+# batch::explain_failure SRUN_CODE - ends with the code of the rank that failed first. torchrun turns every code
+# into 1, and srun returns the largest of all nodes, so each rank notes its own (see the launcher's script).
+batch::explain_failure() {
+  local -r srun_code="$1"
+  local -a failed=()
+  # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
+  # Making a file there refreshes what an NFS client remembers of the folder.
+  : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
+  mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
+  if ((${#failed[@]} == 0)); then
+    # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
+    cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
+    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})" \
+      "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
+    exit "${srun_code}"
+  fi
+  local code='' node='' local_rank=''
+  local -r rank="${failed[0]//[!0-9]/}"
+  read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
+  batch::show_end "${node}: rank ${rank} (local rank ${local_rank}) $(batch::outcome "${code}")" "rank${rank}.out"
+  exit "${code}"
+}
+
+# batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs, of this attempt alone.
+batch::show_end() {
+  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${SLURM_JOB_ID}" "$2" >&2
+  local -a lines=()
+  local line
+  while IFS= read -r line; do
+    lines+=("  | ${line}")
+    [[ "${line}" != 'kit: '*': attempt '* ]] || lines=()
+  done < <(tail -n 20 -- "${KIT_LOG_DIR}/$2" 2>/dev/null | cut -b 1-2000)
+  ((${#lines[@]} == 0)) || printf '%s\n' "${lines[@]}" >&2
+}
+
+batch::outcome() {
+  local -ri code="$1"
+  if ((code > 128)) && kill -l "$((code - 128))" >/dev/null 2>&1; then
+    printf 'was killed by SIG%s' "$(kill -l "$((code - 128))")"
+    ((code != 137)) || printf ' (the usual sender is the kernel, out of memory)'
+  else
+    printf 'exited with code %d' "${code}"
+  fi
+}
+
+# ---------------------------------------------------------------- on every node
+
+node::check_start() {
+  [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
+    kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
+  # What ends this node, for the batch part to show; in a file, since the log may hold earlier attempts.
+  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
+}
+
+# node::prepare - all that this node needs before its ranks start; then its name, for the batch part.
+node::prepare() {
+  node::check_mounts
+  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || node::check_master
+  stage::prepare
+  runtime::check
+  runtime::prepare
+  printf '%s\n' "$(kit::node)" >&"${KIT_ANSWER}"
+}
+
+# Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
+node::check_master() {
+  command -v ip >/dev/null || return 0
+  [[ " $(ip -4 -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
+    kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
+      "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf"
+}
+
+node::start() {
+  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
+  export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
+  stage::use
+
+  # A container may start from an empty environment or from its image's, so what belongs to this start travels
+  # as arguments, which every runtime hands on as they are.
+  local -a kit_facts=()
+  local kit_name
+  unset SLURM_JWT # a secret, which process lists would show
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK USER \
+    "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
+    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
+  done
+  # exec all the way down: Slurm signals only the step's first process.
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
+}
+
+# KIT_MOUNTS is a flat list of source, target and ro or rw.
+node::check_mounts() {
+  local -i i
+  local source
+  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+    source="${KIT_MOUNTS[i]}"
+    [[ -e "${source}" ]] ||
+      kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system"
+    [[ -r "${source}" && (! -d "${source}" || -x "${source}") ]] ||
+      kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'"
+  done
+}
+
+case "${1:-batch}" in
+  batch) batch::main ;;
+  prepare)
+    node::check_start
+    exec {KIT_ANSWER}>&1 >&2 # what tools print is for the log
+    ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
+    node::prepare
+    ;;
+  missing) stage::missing ;; # with stage sbcast
+  start)
+    node::check_start
+    node::start
+    ;;
+  *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
+esac

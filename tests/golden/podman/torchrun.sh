@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# torchrun.sh - runs inside the container, once on every node: starts torchrun, which starts the ranks.
+# tasks-per-node: 1
+#
+# The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
+#   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
+set -euo pipefail
+
+# inside.sh - what every launcher does first inside the container.
+
+# inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
+inside::die() {
+  local file=/dev/null
+  [[ -z "${KIT_LOG_DIR:-}" ]] || file="${KIT_LOG_DIR}/node${NODE_RANK}.failed"
+  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" | tee -a "${file}" >&2
+  exit 1
+}
+
+# inside::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The
+# job's values hold; but who set them may want to know what they displace.
+inside::report_overridden() {
+  local kit_pair kit_name kit_other
+  for kit_pair in "${KIT_ENV[@]}"; do
+    kit_name="${kit_pair%%=*}"
+    [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    printf -v kit_other '%q' "${!kit_name}"
+    case "${kit_name}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_other='another value' ;; esac
+    printf 'kit: %s: %s is %q as the job says, not %s as the image or the site says\n' \
+      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_pair#*=}" "${kit_other}" >&2
+  done
+}
+
+# inside::job_env - called last, so that nothing wins over the job's own variables.
+inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+
+# inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly.
+inside::check_gpus() {
+  local -a kit_gpus=()
+  if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
+    IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
+  elif command -v nvidia-smi >/dev/null; then
+    mapfile -t kit_gpus < <(nvidia-smi --list-gpus 2>/dev/null | grep '^GPU')
+  else
+    return 0 # other makes say nothing that bash could count
+  fi
+  ((${#kit_gpus[@]} >= KIT_GPUS_PER_NODE)) ||
+    inside::die "${#kit_gpus[@]} GPUs are visible in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
+      "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh"
+}
+
+# inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
+inside::enter() {
+  local fact
+  for fact in "$@"; do
+    export "${fact?}"
+  done
+  # The image is the same everywhere: one node says it.
+  [[ "${NODE_RANK}" != 0 ]] || inside::report_overridden
+  # A rehearsal may have fewer.
+  ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || inside::check_gpus
+  # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
+  unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
+  export PYTHONUNBUFFERED=1
+  if [[ "${KIT_RUNTIME}" != none ]]; then
+    # PyTorch asks for the user's name, and the image may not know this user.
+    export USER="${USER:-$(id -un 2>/dev/null || id -u)}"
+    # ~/.local may be visible, and its packages would shadow the image's.
+    export PYTHONNOUSERSITE=1
+    # Caches go to the home folder, which may not be in the container.
+    if [[ ! -w "${HOME:-/nonexistent}" ]]; then
+      export HOME="/tmp/kit-home-${UID}"
+      [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}")
+      # /tmp may be the host's, and code is loaded from these caches.
+      [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
+    fi
+  fi
+  # torchrun would set one thread per rank and leave the other CPUs idle.
+  local -ri cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
+  cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
+}
+
+# inside::find_python - sets KIT_PYTHON to the first Python on PATH that has torch.
+inside::find_python() {
+  local -a kit_folders
+  local kit_folder kit_name
+  IFS=: read -ra kit_folders <<<"${PATH}"
+  for kit_name in python3 python; do
+    for kit_folder in "${kit_folders[@]}"; do
+      KIT_PYTHON="${kit_folder}/${kit_name}"
+      if [[ -x "${KIT_PYTHON}" && ! -d "${KIT_PYTHON}" ]] && inside::has_torch "${KIT_PYTHON}"; then
+        return
+      fi
+    done
+  done
+  inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
+    "choose an image that has it, or activate the environment that has it before submitting"
+}
+
+# inside::has_torch PYTHON - a look beside it is enough for most; starting a Python takes longer, the more so from a
+# cold image.
+inside::has_torch() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/torch" >/dev/null ||
+    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/torch" >/dev/null ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
+}
+
+# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+
+launcher::main() {
+  KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
+  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)" # by hand
+  # shellcheck source=/dev/null
+  source "${KIT_RUN_DIR}/env.sh"
+  inside::enter "$@"
+  inside::find_python
+  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
+  export KIT_RUN_DIR
+
+  # A Python program as torchrun itself would start it; anything else as it is.
+  local -a kit_program=("${KIT_COMMAND[@]}")
+  case "${kit_program[0]}" in
+    *.py) kit_program=("${KIT_PYTHON}" -u "${kit_program[@]}") ;;
+    python | python3) kit_program[0]="${KIT_PYTHON}" ;;
+  esac
+  # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
+  kit_program=("${kit_program[@]//\$/\$\$}")
+
+  # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
+  # with which every node would form a world of its own.
+  set -- "${KIT_PYTHON}" -m torch.distributed.run \
+    --nnodes "${NNODES}" --nproc-per-node "${NPROC_PER_NODE}" --node-rank "${NODE_RANK}" \
+    --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
+    --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${kit_program[@]}"
+  # Last, so that neither the image nor the lines above win over the job's own variables.
+  inside::job_env
+  exec "$@"
+}
+
+# launcher::rank PROGRAM... - one rank, as torchrun's child: gives it a log of its own, and notes its exit code, which
+# torchrun would turn into 1.
+launcher::rank() {
+  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
+  # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
+  exec {kit_console}>&1 > >(
+    trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
+    tee -a -- "${kit_file}.out" | launcher::prefix "[rank${RANK}] "
+  ) 2>&1
+  local -r kit_logger=$!
+
+  # torchrun signals the whole group: the program acts on it, and this shell stays to see its end.
+  local kit_stopped='' kit_code=0
+  trap 'kit_stopped=1' TERM INT HUP
+  trap : USR1 USR2
+  "$@" || kit_code=$?
+  # A rank that was told to stop did not cause the failure.
+  if ((kit_code != 0)) && [[ -z "${kit_stopped}" ]]; then
+    printf '%d %s %d\n' "${kit_code}" "${SLURMD_NODENAME:-${HOSTNAME}}" "${LOCAL_RANK}" >"${kit_file}.failed"
+  fi
+
+  # Let the last lines through; but a process that the program left behind may hold its output open for ever.
+  exec >&"${kit_console}" 2>&1
+  local -i kit_waited
+  for ((kit_waited = 0; kit_waited < 40; kit_waited++)); do
+    kill -0 "${kit_logger}" 2>/dev/null || break
+    sleep 0.05
+  done
+  exit "${kit_code}"
+}
+
+# sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
+launcher::prefix() {
+  local -a kit_sed=(sed -u)
+  ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
+  "${kit_sed[@]}" "s/^/$1/"
+}
+
+if [[ "${1:-}" == --rank ]]; then
+  launcher::rank "${@:2}"
+else
+  launcher::main "$@"
+fi
