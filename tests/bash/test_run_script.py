@@ -165,15 +165,16 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
 
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4)
-    # The last argument is prepare or start; every node answers to the first.
-    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$@" >"argv.${!#}"; [[ "${!#}" == start ]] || printf "local%d\\n" 0 1 2\n')
+    note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'
+    stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || printf "local%d\\n" 0 1 2\n')
     # sbatch --nodes=3 on the command line beats what was planned.
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
     common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--open-mode=append"]
     common += ["--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
-    for mode, log in (("prepare", "error"), ("start", "output")):
-        expected = [*common, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode]
+    facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0", "KIT_FINGERPRINT="]
+    for mode, log, more in (("prepare", "error", []), ("start", "output", facts)):
+        expected = [*common, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
         assert (run / f"argv.{mode}").read_text().splitlines() == expected
 
 

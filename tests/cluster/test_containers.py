@@ -192,6 +192,16 @@ def test_the_jobs_variable_wins_over_the_images_and_both_are_shown(runtime: str,
     assert "kit: node1: NCCL_DEBUG is WARN as the job says, not VERSION as the image or the site says\n" in read(log)
 
 
+def test_an_image_cannot_say_where_the_master_is(runtime: str, kit_cluster: Cluster, place: Path) -> None:
+    own = ["MASTER_ADDR=image", "MASTER_PORT=1", "NNODES=9", "NODE_RANK=9", "KIT_LOG_DIR=/image", "RANK=9", "WORLD_SIZE=9"]
+    kit_cluster.run("node1", "tiny-image", kit_cluster.path(place / "image"), *own)
+    (place / "program.sh").write_text('echo "${RANK} ${WORLD_SIZE} ${MASTER_ADDR} ${MASTER_PORT} ${KIT_LOG_DIR}"\n')
+    submit_two(kit_cluster, place, runtime, image_of(kit_cluster, place / "image", runtime), "run")
+    job, address = job_id(place, "run"), kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]
+    rest = f"2 {address} {61000 + job % 4000} {kit_cluster.path(place)}/run/log/{job}"
+    assert ranks(place, "run") == [f"0 {rest}", f"1 {rest}"]
+
+
 def test_a_job_killed_while_its_container_is_made_spoils_nothing(runtime: str, kit_cluster: Cluster, place: Path) -> None:
     image = kit_cluster.sif if runtime == "apptainer" else kit_cluster.sqsh  # large enough to be caught half-way
     submit_two(kit_cluster, place, runtime, image, "killed", "--", "wait", follow=False)

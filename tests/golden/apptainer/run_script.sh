@@ -271,7 +271,11 @@ batch::start_ranks() {
   fi
   local ending='' rc
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start &
+  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
+  local -a facts=()
+  local name
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
   local -r srun_pid=$!
   while :; do
     rc=0
@@ -419,6 +423,7 @@ case "${1:-batch}" in
     ;;
   missing) stage::missing ;; # with stage sbcast
   start)
+    for fact in "${@:2}"; do export "${fact?}"; done
     node::check_start
     node::start
     ;;
