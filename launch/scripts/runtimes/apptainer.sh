@@ -11,8 +11,7 @@ runtime::check() {
 runtime::prepare() { :; }
 
 runtime::exec() {
-  # The host's environment reaches the container, and paths into the host's Python would break the image's.
-  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
+  kit::forget_python
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")

@@ -8,6 +8,7 @@ source "${KIT_SCRIPTS}/enroot.sh"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
+  kit::forget_python
   enroot::set_devices
   local flags=''
   local -i i

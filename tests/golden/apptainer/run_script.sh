@@ -89,6 +89,10 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# kit::forget_python - where the host's environment reaches the container, paths into the host's Python would break the
+# image's.
+kit::forget_python() { unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD; }
+
 # image::check - the image is here, and is the one that the first node sees.
 image::check() {
   [[ -r "${KIT_IMAGE}" ]] ||
@@ -140,8 +144,7 @@ runtime::check() {
 runtime::prepare() { :; }
 
 runtime::exec() {
-  # The host's environment reaches the container, and paths into the host's Python would break the image's.
-  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
+  kit::forget_python
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
