@@ -6,7 +6,9 @@
 On one node of the Slurm cluster in Docker, for each runtime that starts containers there: the time from the start of
 the step's script to the moment at which torchrun would start, through the generated scripts, in turn with a script of
 three lines that does only `apptainer exec` or `enroot start`. A median of ratios; --check ends with 1 above LIMIT.
-The step that makes all nodes ready comes before and is reported on its own, in seconds over an empty srun.
+
+Measured 2026-11 on 2 shared x86-64 cores, Slurm 24.11.5, n=31: Enroot 4.1.2 1.03 (0.228 s by hand), Apptainer 1.4.5 1.07
+(0.146 s by hand; what is left is a bash in the image's file system and two scripts to read, 10 ms).
 """
 
 from __future__ import annotations
