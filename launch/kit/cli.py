@@ -138,7 +138,7 @@ def render(
     commands.render(plan(output))
 
 
-images = typer.Typer(rich_markup_mode=None, help="What images leave behind.", no_args_is_help=True)
+images = typer.Typer(rich_markup_mode=None, help="What images leave behind.")
 app.add_typer(images, name="images")
 
 
