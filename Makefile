@@ -19,11 +19,12 @@ test: .venv/test check
 	tests/cluster/engine.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
 
-# What needs no running: style, types, shell.
+# What needs no running: style, types, shell, and that every test is found.
 check: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pytest --collect-only --quiet --quiet
 	$(BIN)/shfmt -i 2 -ci -d $(SHELL_SCRIPTS)
 	$(BIN)/shellcheck -x -P . -P launch/scripts $(SHELL_SCRIPTS)
 
