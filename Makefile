@@ -49,8 +49,9 @@ clean:
 .venv/bin/pip:
 	PYTHON="$(PYTHON)" tests/venv.sh .venv
 
-.venv/demo: .venv/bin/pip pyproject.toml containers/requirements-cpu.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -r containers/requirements-cpu.txt -e .
+# The image's versions of what the demo needs.
+.venv/demo: .venv/bin/pip pyproject.toml containers/install/requirements-cpu.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c containers/install/requirements-cpu.txt -e '.[train]'
 	@touch $@
 
 .venv/test: .venv/demo

@@ -81,9 +81,9 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> No
     if kind == "none":
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
     elif "://" not in kind and not os.path.exists(str(job.image)):
-        problems.add(where, f"no such image: {job.image}", "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME")
+        problems.add(where, f"no such image: {job.image}", "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry")
     elif kind == "docker://" and kind not in accepted:
-        fix = f"every node would download it; make a file of it once: apptainer build image.sif {job.image}"
+        fix = f"every node would download it; make a file of it once: kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
         problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
     elif kind not in accepted:
         problems.add(where, f"{runtime.name} cannot run '{job.image}'", f"it runs {', '.join(accepted)}")

@@ -138,8 +138,47 @@ def render(
     commands.render(plan(output))
 
 
-images = typer.Typer(rich_markup_mode=None, help="What images leave behind.")
+_ARGUMENTS = typer.Option(None, "--build-arg", metavar="NAME=VALUE", help="For the recipe. May be given again.", show_default=False)
+
+
+@app.command()
+def build(
+    target: Optional[str] = typer.Argument(
+        None, metavar="[RECIPE|IMAGE]", help="A name in containers/, a Dockerfile, a folder, or docker://IMAGE.", show_default=False
+    ),
+    name: Optional[str] = typer.Option(None, "--name", metavar="NAME", help="What jobs call it [the recipe's folder].", show_default=False),
+    device: str = typer.Option("gpu", "--device", metavar="gpu|cpu", help="Build on the recipe's base for GPUs or for CPUs."),
+    engine: Optional[str] = typer.Option(None, "--engine", metavar="NAME", help="docker, podman, apptainer, enroot [the first one here].", show_default=False),
+    arguments: Optional[list[str]] = _ARGUMENTS,
+    to: str = typer.Option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
+    folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the file goes."),
+    update: bool = typer.Option(False, "--update", help="Ask the registry for the base's digest again, and build again."),
+    wait: int = typer.Option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
+) -> None:
+    """Make one image file for Enroot, Pyxis and Apptainer."""
+    from kit.build import make
+
+    problems = Problems()
+    given = jobs.pairs("--build-arg", arguments or [], problems).value
+    for option, value, known in (("--device", device, ("gpu", "cpu")), ("--to", to, ("sqsh", "sif", "docker"))):
+        if value not in known:
+            problems.add(option, f"'{value}' is not one of {', '.join(known)}", f"write {option} {known[0]}")
+    problems.raise_if_any()
+    assert isinstance(given, dict)
+    values = {key: str(item.value) for key, item in given.items()}
+    make.build(make.Request(target, engine, device, name, to, Path(folder), values, update, wait))
+
+
+images = typer.Typer(rich_markup_mode=None, help="List what kit build made, or remove what nobody uses.")
 app.add_typer(images, name="images")
+
+
+@images.callback(invoke_without_command=True)
+def images_list(context: typer.Context, folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the files are.")) -> None:
+    if context.invoked_subcommand is None:
+        from kit import shelf
+
+        shelf.show(Path(folder).absolute())
 
 
 @images.command("gc")
@@ -149,7 +188,7 @@ def images_gc(
     cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile, for its scratch folder.", show_default=False),
     yes: bool = typer.Option(False, "--yes", help="Remove without asking."),
 ) -> None:
-    """Remove your containers and copies of images that no job has used for some days."""
+    """Remove image files, containers and copies of images that no job of yours has used for some days."""
     from kit import collect
 
     collect.collect(nodes, cluster, days, yes=yes)

@@ -1,12 +1,14 @@
-"""Removes what no job needs from nodes: containers of rebuilt images, copies of images, what killed jobs left."""
+"""Removes what no job needs: image files, and on nodes containers of old images, their copies, what killed jobs left."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import assets, slurm
+from kit import assets, images, shelf, slurm
 from kit import cluster as clusters
 from kit.errors import KitError, Problems, UsageError
 
@@ -27,13 +29,17 @@ def collect(nodes: Optional[str], cluster: Optional[str], days: int, *, yes: boo
     problems.raise_if_any()
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     options = {name: str(item.value) for name, item in site.slurm.items() if name in ("partition", "account", "qos", "reservation")}
+    files = [] if nodes else shelf.unused(Path(images.FOLDER).absolute(), days)
     found = [_leftover(line) for line in _run(nodes, options, "list", str(days), scratch).splitlines()]
+    found += [Leftover("", item.bytes // 1024, int((time.time() - item.used_s) // shelf.DAY_S), str(item.file)) for item in files]
     if not found:
         print(f"kit: nothing that has not been used for {days} days")
         return
     _show(found)
     if yes or _agreed():
-        _run(nodes, options, "remove", str(days), scratch, *(f"{item.node}:{item.path}" for item in found))
+        _run(nodes, options, "remove", str(days), scratch, *(f"{item.node}:{item.path}" for item in found if item.node))
+        for item in files:
+            shelf.remove(item)
         print("kit: done")
 
 

@@ -26,7 +26,7 @@ def render(plan: Plan) -> None:
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
     runtime = plugins.find("runtimes", plan.runtime, "")
     if runtime.words("where") == ["local"]:
-        fix = f"make a file of the image once: apptainer build image.sif {plan.image}"
+        fix = f"make a file of the image once: kit build {str(plan.image).replace('docker://', 'dockerd://')}"
         raise UsageError(f"the runtime {plan.runtime} is for `kit run`: on a node it would start outside the job", fix)
     _say_runtime(plan)
     if dry_run:

@@ -1,12 +1,16 @@
-"""An image file's identity, cheap enough to take at every start."""
+"""Image files: what a job's name for one means, whether the file is what was built, and its identity at every start."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
+
+from kit.errors import KitError
 
 EDGE = 1 << 20  # bytes read at either end
+FOLDER = "images"  # where `kit build` writes, in the project's folder
+SUFFIXES = (".sqsh", ".sif")
 
 
 def fingerprint(image: Path) -> Optional[str]:
@@ -27,3 +31,104 @@ def fingerprint(image: Path) -> Optional[str]:
     except OSError:
         return None
     return hashlib.sha256(f"{size}\n".encode() + start + end).hexdigest()[:16]
+
+
+def named(name: str, *folders: Path) -> Optional[str]:
+    """The file that `kit build` made last under this name, in the images/ of these folders; None where there is none."""
+    if "/" in name or name.endswith(SUFFIXES):
+        return None
+    for folder in folders:
+        found = record(folder / FOLDER / f"{name}.json")
+        if found:
+            return str(folder / FOLDER / str(found["file"]))
+    return None
+
+
+def record(path: Path) -> dict[str, Any]:
+    """What is known of an image's origin; empty where that was not written, or cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    import json
+
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and {"file", "sha256", "size"} <= found.keys() else {}
+
+
+def check(image: Path) -> str:
+    """The sha256 of a file of `kit build`, "" for any other; KitError where the file is not what was built.
+
+    A file is read whole when it has changed since that was last done, which its inode's time of change tells; nobody
+    but the kernel sets that one.
+    """
+    records = (record(path) for path in (image.with_suffix(".json"), image.with_name(image.name + ".json")))
+    found = next((one for one in records if one.get("file") == image.name), None)
+    if not found or not image.is_file():
+        return ""
+    expected = str(found["sha256"])
+    if _seen().get(str(image)) == _stamp(image, expected):
+        return expected
+    actual = sha256(image)
+    if actual != expected:
+        size = f", and has {image.stat().st_size} bytes instead of {found['size']}" if image.stat().st_size != found["size"] else ""
+        raise KitError(
+            f"{image} is not the file that was built: its sha256 is {actual}, not {expected}{size}",
+            "it was cut off or changed: remove it, and run kit build again",
+        )
+    remember(image, expected)
+    return expected
+
+
+def sha256(image: Path) -> str:
+    import hashlib
+
+    digest, size = hashlib.sha256(), image.stat().st_size
+    from kit.progress import Progress
+
+    with image.open("rb") as file, Progress(f"reading {image.name}", size) as progress:
+        done = 0
+        while chunk := file.read(EDGE):
+            digest.update(chunk)
+            done += len(chunk)
+            progress.at(done)
+    return digest.hexdigest()
+
+
+def remember(image: Path, digest: str) -> None:
+    """Notes, for this user, that the file as it is now has this sha256."""
+    import json
+    import tempfile
+
+    place = _cache()
+    known = {path: stamp for path, stamp in _seen().items() if os.path.exists(path)}
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(prefix=".images.", dir=place.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({**known, str(image): _stamp(image, digest)}, file)
+        os.replace(name, place)
+    except OSError:
+        pass  # it will be read again
+
+
+def _stamp(image: Path, digest: str) -> list[Any]:
+    found = image.stat()
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, digest]
+
+
+def _seen() -> dict[str, Any]:
+    import json
+
+    try:
+        found = json.loads(_cache().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kit" / "images.json"

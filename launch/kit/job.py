@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from kit import cluster as clusters
-from kit import given, values
+from kit import given, images, values
 from kit.errors import Problems, UsageError, did_you_mean
 from kit.given import Given
 
@@ -23,7 +23,9 @@ class Job:
 
     name: Optional[str] = _key(values.line, "the job's name [the file's name]", "TEXT")
     command: Optional[tuple[str, ...]] = _key(values.command, "the training script and its arguments", "TEXT")
-    image: Optional[str] = _key(values.line, "container image file: .sif, .sqsh or an Apptainer sandbox folder; for docker: docker://NAME", "FILE")
+    image: Optional[str] = _key(
+        values.line, "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder; for docker: docker://NAME", "FILE"
+    )
     runtime: Optional[str] = _key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME")
     launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
     nodes: Optional[int] = _key(values.count, "number of nodes [1]", "N")
@@ -109,6 +111,8 @@ def _added(theirs: Any, ours: Any) -> Any:
 
 def _from(base: Path, key: str, value: Any) -> Any:
     """Paths made absolute, symbolic links kept: a path is what the user calls it."""
+    if key == "image" and (named := images.named(value, base, Path.cwd())):
+        return named
     if key == "mounts":
         return tuple(mount._replace(source=absolute(mount.source, base)) for mount in value)
     if (key in ("image", "workdir") and "://" not in value) or (key == "cluster" and clusters.is_file_name(value)):

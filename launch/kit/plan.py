@@ -29,6 +29,7 @@ class Plan:
     launcher: str
     image: Optional[str]
     fingerprint: Optional[str]  # of the image as it was at submission
+    image_sha256: Optional[str]  # of one that `kit build` made
     workdir: str
     mounts: tuple[values.Mount, ...]
     command: tuple[str, ...]
@@ -56,9 +57,10 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     _check_line(run_dir, "the run directory", problems)
     _check_command(job, mounts, runtime, problems)
     header = sbatch.header(job, cluster, shape, run_dir, problems)
+    image = job.image if runtime and runtime.name != "none" else None
+    sha256 = _check_image(job, image, problems)
     problems.raise_if_any()
     assert job.name and job.workdir and job.command and runtime and launcher
-    image = job.image if runtime.name != "none" else None
     return Plan(
         name=job.name,
         run_dir=run_dir,
@@ -71,6 +73,7 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         launcher=launcher.name,
         image=image,
         fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
+        image_sha256=sha256,
         workdir=job.workdir,
         mounts=mounts,
         command=job.command,
@@ -94,6 +97,17 @@ def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.Shape:
 def _check_line(path: str, what: str, problems: Problems) -> None:
     if found := values.CONTROL.search(path):
         problems.add(what, f"its path contains the control character {found.group()!r}", "Slurm reads it from one line of text: start from another folder")
+
+
+def _check_image(job: Job, image: Optional[str], problems: Problems) -> Optional[str]:
+    """The sha256 of a file that `kit build` made; another file's is nobody's business but the nodes'."""
+    if not image or "://" in image:
+        return None
+    try:
+        return images.check(Path(image)) or None
+    except KitError as error:
+        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        return None
 
 
 def _check_command(job: Job, mounts: tuple[values.Mount, ...], runtime: Optional[Plugin], problems: Problems) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that a Docker Engine answers. Quiet and quick when one does.
+# Makes sure that a Docker Engine answers, and that there is mksquashfs. Quiet and quick when so.
 #
 #   engine.sh            install and start one where that can be done (root, Debian or Ubuntu)
 #   engine.sh --check    only say whether one answers
@@ -18,7 +18,7 @@ engine::answers() {
 }
 
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman)
+  local -a packages=(docker.io iptables debootstrap podman squashfs-tools)
   local log
   log="$(mktemp -t kit-engine-apt.XXXXXX)"
   say "installing ${packages[*]}"
@@ -75,7 +75,7 @@ engine::start() {
 }
 
 engine::main() {
-  if engine::answers; then
+  if engine::answers && { command -v mksquashfs >/dev/null || [[ "${1:-}" == --check ]]; }; then
     return
   fi
   if [[ "${1:-}" == --check ]]; then
@@ -89,12 +89,12 @@ engine::main() {
     die "no Docker Engine answers, and user $(id -un) may not start one" \
       "run ${here}/engine.sh as root, or join the group docker" "${no_engine}"
   fi
-  if ! command -v dockerd >/dev/null; then
+  if ! command -v dockerd >/dev/null || ! command -v mksquashfs >/dev/null; then
     command -v apt-get >/dev/null || die "no Docker Engine here, and no apt-get to install one" \
       "install Docker Engine 20.10 or later" "${no_engine}"
     engine::install
   fi
-  engine::start
+  engine::answers || engine::start
 }
 
 engine::main "$@"

@@ -131,6 +131,13 @@ images::wheels() {
   printf '%s\n' "${dir}"
 }
 
+# The programs of the tests do without it; and where pip finds a torch for CPUs but no torchvision to match, it would not
+# load. tests/cluster/test_image_file.py has an image with both.
+images::without_torchvision() {
+  local -r requirements="$1"
+  sed -i '/^torchvision/d' "${requirements}"
+}
+
 images::train() {
   local -r python="${work}/python" context="${work}/train"
   [[ -f "${source_dir}/Dockerfile" ]] || die "${source_dir}/Dockerfile: no such file" \
@@ -141,124 +148,40 @@ images::train() {
   images::build kit-test/python debian:bookworm "${python}"
 
   local wheels
-  wheels="$(images::wheels "${source_dir}/containers/requirements-cpu.txt")"
+  cp "${source_dir}/containers/install/requirements-cpu.txt" "${work}/requirements.txt"
+  images::without_torchvision "${work}/requirements.txt"
+  wheels="$(images::wheels "${work}/requirements.txt")"
   cp "${source_dir}/Dockerfile" "${context}/"
   cp -a "${source_dir}/containers" "${context}/"
+  images::without_torchvision "${context}/containers/install/requirements-cpu.txt"
   # Links, not copies: wheels and context are both below the cache.
-  cp -al "${wheels}" "${context}/wheels"
+  cp -al "${wheels}" "${context}/containers/install/wheels"
   images::build kit-test/train kit-test/python "${context}"
 }
 
 # --- image files ---------------------------------------------------------------------------
 
-# Prints one list of an image's configuration (Env, Entrypoint, Cmd), an entry a line.
-images::config() {
-  local -r image="$1" field="$2"
-  docker image inspect --format "{{range .Config.${field}}}{{println .}}{{end}}" "${image}" | sed '/^$/d'
-}
-
-# Prints an assignment as Apptainer writes it for an image that it converted itself.
-images::apptainer_env() {
-  local -r name="$1" value="$2"
-  local quoted="${value//\\/\\\\}"
-  quoted="${quoted//\"/\\\"}"
-  quoted="${quoted//\$/\\\$}"
-  quoted="${quoted//\`/\\\`}"
-  if [[ "${name}" == PATH ]]; then
-    printf 'export PATH="%s"\n' "${quoted}"
-  else
-    # shellcheck disable=SC2016  # the script that this writes expands it
-    printf 'export %s="${%s:-"%s"}"\n' "${name}" "${name}" "${quoted}"
-  fi
-}
-
-# What Enroot runs a container's command with: in WORKDIR, through ENTRYPOINT.
-images::enroot_rc() {
-  local -r workdir="$1" entrypoint="$2" cmd="$3"
-  cat <<RC
-cd "${workdir}" || exit 1
-[ "\$#" -gt 0 ] || set -- ${cmd:-/bin/sh}
-exec ${entrypoint} "\$@"
-RC
-}
-
-# Writes what an exported root file system lacks of the image's configuration: ENV, WORKDIR and
-# ENTRYPOINT, as Enroot and as Apptainer read them.
-images::write_config() {
-  local -r image="$1" root="$2"
-  local assignment workdir
-  local -a env entrypoint cmd
-  mapfile -t env < <(images::config "${image}" Env)
-  mapfile -t entrypoint < <(images::config "${image}" Entrypoint)
-  mapfile -t cmd < <(images::config "${image}" Cmd)
-  workdir="$(docker image inspect --format '{{.Config.WorkingDir}}' "${image}")"
-
-  mkdir -p "${root}/etc" "${root}/.singularity.d/env"
-  : >"${root}/etc/fstab"
-  printf '%s\n' "${env[@]}" >"${root}/etc/environment"
-  for assignment in "${env[@]}"; do
-    images::apptainer_env "${assignment%%=*}" "${assignment#*=}"
-  done >"${root}/.singularity.d/env/10-docker2singularity.sh"
-  images::enroot_rc "${workdir:-/}" "${entrypoint[*]@Q}" "${cmd[*]@Q}" >"${root}/etc/rc"
-  chmod -R u=rwX,go=rX "${root}"
-  chmod 755 "${root}/etc/rc"
-}
-
-# One squashfs for Enroot, Pyxis and `apptainer exec`, in one pass and without a temporary copy.
-# sqfstar of the node image: 4.5 and older reject its compressor options.
-images::sqsh() {
-  local -r image="$1" out="$2"
-  local container
-  mkdir -p "${work}/config"
-  images::write_config "${image}" "${work}/config"
-  container="$(docker create "${image}" true)"
-  docker cp "${work}/config/." "${container}:/"
-  # Device nodes cannot be unpacked by an ordinary user.
-  docker export "${container}" |
-    docker run --rm --interactive --network none --entrypoint sqfstar \
-      --volume "${out%/*}:/out" kit-test/node \
-      -comp zstd -Xcompression-level 3 -no-progress "/out/${out##*/}" 'dev/*' .dockerenv \
-      >"${cache}/sqfstar.log" 2>&1 || die "${out}: sqfstar failed" "read ${cache}/sqfstar.log"
-  docker rm "${container}" >/dev/null
-}
-
-# As the ordinary user: as root, Apptainer asks for capabilities that a container lacks.
-images::sif() {
-  local -r sqsh="$1" out="$2"
-  docker run --rm --network none "${lib_caps[@]}" \
-    --volume "${out%/*}:/out" --volume /scratch --entrypoint bash kit-test/node -c '
-            chmod 666 /dev/fuse && install -d -o ada /scratch/build || exit 1
-            export APPTAINER_TMPDIR=/scratch/build APPTAINER_CACHEDIR=/scratch/build/cache
-            runuser -u ada -- apptainer build \
-                --mksquashfs-args "-comp zstd -Xcompression-level 1 -processors $(nproc)" \
-                "/scratch/build/image.sif" "/out/$1" && mv /scratch/build/image.sif "/out/$2"
-        ' build "${sqsh##*/}" "${out##*/}" \
-    >"${cache}/apptainer-build.log" 2>&1 ||
-    die "${out}: apptainer build failed" "read ${cache}/apptainer-build.log"
+# kit build's own file, under the name that jobs of the tests use; and Apptainer's format around it, as --to sif makes it.
+images::file() {
+  local -r dir="$1"
+  local found
+  kit build dockerd://kit-test/train:latest --name train --images "${dir}" >"${cache}/kit-build.log" 2>&1 ||
+    die "kit build failed" "read ${cache}/kit-build.log"
+  found="$(sed -n 's/^  "file": "\(.*\)",/\1/p' "${dir}/train.json")"
+  ln -sfn "${found}" "${dir}/train.sqsh"
+  [[ -f "${dir}/${found%.sqsh}.sif" ]] || docker run --rm --network none --volume "${dir}:/out" --entrypoint bash kit-test/node -euc '
+        cd /out
+        apptainer sif new "$1.partial"
+        apptainer sif add --datatype 4 --partfs 1 --parttype 2 --partarch "$(case "$(uname -m)" in aarch64) echo 4 ;; *) echo 2 ;; esac)" "$1.partial" "$2"
+        mv "$1.partial" "$1"
+    ' build "${found%.sqsh}.sif" "${found}" >"${cache}/sif.log" 2>&1 || die "the .sif cannot be made" "read ${cache}/sif.log"
+  ln -sfn "${found%.sqsh}.sif" "${dir}/train.sif"
 }
 
 images::files() {
   images::nodes
   images::train
-  local id dir
-  id="$(images::id kit-test/train)"
-  id="${id#sha256:}"
-  dir="${cache}/images/${id:0:12}"
-  mkdir -p "${dir}"
-  if [[ ! -f "${dir}/train.sqsh" ]]; then
-    say "train.sqsh: making it"
-    images::sqsh kit-test/train "${work}/train.sqsh"
-    mv "${work}/train.sqsh" "${dir}/train.sqsh"
-  fi
-  if [[ ! -f "${dir}/train.sif" ]]; then
-    say "train.sif: making it"
-    ln "${dir}/train.sqsh" "${work}/train.sqsh"
-    images::sif "${work}/train.sqsh" "${work}/train.sif"
-    mv "${work}/train.sif" "${dir}/train.sif"
-  fi
-  # Relative, so that they hold inside a container too, where the folder is /images.
-  ln -sfn "${dir##*/}/train.sqsh" "${cache}/images/train.sqsh"
-  ln -sfn "${dir##*/}/train.sif" "${cache}/images/train.sif"
+  images::file "${cache}/images"
 }
 
 images::clean() {

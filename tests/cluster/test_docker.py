@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -107,11 +110,71 @@ def test_after_a_run_whose_kit_was_killed_the_next_one_works(cluster: Cluster, k
         subprocess.run(["docker", "rm", "--force", *left], check=True, capture_output=True)
 
 
+@pytest.fixture
+def small_engine(kit_cluster: Cluster, tiny: Path) -> Iterator[Path]:
+    """The data folder of a Docker Engine of its own, with 80 MB of disk and one image, kit-test/tiny."""
+    if os.geteuid() != 0:
+        pytest.skip("an engine beside the running one needs root")
+    folder = Path(tempfile.mkdtemp(prefix="kit-engine."))  # short: a socket's path has 108 characters at most
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "small", str(folder)], check=True)
+    host = f"unix://{folder}/socket"
+    options = [
+        "--host",
+        host,
+        "--data-root",
+        f"{folder}/data",
+        "--exec-root",
+        f"{folder}/exec",
+        "--pidfile",
+        f"{folder}/pid",
+        "--bridge=none",
+        "--iptables=false",
+    ]
+    engine = subprocess.Popen(["dockerd", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        docker = ["docker", "--host", host]
+        until(lambda: subprocess.run([*docker, "info"], capture_output=True).returncode == 0, 60, "the engine does not start")
+        tree = kit_cluster.run(
+            "node1",
+            "bash",
+            "-c",
+            f"unsquashfs -quiet -no-progress -dest /scratch/tiny {kit_cluster.path(tiny)}/image.sqsh >/dev/null && tar -C /scratch/tiny -c . | base64 && rm -rf /scratch/tiny",
+        ).stdout
+        subprocess.run([*docker, "import", "-", "kit-test/tiny"], input=base64.b64decode(tree), check=True, capture_output=True)
+        yield folder / "data"
+    finally:
+        engine.terminate()
+        engine.wait(timeout=60)
+        subprocess.run(["umount", "--recursive", str(folder)], check=True)
+        folder.rmdir()
+
+
+def run_tiny(kit, small_engine: Path, folder: Path, run: str, check: bool = True):
+    (folder / "job.yaml").write_text("command: [bash, -c, 'echo up ${RANK}']\n")
+    environment = {"DOCKER_HOST": f"unix://{small_engine.parent}/socket"}
+    return kit("run", "job.yaml", "--image", "docker://kit-test/tiny", "--output", run, env=environment, check=check)
+
+
+def test_an_engine_whose_disk_is_full_or_whose_image_is_corrupt_says_so_in_the_runs_last_lines(kit, small_engine: Path, tmp_path: Path) -> None:
+    assert "[rank0] up 0" in run_tiny(kit, small_engine, tmp_path, "well").stdout
+    filler = small_engine / "filler"
+    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=1M"], capture_output=True)  # until there is no space left
+    full = run_tiny(kit, small_engine, tmp_path, "full", check=False)
+    print(full.stdout, full.stderr)
+    filler.unlink()
+    assert "[rank0] up 0" in run_tiny(kit, small_engine, tmp_path, "emptied").stdout
+    for layer in small_engine.glob("overlay2/*/diff/usr"):
+        shutil.rmtree(layer)
+    corrupt = run_tiny(kit, small_engine, tmp_path, "corrupt", check=False)
+    print(corrupt.stdout, corrupt.stderr)
+    assert 0
+
+
 def test_it_is_refused_on_a_cluster(kit, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
     done = kit("submit", "waiting.py", "--image", IMAGE, check=False)
     assert (done.returncode, done.stderr) == (
         2,
         "kit: the runtime docker is for `kit run`: on a node it would start outside the job\n"
-        f"  fix: make a file of the image once: apptainer build image.sif {IMAGE}\n",
+        f"  fix: make a file of the image once: kit build {IMAGE.replace('docker', 'dockerd')}\n",
     )

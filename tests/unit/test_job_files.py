@@ -26,12 +26,12 @@ BAD = {
     "image missing": (
         "image: none.sif\n",
         "2: no such image: {dir}/none.sif",
-        "check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME",
+        "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry",
     ),
     "image address": (
         "image: docker://x\nruntime: enroot\n",
         "2: 'docker://x' is not a file, which enroot needs",
-        "every node would download it; make a file of it once: apptainer build image.sif docker://x",
+        "every node would download it; make a file of it once: kit build docker://x (of a registry), or dockerd://NAME (of this machine)",
     ),
     "image kind": ("image: train.py\nruntime: enroot\n", "2: enroot cannot run '{dir}/train.py'", "it runs .sqsh, .squashfs"),
     "runtime without image": ("runtime: enroot\n", "2: the runtime enroot needs an image", "name one: `image: file.sqsh`, or use `runtime: none`"),

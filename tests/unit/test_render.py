@@ -28,6 +28,7 @@ def plan(runtime: str) -> Plan:
         launcher="torchrun",
         image=image,
         fingerprint="0123456789abcdef",
+        image_sha256=None,
         workdir="/shared/project",
         mounts=(values.Mount("/shared/project", "/shared/project", False, ""), values.Mount("/data", "/data", True, "")) if image else (),
         command=("train.py", "--name", "it's $HOME\n"),

@@ -1,0 +1,80 @@
+"""The digests of base images, read from their registries and kept in a file beside the recipe.
+
+image.lock is for version control: whoever builds later, or elsewhere, gets the same base. `kit build --update` reads
+the registries again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Callable
+
+from kit import assets
+from kit.build.recipe import Recipe
+from kit.errors import KitError, UsageError
+
+LOCK = "image.lock"
+
+
+def pin(recipe: Recipe, own: set[str], known_here: Callable[[str], bool], *, update: bool) -> dict[str, str]:
+    """{base: its digest}; "" for one that no registry has but the engine of this machine.
+
+    own: those that were such at the last build. known_here: asked only where the registry does not answer. KitError
+    where nobody knows a base.
+    """
+    path = _path(recipe)
+    locked = _read(path)
+    found = {}
+    for base in recipe.bases:
+        if "@sha256:" in base:
+            found[base] = base.partition("@")[2]
+        elif base in locked and not update:
+            found[base] = locked[base]
+        elif base in own and not update:
+            found[base] = ""
+        else:
+            found[base] = _resolve(base, known_here)
+    new = {base: digest for base, digest in found.items() if digest and "@" not in base}
+    if new.items() - locked.items():
+        _write(path, {**locked, **new})
+    return found
+
+
+def _resolve(base: str, known_here: Callable[[str], bool]) -> str:
+    from kit.build import registry
+
+    try:
+        return registry.resolve(base)
+    except KitError:
+        if not known_here(base):
+            raise
+    print(f"kit: no registry has {base}: this machine's own is taken, and a change of it noticed with --update only", file=sys.stderr)
+    return ""
+
+
+def _path(recipe: Recipe) -> Path:
+    """Beside the recipe; but the kit's own, once installed, has no place for it."""
+    installed = recipe.folder == assets.folder("containers").parent and not os.access(recipe.folder, os.W_OK)
+    return (Path.cwd() if installed else recipe.folder) / LOCK
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "restore it, or remove it: it is made anew") from None
+    return {str(base): str(digest) for base, digest in found.items()}
+
+
+def _write(path: Path, locked: dict[str, str]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(locked, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        print(f"kit: {path} cannot be written ({error.strerror}): the next build asks the registry again", file=sys.stderr)

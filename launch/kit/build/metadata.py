@@ -1,0 +1,78 @@
+"""What an image says beside its files, written as Enroot and Apptainer read it from a file system.
+
+    etc/environment, etc/rc, etc/fstab      Enroot: doc/image-format.md in its repository
+    .singularity.d/                         Apptainer: "Container metadata" in its user guide
+
+Both get Docker's meaning: the image's variables hold whatever the host has; a command runs in WORKDIR, through
+ENTRYPOINT, and without one CMD runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+from kit.build import tarstream
+from kit.build.oci import Config
+from kit.build.tarstream import Entry
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# Whatever the source has there is another runtime's, or of another image.
+REPLACED = (
+    "etc/environment",
+    "etc/rc",
+    "etc/rc.local",
+    "etc/fstab",
+    "singularity",
+    ".singularity.d",
+    ".dockerenv",
+    ".exec",
+    ".run",
+    ".shell",
+    ".test",
+    "environment",
+)
+MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "home", "etc")
+
+
+def entries(config: Config) -> list[Entry]:
+    env = [(name, value) for name, _, value in (item.partition("=") for item in config.env) if NAME.fullmatch(name)]
+    script = _script(config).encode()
+    return [
+        tarstream.made("etc/environment", "".join(_enroot_line(*pair) for pair in env).encode("utf-8", "surrogateescape")),
+        tarstream.made("etc/fstab"),
+        tarstream.made("etc/rc", script, 0o755),
+        tarstream.made(".singularity.d", mode=0o755, kind=tarstream.FOLDER),
+        tarstream.made(".singularity.d/env", mode=0o755, kind=tarstream.FOLDER),
+        tarstream.made(".singularity.d/env/10-image.sh", "".join(f"export {n}={shlex.quote(v)}\n" for n, v in env).encode("utf-8", "surrogateescape"), 0o755),
+        tarstream.made(".singularity.d/labels.json", json.dumps(config.labels, indent=1, sort_keys=True).encode()),
+        tarstream.made(".singularity.d/runscript", b"#!/bin/sh\n" + script, 0o755),
+    ]
+
+
+def is_replaced(name: str) -> bool:
+    return name in REPLACED or name.startswith(".singularity.d/")
+
+
+def lost(config: Config) -> list[str]:
+    """Variables that one of the runtimes cannot read: Enroot has a line for each, and replaces ${NAME} in it."""
+    broken = [item.partition("=")[0] for item in config.env if "\n" in item or re.search(r"\$\{[A-Za-z_]", item)]
+    return broken + [name for name in (item.partition("=")[0] for item in config.env) if not NAME.fullmatch(name)]
+
+
+def _enroot_line(name: str, value: str) -> str:
+    if "\n" in value:
+        return ""
+    # Enroot takes away one pair of quotes around a value.
+    return f'{name}="{value}"\n' if value[:1] in ("'", '"') or value[-1:] in ("'", '"') else f"{name}={value}\n"
+
+
+def _script(config: Config) -> str:
+    workdir = shlex.quote(config.workdir or "/")
+    labels = "".join(f"# {key} {value}".replace("\n", " ") + "\n" for key, value in sorted(config.labels.items()))
+    start = " ".join(["exec", *map(shlex.quote, config.entrypoint)])
+    alone = config.cmd or (() if config.entrypoint else ("/bin/sh",))
+    command = " ".join(map(shlex.quote, alone))
+    return f'{labels}cd {workdir} || exit 1\n[ "$#" -gt 0 ] || set -- {command}\n{start} "$@"\n'

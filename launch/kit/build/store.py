@@ -1,0 +1,164 @@
+"""The folder images/: a file is named by what went into it, appears whole or not at all, and has its origin beside it.
+
+images/NAME-DIGEST.sqsh     the image
+images/NAME-DIGEST.json     where it comes from
+images/NAME-DIGEST.log      what its engine said
+images/NAME.json            a link to the record of the last build: what NAME means in a job
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from kit import images
+from kit.errors import KitError
+
+DIGITS = 16  # of the digest, in names
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one build's files go."""
+
+    folder: Path
+    name: str
+    digest: str
+    suffix: str = ".sqsh"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name}-{self.digest[:DIGITS]}"
+
+    @property
+    def file(self) -> Path:
+        return self.folder / (self.stem + self.suffix)
+
+    @property
+    def record(self) -> Path:
+        """A .sif of the same build has one of its own."""
+        return self.folder / (self.stem + (".json" if self.suffix == ".sqsh" else f"{self.suffix}.json"))
+
+    @property
+    def log(self) -> Path:
+        return self.file.with_suffix(".log")
+
+    @property
+    def unfinished(self) -> Path:
+        return self.folder / f".{self.file.name}.{os.getpid()}{PARTIAL}"
+
+
+def is_built(place: Place) -> bool:
+    """Whether the file is there and is what was built; says so where it is something else."""
+    if not place.file.is_file() or not images.record(place.record):
+        return False
+    try:
+        images.check(place.file)
+    except KitError as error:
+        print(f"kit: {error.problems[0].problem}; building it again", file=sys.stderr)
+        return False
+    return True
+
+
+@contextmanager
+def locked(place: Place, timeout_s: float) -> Iterator[None]:
+    """One build of an image at a time, also from other nodes of a shared file system; KitError after timeout_s."""
+    path = place.folder / f".{place.stem}.lock"
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        handle = _lock(path, timeout_s)
+    except OSError as error:
+        raise KitError(f"cannot write to {place.folder}: {error.strerror}", "name another folder: kit build --images DIR") from None
+    try:
+        for left in place.folder.glob(f".{place.stem}.*{PARTIAL}"):  # of a build that was killed: it would hold the lock
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path, timeout_s: float) -> int:
+    start, told = time.monotonic(), False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same(handle, path):
+                os.truncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                return handle
+        except BlockingIOError:
+            holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+            if time.monotonic() - start > timeout_s:
+                os.close(handle)
+                raise KitError(f"{holder} has been building {path.name[1:-5]} for more than {timeout_s:.0f} s", "wait for it, or end it") from None
+            if not told:
+                print(f"kit: {holder} builds it already: waiting", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(0.2)
+        os.close(handle)
+
+
+def _is_same(handle: int, path: Path) -> bool:
+    """Whoever had the lock before removed its file; a lock on a removed one keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
+    """Gives the unfinished file its name, and writes its record; the file is on the disk before it has its name."""
+    with place.unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    place.unfinished.chmod(0o644)
+    found = place.unfinished.stat()
+    digest = images.sha256(place.unfinished)
+    record = {"file": place.file.name, "size": found.st_size, "sha256": digest, "digest": place.digest, **origin}
+    os.replace(place.unfinished, place.file)
+    _write(place.record, json.dumps(record, indent=2) + "\n")
+    images.remember(place.file, digest)
+    return record
+
+
+def make_current(place: Place) -> None:
+    """Lets a job mean this build by the bare name."""
+    link, target = place.folder / f"{place.name}.json", place.record.name
+    if link.is_symlink() and os.readlink(link) == target:
+        return
+    temporary = place.folder / f".{place.name}.json.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    os.replace(temporary, link)
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def check_space(folder: Path, needed: int, what: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        from kit.progress import size
+
+        raise KitError(f"{folder} has {size(free)} free; {what} needs about {size(needed)}", "free some, or write elsewhere: kit build --images DIR")
+
+
+def current(folder: Path, name: str) -> Optional[str]:
+    """The file that NAME means now."""
+    found = images.record(folder / f"{name}.json")
+    return str(found["file"]) if found else None

@@ -1,0 +1,160 @@
+"""Reads a tar stream entry by entry, and hands each on as the bytes it came in.
+
+`tarfile` would make an object of each header and a header of each object: 5 s of a core for the 39,000 files of a CPU
+image, against 0.5 s here. The formats are ustar, GNU's and pax, as `docker export` and image layers have them:
+https://www.gnu.org/software/tar/manual/html_node/Standard.html, POSIX pax "Extended Header".
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+from kit.errors import KitError
+
+BLOCK = 512
+CHUNK = 1 << 20
+END = bytes(2 * BLOCK)
+
+FOLDER, DEVICES = b"5", (b"3", b"4")
+
+
+class Entry(NamedTuple):
+    name: str  # as ls would show it: no leading ./ or /, no trailing /
+    kind: bytes  # tar's typeflag
+    size: int  # bytes of content
+    header: bytes  # with the long names and attributes that belong to it
+    content: IO[bytes]  # at its first byte; `size` of them are this entry's
+
+    def read(self) -> bytes:
+        return _exactly(self.content, self.size)
+
+
+def entries(stream: IO[bytes]) -> Iterator[Entry]:
+    """Every entry of a stream; what the caller leaves unread of one's content is skipped. KitError where it is cut off."""
+    before, attributes = b"", dict[bytes, bytes]()
+    while (header := stream.read(BLOCK)).strip(b"\0"):
+        if len(header) < BLOCK:
+            raise _cut_off()
+        kind, size = header[156:157], _number(header[124:136])
+        if kind in (b"x", b"g", b"L", b"K"):
+            body = _exactly(stream, _padded(size))
+            before += header + body
+            attributes.update(_records(body[:size]) if kind == b"x" else {b"path": body[:size].rstrip(b"\0")} if kind == b"L" else {})
+            continue
+        size = int(attributes.get(b"size", size))
+        content = _Content(stream, size)
+        name = attributes.get(b"path") or _short_name(header)
+        yield Entry(clean(name.decode("utf-8", "surrogateescape")), kind, size, before + header, content)  # type: ignore[arg-type]
+        content.skip()
+        _exactly(stream, _padded(size) - size)
+        before, attributes = b"", {}
+    if len(header) < BLOCK:
+        raise _cut_off()
+    while stream.read(CHUNK):  # whoever writes it must not be stopped by a closed pipe
+        pass
+
+
+def copy(entry: Entry, target: IO[bytes]) -> None:
+    target.write(entry.header)
+    left = entry.size
+    while left:
+        chunk = entry.content.read(min(left, CHUNK))
+        if not chunk:
+            raise _cut_off()
+        target.write(chunk)
+        left -= len(chunk)
+    target.write(bytes(_padded(entry.size) - entry.size))
+
+
+def made(name: str, content: bytes = b"", mode: int = 0o644, kind: bytes = b"0") -> Entry:
+    """An entry of our own, owned by root."""
+    import tarfile
+
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.type = len(content), mode, kind
+    return Entry(clean(name), kind, len(content), info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"), io.BytesIO(content))
+
+
+def with_mode(entry: Entry, needed: int) -> Entry:
+    """The entry with these permissions added."""
+    start = len(entry.header) - BLOCK
+    header = bytearray(entry.header[start:])
+    mode = _number(bytes(header[100:108]))
+    if mode & needed == needed:
+        return entry
+    header[100:108] = b"%07o\0" % (mode | needed)
+    header[148:156] = b" " * 8  # the sum is taken with itself blank
+    header[148:156] = b"%06o\0 " % sum(header)
+    return entry._replace(header=entry.header[:start] + bytes(header))
+
+
+def with_gnu_link(entry: Entry) -> Entry:
+    """A long target of a link in GNU's form: mksquashfs 4.5 takes ../ and / off the front of one in pax's."""
+    if entry.kind not in (b"1", b"2") or b" linkpath=" not in entry.header:
+        return entry
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
+        (info,) = archive.getmembers()
+    return entry._replace(header=info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+
+
+def clean(name: str) -> str:
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+class _Content:
+    """The content of one entry: never reads beyond it."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self.stream, self.left = stream, size
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self.stream.read(self.left if size < 0 else min(size, self.left))
+        self.left -= len(chunk)
+        return chunk
+
+    def skip(self) -> None:
+        while self.left:
+            if not self.read(CHUNK):
+                raise _cut_off()
+
+
+def _number(field: bytes) -> int:
+    """Octal digits, or where those are too few, the bytes of the number itself after a first bit of 1."""
+    return int.from_bytes(field[1:], "big") if field[0] & 0x80 else int(field.strip(b" \0") or b"0", 8)
+
+
+def _short_name(header: bytes) -> bytes:
+    name = header[:100].partition(b"\0")[0]
+    # GNU tar writes "ustar  " and has other things where POSIX has the first part of a path.
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _records(body: bytes) -> dict[bytes, bytes]:
+    """Of lines "LENGTH KEY=VALUE"; the length counts the whole line."""
+    found, start = {}, 0
+    while start < len(body):
+        digits = body[start : start + 20].partition(b" ")[0]
+        key, _, value = body[start + len(digits) + 1 : start + int(digits) - 1].partition(b"=")
+        found[key] = value
+        start += int(digits)
+    return found
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    body = stream.read(size)
+    if len(body) < size:
+        raise _cut_off()
+    return body
+
+
+def _cut_off() -> KitError:
+    return KitError("the image's files end in the middle", "see what its engine said, above or in the log; then build again")

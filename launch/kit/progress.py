@@ -1,0 +1,55 @@
+"""How far something long is: a bar on a terminal, a line every ten seconds elsewhere, nothing where it is quick."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Optional
+
+WIDTH = 24
+EVERY_S = {True: 0.1, False: 10.0}  # on a terminal; elsewhere
+QUIET_S = 0.5
+
+
+class Progress:
+    """with Progress("packing", total_bytes) as progress: ... progress.at(bytes_so_far)"""
+
+    def __init__(self, what: str, total: Optional[int]) -> None:
+        self.what, self.total = what, total
+        self.terminal = sys.stderr.isatty()
+        self.start = self.shown = time.monotonic()
+        self.drawn = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        if self.drawn and self.terminal:
+            sys.stderr.write("\r\x1b[K")  # what it came to is for the caller to say
+            sys.stderr.flush()
+
+    def at(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self.shown < EVERY_S[self.terminal] or now - self.start < QUIET_S:
+            return
+        self.shown, self.drawn = now, True
+        line = f"kit: {self.what}: {self._figures(done, now - self.start)}"
+        sys.stderr.write(f"\r{line}\x1b[K" if self.terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def _figures(self, done: int, seconds: float) -> str:
+        rate = f"{size(done)}, {size(int(done / seconds))}/s"
+        if not self.total:
+            return rate
+        part = min(1.0, done / self.total)
+        left = f", {seconds / part * (1 - part):.0f} s left" if part > 0.02 else ""
+        return f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}" if self.terminal else f"{part:.0%}, {rate}{left}"
+
+
+def size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,93 @@
+"""What is in images/: each file's origin, size and age, the runs that use it, and which of them nobody needs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from kit import images
+from kit.progress import size
+
+DAY_S = 86400
+
+
+class Kept(NamedTuple):
+    """One image file of `kit build`."""
+
+    file: Path
+    record: Path
+    name: str
+    is_current: bool  # a job that names NAME gets this one
+    bytes: int
+    built_s: float  # seconds since 1970
+    runs: tuple[str, ...]  # run directories, the last used first
+    used_s: float  # when the last of them, or the build, was active
+
+
+def kept(folder: Path) -> list[Kept]:
+    """Those in this folder, the last used first."""
+    users = _users([folder.parent / "runs", Path.cwd() / "runs"])
+    current = {images.record(link).get("file") for link in folder.glob("*.json") if link.is_symlink()}
+    found = []
+    for path in folder.glob("*.json"):
+        record = images.record(path)
+        file = folder / str(record.get("file"))
+        if path.is_symlink() or not record or not file.is_file():
+            continue
+        built = file.stat().st_mtime
+        runs = users.get(str(file), {})
+        order = sorted(runs, key=lambda run: -runs[run])
+        found.append(Kept(file, path, str(record.get("name")), file.name in current, file.stat().st_size, built, tuple(order), max([built, *runs.values()])))
+    return sorted(found, key=lambda item: -item.used_s)
+
+
+def unused(folder: Path, days: int) -> list[Kept]:
+    """Those that neither a build nor a run has touched for so long."""
+    return [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
+
+
+def remove(item: Kept) -> None:
+    """The record last: while it is there, the file can be found by its name."""
+    link = item.record.parent / f"{item.name}.json"
+    if item.is_current:
+        link.unlink(missing_ok=True)
+    for path in (item.file, item.file.with_suffix(".log"), item.record):
+        path.unlink(missing_ok=True)
+
+
+def show(folder: Path) -> None:
+    rows = [("NAME", "SIZE", "BUILT", "RUNS", "LAST RUN", "FILE")]
+    found = kept(folder)
+    for item in found:
+        last = f"{_age(item.used_s)}  {Path(item.runs[0]).name}" if item.runs else "-"
+        rows.append((item.name + (" *" if item.is_current else ""), size(item.bytes), _age(item.built_s), str(len(item.runs)), last, item.file.name))
+    if not found:
+        print(f"kit: no images of kit build in {folder}")
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print(f"kit: {size(sum(item.bytes for item in found))} in {folder}; * is what the name means in a job")
+
+
+def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
+    """{image: {run directory: when it was last active}}; a running job writes to its log."""
+    found: dict[str, dict[str, float]] = {}
+    for path in {file for folder in folders for file in folder.glob("*/run.json")}:
+        try:
+            image = str(json.loads(path.read_text(encoding="utf-8"))["plan"]["image"])
+            active = max(entry.stat().st_mtime for entry in [path, *path.parent.glob("log/*"), *path.parent.glob("log/*/*")])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        found.setdefault(image, {})[str(path.parent)] = active
+    return found
+
+
+def _age(moment_s: float) -> str:
+    seconds = max(0.0, time.time() - moment_s)
+    for unit, length in (("days", DAY_S), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"

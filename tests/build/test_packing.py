@@ -1,0 +1,170 @@
+"""From a stream of files to one squashfs: nothing lost, nothing that a runtime cannot use, and what runtimes need."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.build import metadata, pack, tarstream
+from kit.build.oci import Config
+from kit.errors import KitError
+
+LONG = "a-long-name/" * 30 + "end"
+VALUES = {
+    "PLAIN": "x",
+    "SPACES": "a  b ",
+    "QUOTES": 'it\'s "so"',
+    "DOLLAR": "$HOME `id` \\n",
+    "QUOTED": '"all"',
+    "EMPTY": "",
+    "EQUALS": "a=b",
+    "GLOB": "* ?",
+    "UNICODE": "ä€",
+}
+
+
+def tar_of(*members: tuple[str, bytes, dict], form: int = tarfile.PAX_FORMAT) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
+        for name, content, facts in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o644
+            for key, value in facts.items():
+                setattr(info, key, value)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def entries(stream: bytes) -> list[tarstream.Entry]:
+    return list(tarstream.entries(io.BufferedReader(io.BytesIO(stream))))
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+@given(data=st.data())
+def test_every_entry_is_handed_on_byte_for_byte(form: int, data) -> None:
+    part = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=60).filter(lambda text: text not in (".", ".."))
+    if form == tarfile.USTAR_FORMAT:
+        part = st.text("ab.-_", min_size=1, max_size=30).filter(lambda text: text.strip("."))
+    names = data.draw(st.lists(st.lists(part, min_size=1, max_size=5).map("/".join), max_size=5))
+    stream = tar_of(*((name, os.urandom(data.draw(st.integers(0, 1500))), {}) for name in names), form=form)
+    copied, found = io.BytesIO(), []
+    for entry in tarstream.entries(io.BufferedReader(io.BytesIO(stream))):
+        found.append(entry.name)
+        tarstream.copy(entry, copied)
+    assert found == [tarstream.clean(name) for name in names]
+    with tarfile.open(fileobj=io.BytesIO(stream)) as before, tarfile.open(fileobj=io.BytesIO(copied.getvalue() + tarstream.END)) as after:
+        assert [member.get_info() for member in before] == [member.get_info() for member in after]
+    assert stream.startswith(copied.getvalue())
+
+
+@pytest.mark.parametrize("kept", [0, 100, 512, 700, 1024, 1500])
+def test_a_stream_that_is_cut_off_is_noticed_wherever(kept: int) -> None:
+    stream = tar_of(("file", b"x" * 700, {}))
+    with pytest.raises(KitError, match="end in the middle"):
+        entries(stream[:kept])
+
+
+def test_contents_that_nobody_reads_are_skipped_and_sizes_beyond_octal_understood() -> None:
+    names = [entry.name for entry in entries(tar_of((LONG, b"x" * 513, {}), ("./b/", b"", {"type": tarfile.DIRTYPE}), ("/c", b"y", {})))]
+    assert names == [LONG, "b", "c"]
+    assert tarstream._number(b"\x80" + bytes(6) + b"\x02" + bytes(4)) == 1 << 33
+
+
+def squash(folder: Path, stream: bytes, config: Config = Config()) -> Path:
+    image = folder / "image.sqsh"
+    with (folder / "log").open("wb") as log:
+        pack.squash(iter(entries_open(stream)), config, image, log, lambda done: None)
+    return image
+
+
+def entries_open(stream: bytes):
+    return tarstream.entries(io.BufferedReader(io.BytesIO(stream)))
+
+
+def unpacked(image: Path) -> Path:
+    tree = image.with_suffix(".tree")
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-dest", str(tree), str(image)], check=True, capture_output=True)
+    return tree
+
+
+def test_the_file_has_what_the_stream_had_but_devices_and_other_runtimes_files(tmp_path: Path) -> None:
+    stream = tar_of(
+        ("etc", b"", {"type": tarfile.DIRTYPE, "mode": 0o755}),
+        ("etc/rc", b"another's", {}),
+        ("etc/passwd", b"root", {}),
+        ("dev/null", b"", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3}),
+        ("opt/disk", b"", {"type": tarfile.BLKTYPE}),
+        (LONG, b"deep", {}),
+        ("opt/link", b"", {"type": tarfile.SYMTYPE, "linkname": "../" + LONG}),
+        ("opt/hard", b"", {"type": tarfile.LNKTYPE, "linkname": "etc/passwd"}),
+        ("opt/secret", b"root's", {"mode": 0o000}),
+        ("opt/closed", b"", {"type": tarfile.DIRTYPE, "mode": 0o111}),
+        (".singularity.d/env/99.sh", b"another's", {}),
+    )
+    tree = unpacked(squash(tmp_path, stream, Config(workdir="/work/here")))
+    assert (tree / LONG).read_text() == "deep" and (tree / "opt/link").read_text() == "deep"
+    assert os.path.samefile(tree / "opt/hard", tree / "etc/passwd")
+    assert not (tree / "dev/null").exists() and not (tree / "opt/disk").exists() and not (tree / ".singularity.d/env/99.sh").exists()
+    assert (tree / "etc/rc").read_text() != "another's"
+    # Without these an ordinary user could not remove what Enroot unpacked.
+    assert (tree / "opt/secret").stat().st_mode & 0o777 == 0o600 and (tree / "opt/closed").stat().st_mode & 0o777 == 0o711
+    assert (tree / "work/here").is_dir() and (tree / "tmp").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
+    status = b"Package: bash\nStatus: install ok installed\nVersion: 5.2-1\n\nPackage: zstd\nVersion: 1.5\n"
+    stream = tar_of(
+        ("usr/lib/python3/dist-packages/numpy-2.4.2.dist-info/METADATA", b"", {}),
+        ("opt/site-packages/my_own-1.0+cpu.dist-info/METADATA", b"", {}),
+        ("var/lib/dpkg/status", status, {}),
+    )
+    with (tmp_path / "log").open("wb") as log:
+        packed = pack.squash(entries_open(stream), Config(), tmp_path / "i.sqsh", log, lambda done: None)
+    assert packed.packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
+    assert (unpacked(tmp_path / "i.sqsh") / "var/lib/dpkg/status").read_bytes() == status
+
+
+def test_a_stream_cut_off_leaves_an_error_and_a_full_disk_another(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match="end in the middle"):
+        squash(tmp_path, tar_of(("file", b"x" * 70000, {}))[:50000])
+
+
+def test_variables_reach_a_shell_as_they_are(tmp_path: Path) -> None:
+    tree = unpacked(squash(tmp_path, tar_of(), Config(env=tuple(f"{name}={value}" for name, value in VALUES.items()))))
+    script = 'set -eu; . "$1/.singularity.d/env/10-image.sh"; for name in $2; do eval "printf \'%s\\0\' \\"\\${$name}\\""; done'
+    read = subprocess.run(["sh", "-c", script, "sh", str(tree), " ".join(VALUES)], capture_output=True, check=True, env={"PLAIN": "the host's"})
+    assert read.stdout.decode().split("\0")[:-1] == list(VALUES.values())
+    # As Enroot reads its file: a line each, one pair of quotes around a value taken away.
+    lines = dict(line.split("=", 1) for line in (tree / "etc/environment").read_text().splitlines())
+    assert {name: value[1:-1] if value[:1] in "'\"" and value[-1:] in "'\"" and len(value) > 1 else value for name, value in lines.items()} == VALUES
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "expected"),
+    [
+        (Config(), (), "exec:"),
+        (Config(cmd=("printf", "%s|", "a b")), (), "a b|"),
+        (Config(entrypoint=("printf", "%s|"), cmd=("a b", "c'd")), (), "a b|c'd|"),
+        (Config(entrypoint=("printf", "%s|"), cmd=("a b",)), ("$x", "y z"), "$x|y z|"),
+        (Config(cmd=("ignored",)), ("printf", "%s|", "x"), "x|"),
+        (Config(cmd=("pwd",), workdir="{tmp}/a b"), (), "{tmp}/a b\n"),
+    ],
+)
+def test_a_command_runs_as_docker_runs_it(config: Config, arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    config = config._replace(workdir=config.workdir.replace("{tmp}", str(tmp_path)))
+    tree = unpacked(squash(tmp_path, tar_of(), config))
+    for script in ("etc/rc", ".singularity.d/runscript"):
+        done = subprocess.run(["sh", str(tree / script), *arguments], capture_output=True, text=True, input="echo exec:", check=True)
+        assert done.stdout.strip("\n") == expected.replace("{tmp}", str(tmp_path)).strip("\n")
+
+
+def test_variables_that_a_runtime_cannot_read_are_known() -> None:
+    config = Config(env=("A=1", "B=two\nlines", "C=${HOME}/x", "bad-name=1"))
+    assert metadata.lost(config) == ["B", "C", "bad-name"]
