@@ -1,0 +1,1 @@
+"""Turns a container image into one file, without a container engine."""
