@@ -297,6 +297,23 @@ def test_a_damaged_layer_without_a_digest_is_noticed_by_its_compression() -> Non
             tree(merge(oci.Image("test", "", CONFIG, (oci.Layer("", 0, lambda broken=broken: io.BytesIO(broken)),))))
 
 
+def test_a_layer_that_is_no_tar_is_named() -> None:
+    with pytest.raises(KitError, match="layer 1 of 1 of test is damaged: "):
+        tree(merge(image(b"no tar" * 1000)))
+
+
+def test_a_sparse_file_is_given_with_its_holes(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.seek(5_000_000)
+        file.write(b"end")
+    blob = subprocess.run(["tar", "--sparse", "--format=pax", "-cC", str(tmp_path), "sparse"], capture_output=True, check=True).stdout
+    assert len(blob) < 100_000
+    (info, content), *rest = ((info, content.read() if content else b"") for info, content in merge(image(blob)))
+    assert (info.name, info.type, info.size, rest) == ("sparse", tarfile.REGTYPE, 5_000_003, [])
+    assert content == bytes(5_000_000) + b"end"
+    assert not [key for key in info.pax_headers if "sparse" in key]
+
+
 def test_progress_adds_up_to_the_layers_sizes() -> None:
     both = image(gzip.compress(tar(*BASE)), tar(entry("x", content="x" * 1_000_000)))
     counts: list[int] = []

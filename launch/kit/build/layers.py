@@ -177,20 +177,19 @@ def _shared(group: list[tarfile.TarInfo], target: tarfile.TarInfo, content: Opti
 def _read(layer: Layer, label: str, progress: Progress) -> Generator[Entry, None, None]:
     with stream.open_tar(layer, label, progress) as tar:
         if tar.peek(1):  # no bytes at all are an empty layer, too
-            with tarfile.open(fileobj=tar, mode="r|", bufsize=stream.BLOCK, encoding="utf-8", errors="surrogateescape") as archive:
-                while info := _next(archive, label):
-                    yield info, archive.extractfile(info) if info.isreg() else None
+            try:
+                yield from _entries(tar)
+            except tarfile.TarError as error:
+                raise KitError(f"{label} is damaged: {error}", stream.AGAIN) from None
         while tar.read(stream.CHUNK):
             pass  # the digest is of all bytes
 
 
-def _next(archive: tarfile.TarFile, label: str) -> Optional[tarfile.TarInfo]:
-    try:
-        info = archive.next()
-    except tarfile.TarError as error:
-        raise KitError(f"{label} is damaged: {error}", stream.AGAIN) from None
-    archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-    return info
+def _entries(tar: IO[bytes]) -> Iterator[Entry]:
+    with tarfile.open(fileobj=tar, mode="r|", bufsize=stream.BLOCK, encoding="utf-8", errors="surrogateescape") as archive:
+        for info in archive:
+            archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
+            yield info, archive.extractfile(info) if info.isreg() else None
 
 
 def _parents(name: str) -> Iterator[str]:

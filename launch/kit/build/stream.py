@@ -16,7 +16,7 @@ from kit.build.oci import Layer
 from kit.errors import KitError
 
 CHUNK = 1 << 18  # bytes read from a blob at once
-BLOCK = 20 * 512  # bytes that tarfile reads at once; it copies what is left of them for each header
+BLOCK = 1 << 15  # bytes that tarfile reads at once; for each header it copies what is left of them
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 AGAIN = "get the image again; where that does not help, have it built and pushed again"
 
