@@ -168,7 +168,7 @@ def stacks(draw) -> list[list]:
                 continue
             for parent in parents:
                 shape.setdefault(parent, entry(parent, FOLDER, mode=0o700 + number))
-            kind = draw(st.sampled_from(["file", "file", "folder", "deleted", "opaque", "link", "hard"]))
+            kind = draw(st.sampled_from(["file", "file", "folder", "deleted", "opaque", "link", "hard", "hard", "hard"]))
             files = [known for known, (info, _) in shape.items() if info.isreg() and ".wh." not in known]
             if kind in ("folder", "opaque"):
                 shape[name] = entry(name, FOLDER, mode=0o700 + number)

@@ -42,7 +42,7 @@ def merge(image: Image, progress: Progress = lambda count: None) -> Generator[En
 
     Names have neither a leading "/" nor "./"; the root is ".". A hard link comes after its target; a
     folder may come after its contents, where a layer left it out. `progress` gets the bytes of each piece
-    of a blob that was read, which add up to the layers' sizes.
+    of a blob that was read, which add up to the layers' sizes; for zstd it is called in another thread.
     """
     above: dict[str, int] = {}
     for depth in range(len(image.layers), 0, -1):

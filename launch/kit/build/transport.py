@@ -157,8 +157,10 @@ class Registry:
 
     def unreachable(self, error: BaseException) -> KitError:
         reason = getattr(error, "reason", None) or error
-        said = (reason.strerror if isinstance(reason, OSError) else "") or type(reason).__name__
-        return KitError(f"registry {self.name} cannot be reached: {said}", "check the name, this machine's network, and https_proxy where it needs a proxy")
+        # Other errors than the system's may quote an address.
+        said = (reason.strerror or str(reason)) if isinstance(reason, OSError) else type(reason).__name__
+        fix = "check the name, the network, https_proxy where a proxy is needed, SSL_CERT_FILE where your site has certificates of its own"
+        return KitError(f"registry {self.name} cannot be reached: {said}", fix)
 
 
 def _content(answer: HTTPResponse) -> bytes:
