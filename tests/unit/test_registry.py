@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tarfile
 import threading
@@ -174,7 +175,7 @@ def test_an_unknown_image_or_tag_is_said(real: str, name: str) -> None:
 class Server:
     """Answers as `handle(path, headers)` says: status, headers, body. Each body is cut after as many bytes as the next of `cuts` says."""
 
-    def __init__(self, handle) -> None:
+    def __init__(self, handle, host: str = "127.0.0.1", certificate: Path | None = None) -> None:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.cuts: Iterator[int] = iter([])
         server = self
@@ -197,8 +198,12 @@ class Server:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.http.server_port}"
+        self.http = ThreadingHTTPServer((host, 0), Handler)
+        self.address = f"{host}:{self.http.server_port}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def asked(self, ending: str) -> list[dict[str, str]]:
@@ -206,8 +211,8 @@ class Server:
 
 
 @contextmanager
-def serving(handle):
-    server = Server(handle)
+def serving(handle, **options):
+    server = Server(handle, **options)
     try:
         yield server
     finally:
@@ -389,6 +394,23 @@ def test_a_registry_that_cannot_be_reached_is_named() -> None:
         with pytest.raises(KitError) as error:
             registry.resolve(f"{address}/app")
     assert error.value.problems[0].problem == f"registry {address} cannot be reached: Connection refused"
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, pem = "127.0.0.2", tmp_path / "both.pem"  # not one of the names that are this machine's
+    subject = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=IP:{host}", "-days", "2"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", pem, "-out", tmp_path / "crt"], capture_output=True, check=True
+    )
+    pem.write_bytes(pem.read_bytes() + (tmp_path / "crt").read_bytes())
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs), host=host, certificate=pem) as server:
+        with pytest.raises(KitError, match=f"registry {server.address} cannot be reached: .*certificate verify failed"):
+            registry.resolve(f"{server.address}/app")
+        assert not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt"))
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
 
 
 # --- names and logins
