@@ -201,6 +201,11 @@ def test_names_are_given_without_what_some_tools_put_before_them() -> None:
     assert found["c"][3] == b"b"
 
 
+def test_what_aufs_kept_for_itself_is_left_out() -> None:
+    records = [entry(".wh..wh.aufs"), entry(".wh..wh.plnk", FOLDER), entry(".wh..wh.plnk/81.4", content="x"), entry(".wh..wh.orph", FOLDER)]
+    assert sorted(merged([*records, entry("a", content="a")])) == ["a"]
+
+
 def test_repeated_entries_are_given_once() -> None:
     found = merged([entry("a", FOLDER), entry("a/b", content="b"), entry("a", FOLDER), entry("a/b", content="b"), entry("a/b", HARD, to="a/b")])
     assert sorted(found) == ["a", "a/b"]

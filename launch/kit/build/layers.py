@@ -88,6 +88,8 @@ class LayerMerge:
         if info.islnk():
             target = self.plain(info.linkname)
             info.linkname = self.origin[name] = self.origin.get(target, target)
+        if name.startswith(".wh..wh.") and name != ".wh..wh..opq":
+            return False  # what AUFS kept for itself
         if above & (FILE | GONE) or any(self.above.get(parent, 0) & (FILE | GONE | OPAQUE) for parent in _parents(name)):
             return False
         self.note_parents(name)
@@ -115,7 +117,7 @@ class LayerMerge:
             return False
         if name == ".wh..wh..opq":
             self.here[folder] = self.here.get(folder, 0) | OPAQUE
-        elif not name.startswith(".wh..wh."):  # what AUFS kept for itself
+        else:
             hidden = self.plain(f"{folder}/{name[4:]}")
             self.here[hidden] = self.here.get(hidden, 0) | GONE
         return True
