@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -105,7 +106,10 @@ def _convert(request: Request) -> None:
     if image is None:
         raise KitError(f"{name} has no image {reference}", f"see: {name} images")
     place = store.Place(
-        request.folder.absolute(), request.name or recipe.tidy(reference.split("/")[-1].split(":")[0]), image.identity.partition(":")[2], _suffix(request)
+        request.folder.absolute(),
+        request.name or recipe.tidy(reference.split("/")[-1].split(":")[0]),
+        hashlib.sha256(f"{image.identity} {pack.FORMAT}".encode()).hexdigest(),
+        _suffix(request),
     )
     if _is_there(place, request):
         return

@@ -47,6 +47,8 @@ def entries(config: Config) -> list[Entry]:
         tarstream.made(".singularity.d", mode=0o755, kind=tarstream.FOLDER),
         tarstream.made(".singularity.d/env", mode=0o755, kind=tarstream.FOLDER),
         tarstream.made(".singularity.d/env/10-image.sh", "".join(f"export {n}={shlex.quote(v)}\n" for n, v in env).encode("utf-8", "surrogateescape"), 0o755),
+        # Where Apptainer finds a file of this name, the user's own --env and APPTAINERENV_NAME follow it, and win.
+        tarstream.made(".singularity.d/env/99-base.sh", mode=0o755),
         tarstream.made(".singularity.d/labels.json", json.dumps(config.labels, indent=1, sort_keys=True).encode()),
         tarstream.made(".singularity.d/runscript", b"#!/bin/sh\n" + script, 0o755),
     ]
@@ -65,8 +67,8 @@ def lost(config: Config) -> list[str]:
 def _enroot_line(name: str, value: str) -> str:
     if "\n" in value:
         return ""
-    # Enroot takes away one pair of quotes around a value.
-    return f'{name}="{value}"\n' if value[:1] in ("'", '"') or value[-1:] in ("'", '"') else f"{name}={value}\n"
+    # Enroot takes away a pair of quotes around a value, before its hooks run and again after them.
+    return f'{name}=""{value}""\n' if re.fullmatch(r"[\"'].*[\"']\s*", value) else f"{name}={value}\n"
 
 
 def _script(config: Config) -> str:

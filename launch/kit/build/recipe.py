@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import assets
-from kit.build import formats
+from kit.build import formats, pack
 from kit.errors import KitError, UsageError
 
 FILE_OF = {"docker": "Dockerfile", "podman": "Dockerfile", "apptainer": "image.def", "enroot": "image.enroot.sh"}
@@ -63,7 +63,15 @@ class Recipe:
     def digest(self, pinned: dict[str, str]) -> str:
         """Of everything that goes in, `pinned` being the digests of the bases: equal digests mean equal images."""
         files = {name: _file_digest(self.folder / name) for name in self.files()}
-        facts = {"recipe": self.text, "files": files, "bases": pinned, "arguments": self.arguments, "device": self.device, "of": self.file.name}
+        facts = {
+            "recipe": self.text,
+            "files": files,
+            "bases": pinned,
+            "arguments": self.arguments,
+            "device": self.device,
+            "of": self.file.name,
+            "format": pack.FORMAT,
+        }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogateescape")).hexdigest()
 
     def lay_out(self, target: Path, pinned: dict[str, str]) -> Path:

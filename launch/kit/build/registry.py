@@ -1,173 +1,153 @@
-"""Reads manifests and blobs of images from their registries.
-
-The protocol: https://github.com/opencontainers/distribution-spec; tokens:
-https://distribution.github.io/distribution/spec/auth/token
-"""
+"""Images in a registry: NAME[:TAG][@DIGEST], named as Docker does."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import io
 import json
-import os
-import platform
 import re
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from contextlib import suppress
+from http.client import HTTPResponse
 from typing import Any, NamedTuple, Optional
 
-from kit.errors import KitError, UsageError
+from kit.build import oci
+from kit.build.transport import BACK_OFF_S, BROKEN, Registry
+from kit.errors import KitError
 
-MANIFESTS = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-TIMEOUT_S, TRIES, PAUSE_S = 20, 3, 1.0
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+ACCEPT = ", ".join((*INDEXES, *MANIFESTS))
+HOST = re.compile(r"(?:[a-zA-Z0-9][\w.-]*|\[[0-9a-fA-F:]+\])(?::\d+)?", re.ASCII)
+NAME = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
+TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+RIGHT = "write [REGISTRY/]NAME[:TAG] or NAME@sha256:DIGEST, such as nvcr.io/nvidia/pytorch:25.09-py3"
+AGAIN = "try again; where that does not help, have the image pushed again"
 
 
 class Reference(NamedTuple):
     registry: str
     repository: str
-    tag: str  # or sha256:...
+    version: str  # a digest or a tag
 
     @property
-    def url(self) -> str:
-        """Plain HTTP on this machine alone, as Docker has it."""
-        host = "registry-1.docker.io" if self.registry == "docker.io" else self.registry
-        scheme = "http" if re.sub(r":\d+$", "", host) in LOOPBACK else "https"
-        return f"{scheme}://{host}/v2/{self.repository}"
+    def host(self) -> str:
+        return "registry-1.docker.io" if self.registry == "docker.io" else self.registry
+
+    def open(self) -> Registry:
+        return Registry(self.registry, self.host, self.repository)
 
 
 def parse(reference: str) -> Reference:
-    """As Docker reads it: NAME[:TAG][@DIGEST], after a first part with a dot or a colon, or localhost, as the registry."""
+    """The reference with what Docker fills in: docker.io, library/, :latest."""
     name, _, digest = reference.partition("@")
-    first, slash, rest = name.partition("/")
-    registry, path = (first, rest) if slash and (set(".:") & set(first) or first == "localhost") else ("docker.io", name)
-    path, _, tag = path.partition(":")
-    if registry == "docker.io" and "/" not in path:
-        path = f"library/{path}"
-    if not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", path) or not re.fullmatch(r"[\w.-]*", tag):
-        raise UsageError(f"'{reference}' is not the name of an image", "write REGISTRY/NAME:TAG, in lower case: nvcr.io/nvidia/pytorch:25.09-py3")
-    return Reference(registry, path, digest or tag or "latest")
+    registry, slash, rest = name.partition("/")
+    if not slash or not (re.search(r"[.:A-Z]", registry) or registry == "localhost"):
+        registry, rest = "docker.io", name
+    repository, _, tag = rest.partition(":")
+    registry = "docker.io" if registry == "index.docker.io" else registry
+    if registry == "docker.io" and "/" not in repository:
+        repository = f"library/{repository}"
+    right = NAME.fullmatch(repository) and (DIGEST.fullmatch(digest) or "@" not in reference) and (TAG.fullmatch(tag) or ":" not in rest)
+    if not right or not HOST.fullmatch(registry):
+        raise KitError(f"'{reference}' is no name of an image in a registry", RIGHT)
+    return Reference(registry, repository, digest or tag or "latest")
 
 
 def resolve(reference: str) -> str:
-    """The digest that a registry has for it now."""
-    where = parse(reference)
-    with _Client(where, reference).open(f"/manifests/{where.tag}", MANIFESTS) as answer:
-        body = answer.read()
-        return answer.headers.get("Docker-Content-Digest") or f"sha256:{hashlib.sha256(body).hexdigest()}"
+    """The digest that the reference has now: of the index, where there is one for several architectures."""
+    image = parse(reference)
+    if DIGEST.fullmatch(image.version):
+        return image.version
+    registry = image.open()
+    with registry.ask(f"manifests/{image.version}", "HEAD", Accept=ACCEPT) as answer:
+        digest = answer.headers.get("Docker-Content-Digest", "")
+    return digest if DIGEST.fullmatch(digest) else _manifest(registry, image.version)[0]
 
 
-class _Client:
-    """One repository; asks for a token when it is told to."""
+def open_image(reference: str) -> oci.Image:
+    """The image for this machine; its layers are read from the registry as they are opened."""
+    image = parse(reference)
+    registry = image.open()
+    digest, manifest = _manifest(registry, image.version)
+    while "manifests" in manifest:
+        digest, manifest = _manifest(registry, oci.fitting(manifest, reference)[0]["digest"])
+    try:
+        config = manifest["config"]["digest"]
+        layers = tuple(_layer(registry, layer["digest"], layer["size"]) for layer in manifest["layers"])
+    except (KeyError, TypeError):
+        raise KitError(f"{reference} is no image, or in Docker's format from before 2016", "push it again with today's docker push") from None
+    document = oci.checked(_parsed(registry, registry.read(f"blobs/{config}"), config), reference)
+    return oci.Image(reference, digest, oci.Config.from_json(document), layers)
 
-    def __init__(self, where: Reference, name: str) -> None:
-        self.where, self.name, self.authorization = where, name, ""
-        self.opener = urllib.request.build_opener(_Redirects)
 
-    def open(self, path: str, accept: tuple[str, ...] = (), start: int = 0) -> HTTPResponse:
-        """KitError, which names the registry, where it does not give this."""
-        headers = {"Accept": ", ".join(accept) or "*/*", **({"Range": f"bytes={start}-"} if start else {})}
-        for attempt in range(TRIES):
-            if self.authorization:
-                headers["Authorization"] = self.authorization
-            try:
-                answer: HTTPResponse = self.opener.open(urllib.request.Request(self.where.url + path, headers=headers), timeout=TIMEOUT_S)  # noqa: S310 - see url
-                return answer
-            except urllib.error.HTTPError as error:
-                if error.code == 401 and not self.authorization:
-                    self.authorization = self._authorize(error.headers.get("WWW-Authenticate", ""))
-                elif error.code < 500 or attempt + 1 == TRIES:
-                    raise self._refusal(error.code) from None
-            except (OSError, HTTPException) as error:
-                if attempt + 1 == TRIES or _is_final(error):
-                    raise self._unreachable(error) from None
-                time.sleep(PAUSE_S * 2**attempt)
-        raise self._refusal(401)
+def _manifest(registry: Registry, version: str) -> tuple[str, dict[str, Any]]:
+    content = registry.read(f"manifests/{version}", Accept=ACCEPT)
+    return oci.sha256(content), _parsed(registry, content, version)
 
-    def _authorize(self, challenge: str) -> str:
-        """The header for what the registry asks for; the user's credentials go to it and to its own realm alone."""
-        kind, _, rest = challenge.partition(" ")
-        basic = _credentials(self.where.registry)
-        if kind.lower() != "bearer":
-            return f"Basic {basic}" if basic else ""
-        facts = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-        realm = facts.pop("realm", "")
-        if not realm.startswith("https://") and not self.where.url.startswith("http://"):
-            return ""
-        facts.setdefault("scope", f"repository:{self.where.repository}:pull")
-        request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(facts)}")  # noqa: S310 - checked above
-        if basic:
-            request.add_header("Authorization", f"Basic {basic}")
-        try:
-            with self.opener.open(request, timeout=TIMEOUT_S) as answer:
-                found = json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error.code) from None
-        except (OSError, HTTPException, ValueError) as error:
-            raise self._unreachable(error) from None
-        return f"Bearer {found.get('token') or found.get('access_token')}"
 
-    def _refusal(self, code: int) -> KitError:
-        registry = self.where.registry
-        user = " (user $oauthtoken, an API key of ngc.nvidia.com as password)" if registry == "nvcr.io" else ""
-        if code in (401, 403):
-            return KitError(
-                f"{registry} refuses {self.name}: credentials are missing or wrong, or there is no such image",
-                f"check the name; log in{user}: docker login {registry}",
+def _parsed(registry: Registry, content: bytes, version: str) -> dict[str, Any]:
+    """The JSON document; `version` is its digest, or a tag, which says nothing about its content."""
+    if not DIGEST.fullmatch(version) or oci.sha256(content) == version:
+        with suppress(ValueError):
+            document = json.loads(content)
+            if isinstance(document, dict):
+                return document
+    raise KitError(f"registry {registry.name} gives something else for {registry.repository}, {version}", AGAIN)
+
+
+def _layer(registry: Registry, digest: str, size: int) -> oci.Layer:
+    return oci.Layer(digest, size, lambda: io.BufferedReader(Download(registry, digest, size), 1 << 18))
+
+
+class Download(io.RawIOBase):
+    """A blob as it arrives; where the connection breaks, a new one goes on from there."""
+
+    def __init__(self, registry: Registry, digest: str, size: int) -> None:
+        self.registry, self.digest, self.size = registry, digest, size
+        self.offset = 0
+        self.failures = 0  # since the last byte
+        self.answer: Optional[HTTPResponse] = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = memoryview(buffer)[: self.size - self.offset]
+        while wanted:
+            count = 0
+            with suppress(*BROKEN):
+                self.answer = self.answer or self.opened()
+                count = self.answer.readinto(wanted)
+            if count:
+                self.offset += count
+                self.failures = 0
+                return count
+            self.broken()
+        return 0
+
+    def opened(self) -> HTTPResponse:
+        headers = {"Range": f"bytes={self.offset}-"} if self.offset else {}
+        answer = self.registry.ask(f"blobs/{self.digest}", **headers)
+        if self.offset and answer.status != 206:  # a registry that knows no ranges starts over
+            left = self.offset
+            while left and (chunk := answer.read(min(left, 1 << 18))):
+                left -= len(chunk)
+        return answer
+
+    def broken(self) -> None:
+        if self.answer:
+            self.answer.close()
+            self.answer = None
+        if self.failures == len(BACK_OFF_S):
+            raise KitError(
+                f"registry {self.registry.name} stopped in the middle of {self.digest}, after {self.offset} of {self.size} bytes",
+                "check this machine's network, and try again",
             )
-        if code == 404:
-            return KitError(f"{registry} has no image {self.name}", "check the name and the tag")
-        if code == 429:
-            return KitError(f"{registry} has had too many requests from here", f"wait, or log in: docker login {registry}")
-        return KitError(f"{registry} answers with the error {code} for {self.name}", "try again later")
+        time.sleep(BACK_OFF_S[self.failures])
+        self.failures += 1
 
-    def _unreachable(self, error: Exception) -> KitError:
-        reason = getattr(error, "reason", None) or error
-        return KitError(f"the registry {self.where.registry} of {self.name} cannot be reached: {reason}", "check network and proxy (https_proxy)")
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Blobs are often kept elsewhere, and whoever keeps them must not learn the registry's token."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Optional[urllib.request.Request]:
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
-            request.remove_header("Authorization")
-        return request
-
-
-def _is_final(error: Exception) -> bool:
-    """A name that does not resolve, or a closed port, will not be there in a second."""
-    reason = str(getattr(error, "reason", None) or error)
-    return any(words in reason for words in ("Name or service not known", "Connection refused", "CERTIFICATE_VERIFY_FAILED", "No address associated"))
-
-
-def _credentials(registry: str) -> str:
-    """The base64 of user:password that `docker login` or `podman login` wrote; "" where there is none."""
-    home = Path.home()
-    places = [os.environ.get("REGISTRY_AUTH_FILE", ""), os.path.join(os.environ.get("DOCKER_CONFIG") or home / ".docker", "config.json")]
-    keys = (registry, f"https://{registry}", "https://index.docker.io/v1/") if registry == "docker.io" else (registry, f"https://{registry}")
-    for place in filter(None, places):
-        try:
-            known = json.loads(Path(place).read_text(encoding="utf-8")).get("auths", {})
-        except (OSError, ValueError, AttributeError):
-            continue
-        for key in keys:
-            found = known.get(key, {}).get("auth")
-            if found and ":" in base64.b64decode(found).decode("utf-8", "replace"):
-                return str(found)
-    return ""
-
-
-def architecture() -> str:
-    return ARCHITECTURES.get(platform.machine(), platform.machine())
+    def close(self) -> None:
+        if self.answer:
+            self.answer.close()
+        super().close()

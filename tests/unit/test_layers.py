@@ -1,0 +1,399 @@
+"""Merged layers against the same layers extracted one after another, and against what Docker makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import random
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit.build import oci
+from kit.build.layers import merge
+from kit.errors import KitError
+
+CONFIG = oci.Config.from_json({})
+FOLDER, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+def entry(name: str, kind: bytes = FILE, content: str = "", to: str = "", mode: int = 0o644, **headers: str) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mode, info.pax_headers = kind, to, len(content.encode()), mode, headers
+    return info, content.encode()
+
+
+def tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as archive:
+        for info, content in entries:
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def layer(blob: bytes) -> oci.Layer:
+    return oci.Layer(f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob), lambda: io.BytesIO(blob))
+
+
+def image(*blobs: bytes) -> oci.Image:
+    return oci.Image("test", "", CONFIG, tuple(map(layer, blobs)))
+
+
+def tree(entries) -> dict[str, tuple]:
+    """Name: (type, mode, link, content, headers); a hard link has its target's. Fails where the target is not there yet."""
+    found: dict[str, tuple] = {}
+    for info, content in entries:
+        assert info.name not in found
+        if info.islnk():
+            found[info.name] = found[info.linkname]
+        else:
+            kept = tuple(sorted(info.pax_headers.items()))
+            found[info.name] = (info.type, info.mode, info.linkname, content.read() if content else b"", kept)
+    return found
+
+
+def merged(*layers: list) -> dict[str, tuple]:
+    return tree(merge(image(*(tar(*entries) for entries in layers))))
+
+
+def plainly(*layers: list) -> dict[str, tuple]:
+    """The reference: each layer applied in turn to a dict of names."""
+    root: dict[str, tuple] = {}
+
+    def remove(name: str) -> None:
+        for known in [known for known in root if known == name or known.startswith(f"{name}/")]:
+            del root[known]
+
+    for entries in layers:
+        names = [info.name for info, _ in entries]
+        for name in names:  # whiteouts are about lower layers, wherever they stand
+            folder, _, base = name.rpartition("/")
+            if base == ".wh..wh..opq":
+                for known in [known for known in root if known.startswith(f"{folder}/" if folder else "")]:
+                    del root[known]
+            elif base.startswith(".wh."):
+                remove(f"{folder}/{base[4:]}".strip("/"))
+        for info, content in entries:
+            folder, _, base = info.name.rpartition("/")
+            while folder:
+                root.setdefault(folder, (FOLDER, 0o755, "", b"", ()))
+                folder = folder.rpartition("/")[0]
+            if base.startswith(".wh."):
+                continue
+            if not (info.isdir() and root.get(info.name, (None,))[0] == FOLDER):
+                remove(info.name)
+            if info.islnk():
+                root[info.name] = root[info.linkname]
+            else:
+                root[info.name] = (info.type, info.mode, info.linkname, content, tuple(sorted(info.pax_headers.items())))
+    return root
+
+
+BASE = [
+    entry("etc", FOLDER, mode=0o755),
+    entry("etc/passwd", content="root"),
+    entry("usr", FOLDER, mode=0o755),
+    entry("usr/bin", FOLDER, mode=0o755),
+    entry("usr/bin/perl", content="perl"),
+    entry("usr/bin/perl5", HARD, to="usr/bin/perl"),
+    entry("usr/bin/perl5.36", HARD, to="usr/bin/perl5"),
+    entry("bin", LINK, to="usr/bin"),
+]
+ETC, BIN = BASE[0], BASE[3]
+
+STACKS = {
+    "nothing": [],
+    "one layer": [BASE],
+    "empty layers": [[], BASE, []],
+    "a deleted file": [BASE, [ETC, entry("etc/.wh.passwd")]],
+    "a deleted folder that comes back": [BASE, [entry(".wh.etc")], [ETC, entry("etc/group", content="g")]],
+    "an opaque folder": [BASE, [ETC, entry("etc/group", content="g"), entry("etc/.wh..wh..opq")]],
+    "an opaque folder, its mark first": [BASE, [entry("etc/.wh..wh..opq"), ETC, entry("etc/group", content="g")]],
+    "an opaque root": [BASE, [entry(".wh..wh..opq"), entry("x", content="x")]],
+    "a whiteout beside its replacement": [BASE, [entry(".wh.etc"), ETC, entry("etc/new", content="n")]],
+    "a replaced file": [BASE, [ETC, entry("etc/passwd", content="other", mode=0o600)]],
+    "a folder with new metadata": [BASE, [entry("etc", FOLDER, mode=0o700)]],
+    "a folder that became a file": [BASE, [entry("etc", content="file")]],
+    "a file that became a folder": [BASE, [entry("etc/passwd", FOLDER, mode=0o755), entry("etc/passwd/x", content="x")]],
+    "a folder, a file, a folder": [BASE, [entry("etc", content="file")], [entry("etc", FOLDER, mode=0o711), entry("etc/x", content="x")]],
+    "a folder that became a link": [BASE, [entry("etc", LINK, to="/run/etc")]],
+    "a link that became a folder": [BASE, [entry("bin", FOLDER), entry("bin/sh", content="sh")]],
+    "a hard link whose target was deleted": [BASE, [BIN, entry("usr/bin/.wh.perl")]],
+    "a hard link whose target was replaced": [BASE, [BIN, entry("usr/bin/perl", content="new")]],
+    "a hard link whose target's folder is gone": [[*BASE, entry("perl", HARD, to="usr/bin/perl5")], [entry(".wh.usr")]],
+    "a hard link whose target became opaque": [[*BASE, entry("a", HARD, to="usr/bin/perl")], [BIN, entry("usr/bin/.wh..wh..opq")]],
+    "a deleted hard link": [BASE, [BIN, entry("usr/bin/.wh.perl5")]],
+    "a hard link to a lower layer": [BASE, [entry("x", HARD, to="etc/passwd")]],
+    "a hard link to a lower layer's hard link": [BASE, [entry("x", HARD, to="usr/bin/perl5.36"), entry("y", HARD, to="x")], [entry(".wh.usr")]],
+    "a hard link to a lower layer's file, deleted later": [BASE, [entry("x", HARD, to="etc/passwd")], [entry(".wh.etc")]],
+    "a hard link to a symbolic link": [[*BASE, entry("sbin", HARD, to="bin")], [entry(".wh.bin")]],
+    "folders that no layer names": [[entry("a/b/c", content="c")], [entry("a/d/.wh.e"), entry("f/g", content="g")]],
+    "folders that only a lower layer names": [BASE, [entry("usr/bin/sh", content="sh")], [entry("etc/.wh.passwd")]],
+    "extended attributes": [[entry("cap", content="x", **{"SCHILY.xattr.user.a": "b"})]],
+    "long names": [[entry("n" * 200 + "/" + "m" * 200, content="long"), entry("l", LINK, to="t" * 300)]],
+    "names that are not UTF-8": [
+        [entry("caf\udce9", content="latin"), entry("é", content="utf"), entry("hard", HARD, to="caf\udce9")],
+        [entry(".wh.caf\udce9")],
+    ],
+    "hostile names": [[entry("a b\n\"'$x\\", content="1"), entry("-rf", content="2"), entry(" ", content="3"), entry(".wha", content="4")]],
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_merged_layers_are_what_extraction_in_turn_gives(name: str) -> None:
+    assert merged(*STACKS[name]) == plainly(*STACKS[name])
+
+
+NAMES = st.sampled_from(["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/b/a", "b/a/b"])
+
+
+@st.composite
+def stacks(draw) -> list[list]:
+    """Layers as Docker writes them, over so few names that they collide: every folder on the way is named, nothing twice."""
+    layers = []
+    for number in range(draw(st.integers(1, 4))):
+        shape: dict[str, tuple] = {}
+        closed: set[str] = set()  # nothing can be below
+        for at, name in enumerate(sorted(draw(st.sets(NAMES, max_size=5)))):
+            folder, _, base = name.rpartition("/")
+            parents = [name[:i] for i, letter in enumerate(name) if letter == "/"]
+            if closed.intersection(parents):
+                continue
+            for parent in parents:
+                shape.setdefault(parent, entry(parent, FOLDER, mode=0o700 + number))
+            kind = draw(st.sampled_from(["file", "file", "folder", "deleted", "opaque", "link", "hard", "hard", "hard"]))
+            files = [known for known, (info, _) in shape.items() if info.isreg() and ".wh." not in known]
+            if kind in ("folder", "opaque"):
+                shape[name] = entry(name, FOLDER, mode=0o700 + number)
+                if kind == "opaque":
+                    shape[f"{name}/.wh..wh..opq"] = entry(f"{name}/.wh..wh..opq")
+                continue
+            closed.add(name)
+            if kind == "deleted":
+                whiteout = f"{folder}/.wh.{base}".lstrip("/")
+                shape[whiteout] = entry(whiteout)
+            elif kind == "hard" and files:
+                shape[name] = entry(name, HARD, to=draw(st.sampled_from(files)))
+            elif kind == "link":
+                shape[name] = entry(name, LINK, to=f"to{number}")
+            else:
+                shape[name] = entry(name, content=f"{number}.{at}")
+        layers.append(list(shape.values()))
+    return layers
+
+
+@settings(max_examples=400, deadline=None)
+@given(stacks())
+def test_any_stack_of_layers_merges_as_extraction_in_turn_does(layers: list[list]) -> None:
+    assert merged(*layers) == plainly(*layers)
+
+
+def test_names_are_given_without_what_some_tools_put_before_them() -> None:
+    found = merged([entry("./", FOLDER, mode=0o700), entry("./a", FOLDER), entry("/a//b", content="b"), entry("./c", HARD, to="/a/b")])
+    assert sorted(found) == [".", "a", "a/b", "c"]
+    assert found["c"][3] == b"b"
+
+
+def test_what_aufs_kept_for_itself_is_left_out() -> None:
+    records = [entry(".wh..wh.aufs"), entry(".wh..wh.plnk", FOLDER), entry(".wh..wh.plnk/81.4", content="x"), entry(".wh..wh.orph", FOLDER)]
+    assert sorted(merged([*records, entry("a", content="a")])) == ["a"]
+
+
+def test_repeated_entries_are_given_once() -> None:
+    found = merged([entry("a", FOLDER), entry("a/b", content="b"), entry("a", FOLDER), entry("a/b", content="b"), entry("a/b", HARD, to="a/b")])
+    assert sorted(found) == ["a", "a/b"]
+
+
+def test_a_layer_is_read_again_only_for_a_hard_link_whose_target_is_hidden() -> None:
+    opened: list[int] = []
+    blobs = [tar(*BASE), tar(BIN, entry("usr/bin/.wh.perl"))]
+
+    def opener(number: int):
+        return lambda: (opened.append(number), io.BytesIO(blobs[number]))[1]
+
+    layers = [oci.Layer("", len(blob), opener(number)) for number, blob in enumerate(blobs)]
+    assert tree(merge(oci.Image("test", "", CONFIG, tuple(layers))))["usr/bin/perl5.36"][3] == b"perl"
+    assert opened == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([entry("a/../../b")], "layer 1 of 1 of test has the name 'a/../../b', which leads out of the image"),
+        ([entry("x"), entry("l", HARD, to="../x")], "layer 1 of 1 of test has the name '../x', which leads out of the image"),
+        ([entry("a", content="1"), entry("a", content="22")], "layer 1 of 1 of test has two entries named 'a', which differ"),
+        ([entry("a", LINK, to="b"), entry("a/c")], "layer 1 of 1 of test and those above it have contents for the folder '/a', which is none there"),
+        ([entry("a/c"), entry("a", LINK, to="b")], "layer 1 of 1 of test and those above it have contents for the folder '/a', which is none there"),
+        ([entry("l", HARD, to="x")], "layer 1 of 1 of test has hard links to what no layer has: x"),
+    ],
+)
+def test_a_layer_that_cannot_be_merged_is_named(entries: list, message: str) -> None:
+    with pytest.raises(KitError) as error:
+        merged(entries)
+    assert error.value.problems[0].problem == message
+    assert error.value.problems[0].fix.startswith("build the image with docker build")
+
+
+def test_a_layer_that_writes_through_a_lower_link_is_refused() -> None:
+    with pytest.raises(KitError, match=r"layer 1 of 2 of test and those above it have contents for the folder '/bin'"):
+        merged(BASE, [entry("bin/sh", content="sh")])
+
+
+def test_gzip_layers_may_have_several_members_and_padding() -> None:
+    blob = tar(entry("a", content="a" * 100_000), entry("b", content="b"))
+    members = b"".join(gzip.compress(blob[start : start + 7_000]) for start in range(0, len(blob), 7_000))
+    assert tree(merge(image(members + bytes(512)))) == tree(merge(image(blob)))
+
+
+def test_an_empty_blob_is_an_empty_layer() -> None:
+    assert list(merge(image(b"", gzip.compress(b""), tar()))) == []
+
+
+@pytest.mark.skipif(not shutil.which("zstd"), reason="zstd is not installed")
+def test_zstd_layers_are_read_through_the_tool() -> None:
+    blob = tar(entry("a", content="".join(random.choices("abc", k=3_000_000))), entry("b", content="b"))
+    packed = subprocess.run(["zstd", "-c"], input=blob, capture_output=True, check=True).stdout
+    assert tree(merge(image(packed))) == tree(merge(image(blob)))
+    next(merge(image(packed * 20)))  # one that is not read to its end leaves no process that waits
+
+
+def test_a_missing_zstd_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(KitError) as error:
+        list(merge(image(b"\x28\xb5\x2f\xfd")))
+    assert str(error.value) == (
+        "kit: layer 1 of 1 of test is compressed with zstd, and this machine has no zstd\n  fix: install zstd, or have the image pushed with gzip"
+    )
+
+
+def damaged(blob: bytes) -> list[bytes]:
+    middle = len(blob) // 2
+    return [blob[:-5], blob[:middle], blob[:middle] + b"\0" + blob[middle + 1 :], blob + b"more"]
+
+
+def packers() -> list:
+    zstd = [lambda blob: subprocess.run(["zstd", "-c"], input=blob, capture_output=True, check=True).stdout]
+    return [lambda blob: blob, gzip.compress, *(zstd if shutil.which("zstd") else [])]
+
+
+@pytest.mark.parametrize("pack", packers())
+def test_a_damaged_layer_is_named_with_both_digests(pack) -> None:
+    good = layer(pack(tar(entry("a", content="".join(random.choices("abcdef", k=100_000))))))
+    for blob in damaged(good.open().read()):
+        other = oci.Image("test", "", CONFIG, (good._replace(open=lambda blob=blob: io.BytesIO(blob)),))
+        with pytest.raises(KitError) as error:
+            tree(merge(other))
+        found = hashlib.sha256(blob).hexdigest()
+        expected = f"layer 1 of 1 of test is damaged: it should be {good.digest}, and is sha256:{found} ({len(blob)} of {good.size} bytes)"
+        assert error.value.problems[0].problem == expected
+
+
+def test_a_damaged_layer_without_a_digest_is_noticed_by_its_compression() -> None:
+    blob = gzip.compress(tar(entry("a", content="".join(random.choices("abcdef", k=100_000)))))
+    for broken in damaged(blob)[:3]:
+        with pytest.raises(KitError, match=r"layer 1 of 1 of test is damaged: "):
+            tree(merge(oci.Image("test", "", CONFIG, (oci.Layer("", 0, lambda broken=broken: io.BytesIO(broken)),))))
+
+
+def test_a_layer_that_is_no_tar_is_named() -> None:
+    with pytest.raises(KitError, match="layer 1 of 1 of test is damaged: "):
+        tree(merge(image(b"no tar" * 1000)))
+
+
+def test_a_sparse_file_is_given_with_its_holes(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.seek(5_000_000)
+        file.write(b"end")
+    blob = subprocess.run(["tar", "--sparse", "--format=pax", "-cC", str(tmp_path), "sparse"], capture_output=True, check=True).stdout
+    assert len(blob) < 100_000
+    (info, content), *rest = ((info, content.read() if content else b"") for info, content in merge(image(blob)))
+    assert (info.name, info.type, info.size, rest) == ("sparse", tarfile.REGTYPE, 5_000_003, [])
+    assert content == bytes(5_000_000) + b"end"
+    assert not [key for key in info.pax_headers if "sparse" in key]
+
+
+def test_progress_adds_up_to_the_layers_sizes() -> None:
+    both = image(gzip.compress(tar(*BASE)), tar(entry("x", content="x" * 1_000_000)))
+    counts: list[int] = []
+    for _ in merge(both, counts.append):
+        pass
+    assert sum(counts) == sum(one.size for one in both.layers)
+
+
+def docker(*arguments: str, **options) -> bytes:
+    return subprocess.run(["docker", *arguments], capture_output=True, check=True, timeout=120, **options).stdout
+
+
+def has_engine() -> bool:
+    return bool(shutil.which("docker")) and subprocess.run(["docker", "info"], capture_output=True, timeout=30).returncode == 0
+
+
+# The machine's own tools make the layers: no registry can be reached from everywhere.
+TOOLS = ("sh", "rm", "mkdir", "touch", "ln", "chmod", "mkfifo")
+DOCKERFILE = """\
+FROM {base}
+ENV PATH=/tools
+RUN rm /etc/passwd
+RUN rm -rf /usr && mkdir /usr && touch /usr/new
+RUN rm /etc/file && mkdir /etc/file && ln -s nowhere /etc/file/x && ln /etc/group /etc/group2
+RUN rm /etc/group hard1 && chmod 700 /etc && rm -r /folder && touch /folder
+RUN ln /hard2 /hard4 && mkfifo /etc/pipe && rm /etc/sub/deep/a
+COPY ["space d", "/etc/sub/"]
+"""
+
+
+def rootfs() -> bytes:
+    """A tar with the tools and what they are linked with, and with what the Dockerfile changes."""
+    paths = [shutil.which(tool) or "" for tool in TOOLS]
+    linked = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
+    libraries = sorted(set(re.findall(r"/\S+(?=[^\n]*\(0x)", linked)))
+    copies = {**{f"tools/{tool}": path for tool, path in zip(TOOLS, paths)}, "bin/sh": paths[0], **{path.lstrip("/"): path for path in libraries}}
+    files = {"etc/passwd", "etc/file", "etc/group", "etc/sub/deep/a", "etc/sub/deep/b", "usr/lib/old", "folder/x", "hard1"}
+    folders = {str(parent) for name in {*copies, *files, "proc/x", "dev/x", "sys/x"} for parent in Path(name).parents} - {"."}
+    entries = [entry(name, FOLDER, mode=0o755) for name in sorted(folders)] + [entry(name, content=name) for name in sorted(files)]
+    for name, path in copies.items():
+        program, content = entry(name, mode=0o755)[0], Path(path).read_bytes()
+        program.size = len(content)
+        entries.append((program, content))
+    return tar(*entries, *(entry(f"hard{number}", HARD, to="hard1") for number in (2, 3)))
+
+
+@pytest.mark.skipif(not has_engine(), reason="no Docker Engine answers")
+def test_an_image_that_docker_built_merges_into_what_docker_exports(tmp_path: Path) -> None:
+    base = docker("import", "-", input=rootfs()).decode().strip()
+    (tmp_path / "space d").write_text("copied")
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(base=base))
+    try:
+        docker("build", "--quiet", "--tag", "kit-test/layers", str(tmp_path), env={**os.environ, "DOCKER_BUILDKIT": "0"})
+        container = docker("create", "kit-test/layers", "sh").decode().strip()
+        exported = docker("export", container)
+        docker("rm", container)
+        docker("save", "--output", str(tmp_path / "saved.tar"), "kit-test/layers")
+    finally:
+        subprocess.run(["docker", "rmi", "kit-test/layers"], capture_output=True)
+        subprocess.run(["docker", "rmi", base], capture_output=True)
+    with tarfile.open(fileobj=io.BytesIO(exported)) as archive:
+        expected = shape((info, archive.extractfile(info) if info.isreg() else None) for info in archive)
+    for engines_own in (".dockerenv", "dev/console", "dev/pts", "dev/shm", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf"):
+        expected.pop(engines_own, None)
+    saved = oci.open_archive(tmp_path / "saved.tar")
+    assert len(saved.layers) == 7
+    assert shape(merge(saved)) == expected
+
+
+def shape(entries) -> dict[str, tuple]:
+    found = {}
+    for info, content in entries:
+        name = info.name.rstrip("/")
+        # Docker's engine gives folders that it mounts on, and that it adds files to, times and owners of its own.
+        time = 0 if info.isdir() else int(info.mtime)
+        own = (info.type, info.mode & 0o7777, info.uid, info.gid, time, info.linkname, content.read() if content else b"")
+        found[name] = found[info.linkname] if info.islnk() else own
+    return found

@@ -1,0 +1,506 @@
+"""Images from a registry: Debian's docker-registry where it is installed, and a server that fails as registries do."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tarfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+from kit.build import layers, oci, registry, transport
+from kit.errors import KitError
+
+MANIFEST, INDEX = registry.MANIFESTS[0], registry.INDEXES[0]
+SECRET = "hunter2"
+LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
+
+
+@pytest.fixture(autouse=True)
+def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    for module in (transport, registry):
+        monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
+
+
+def log_in(tmp_path: Path, *places: str, auth: str = LOGIN) -> None:
+    (tmp_path / "docker").mkdir(exist_ok=True)
+    (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {place: {"auth": auth} for place in places}}))
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def layer(**files: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return gzip.compress(out.getvalue(), 1)
+
+
+def image(*blobs: bytes, architecture: str = "") -> tuple[bytes, dict[str, bytes]]:
+    """A manifest, and the blobs that it names."""
+    config = json.dumps({"architecture": architecture or oci.architecture(), "os": "linux", "config": {"Env": ["A=b"]}}).encode()
+    described = [{"mediaType": "", "digest": digest(blob), "size": len(blob)} for blob in (config, *blobs)]
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": described[0], "layers": described[1:]}
+    return json.dumps(manifest).encode(), {digest(blob): blob for blob in (config, *blobs)}
+
+
+def index(**manifests: bytes) -> bytes:
+    entries = [
+        {"mediaType": MANIFEST, "digest": digest(manifest), "size": len(manifest), "platform": {"os": "linux", "architecture": name}}
+        for name, manifest in manifests.items()
+    ]
+    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
+
+
+def contents(found: oci.Image) -> dict[str, bytes]:
+    return {info.name: content.read() for info, content in layers.merge(found) if content}
+
+
+RANDOM = os.urandom(3_000_000)
+BLOBS = (layer(low=b"low", both=b"low"), layer(both=b"top", random=RANDOM))
+FILES = {"low": b"low", "both": b"top", "random": RANDOM}
+
+
+# --- a real registry
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory):
+    """The address of a docker-registry."""
+    if not shutil.which("docker-registry"):
+        pytest.skip("docker-registry is not installed")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: '{address}'}}\n"
+    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://{address}/v2/", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def send(url: str, content: bytes, method: str, kind: str):
+    request = urllib.request.Request(url, data=content, method=method, headers={"Content-Type": kind})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.headers
+
+
+def push(address: str, name: str, version: str, manifest: bytes, blobs: dict[str, bytes], kind: str = MANIFEST) -> None:
+    for blob in blobs.values():
+        place = send(f"http://{address}/v2/{name}/blobs/uploads/", b"", "POST", "")["Location"]
+        send(f"{place}{'&' if '?' in place else '?'}digest={digest(blob)}", blob, "PUT", "application/octet-stream")
+    send(f"http://{address}/v2/{name}/manifests/{version}", manifest, "PUT", kind)
+
+
+def test_a_pushed_image_is_resolved_opened_and_read(real: str) -> None:
+    manifest, blobs = image(*BLOBS)
+    push(real, "team/app", "v1", manifest, blobs)
+    assert registry.resolve(f"{real}/team/app:v1") == digest(manifest)
+    assert registry.resolve(f"{real}/team/app@{digest(manifest)}") == digest(manifest)
+    for name in (f"{real}/team/app:v1", f"{real}/team/app@{digest(manifest)}", f"{real}/team/app:other@{digest(manifest)}"):
+        found = registry.open_image(name)
+        assert found[:3] == (name, digest(manifest), oci.Config(("A=b",), "", (), (), {}))
+        assert [(one.digest, one.size) for one in found.layers] == [(digest(blob), len(blob)) for blob in BLOBS]
+        assert contents(found) == FILES
+
+
+def test_this_machines_image_is_chosen_from_an_index(real: str) -> None:
+    foreign, foreign_blobs = image(BLOBS[0], architecture="vax")
+    own, own_blobs = image(*BLOBS)
+    push(real, "multi", digest(foreign), foreign, foreign_blobs)
+    push(real, "multi", digest(own), own, own_blobs)
+    both = index(vax=foreign, **{oci.architecture(): own})
+    push(real, "multi", "latest", both, {}, INDEX)
+    assert registry.resolve(f"{real}/multi") == digest(both)
+    found = registry.open_image(f"{real}/multi")
+    assert found.digest == digest(own)
+    assert contents(found) == FILES
+
+
+def test_an_image_for_other_machines_is_refused(real: str) -> None:
+    foreign, blobs = image(BLOBS[0], architecture="vax")
+    push(real, "foreign", "latest", foreign, blobs)
+    with pytest.raises(KitError) as error:
+        registry.open_image(f"{real}/foreign")
+    assert error.value.problems[0].problem == f"{real}/foreign is for linux/vax, this machine is linux/{oci.architecture()}"
+
+
+@pytest.mark.parametrize("name", ["nothing", "team/app:nothing"])
+def test_an_unknown_image_or_tag_is_said(real: str, name: str) -> None:
+    manifest, blobs = image(*BLOBS)
+    push(real, "team/app", "v1", manifest, blobs)
+    for ask in (registry.resolve, registry.open_image):
+        with pytest.raises(KitError) as error:
+            ask(f"{real}/{name}")
+        assert error.value.problems[0].problem == f"registry {real} does not know the image or tag {real}/{name.partition(':')[0]}"
+
+
+# --- a server that fails
+
+
+class Server:
+    """Answers as `handle(path, headers)` says: status, headers, body. Each body is cut after as many bytes as the next of `cuts` says."""
+
+    def __init__(self, handle, host: str = "127.0.0.1", certificate: Path | None = None) -> None:
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.cuts: Iterator[int] = iter([])
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                headers = dict(self.headers.items())
+                server.requests.append((self.command, self.path, headers))
+                status, extra, body = handle(self.path, headers)
+                self.send_response(status)
+                for key, value in extra.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body[: next(server.cuts, None)])
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer((host, 0), Handler)
+        self.address = f"{host}:{self.http.server_port}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def asked(self, ending: str) -> list[dict[str, str]]:
+        return [headers for _, path, headers in self.requests if path.endswith(ending)]
+
+
+@contextmanager
+def serving(handle, **options):
+    server = Server(handle, **options)
+    try:
+        yield server
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+def plain(manifest: bytes, blobs: dict[str, bytes], ranges: bool = True):
+    def handle(path: str, headers: dict[str, str]):
+        if "/manifests/" in path:
+            return 200, {"Content-Type": MANIFEST, "Docker-Content-Digest": digest(manifest)}, manifest
+        blob = blobs[path.rpartition("/")[2]]
+        if ranges and "Range" in headers:
+            return 206, {}, blob[int(headers["Range"][len("bytes=") : -1]) :]
+        return 200, {}, blob
+
+    return handle
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs, ranges)) as server:
+        found = registry.open_image(f"{server.address}/app")
+        server.cuts = repeat(1_000_000) if ranges else iter([1_000_000, 2_000_000])
+        assert contents(found) == FILES
+        sent = [headers.get("Range") for headers in server.asked(digest(BLOBS[1]))]
+    assert sent[:2] == [None, "bytes=1000000-"]
+
+
+def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs, ranges=False)) as server:
+        found = registry.open_image(f"{server.address}/app")
+        server.cuts = repeat(1_000)
+        with pytest.raises(KitError) as error:
+            contents(found)
+    said = f"registry {server.address} stopped in the middle of {digest(BLOBS[1])}, after 1000 of {len(BLOBS[1])} bytes"
+    assert error.value.problems[0].problem == said
+
+
+def test_what_is_not_what_was_asked_for_is_refused() -> None:
+    manifest, blobs = image(*BLOBS)
+    swapped = {name: blob[:-1] + b"?" if name == digest(BLOBS[1]) else blob for name, blob in blobs.items()}
+    with serving(plain(manifest, swapped)) as server:
+        with pytest.raises(KitError, match="is damaged: it should be"):
+            contents(registry.open_image(f"{server.address}/app"))
+        with pytest.raises(KitError, match="gives something else"):
+            registry.open_image(f"{server.address}/app@sha256:{'0' * 64}")
+
+
+@pytest.mark.parametrize("login", [True, False])
+def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+
+    def handle(path: str, headers: dict[str, str]):
+        if path.startswith("/token?"):
+            return 200, {}, json.dumps({"token": f"for:{headers.get('Authorization')}"}).encode()
+        if headers.get("Authorization") != f"Bearer for:{f'Basic {LOGIN}' if login else None}":
+            challenge = f'Bearer realm="http://{server.address}/token",service="it",scope="repository:team/app:pull"'
+            return 401, {"WWW-Authenticate": challenge}, b"{}"
+        return answer(path, headers)
+
+    with serving(handle) as server:
+        if login:
+            log_in(tmp_path, server.address)
+        assert registry.resolve(f"{server.address}/team/app") == digest(manifest)
+        assert contents(registry.open_image(f"{server.address}/team/app")) == FILES
+        tokens = [path for _, path, _ in server.requests if path.startswith("/token")]
+    assert tokens == ["/token?scope=repository%3Ateam%2Fapp%3Apull&service=it"] * 2  # one for each call, not for each request
+
+
+def test_a_login_by_name_and_password_is_used(tmp_path: Path) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+
+    def handle(path: str, headers: dict[str, str]):
+        return answer(path, headers) if headers.get("Authorization") == f"Basic {LOGIN}" else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+
+    with serving(handle) as server:
+        log_in(tmp_path, server.address)
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+
+
+@pytest.mark.parametrize("status", [302, 303, 307, 308])
+def test_a_redirect_to_another_host_takes_no_login_along(status: int, tmp_path: Path) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+
+    def handle(path: str, headers: dict[str, str]):
+        if headers.get("Authorization") != f"Basic {LOGIN}":
+            return 401, {"WWW-Authenticate": 'Basic realm="x"'}, b""
+        if "/blobs/" in path and "moved" not in path:
+            return status, {"Location": path.replace("/blobs/", "/blobs/moved/")}, b""
+        return (status, {"Location": f"http://{storage.address}{path}"}, b"") if "/blobs/" in path else answer(path, headers)
+
+    with serving(answer) as storage, serving(handle) as server:
+        log_in(tmp_path, server.address)
+        found = registry.open_image(f"{server.address}/app")
+        storage.cuts = repeat(1_000_000)
+        assert contents(found) == FILES
+        assert storage.requests
+        assert not [headers for _, _, headers in storage.requests if "Authorization" in headers]
+        assert [headers["Authorization"] for headers in server.asked(digest(BLOBS[0])) if headers] == [f"Basic {LOGIN}"] * 2
+
+
+def test_whom_a_redirect_leads_to_cannot_ask_for_the_login(tmp_path: Path) -> None:
+    def thief(path: str, headers: dict[str, str]):
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{storage.address}/token"'}, b""
+
+    def handle(path: str, headers: dict[str, str]):
+        return 307, {"Location": f"http://{storage.address}{path}"}, b""
+
+    with serving(thief) as storage, serving(handle) as server:
+        log_in(tmp_path, server.address)
+        with pytest.raises(KitError, match="refuses your login"):
+            registry.open_image(f"{server.address}/app")
+        assert [(path, "Authorization" in headers) for _, path, headers in storage.requests] == [("/v2/app/manifests/latest", False)]
+
+
+def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -> None:
+    def handle(path: str, headers: dict[str, str]):
+        if path.startswith("/v2/redirect"):
+            return 307, {"Location": "http://storage.invalid/x"}, b""
+        return 401, {"WWW-Authenticate": 'Bearer realm="http://login.invalid/token"'}, b""
+
+    with serving(handle) as server:
+        log_in(tmp_path, server.address)
+        with pytest.raises(KitError, match=f"registry {server.address} answers with HTTP 307 for"):
+            registry.resolve(f"{server.address}/redirect")
+        with pytest.raises(KitError, match=f"registry {server.address} has its logins at an address without HTTPS"):
+            registry.resolve(f"{server.address}/login")
+
+
+@pytest.mark.parametrize(
+    ("status", "login", "problem"),
+    [
+        (401, False, "registry {0} wants a login for {0}/app, or has no such image"),
+        (403, False, "registry {0} wants a login for {0}/app, or has no such image"),
+        (401, True, "registry {0} refuses your login for {0}/app"),
+        (403, True, "registry {0} refuses your login for {0}/app"),
+        (404, False, "registry {0} does not know the image or tag {0}/app"),
+        (429, True, "registry {0} takes no more requests from here for now"),
+        (418, True, "registry {0} answers with HTTP 418 for {0}/app"),
+        (503, True, "registry {0} answers with HTTP 503 for {0}/app"),
+    ],
+)
+def test_a_refusal_names_the_registry_and_no_secret(status: int, login: bool, problem: str, tmp_path: Path) -> None:
+    with serving(lambda path, headers: (status, {"WWW-Authenticate": 'Basic realm="x"'}, b"no")) as server:
+        if login:
+            log_in(tmp_path, server.address)
+        for ask in (registry.resolve, registry.open_image):
+            server.requests.clear()
+            with pytest.raises(KitError) as error:
+                ask(f"{server.address}/app")
+            assert error.value.problems[0].problem == problem.format(server.address)
+            assert error.value.problems[0].fix
+            assert SECRET not in str(error.value) and LOGIN not in str(error.value)
+            assert len(server.requests) == (4 if status == 503 else 2 if status == 401 and login else 1)
+
+
+def test_a_registry_that_recovers_is_asked_again() -> None:
+    manifest, blobs = image(*BLOBS)
+    answer, failures = plain(manifest, blobs), iter([503, 500])
+
+    def handle(path: str, headers: dict[str, str]):
+        status = next(failures, None)
+        return (status, {}, b"") if status else answer(path, headers)
+
+    with serving(handle) as server:
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+
+
+def test_a_registry_that_cannot_be_reached_is_named() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(KitError) as error:
+            registry.resolve(f"{address}/app")
+    assert error.value.problems[0].problem == f"registry {address} cannot be reached: Connection refused"
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, pem = "127.0.0.2", tmp_path / "both.pem"  # not one of the names that are this machine's
+    subject = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=IP:{host}", "-days", "2"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", pem, "-out", tmp_path / "crt"], capture_output=True, check=True
+    )
+    pem.write_bytes(pem.read_bytes() + (tmp_path / "crt").read_bytes())
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs), host=host, certificate=pem) as server:
+        with pytest.raises(KitError, match=f"registry {server.address} cannot be reached: .*certificate verify failed"):
+            registry.resolve(f"{server.address}/app")
+        assert not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt"))
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+
+
+# --- names and logins
+
+DIGEST = f"sha256:{'a' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("given", "parsed"),
+    [
+        ("python", ("docker.io", "library/python", "latest")),
+        ("python:3.11-slim", ("docker.io", "library/python", "3.11-slim")),
+        ("pytorch/pytorch:2.8", ("docker.io", "pytorch/pytorch", "2.8")),
+        ("docker.io/python", ("docker.io", "library/python", "latest")),
+        ("index.docker.io/a/b", ("docker.io", "a/b", "latest")),
+        ("nvcr.io/nvidia/pytorch:25.09-py3", ("nvcr.io", "nvidia/pytorch", "25.09-py3")),
+        ("localhost/a", ("localhost", "a", "latest")),
+        ("localhost:5000/a/b/c:t", ("localhost:5000", "a/b/c", "t")),
+        ("[::1]:5000/a", ("[::1]:5000", "a", "latest")),
+        (f"python@{DIGEST}", ("docker.io", "library/python", DIGEST)),
+        (f"ghcr.io/a/b:t@{DIGEST}", ("ghcr.io", "a/b", DIGEST)),
+    ],
+)
+def test_names_mean_what_they_mean_to_docker(given: str, parsed: tuple[str, str, str]) -> None:
+    assert registry.parse(given) == parsed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "Python",
+        "a/B",
+        "a//b",
+        "../a",
+        "a:",
+        "a:b c",
+        "a@",
+        "a@sha256:1",
+        f"a@{DIGEST}0",
+        "-a",
+        "http://a/b",
+        "x.y/",
+        "a b/c",
+        "x.y?/a",
+        "x.y/a\n",
+        "u@x.y/a",
+    ],
+)
+def test_what_is_no_name_is_said_before_anyone_is_asked(given: str) -> None:
+    with pytest.raises(KitError) as error:
+        registry.parse(given)
+    assert error.value.problems[0].problem == f"'{given}' is no name of an image in a registry"
+
+
+def test_only_this_machine_is_asked_without_https() -> None:
+    hosts = {host: registry.parse(f"{host}/a").open().base for host in ("localhost:1", "127.0.0.1", "[::1]:2", "localhost.example.com", "10.0.0.1:5000")}
+    assert hosts == {
+        "localhost:1": "http://localhost:1/v2/a",
+        "127.0.0.1": "http://127.0.0.1/v2/a",
+        "[::1]:2": "http://[::1]:2/v2/a",
+        "localhost.example.com": "https://localhost.example.com/v2/a",
+        "10.0.0.1:5000": "https://10.0.0.1:5000/v2/a",
+    }
+    assert registry.parse("python").open().base == "https://registry-1.docker.io/v2/library/python"
+
+
+@pytest.mark.parametrize(
+    ("key", "image"),
+    [
+        ("https://index.docker.io/v1/", "python"),
+        ("docker.io", "python"),
+        ("nvcr.io", "nvcr.io/nvidia/pytorch"),
+        ("https://nvcr.io", "nvcr.io/nvidia/pytorch"),
+        ("https://ghcr.io/v2/", "ghcr.io/a/b"),
+        ("quay.io/team", "quay.io/team/app"),
+    ],
+)
+def test_a_login_is_found_under_each_name_that_tools_give_it(key: str, image: str, tmp_path: Path) -> None:
+    log_in(tmp_path, key)
+    assert registry.parse(image).open().login == LOGIN
+    assert registry.parse("other.example.com/x").open().login is None
+
+
+def test_podmans_file_comes_first_and_broken_files_are_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_in(tmp_path, "quay.io", auth=base64.b64encode(b"docker:x").decode())
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}, "quay.io/empty": {}, "x.io": {"auth": "!"}}}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    assert registry.parse("quay.io/a").open().login == LOGIN
+    assert registry.parse("quay.io/empty/a").open().login == LOGIN
+    assert registry.parse("x.io/a").open().login is None
+    (tmp_path / "auth.json").write_text("{")
+    assert registry.parse("x.io/a").open().login is None
