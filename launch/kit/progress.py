@@ -16,7 +16,7 @@ class Progress:
     """with Progress("packing", total_bytes) as progress: ... progress.at(bytes_so_far)"""
 
     def __init__(self, what: str, total: Optional[int]) -> None:
-        self.what, self.total = what, total
+        self.what, self.total, self.done = what, total, 0
         self.terminal = sys.stderr.isatty()
         self.start = self.shown = time.monotonic()
         self.drawn = False
@@ -28,6 +28,10 @@ class Progress:
         if self.drawn and self.terminal:
             sys.stderr.write("\r\x1b[K")  # what it came to is for the caller to say
             sys.stderr.flush()
+
+    def add(self, count: int) -> None:
+        self.done += count
+        self.at(self.done)
 
     def at(self, done: int) -> None:
         now = time.monotonic()

@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def find(**values) -> recipe.Recipe:
-    return recipe.find(**{"target": None, "engine": "docker", "device": "gpu", "arguments": {}, "name": None, **values})
+    return recipe.find(**{"target": None, "usual": "Dockerfile", "device": "gpu", "arguments": {}, "name": None, **values})
 
 
 def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
@@ -85,9 +85,10 @@ def test_the_digest_changes_with_everything_that_goes_in_and_with_nothing_else(p
 def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: Path, tmp_path: Path) -> None:
     target = tmp_path / "context"
     target.mkdir()
-    file = find(arguments={"BASE_IMAGE": "mine:1"}).lay_out(target, {"mine:1": "sha256:1", "busybox:1": "sha256:2"})
-    text = file.read_text()
-    assert "FROM mine:1@sha256:1 AS first\n" in text
+    exact = find(arguments={"BASE_IMAGE": "mine:1"}).at({"mine:1": "sha256:1", "busybox:1": "sha256:2"})
+    text = exact.lay_out(target).read_text()
+    assert exact.arguments == {"BASE_IMAGE": "mine:1@sha256:1"}
+    assert exact.bases == ["mine:1@sha256:1", "busybox:1@sha256:2"]
     assert "COPY --from=busybox:1@sha256:2 /bin/busybox /bin/\n" in text
     left = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert left == ["Dockerfile", "a b.txt", "requirements.txt", "source/deep/x.py"]

@@ -2,5 +2,5 @@
 ARG BASE_IMAGE=kit-test/node
 FROM ${BASE_IMAGE}
 RUN apt-get update \
- && apt-get install -y --no-install-recommends python3 python3-venv \
+ && apt-get install -y --no-install-recommends python3 python3-venv docker-registry skopeo \
  && rm -rf /var/lib/apt/lists/*

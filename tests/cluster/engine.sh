@@ -18,7 +18,7 @@ engine::answers() {
 }
 
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman squashfs-tools)
+  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry)
   local log
   log="$(mktemp -t kit-engine-apt.XXXXXX)"
   say "installing ${packages[*]}"

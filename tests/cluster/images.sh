@@ -6,6 +6,7 @@
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
 #   images.sh all      all of these (the default)
+#   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
 #
 # KIT_CACHE            wheels and image files (~/.cache/kit-tests)
@@ -110,25 +111,42 @@ images::nodes() {
 
 # --- the training image --------------------------------------------------------------------
 
-# Puts the wheels of the requirements into a folder of the cache, and prints the folder.
+# Puts the wheels of the requirements, and of nothing that the constraint forbids, into a folder of the cache, and prints
+# the folder.
 images::wheels() {
-  local -r requirements="$1"
+  local -r requirements="$1" constraint="${2:-}"
   local key dir version
-  key="$(sha256sum <"${requirements}" | cut -c 1-12)"
+  key="$(printf '%s\n' "${constraint}" | cat "${requirements}" - | sha256sum | cut -c 1-12)"
   dir="${cache}/wheels/${key}"
   if [[ ! -d "${dir}" ]]; then
     version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
     [[ "${version}" == 3.11 ]] || die \
       "python3 is ${version}, and the training image's is 3.11: pip would take other wheels" \
       "put a Python 3.11 first on PATH"
-    say "kit-test/train: downloading wheels"
+    say "downloading wheels"
     mkdir -p "${work}/wheels" "${cache}/wheels"
-    python3 -m pip download --quiet --only-binary=:all: --dest "${work}/wheels" \
+    printf '%s\n' "${constraint}" >"${work}/constraint.txt"
+    python3 -m pip download --quiet --only-binary=:all: --dest "${work}/wheels" --constraint "${work}/constraint.txt" \
       --requirement "${requirements}" >"${cache}/wheels.log" 2>&1 ||
       die "pip download of ${requirements} failed" "read ${cache}/wheels.log"
     mv -T "${work}/wheels" "${dir}"
   fi
   printf '%s\n' "${dir}"
+}
+
+# A folder from which `kit build --device cpu` makes the whole training image, torchvision included: prints its path.
+# PyPI's own torch, since a local version of it has no torchvision to match.
+images::vision() {
+  local -r place="${cache}/vision" requirements="${source_dir}/containers/install/requirements-cpu.txt"
+  local wheels
+  images::python
+  wheels="$(images::wheels "${requirements}" "torch===$(sed -n 's/^torch==//p' "${requirements}")")"
+  rm -rf "${place}"
+  mkdir -p "${place}"
+  cp "${source_dir}/Dockerfile" "${place}/"
+  cp -a "${source_dir}/containers" "${place}/"
+  cp -al "${wheels}" "${place}/containers/install/wheels"
+  printf '%s\n' "${place}"
 }
 
 # The programs of the tests do without it; and where pip finds a torch for CPUs but no torchvision to match, it would not
@@ -138,14 +156,20 @@ images::without_torchvision() {
   sed -i '/^torchvision/d' "${requirements}"
 }
 
-images::train() {
-  local -r python="${work}/python" context="${work}/train"
-  [[ -f "${source_dir}/Dockerfile" ]] || die "${source_dir}/Dockerfile: no such file" \
-    "set KIT_TRAIN_SOURCE to a folder with Dockerfile and containers/"
+images::python() {
+  local -r python="${work}/python"
   images::base bookworm
-  mkdir -p "${python}" "${context}"
+  mkdir -p "${python}"
   cp "${here}/python.Dockerfile" "${python}/Dockerfile"
   images::build kit-test/python debian:bookworm "${python}"
+}
+
+images::train() {
+  local -r context="${work}/train"
+  [[ -f "${source_dir}/Dockerfile" ]] || die "${source_dir}/Dockerfile: no such file" \
+    "set KIT_TRAIN_SOURCE to a folder with Dockerfile and containers/"
+  mkdir -p "${context}"
+  images::python
 
   local wheels
   cp "${source_dir}/containers/install/requirements-cpu.txt" "${work}/requirements.txt"
@@ -188,7 +212,7 @@ images::clean() {
   local -a images
   mapfile -t images < <(docker image ls --format '{{.Repository}}:{{.Tag}}' 'kit-test/*')
   ((${#images[@]} == 0)) || docker image rm "${images[@]}" >/dev/null
-  rm -rf "${cache}/images" "${cache}/wheels"
+  rm -rf "${cache}/images" "${cache}/wheels" "${cache}/vision"
   say "removed ${#images[@]} images, and ${cache}/images and ${cache}/wheels"
 }
 
@@ -204,8 +228,9 @@ images::main() {
     nodes) images::nodes ;;
     train) images::train ;;
     files | all) images::files ;;
+    vision) images::vision ;;
     clean) images::clean ;;
-    *) die "unknown target '${target}'" "one of: nodes train files all clean" 2 ;;
+    *) die "unknown target '${target}'" "one of: nodes train files vision all clean" 2 ;;
   esac
 }
 

@@ -173,7 +173,7 @@ def test_an_image_missing_at_submission_is_refused_before_anything_is_written(ki
     assert done.returncode == 2
     assert (
         done.stderr
-        == f"kit: --image: no such image: {kit_cluster.path(project)}/nowhere.sif\n  fix: check the path; for one of a registry, make a file once: apptainer build image.sif docker://NAME\n"
+        == f"kit: --image: no such image: {kit_cluster.path(project)}/nowhere.sif\n  fix: check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry\n"
     )
     assert sorted(path.name for path in project.iterdir()) == ["program.py"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def test_the_table_of_keys_is_the_code() -> None:
 def test_the_first_job_is_valid(kit, tmp_path: Path) -> None:
     text = block("yaml", "name: first").replace("/shared", str(tmp_path))
     (tmp_path / "images").mkdir()
-    (tmp_path / "images/pytorch.sif").write_bytes(b"x")
+    (tmp_path / "images/first-1.sqsh").write_bytes(b"x")
+    (tmp_path / "images/first.json").write_text(json.dumps({"file": "first-1.sqsh", "size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}))
     (tmp_path / "data").mkdir()
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text(text)

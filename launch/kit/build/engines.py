@@ -1,141 +1,37 @@
-"""Docker and Podman: build a recipe, say what an image is, stream its files."""
+"""What builds an image of a recipe: one class for each tool, found by its name."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Protocol
 
-from kit.build import tarstream
-from kit.build.oci import Config
-from kit.build.tarstream import Entry
-from kit.errors import KitError
-
-# "Step 2/4 : RUN ...", "STEP 2/4: RUN ...", "#7 [2/4] RUN ...": Docker's builder, Podman's, BuildKit's.
-STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)")
-LABEL = "kit.build"
-REASONS = (
-    (r"no space left on device", "the engine's disk is full", "free some: {engine} system df, {engine} system prune"),
-    (r"unauthorized|authentication required|denied|forbidden", "the registry refuses the base image {base}", "log in: {engine} login {registry}"),
-    (r"manifest.*unknown|not found: manifest|does not exist|name unknown|manifest for .* not found", "there is no base image {base}", "check its name and tag"),
-    (
-        r"dial tcp|no such host|i/o timeout|connection refused|TLS handshake|server misbehaving",
-        "the registry of {base} cannot be reached",
-        "check network and proxy; or load the image first: {engine} load",
-    ),
-)
+from kit.build.apptainer import Apptainer
+from kit.build.docker import Docker
+from kit.build.enroot import Enroot
+from kit.build.recipe import Recipe
+from kit.build.source import Source
 
 
-@dataclass(frozen=True)
-class Image:
-    """An image as its engine has it."""
+class Engine(Protocol):
+    @property
+    def name(self) -> str: ...
 
-    identity: str  # sha256:...
-    size: int  # bytes of its files
-    config: Config
-    repository_digests: tuple[str, ...]  # NAME@sha256:..., as registries gave them
-
-
-@dataclass(frozen=True)
-class Engine:
-    name: str  # docker or podman
+    @property
+    def recipe_file(self) -> str:
+        """What its recipes are called."""
 
     def check(self) -> None:
         """Raises KitError where it is not installed or does not answer."""
-        if not shutil.which(self.name):
-            raise KitError(f"{self.name} is not installed here", "install it, or choose another engine: kit build --engine NAME")
-        done = subprocess.run([self.name, "info"], capture_output=True, text=True)
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise KitError(f"{self.name} does not answer: {said}", f"start it, or join the group {self.name}; or choose another engine: --engine NAME")
 
-    def image(self, reference: str) -> Optional[Image]:
-        """None where the engine has no such image."""
-        done = subprocess.run([self.name, "image", "inspect", reference], capture_output=True, text=True)
-        if done.returncode:
-            return None
-        (found,) = json.loads(done.stdout)
-        identity = found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}"
-        return Image(identity, int(found.get("Size") or 0), Config.from_json(found.get("Config") or {}), tuple(found.get("RepoDigests") or ()))
+    def has(self, base: str) -> bool:
+        """Whether it has an image that no registry need have."""
 
-    def pull(self, reference: str) -> None:
-        if subprocess.run([self.name, "pull", reference], stdout=sys.stderr).returncode:
-            raise KitError(f"{self.name} cannot pull {reference}", "see the lines above")
-
-    def build(self, folder: Path, file: Path, arguments: dict[str, str], tag: str, bases: list[str], log: IO[bytes]) -> Image:
-        command = [self.name, "build", "--file", str(file), "--tag", tag]
-        for name, value in arguments.items():
-            command += ["--build-arg", f"{name}={value}"]
-        step, said = "its first step", list[str]()
-        with subprocess.Popen([*command, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL) as process:
-            assert process.stdout
-            for raw in process.stdout:
-                log.write(raw)
-                line = raw.decode("utf-8", "replace").rstrip()
-                said.append(line)
-                if found := STEP.match(line):
-                    step = f"step {found[1] or found[3]}: {found[2] or found[4]}"
-                    print(f"kit: {step}", file=sys.stderr, flush=True)
-        log.flush()
-        if process.returncode:
-            raise self._failure(said, step, bases, Path(log.name))
-        image = self.image(tag)
-        assert image, f"{self.name} has built {tag} and does not know it"
-        return image
-
-    def _failure(self, said: list[str], step: str, bases: list[str], log: Path) -> KitError:
-        text = "\n".join(said)
-        for line in said[-12:]:
-            print(f"  | {line}", file=sys.stderr)
-        if step.partition(": ")[2].upper().startswith("FROM") or "load metadata" in text.splitlines()[-1:]:
-            for pattern, problem, fix in REASONS[1:]:
-                if re.search(pattern, text, re.IGNORECASE):
-                    base = next((item for item in bases if item.split("@")[0] in text), bases[0] if bases else "")
-                    facts = {"engine": self.name, "base": base, "registry": registry_of(base)}
-                    return KitError(problem.format(**facts), f"{fix.format(**facts)}; the log: {log}")
-        if re.search(REASONS[0][0], text):
-            return KitError(REASONS[0][1], f"{REASONS[0][2].format(engine=self.name)}; the log: {log}")
-        return KitError(f"{self.name} build failed in {step[:200]}", f"correct that step; the log: {log}")
-
-    @contextmanager
-    def files(self, image: Image, label: str) -> Iterator[Iterator[Entry]]:
-        """The entries of the image's file system. label: tells what a killed build left, to be removed by the next."""
-        self.forget(label)
-        container = self._output("create", "--label", f"{LABEL}={label}", image.identity, "/bin/true").strip()
-        process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
-        assert process.stdout and process.stderr
-        try:
-            yield tarstream.entries(process.stdout)
-            if process.wait():
-                raise KitError(f"{self.name} export failed: {process.stderr.read().decode(errors='replace').strip()}", "build again")
-        finally:
-            process.kill()
-            process.stdout.close()
-            process.stderr.close()
-            process.wait()
-            self._output("rm", "--force", container)
-
-    def forget(self, label: str) -> None:
-        left = self._output("ps", "--all", "--quiet", "--filter", f"label={LABEL}={label}").split()
-        if left:
-            self._output("rm", "--force", *left)
-
-    def _output(self, *arguments: str) -> str:
-        done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            said: Any = done.stderr.strip().splitlines() or ["no reason given"]
-            raise KitError(f"{self.name} {arguments[0]} failed: {said[-1]}", f"see: {self.name} info")
-        return done.stdout
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> AbstractContextManager[Source]:
+        """The image of a recipe that is laid out in `folder`; its files are there until the end. KitError where it fails."""
 
 
-def registry_of(reference: str) -> str:
-    """As Docker reads it: a first part with a dot or a colon, or localhost, is a registry."""
-    first = reference.split("/")[0]
-    return first if "/" in reference and (set(".:") & set(first) or first == "localhost") else "docker.io"
+def known() -> dict[str, Engine]:
+    """By name, the ones to prefer first."""
+    found: list[Engine] = [Docker("docker"), Docker("podman"), Apptainer(), Enroot()]
+    return {engine.name: engine for engine in found}

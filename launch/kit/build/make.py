@@ -9,19 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 import kit
 from kit import images
-from kit.build import bases, pack, recipe, sif, store
-from kit.build.engines import Engine, Image
+from kit.build import bases, engines, metadata, pack, recipe, sif, sources, store
+from kit.build.source import Source
 from kit.errors import KitError, UsageError
 from kit.progress import Progress, size
-
-OCI_ENGINES = ("docker", "podman")
-LOCAL = {"dockerd://": "docker", "podman://": "podman"}  # an image that an engine here has; Enroot's names for it
 
 
 @dataclass(frozen=True)
@@ -42,93 +41,71 @@ def build(request: Request) -> None:
         pack.check()
     if request.to == "sif":
         sif.check()
-    if request.target and (request.target.startswith(tuple(LOCAL)) or "://" in request.target):
-        _convert(request)
+    found = sources.find(request.target) if request.target else None
+    if found:
+        _convert(found, request)
     else:
         _build(request)
 
 
 def _build(request: Request) -> None:
     engine = _engine(request.engine)
-    found = recipe.find(request.target, engine.name, request.device, request.arguments, request.name)
+    found = recipe.find(request.target, engine.recipe_file, request.device, request.arguments, request.name)
     folder = request.folder.absolute()
     own = {base for base, digest in images.record(folder / f"{found.name}.json").get("bases", {}).items() if digest is None}
-    pinned = bases.pin(found, own, lambda base: _has(engine, base), update=request.update)
+    pinned = bases.pin(found, own, engine.has, update=request.update)
     place = store.Place(folder, found.name, found.digest(pinned), _suffix(request))
-    if _is_there(place, request):
-        return
-    with store.locked(place, request.lock_timeout_s):
-        if _is_there(place, request):
+    with _work(place, request) as log:
+        if log is None:
             return
         engine.check()
-        start = time.monotonic()
-        with place.log.open("wb") as log:
-            image = _image(engine, found, pinned, place, log)
-            if request.to == "docker":
-                print(f"kit: {_tag(place)}")
-                return
-            origin = {
-                "recipe": str(found.file),
-                "bases": {base: digest or None for base, digest in pinned.items()},
-                "device": found.device,
-                "arguments": found.arguments,
-                "engine": engine.name,
-                "git": _revision(found.folder),
-            }
-            _write(place, engine, image, origin, log)
-        _report(place, time.monotonic() - start)
+        print(f"kit: building {found.name} from {found.file} with {engine.name}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
+            exact = found.at(pinned)
+            file = exact.lay_out(Path(context))
+            tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+            with engine.build(Path(context), file, exact, tag, log) as source:
+                if request.to == "docker":
+                    print(f"kit: {tag}")
+                    return
+                _write(place, source, {**source.origin, **_origin(found, pinned)}, log)
 
 
-def _image(engine: Engine, found: recipe.Recipe, pinned: dict[str, str], place: store.Place, log: Any) -> Image:
-    print(f"kit: building {found.name} from {found.file} with {engine.name}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
-        file = found.lay_out(Path(context), pinned)
-        arguments = {**found.arguments, **_pinned_arguments(found, pinned)}
-        return engine.build(Path(context), file, arguments, _tag(place), found.bases, log)
-
-
-def _pinned_arguments(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, str]:
-    """The recipe's text names its bases by digest already; an argument that is a base says the same."""
-    known = {**found.parts.arguments, **found.arguments}
-    return {name: recipe.at_digest(value, pinned[value]) for name, value in known.items() if value in pinned and name in found.arguments}
-
-
-def _convert(request: Request) -> None:
+def _convert(source: Source, request: Request) -> None:
     """An image that is there already, without a recipe."""
-    assert request.target
-    scheme, _, reference = request.target.partition("://")
-    name = LOCAL.get(f"{scheme}://")
-    if name is None:
-        raise UsageError(f"kit build does not know {scheme}://", f"it knows: {', '.join(LOCAL)}")
-    engine = Engine(name)
-    engine.check()
-    image = engine.image(reference)
-    if image is None:
-        raise KitError(f"{name} has no image {reference}", f"see: {name} images")
-    place = store.Place(
-        request.folder.absolute(),
-        request.name or recipe.tidy(reference.split("/")[-1].split(":")[0]),
-        hashlib.sha256(f"{image.identity} {pack.FORMAT}".encode()).hexdigest(),
-        _suffix(request),
-    )
+    digest = hashlib.sha256(f"{source.identity} {pack.FORMAT}".encode()).hexdigest()
+    place = store.Place(request.folder.absolute(), request.name or source.name, digest, _suffix(request))
+    with _work(place, request) as log:
+        if log is not None:
+            _write(place, source, source.origin, log)
+
+
+@contextmanager
+def _work(place: store.Place, request: Request) -> Iterator[Optional[IO[bytes]]]:
+    """The log of a build that nobody else does; None where there is nothing to do. Says how it went."""
     if _is_there(place, request):
+        yield None
         return
     with store.locked(place, request.lock_timeout_s):
         if _is_there(place, request):
+            yield None
             return
         start = time.monotonic()
         with place.log.open("wb") as log:
-            _write(place, engine, image, {"source": request.target, "engine": name}, log)
-        _report(place, time.monotonic() - start)
+            yield log
+        if request.to != "docker":
+            store.make_current(place)
+            print(f"kit: {place.file}: {size(place.file.stat().st_size)}, in {time.monotonic() - start:.0f} s")
+            print(f"  in a job: `image: {place.name}`")
 
 
-def _write(place: store.Place, engine: Engine, image: Image, origin: dict[str, Any], log: Any) -> None:
-    # zstd makes of an image a third to a half.
-    store.check_space(place.folder, image.size // 2, f"a file of {size(image.size)} of files")
-    label = f"{place.folder}:{place.stem}"
+def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[bytes]) -> None:
+    store.check_space(place.folder, source.needs, f"a file of {size(source.size)} of files")
+    for name in metadata.lost(source.config):
+        print(f"kit: the image's variable {name} will not hold under Enroot: its name, a line break or ${{...}} in it", file=sys.stderr)
     try:
-        with engine.files(image, label) as files, Progress(f"packing {place.file.name}", image.size) as progress:
-            packed = pack.squash(files, image.config, place.unfinished, log, progress.at)
+        with Progress(f"packing {place.file.name}", source.size) as progress, source.files(f"{place.folder}:{place.stem}", progress.add) as files:
+            packed = pack.squash(files, source.config, place.unfinished, log)
         if place.suffix == ".sif":
             squashfs = place.unfinished.rename(place.unfinished.with_suffix(".squashfs" + store.PARTIAL))
             sif.wrap(squashfs, place.unfinished)
@@ -136,19 +113,14 @@ def _write(place: store.Place, engine: Engine, image: Image, origin: dict[str, A
     except BaseException:
         place.unfinished.unlink(missing_ok=True)
         raise
-    store.publish(
-        place,
-        {
-            "name": place.name,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "kit": kit.__version__,
-            "architecture": platform.machine(),
-            "image_id": image.identity,
-            **origin,
-            "env": list(image.config.env),
-            "packages": dict(sorted(packed.packages.items())),
-        },
-    )
+    facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "kit": kit.__version__, "architecture": platform.machine()}
+    inside = {"env": list(source.config.env), "packages": dict(sorted(packed.packages.items()))}
+    store.publish(place, {**facts, "image_id": source.identity, **origin, **inside})
+
+
+def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
+    pins = {base: digest or None for base, digest in pinned.items()}
+    return {"recipe": str(found.file), "bases": pins, "device": found.device, "arguments": found.arguments, "git": _revision(found.folder)}
 
 
 def _suffix(request: Request) -> str:
@@ -163,31 +135,15 @@ def _is_there(place: store.Place, request: Request) -> bool:
     return True
 
 
-def _report(place: store.Place, seconds: float) -> None:
-    store.make_current(place)
-    print(f"kit: {place.file}: {size(place.file.stat().st_size)}, in {seconds:.0f} s")
-    print(f"  in a job: `image: {place.name}`")
-
-
-def _engine(name: Optional[str]) -> Engine:
+def _engine(name: Optional[str]) -> engines.Engine:
     """The one asked for, or the first that is installed; whether it answers is seen when it is needed."""
-    if name:
-        if name not in recipe.FILE_OF:
-            raise UsageError(f"there is no engine {name}", f"the engines are {', '.join(recipe.FILE_OF)}", where="--engine")
-        return Engine(name)
-    for engine in OCI_ENGINES:
-        if shutil.which(engine):
-            return Engine(engine)
-    raise KitError("no engine is installed here: docker, podman, apptainer or enroot", "install one; or take an image of a registry: kit build docker://NAME")
-
-
-def _has(engine: Engine, base: str) -> bool:
-    engine.check()
-    return engine.image(base) is not None
-
-
-def _tag(place: store.Place) -> str:
-    return f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+    known = engines.known()
+    if name and name not in known:
+        raise UsageError(f"there is no engine {name}", f"the engines are {', '.join(known)}", where="--engine")
+    for engine in [known[name]] if name else known.values():
+        if name or shutil.which(engine.name):
+            return engine
+    raise KitError(f"no engine is installed here: {', '.join(known)}", "install one; or take an image of a registry: kit build docker://NAME")
 
 
 def _revision(folder: Path) -> Optional[str]:

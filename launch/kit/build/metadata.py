@@ -19,6 +19,9 @@ from kit.build.tarstream import Entry
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+# Pyxis puts `exec "$@"` there where the entrypoint is not wanted, which is its default.
+RC_LOCAL = "[ ! -s /etc/rc.local ] || . /etc/rc.local\n"
+
 # Whatever the source has there is another runtime's, or of another image.
 REPLACED = (
     "etc/environment",
@@ -39,18 +42,17 @@ MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "home", "
 
 def entries(config: Config) -> list[Entry]:
     env = [(name, value) for name, _, value in (item.partition("=") for item in config.env) if NAME.fullmatch(name)]
-    script = _script(config).encode()
     return [
         tarstream.made("etc/environment", "".join(_enroot_line(*pair) for pair in env).encode("utf-8", "surrogateescape")),
         tarstream.made("etc/fstab"),
-        tarstream.made("etc/rc", script, 0o755),
+        tarstream.made("etc/rc", _script(config, RC_LOCAL).encode("utf-8", "surrogateescape"), 0o755),
         tarstream.made(".singularity.d", mode=0o755, kind=tarstream.FOLDER),
         tarstream.made(".singularity.d/env", mode=0o755, kind=tarstream.FOLDER),
         tarstream.made(".singularity.d/env/10-image.sh", "".join(f"export {n}={shlex.quote(v)}\n" for n, v in env).encode("utf-8", "surrogateescape"), 0o755),
         # Where Apptainer finds a file of this name, the user's own --env and APPTAINERENV_NAME follow it, and win.
         tarstream.made(".singularity.d/env/99-base.sh", mode=0o755),
         tarstream.made(".singularity.d/labels.json", json.dumps(config.labels, indent=1, sort_keys=True).encode()),
-        tarstream.made(".singularity.d/runscript", b"#!/bin/sh\n" + script, 0o755),
+        tarstream.made(".singularity.d/runscript", ("#!/bin/sh\n" + _script(config)).encode("utf-8", "surrogateescape"), 0o755),
     ]
 
 
@@ -71,10 +73,10 @@ def _enroot_line(name: str, value: str) -> str:
     return f'{name}=""{value}""\n' if re.fullmatch(r"[\"'].*[\"']\s*", value) else f"{name}={value}\n"
 
 
-def _script(config: Config) -> str:
+def _script(config: Config, between: str = "") -> str:
     workdir = shlex.quote(config.workdir or "/")
     labels = "".join(f"# {key} {value}".replace("\n", " ") + "\n" for key, value in sorted(config.labels.items()))
     start = " ".join(["exec", *map(shlex.quote, config.entrypoint)])
     alone = config.cmd or (() if config.entrypoint else ("/bin/sh",))
     command = " ".join(map(shlex.quote, alone))
-    return f'{labels}cd {workdir} || exit 1\n[ "$#" -gt 0 ] || set -- {command}\n{start} "$@"\n'
+    return f'{labels}cd {workdir} || exit 1\n{between}[ "$#" -gt 0 ] || set -- {command}\n{start} "$@"\n'

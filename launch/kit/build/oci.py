@@ -23,11 +23,11 @@ AGAIN = "save the image again, and compare the file's size with the original's"
 class Config(NamedTuple):
     """How an image wants to be started."""
 
-    env: tuple[str, ...]  # NAME=VALUE
-    workdir: str
-    entrypoint: tuple[str, ...]
-    cmd: tuple[str, ...]
-    labels: dict[str, str]
+    env: tuple[str, ...] = ()  # NAME=VALUE
+    workdir: str = ""
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    labels: dict[str, str] = {}  # noqa: RUF012 - never changed
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Config:

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Callable, NamedTuple
+from typing import IO, NamedTuple
 
 from kit.build import metadata, tarstream
 from kit.build.oci import Config
@@ -44,18 +44,15 @@ def check() -> None:
         raise KitError(f"mksquashfs here is {said.splitlines()[0] if said else 'of an unknown version'}", fix)
 
 
-def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes], progress: Callable[[int], None]) -> Packed:
-    """Writes `target` with `files`, and with `config` as the runtimes read it. KitError where that fails.
-
-    progress: called with the bytes of the stream so far.
-    """
+def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> Packed:
+    """Writes `target` with `files`, and with `config` as the runtimes read it. KitError where that fails."""
     command = ["mksquashfs", "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
     command += ["-processors", str(len(os.sched_getaffinity(0)))]  # those that this user may use, of a shared login node
     tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK)
     assert tool.stdin
     packed, failed = Packed(0, {}), False
     try:
-        packed = _write(_complete(files, config), tool.stdin, progress)
+        packed = _write(_complete(files, config), tool.stdin)
         tool.stdin.close()
     except BrokenPipeError:
         failed = True  # it says why in its log
@@ -95,8 +92,8 @@ def _with_parents(name: str) -> Iterator[str]:
     return ("/".join(parts[: i + 1]) for i in range(len(parts)))
 
 
-def _write(files: Iterable[Entry], stream: IO[bytes], progress: Callable[[int], None]) -> Packed:
-    inodes, done, packages = 1, 0, dict[str, str]()
+def _write(files: Iterable[Entry], stream: IO[bytes]) -> Packed:
+    inodes, packages = 1, dict[str, str]()
     for entry in files:
         if entry.name == DEBIAN_PACKAGES:
             status = entry.read()
@@ -108,8 +105,6 @@ def _write(files: Iterable[Entry], stream: IO[bytes], progress: Callable[[int], 
         needed = {tarstream.FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
         tarstream.copy(tarstream.with_gnu_link(tarstream.with_mode(entry, needed)), stream)
         inodes += entry.kind != LINK
-        done += entry.size
-        progress(done)
     stream.write(tarstream.END)
     return Packed(inodes, packages)
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -17,7 +17,7 @@ from kit import assets
 from kit.build import formats, pack
 from kit.errors import KitError, UsageError
 
-FILE_OF = {"docker": "Dockerfile", "podman": "Dockerfile", "apptainer": "image.def", "enroot": "image.enroot.sh"}
+FILES = ("Dockerfile", "image.def", "image.enroot.sh")
 NEVER = (".git", "runs", "images", "__pycache__")  # what kit itself writes would make every build another one
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # every Dockerfile has these
 
@@ -74,8 +74,19 @@ class Recipe:
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogateescape")).hexdigest()
 
-    def lay_out(self, target: Path, pinned: dict[str, str]) -> Path:
-        """Copies, or links, what goes in to a folder, and nothing else; the recipe there names its bases by digest."""
+    def at(self, pinned: dict[str, str]) -> Recipe:
+        """The same recipe with its bases by digest, in its text and in its arguments."""
+        lines, known = self.text.splitlines(keepends=True), {**self.parts.arguments, **self.arguments}
+        for line, word in self.parts.bases:
+            base = self.expand(word, line)
+            if base not in known.values():
+                lines[line - 1] = lines[line - 1].replace(word, at_digest(base, pinned.get(base, "")), 1)
+        values = {name: at_digest(value, pinned[value]) for name, value in known.items() if pinned.get(value)}
+        text = "".join(lines)
+        return replace(self, text=text, parts=formats.read(self.file.name, text), arguments={**self.arguments, **values})
+
+    def lay_out(self, target: Path) -> Path:
+        """Copies, or links, what goes in to a folder, and nothing else; the recipe, too."""
         for name in self.files():
             place = target / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -83,17 +94,13 @@ class Recipe:
                 os.link(self.folder / name, place, follow_symlinks=False)
             except OSError:  # another file system, or one without links
                 shutil.copy2(self.folder / name, place, follow_symlinks=False)
-        lines = self.text.splitlines(keepends=True)
-        for line, word in self.parts.bases:
-            image = self.expand(word, line)
-            lines[line - 1] = lines[line - 1].replace(word, at_digest(image, pinned.get(image, "")), 1)
-        (target / self.file.name).write_text("".join(lines), encoding="utf-8")
+        (target / self.file.name).write_text(self.text, encoding="utf-8")
         return target / self.file.name
 
 
-def find(target: Optional[str], engine: str, device: str, arguments: dict[str, str], name: Optional[str]) -> Recipe:
+def find(target: Optional[str], usual: str, device: str, arguments: dict[str, str], name: Optional[str]) -> Recipe:
     """The recipe of a name in containers/, of a file or a folder; else ./Dockerfile, else the kit's own."""
-    file, folder = _place(target, FILE_OF[engine])
+    file, folder = _place(target, usual)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -137,7 +144,7 @@ def _place(target: Optional[str], usual: str) -> tuple[Path, Path]:
 
 def _name(target: Optional[str], folder: Path, device: str) -> str:
     own = Path(target).absolute().name.rpartition(".Dockerfile")[0] or Path(target).absolute().name if target else ""
-    stem = folder.name if own in ("", *FILE_OF.values()) else own
+    stem = folder.name if own in ("", *FILES) else own
     return tidy(stem) + ("-cpu" if device == "cpu" else "")
 
 

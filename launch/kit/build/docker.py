@@ -1,0 +1,146 @@
+"""Docker and Podman: build a recipe, say what an image is, stream its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Callable, Optional
+
+from kit.build import registry, step, tarstream
+from kit.build.oci import Config
+from kit.build.recipe import Recipe
+from kit.build.source import Source
+from kit.build.tarstream import Entry
+from kit.errors import KitError
+
+# "Step 2/4 : RUN ...", "STEP 2/4: RUN ...", "#7 [2/4] RUN ...": Docker's builder, Podman's, BuildKit's.
+STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)")
+LABEL = "kit.build"
+REASONS = (
+    (r"no space left on device", "the engine's disk is full", "free some: {engine} system df, {engine} system prune"),
+    (r"unauthorized|authentication required|denied|forbidden", "the registry refuses the base image {base}", "log in: {engine} login {registry}"),
+    (r"manifest.*unknown|not found: manifest|does not exist|name unknown|manifest for .* not found", "there is no base image {base}", "check its name and tag"),
+    (
+        r"dial tcp|no such host|i/o timeout|connection refused|TLS handshake|server misbehaving",
+        "the registry of {base} cannot be reached",
+        "check network and proxy; or load the image first: {engine} load",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as its engine has it."""
+
+    identity: str  # sha256:...
+    size: int  # bytes of its files
+    config: Config
+    repository_digests: tuple[str, ...]  # NAME@sha256:..., as registries gave them
+
+
+@dataclass(frozen=True)
+class Docker:
+    name: str  # docker or podman, which takes the same commands
+
+    recipe_file = "Dockerfile"
+
+    def check(self) -> None:
+        """Raises KitError where it is not installed or does not answer."""
+        if not shutil.which(self.name):
+            raise KitError(f"{self.name} is not installed here", "install it, or choose another engine: kit build --engine NAME")
+        done = subprocess.run([self.name, "info"], capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise KitError(f"{self.name} does not answer: {said}", f"start it, or join the group {self.name}; or choose another engine: --engine NAME")
+
+    def image(self, reference: str) -> Optional[Image]:
+        """None where the engine has no such image."""
+        done = subprocess.run([self.name, "image", "inspect", reference], capture_output=True, text=True)
+        if done.returncode:
+            return None
+        (found,) = json.loads(done.stdout)
+        identity = found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}"
+        return Image(identity, int(found.get("Size") or 0), Config.from_json({"config": found.get("Config")}), tuple(found.get("RepoDigests") or ()))
+
+    def has(self, base: str) -> bool:
+        self.check()
+        return self.image(base) is not None
+
+    @contextmanager
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
+        command = [self.name, "build", "--file", str(file), "--tag", tag]
+        for name, value in recipe.arguments.items():
+            command += ["--build-arg", f"{name}={value}"]
+        steps = ["its first step"]
+
+        def see(line: str) -> None:
+            if found := STEP.match(line):
+                steps.append(f"step {found[1] or found[3]}: {found[2] or found[4]}")
+                print(f"kit: {steps[-1]}", file=sys.stderr, flush=True)
+
+        code, said = step.run([*command, str(folder)], log, folder, see=see)
+        if code:
+            raise self._failure(said, steps[-1], recipe.bases, Path(log.name))
+        image = self.image(tag)
+        assert image, f"{self.name} has built {tag} and does not know it"
+        yield self.source(image, recipe.name, {"engine": self.name})
+
+    def source(self, image: Image, name: str, origin: dict[str, Any]) -> Source:
+        # zstd makes of an image a third to a half.
+        return Source(name, image.identity, image.size, image.size // 2, image.config, origin, partial(self.files, image))
+
+    def _failure(self, said: list[str], last: str, bases: list[str], log: Path) -> KitError:
+        text = "\n".join(said)
+        if last.partition(": ")[2].upper().startswith("FROM") or "load metadata" in text.splitlines()[-1:]:
+            for pattern, problem, fix in REASONS[1:]:
+                if re.search(pattern, text, re.IGNORECASE):
+                    base = next((item for item in bases if item.split("@")[0] in text), bases[0] if bases else "")
+                    facts = {"engine": self.name, "base": base, "registry": registry.parse(base).host if base else ""}
+                    return KitError(problem.format(**facts), f"{fix.format(**facts)}; the log: {log}")
+        if re.search(REASONS[0][0], text):
+            return KitError(REASONS[0][1], f"{REASONS[0][2].format(engine=self.name)}; the log: {log}")
+        return KitError(f"{self.name} build failed in {last[:200]}", f"correct that step; the log: {log}")
+
+    @contextmanager
+    def files(self, image: Image, label: str, count: Callable[[int], None]) -> Iterator[Iterator[Entry]]:
+        """The entries of the image's file system. label: tells what a killed build left, to be removed by the next."""
+        self.forget(label)
+        container = self._output("create", "--label", f"{LABEL}={label}", image.identity, "/bin/true").strip()
+        process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
+        assert process.stdout and process.stderr
+        try:
+            yield _counted(tarstream.entries(process.stdout), count)
+            if process.wait():
+                raise KitError(f"{self.name} export failed: {process.stderr.read().decode(errors='replace').strip()}", "build again")
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.stderr.close()
+            process.wait()
+            self._output("rm", "--force", container)
+
+    def forget(self, label: str) -> None:
+        left = self._output("ps", "--all", "--quiet", "--filter", f"label={LABEL}={label}").split()
+        if left:
+            self._output("rm", "--force", *left)
+
+    def _output(self, *arguments: str) -> str:
+        done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            said: Any = done.stderr.strip().splitlines() or ["no reason given"]
+            raise KitError(f"{self.name} {arguments[0]} failed: {said[-1]}", f"see: {self.name} info")
+        return done.stdout
+
+
+def _counted(entries: Iterator[Entry], count: Callable[[int], None]) -> Iterator[Entry]:
+    for entry in entries:
+        yield entry
+        count(entry.size)

@@ -1,0 +1,56 @@
+"""Enroot as an engine: runs a script in a container of the base, without root and without Docker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from kit.build import pack, registry, sources, step, tree
+from kit.build.recipe import Recipe
+from kit.build.source import Source
+from kit.errors import KitError
+
+CONTAINER = "image"
+
+
+class Enroot:
+    name, recipe_file = "enroot", "image.enroot.sh"
+
+    def check(self) -> None:
+        if not shutil.which("enroot"):
+            raise KitError("enroot is not installed here", "choose another engine: kit build --engine NAME")
+
+    def has(self, base: str) -> bool:
+        return False
+
+    @contextmanager
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
+        (base,) = recipe.bases
+        with tempfile.TemporaryDirectory(prefix="kit-build.") as temporary:
+            env = {f"ENROOT_{word}_PATH": _made(temporary, word) for word in ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")}
+            squashfs = Path(temporary, "base.sqsh")
+            image = sources.of_layers(registry.open_image(base), base, base)
+            with image.files("", lambda count: None) as files:
+                pack.squash(files, image.config._replace(entrypoint=()), squashfs, log)
+            step.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], log, folder, env)
+            squashfs.unlink()
+            command = ["enroot", "start", "--root", "--rw", "--mount", f"{folder}:/context"]
+            for name, value in recipe.arguments.items():
+                command += ["--env", f"{name}={value}"]
+            script = f"cd /context && exec sh {file.relative_to(folder)}"
+            step.must_run([*command, CONTAINER, "sh", "-c", script], log, folder, env)
+            place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
+            size = tree.size(place)
+            yield Source(recipe.name, "", size, size // 2, image.config, {"engine": self.name}, partial(tree.files, place))
+
+
+def _made(temporary: str, word: str) -> str:
+    path = os.path.join(temporary, word.lower())
+    os.mkdir(path, 0o700)
+    return path

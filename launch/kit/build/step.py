@@ -1,0 +1,41 @@
+"""Runs one step of a build, with all that it says in the log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Callable, Optional
+
+from kit.errors import KitError
+
+SHOWN = 12  # lines of a failure
+
+
+def run(
+    command: list[str], log: IO[bytes], cwd: Path, env: Optional[dict[str, str]] = None, see: Callable[[str], None] = lambda line: None
+) -> tuple[int, list[str]]:
+    """(exit code, lines). see: called with each line as it comes. The end of a failure is shown at once."""
+    said = []
+    environment = {**os.environ, **(env or {})}
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout
+        for raw in process.stdout:
+            log.write(raw)
+            said.append(raw.decode("utf-8", "replace").rstrip())
+            see(said[-1])
+    log.flush()
+    if process.returncode:
+        for line in said[-SHOWN:]:
+            print(f"  | {line}", file=sys.stderr)
+    return process.returncode, said
+
+
+def must_run(command: list[str], log: IO[bytes], cwd: Path, env: Optional[dict[str, str]] = None) -> None:
+    """KitError, with the log's name, where it fails."""
+    code, said = run(command, log, cwd, env)
+    if "No space left on device" in "\n".join(said):
+        raise KitError(f"{command[0]} has no space left", f"free some, or give it another place: TMPDIR=/local kit build; the log: {log.name}")
+    if code:
+        raise KitError(f"{' '.join(command[:2])} ended with code {code}", f"see the lines above; the log: {log.name}")
