@@ -144,7 +144,10 @@ _ARGUMENTS = typer.Option(None, "--build-arg", metavar="NAME=VALUE", help="For t
 @app.command()
 def build(
     target: Optional[str] = typer.Argument(
-        None, metavar="[RECIPE|IMAGE]", help="A name in containers/, a Dockerfile, a folder, or docker://IMAGE.", show_default=False
+        None,
+        metavar="[RECIPE|IMAGE]",
+        help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME, FILE.tar, FILE.sqsh.",
+        show_default=False,
     ),
     name: Optional[str] = typer.Option(None, "--name", metavar="NAME", help="What jobs call it [the recipe's folder].", show_default=False),
     device: str = typer.Option("gpu", "--device", metavar="gpu|cpu", help="Build on the recipe's base for GPUs or for CPUs."),

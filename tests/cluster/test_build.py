@@ -232,7 +232,7 @@ FAILURES = {
         {},
         r"kit: registry 127\.0\.0\.1:9 cannot be reached: .*refused\n  fix: check the name, the network",
     ),
-    "no engine": (DOCKERFILE, [], {"PATH": "/nonexistent"}, r"kit: "),
+    "no engine": (DOCKERFILE, [], {"PATH": "bin"}, r"kit: no engine is installed here: docker, podman, apptainer, enroot\n  fix: install one"),
     "a name that is none": (
         DOCKERFILE,
         ["--build-arg", "BASE_IMAGE=No Such"],
@@ -246,6 +246,8 @@ FAILURES = {
 def test_a_failure_names_the_step_the_log_and_the_fix_and_leaves_nothing(failure: str, kit, project: Path) -> None:
     text, options, environment, expected = FAILURES[failure]
     (project / "Dockerfile").write_text(text)
+    (project / "bin").mkdir()
+    (project / "bin/mksquashfs").symlink_to(str(shutil.which("mksquashfs")))
     done = kit("build", *options, cwd=project, check=False, **environment)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
     found = re.search(expected, done.stderr)

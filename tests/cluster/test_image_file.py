@@ -82,6 +82,18 @@ def test_enroot_runs_it_as_docker_does(kit_cluster: Cluster, shown: Path) -> Non
         kit_cluster.run("node1", "enroot", "remove", "--force", "shown")
 
 
+def test_a_file_of_enroot_import_runs_under_apptainer_once_it_is_adopted(kit_cluster: Cluster, shown: Path) -> None:
+    """As enroot import writes one: Enroot's part of the image, and nothing of Apptainer's."""
+    folder = kit_cluster.path(shown)
+    strip = 'cd /scratch && rm -rf tree && unsquashfs -q -n -d tree "$1/image.sqsh" >/dev/null && rm -rf tree/.singularity.d && mksquashfs tree "$1/imported.sqsh" -comp lzo -quiet -no-progress >/dev/null; rm -rf tree'
+    kit_cluster.run("ctl", "bash", "-euc", strip, "bash", folder)
+    kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit build imported.sqsh', "bash", folder)
+    (file,) = (shown / "images").glob("imported-*.sqsh")
+    assert lines(kit_cluster, "apptainer", "--silent", "run", kit_cluster.path(file)) == ALONE
+    refused = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && echo no >bad.sqsh && kit build bad.sqsh', "bash", folder, check=False)
+    assert "/bad.sqsh is no squashfs\n  fix: give a .sqsh of enroot import" in refused.stderr
+
+
 def test_pyxis_runs_it_as_docker_does(kit_cluster: Cluster, shown: Path) -> None:
     if kit_cluster.pyxis() != "real":
         pytest.skip("the stub of Pyxis knows no entrypoints")

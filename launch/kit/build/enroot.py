@@ -36,6 +36,7 @@ class Enroot:
             env = {f"ENROOT_{word}_PATH": _made(temporary, word) for word in ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")}
             squashfs = Path(temporary, "base.sqsh")
             image = sources.of_layers(registry.open_image(base), base, base)
+            assert image.files
             with image.files("", lambda count: None) as files:
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, log)
             step.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], log, folder, env)

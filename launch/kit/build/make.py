@@ -17,7 +17,7 @@ from typing import IO, Any, Optional
 
 import kit
 from kit import images
-from kit.build import bases, engines, metadata, pack, recipe, sif, sources, store
+from kit.build import adopt, bases, engines, metadata, pack, recipe, sif, sources, store
 from kit.build.source import Source
 from kit.errors import KitError, UsageError
 from kit.progress import Progress, size
@@ -104,8 +104,7 @@ def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[b
     for name in metadata.lost(source.config):
         print(f"kit: the image's variable {name} will not hold under Enroot: its name, a line break or ${{...}} in it", file=sys.stderr)
     try:
-        with Progress(f"packing {place.file.name}", source.size) as progress, source.files(f"{place.folder}:{place.stem}", progress.add) as files:
-            packed = pack.squash(files, source.config, place.unfinished, log)
+        packed = _pack(place, source, log)
         if place.suffix == ".sif":
             squashfs = place.unfinished.rename(place.unfinished.with_suffix(".squashfs" + store.PARTIAL))
             sif.wrap(squashfs, place.unfinished)
@@ -116,6 +115,14 @@ def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[b
     facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "kit": kit.__version__, "architecture": platform.machine()}
     inside = {"env": list(source.config.env), "packages": dict(sorted(packed.packages.items()))}
     store.publish(place, {**facts, "image_id": source.identity, **origin, **inside})
+
+
+def _pack(place: store.Place, source: Source, log: IO[bytes]) -> pack.Packed:
+    with Progress(f"packing {place.file.name}", source.size) as progress:
+        if source.files is None:
+            return adopt.write(source, place.unfinished, log, progress.add)
+        with source.files(f"{place.folder}:{place.stem}", progress.add) as files:
+            return pack.squash(files, source.config, place.unfinished, log)
 
 
 def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:

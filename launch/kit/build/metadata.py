@@ -18,6 +18,7 @@ from kit.build.oci import Config
 from kit.build.tarstream import Entry
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+QUOTED = re.compile(r"[\"'](.*)[\"']\s*")
 
 # Pyxis puts `exec "$@"` there where the entrypoint is not wanted, which is its default.
 RC_LOCAL = "[ ! -s /etc/rc.local ] || . /etc/rc.local\n"
@@ -69,8 +70,16 @@ def lost(config: Config) -> list[str]:
 def _enroot_line(name: str, value: str) -> str:
     if "\n" in value:
         return ""
-    # Enroot takes away a pair of quotes around a value, before its hooks run and again after them.
-    return f'{name}=""{value}""\n' if re.fullmatch(r"[\"'].*[\"']\s*", value) else f"{name}={value}\n"
+    return f'{name}=""{value}""\n' if QUOTED.fullmatch(value) else f"{name}={value}\n"
+
+
+def as_enroot_reads(line: str) -> str:
+    """It takes away a pair of quotes around a value, before its hooks run and again after them."""
+    name, _, value = line.partition("=")
+    for _ in range(2):
+        if found := QUOTED.fullmatch(value):
+            value = found[1]
+    return f"{name}={value}"
 
 
 def _script(config: Config, between: str = "") -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Optional
 
 from kit.build.oci import Config
 from kit.build.tarstream import Entry
@@ -21,4 +22,5 @@ class Source:
     needs: int  # bytes that its file may take
     config: Config
     origin: dict[str, Any]
-    files: Callable[[str, Count], AbstractContextManager[Iterator[Entry]]]  # (label of this build, count)
+    files: Optional[Callable[[str, Count], AbstractContextManager[Iterator[Entry]]]]  # (label of this build, count)
+    squashfs: Optional[Path] = None  # instead of files: a file to copy

@@ -1,8 +1,10 @@
 """Images that are there already: in a registry, in an archive, in an engine of this machine.
 
-docker://NAME                                             of a registry, read without an engine
-dockerd://NAME, podman://NAME                             of this machine's engine
-FILE.tar, docker-archive:FILE[:NAME], oci:FOLDER[:NAME]   what docker save or skopeo copy wrote
+How they are named:
+    docker://NAME                                             of a registry, read without an engine
+    dockerd://NAME, podman://NAME                             of this machine's engine
+    FILE.tar, docker-archive:FILE[:NAME], oci:FOLDER[:NAME]   what docker save or skopeo copy wrote
+    FILE.sqsh                                                 what enroot import wrote
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.build import layers, oci, registry, tarstream
+from kit.build import adopt, layers, oci, registry, tarstream
 from kit.build.docker import Docker
 from kit.build.recipe import tidy
 from kit.build.source import Count, Source
@@ -40,7 +42,7 @@ def find(target: str) -> Optional[Source]:
     path = Path(target)
     if (path.is_file() and path.suffix == ".tar") or (path / "index.json").is_file():
         return of_layers(oci.open_archive(path), path.stem, target)
-    return None
+    return adopt.find(path.absolute()) if path.suffix in (".sqsh", ".squashfs") else None
 
 
 def _of_engine(name: str, reference: str, target: str) -> Source:
