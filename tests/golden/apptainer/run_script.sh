@@ -62,6 +62,10 @@ net::candidates() {
 
 net::resolve() {
   local address
+  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ ]]; then
+    printf '%s\n' "$1" # on a machine without any network getent would not even find that
+    return
+  fi
   while read -r address _; do
     printf '%s\n' "${address}"
   done < <(getent ahostsv4 "$1" || true)
