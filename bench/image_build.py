@@ -7,7 +7,9 @@ All three run in one container with the tools of the test cluster's nodes, one a
 take the image from Docker, Apptainer from an archive of it, which saves it a copy. "extra disk" is the most that was on
 disk at a time beside the file itself, over the size of the image's files. --check ends with 1 where a goal is missed.
 
-MEASURED
+Measured 2026-11 on 2 shared x86-64 cores, squashfs-tools 4.6.1, a 1.76 GB image with torch for CPUs, n=1: kit 20.1 s and
+507 MB; Enroot 4.1.2 77.1 s, 1180 MB, extra disk 88 %; Apptainer 1.4.5 214 s, 470 MB, extra disk 134 %. kit over Enroot
+0.26, over Apptainer 0.09.
 """
 
 from __future__ import annotations

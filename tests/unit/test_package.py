@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-SHIPPED = ("containers", "env", "launch/scripts", "train")
+SHIPPED = ("Dockerfile", "containers", "env", "launch/scripts", "train")
 
 
 @pytest.fixture(scope="module")

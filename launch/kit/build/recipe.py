@@ -143,6 +143,8 @@ def _place(target: Optional[str], usual: str) -> tuple[Path, Path]:
 
 
 def _name(target: Optional[str], folder: Path, device: str) -> str:
+    if folder == assets.folder("containers").parent:
+        return "kit" + ("-cpu" if device == "cpu" else "")  # our own, which may lie in a folder of any name
     own = Path(target).absolute().name.rpartition(".Dockerfile")[0] or Path(target).absolute().name if target else ""
     stem = folder.name if own in ("", *FILES) else own
     return tidy(stem) + ("-cpu" if device == "cpu" else "")
