@@ -138,7 +138,9 @@ def render(
     commands.render(plan(output))
 
 
-_ARGUMENTS = typer.Option(None, "--build-arg", metavar="NAME=VALUE", help="For the recipe. May be given again.", show_default=False)
+_ARGUMENTS = typer.Option(
+    None, "--build-arg", metavar="NAME[=VALUE]", help="For the recipe; NAME alone takes the environment's value. May be given again.", show_default=False
+)
 
 
 @app.command()
@@ -162,14 +164,23 @@ def build(
     from kit.build import make
 
     problems = Problems()
-    given = jobs.pairs("--build-arg", arguments or [], problems).value
+    values = _build_arguments(arguments or [], problems)
     for option, value, known in (("--device", device, ("gpu", "cpu")), ("--to", to, ("sqsh", "sif", "docker"))):
         if value not in known:
             problems.add(option, f"'{value}' is not one of {', '.join(known)}", f"write {option} {known[0]}")
     problems.raise_if_any()
-    assert isinstance(given, dict)
-    values = {key: str(item.value) for key, item in given.items()}
     make.build(make.Request(target, engine, device, name, to, Path(folder), values, update, wait))
+
+
+def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
+    """NAME=VALUE, or NAME alone for the environment's value, as Docker has it."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            problems.add("--build-arg", f"{name} has no value, here or in the environment", f"write --build-arg {name}=VALUE")
+        found[name] = value if equals else os.environ.get(name, "")
+    return found
 
 
 images = typer.Typer(rich_markup_mode=None, help="List what kit build made, or remove what nobody uses.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Optional
@@ -65,10 +66,10 @@ def check(image: Path) -> str:
     A file is read whole when it has changed since that was last done, which its inode's time of change tells; nobody
     but the kernel sets that one.
     """
-    records = (record(path) for path in (image.with_suffix(".json"), image.with_name(image.name + ".json")))
-    found = next((one for one in records if one.get("file") == image.name), None)
-    if not found or not image.is_file():
+    paths = _records(image)
+    if not paths or not image.is_file():
         return ""
+    found = record(paths[0])
     expected = str(found["sha256"])
     if _seen().get(str(image)) == _stamp(image, expected):
         return expected
@@ -81,6 +82,13 @@ def check(image: Path) -> str:
         )
     remember(image, expected)
     return expected
+
+
+def note_use(image: Path) -> None:
+    """Lets `kit images gc` know of a job, wherever its run directory is: the time of the file's record is its last use."""
+    for path in _records(image):
+        with contextlib.suppress(OSError):  # somebody else's, or gone
+            os.utime(path)
 
 
 def sha256(image: Path) -> str:
@@ -113,6 +121,11 @@ def remember(image: Path, digest: str) -> None:
         os.replace(name, place)
     except OSError:
         pass  # it will be read again
+
+
+def _records(image: Path) -> list[Path]:
+    """Where the origin of this very file is written."""
+    return [path for path in (image.with_suffix(".json"), image.with_name(image.name + ".json")) if record(path).get("file") == image.name]
 
 
 def _stamp(image: Path, digest: str) -> list[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import kit
+from kit import images
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -56,6 +57,8 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    if plan.image_sha256 and plan.image:
+        images.note_use(Path(plan.image))
     return place
 
 

@@ -36,10 +36,12 @@ def kept(folder: Path) -> list[Kept]:
         file = folder / str(record.get("file"))
         if path.is_symlink() or not record or not file.is_file():
             continue
-        built = file.stat().st_mtime
+        built, noted = file.stat().st_mtime, path.stat().st_mtime
         runs = users.get(str(file), {})
         order = sorted(runs, key=lambda run: -runs[run])
-        found.append(Kept(file, path, str(record.get("name")), file.name in current, file.stat().st_size, built, tuple(order), max([built, *runs.values()])))
+        found.append(
+            Kept(file, path, str(record.get("name")), file.name in current, file.stat().st_size, built, tuple(order), max([built, noted, *runs.values()]))
+        )
     return sorted(found, key=lambda item: -item.used_s)
 
 

@@ -118,6 +118,8 @@ def test_what_is_not_there_is_named_with_its_line(text: str, expected: str, proj
             {"target": "nothing"},
             "there is no recipe nothing\n  fix: looked for nothing/Dockerfile, containers/nothing/Dockerfile and containers/nothing.Dockerfile",
         ),
+        ({"target": "nvidia/cuda:13"}, "; for an image of a registry: docker://nvidia/cuda:13"),
+        ({"target": "s3://x"}, "kit build does not know s3://\n  fix: it knows docker://, dockerd:// and podman://, and files"),
         ({"arguments": {"BASE": "x"}}, "--build-arg: "),
         ({"device": "cpu", "target": "plain"}, "it names no base for CPUs\n  fix: add beside its other arguments: CPU_BASE_IMAGE="),
     ],

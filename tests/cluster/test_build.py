@@ -186,15 +186,18 @@ def test_a_jobs_record_says_which_file_it_uses_and_the_list_which_jobs_use_a_fil
     assert total.endswith("* is what the name means in a job")
 
 
-def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path) -> None:
+def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path, tmp_path: Path) -> None:
     kit("build", cwd=project)
     used = built(project)["file"]
     kit("render", "hello.sh", "--image", "hello", "--runtime", "enroot", "--output", "runs/first", cwd=project)
     (project / "hello.sh").write_text("echo changed\n")
     kit("build", cwd=project)
     unused = built(project)["file"]
-    for file in (used, unused):
-        os.utime(project / "images" / file, (1, 1))
+    for path in (project / "images").glob("hello-*"):
+        os.utime(path, (1, 1))
+    kit("render", "hello.sh", "--image", "hello", "--runtime", "enroot", "--output", str(tmp_path / "elsewhere"), cwd=project)
+    assert "nothing that has not been used" in kit("images", "gc", cwd=project).stdout
+    os.utime(project / "images" / unused.replace(".sqsh", ".json"), (1, 1))
     asked = kit("images", "gc", cwd=project)
     assert unused in asked.stdout and used not in asked.stdout and "nothing is removed without --yes" in asked.stdout
     assert (project / "images" / unused).exists()
@@ -210,6 +213,19 @@ def test_an_image_of_the_engine_becomes_a_file_without_a_recipe(kit, project: Pa
     kit("build", f"dockerd://{tag}", cwd=project)
     assert built(project, tag.partition("/")[2].replace(":", "-"))["source"] == f"dockerd://{tag}"
     assert "is up to date" in kit("build", f"dockerd://{tag}", cwd=project).stdout
+
+
+def test_a_secret_argument_is_in_no_record_no_log_and_no_process_list(project: Path) -> None:
+    (project / "Dockerfile").write_text(DOCKERFILE.replace("RUN", 'ARG API_TOKEN\nRUN test "$API_TOKEN" = s3cret && sleep 2\nRUN'))
+    process = subprocess.Popen([sys.executable, "-m", "kit", "build", "--build-arg", "API_TOKEN"], cwd=project, env={**os.environ, "API_TOKEN": "s3cret"})
+    while process.poll() is None:
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        assert "s3cret" not in listed.replace("= s3cret && sleep", "")  # the RUN line itself is the recipe's
+        time.sleep(0.05)
+    assert process.returncode == 0
+    assert built(project)["arguments"] == {"API_TOKEN": "(hidden)"}
+    for path in (project / "images").iterdir():
+        assert path.suffix == ".sqsh" or "s3cret" not in path.read_text().replace("= s3cret && sleep", "")
 
 
 RUN_FAILS = DOCKERFILE.replace("RUN echo", "RUN echo about-to-fail && false && echo")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,33 @@ def test_the_training_tests_pass_inside_the_image(cluster: Cluster, tools: Path)
         ["docker", "run", "--rm", "kit-test/train", "python3", "-c", "import torch; print(torch.__file__)"], capture_output=True, text=True, check=True
     )
     assert where.stdout.startswith("/usr/local/lib/")
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """The smallest wheel of a package that knows its version."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}/__init__.py", f'__version__ = "{version}"\n')
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+def install(folder: Path, requirements: str, then: str) -> subprocess.CompletedProcess[str]:
+    """What the recipes run, in an image that has a torch already."""
+    shutil.copy(ROOT / "containers/install/install.sh", folder)
+    (folder / "requirements.txt").write_text(requirements)
+    command = ["docker", "run", "--rm", "--network", "none", "--volume", f"{folder}:/install:ro", "--env", "PIP_CONSTRAINT=/install/constraint.txt"]
+    return subprocess.run([*command, "kit-test/train", "sh", "-c", f"sh /install/install.sh && {then}"], capture_output=True, text=True)
+
+
+def test_a_base_keeps_its_torch_and_its_constraints(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    for name, version in (("torch", "99.0"), ("extra", "1.0"), ("extra", "2.0")):
+        wheel(tmp_path / "wheels", name, version)
+    (tmp_path / "constraint.txt").write_text("extra<2\n")
+    done = install(tmp_path, "extra\n", "python3 -c 'import extra; print(extra.__version__)'")
+    assert done.stdout.splitlines()[-1] == "1.0", done.stderr
+    refused = install(tmp_path, "torch==99.0\n", "true")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("torch changed from 2.") and refused.stderr.endswith(" to 99.0\n")

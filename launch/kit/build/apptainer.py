@@ -35,9 +35,9 @@ class Apptainer:
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
         with tempfile.TemporaryDirectory(prefix="kit-build.") as temporary:
             place = Path(temporary, "tree")
-            command = ["apptainer", "build", "--fix-perms", "--sandbox"]
-            for name, value in recipe.arguments.items():
-                command += ["--build-arg", f"{name}={value}"]
+            values = Path(temporary, "arguments")  # not on the command line, which process lists show
+            values.write_text("".join(f"{name}={value}\n" for name, value in recipe.arguments.items()))
+            command = ["apptainer", "build", "--fix-perms", "--sandbox", "--build-arg-file", str(values)]
             step.must_run([*command, str(place), file.name if file.parent == folder else str(file)], log, folder, {"APPTAINER_TMPDIR": temporary})
             size = tree.size(place)
             base = tree.config_of_base(recipe.bases[-1])

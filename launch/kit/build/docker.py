@@ -77,8 +77,8 @@ class Docker:
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
         command = [self.name, "build", "--file", str(file), "--tag", tag]
-        for name, value in recipe.arguments.items():
-            command += ["--build-arg", f"{name}={value}"]
+        for name in recipe.arguments:
+            command += ["--build-arg", name]  # its value is in the environment, which process lists do not show
         steps = ["its first step"]
 
         def see(line: str) -> None:
@@ -86,7 +86,7 @@ class Docker:
                 steps.append(f"step {found[1] or found[3]}: {found[2] or found[4]}")
                 print(f"kit: {steps[-1]}", file=sys.stderr, flush=True)
 
-        code, said = step.run([*command, str(folder)], log, folder, see=see)
+        code, said = step.run([*command, str(folder)], log, folder, recipe.arguments, see)
         if code:
             raise self._failure(said, steps[-1], recipe.bases, Path(log.name))
         image = self.image(tag)

@@ -41,11 +41,12 @@ class Enroot:
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, log)
             step.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], log, folder, env)
             squashfs.unlink()
-            command = ["enroot", "start", "--root", "--rw", "--mount", f"{folder}:/context"]
-            for name, value in recipe.arguments.items():
-                command += ["--env", f"{name}={value}"]
+            # The files there may be the user's own, linked.
+            command = ["enroot", "start", "--root", "--rw", "--mount", f"{folder}:/context:none:x-create=dir,bind,ro"]
+            for name in recipe.arguments:
+                command += ["--env", name]  # its value is in the environment, which process lists do not show
             script = f"cd /context && exec sh {file.relative_to(folder)}"
-            step.must_run([*command, CONTAINER, "sh", "-c", script], log, folder, env)
+            step.must_run([*command, CONTAINER, "sh", "-c", script], log, folder, {**env, **recipe.arguments})
             place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
             size = tree.size(place)
             yield Source(recipe.name, "", size, size // 2, image.config, {"engine": self.name}, partial(tree.files, place))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from kit.build import adopt, bases, engines, metadata, pack, recipe, sif, source
 from kit.build.source import Source
 from kit.errors import KitError, UsageError
 from kit.progress import Progress, size
+
+SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,12 @@ def _pack(place: store.Place, source: Source, log: IO[bytes]) -> pack.Packed:
 
 def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
     pins = {base: digest or None for base, digest in pinned.items()}
-    return {"recipe": str(found.file), "bases": pins, "device": found.device, "arguments": found.arguments, "git": _revision(found.folder)}
+    return {"recipe": str(found.file), "bases": pins, "device": found.device, "arguments": _shown(found.arguments), "git": _revision(found.folder)}
+
+
+def _shown(arguments: dict[str, str]) -> dict[str, str]:
+    """For the record, which others may read."""
+    return {name: "(hidden)" if SECRET.search(name) else value for name, value in arguments.items()}
 
 
 def _suffix(request: Request) -> str:
@@ -138,6 +146,7 @@ def _is_there(place: store.Place, request: Request) -> bool:
     if request.update or request.to == "docker" or not store.is_built(place):
         return False
     store.make_current(place)
+    images.note_use(place.file)
     print(f"kit: {place.file} is up to date")
     return True
 

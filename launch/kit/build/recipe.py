@@ -136,10 +136,10 @@ def _place(target: Optional[str], usual: str) -> tuple[Path, Path]:
     ):
         if file.is_file():
             return file, folder
-    raise UsageError(
-        f"there is no recipe {target}",
-        f"looked for {target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}; for an image of a registry: docker://{target}",
-    )
+    if "://" in target:
+        raise UsageError(f"kit build does not know {target.partition('://')[0]}://", "it knows docker://, dockerd:// and podman://, and files")
+    of_a_registry = f"; for an image of a registry: docker://{target}" if set("/:") & set(target) and target[0] not in "./" else ""
+    raise UsageError(f"there is no recipe {target}", f"looked for {target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}{of_a_registry}")
 
 
 def _name(target: Optional[str], folder: Path, device: str) -> str:

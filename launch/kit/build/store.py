@@ -123,7 +123,6 @@ def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
     """Gives the unfinished file its name, and writes its record; the file is on the disk before it has its name."""
     with place.unfinished.open("rb") as file:
         os.fsync(file.fileno())
-    place.unfinished.chmod(0o644)
     found = place.unfinished.stat()
     digest = images.sha256(place.unfinished)
     record = {"file": place.file.name, "size": found.st_size, "sha256": digest, "digest": place.digest, **origin}
