@@ -62,6 +62,7 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, tmp
         launcher=launcher,
         image=f"/shared/{HOSTILE_NAME}.sqsh",
         fingerprint="0123456789abcdef",
+        image_sha256=None,
         workdir=f"/shared/{HOSTILE_NAME}",
         mounts=(Mount(f"/shared/{HOSTILE_NAME}", "/data", True, "here"),),
         command=("train.py", HOSTILE_NAME, "a\nb"),

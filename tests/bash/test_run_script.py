@@ -41,6 +41,7 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         launcher="torchrun",
         image=None,
         fingerprint=None,
+        image_sha256=None,
         workdir=str(folder),
         mounts=(),
         command=("bash", "-c", program),

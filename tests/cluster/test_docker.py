@@ -130,7 +130,9 @@ def small_engine(kit_cluster: Cluster, tiny: Path) -> Iterator[Path]:
         "--bridge=none",
         "--iptables=false",
     ]
-    engine = subprocess.Popen(["dockerd", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # In a network of its own: with --bridge=none dockerd removes the docker0 that it finds, which is the other engine's.
+    command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec dockerd "$@"', "dockerd", *options]
+    engine = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         docker = ["docker", "--host", host]
         until(lambda: subprocess.run([*docker, "info"], capture_output=True).returncode == 0, 60, "the engine does not start")
