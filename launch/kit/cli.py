@@ -157,7 +157,7 @@ def build(
     arguments: Optional[list[str]] = _ARGUMENTS,
     to: str = typer.Option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
     folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the file goes."),
-    update: bool = typer.Option(False, "--update", help="Ask the registry for the base's digest again, and build again."),
+    update: bool = typer.Option(False, "--update", help="Ask the registry for the base's digest again."),
     wait: int = typer.Option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
 ) -> None:
     """Make one image file for Enroot, Pyxis and Apptainer."""
@@ -197,6 +197,8 @@ def images_list(context: typer.Context, folder: str = typer.Option("images", "--
 
 @images.command("gc")
 def images_gc(
+    context: typer.Context,
+    folder: Optional[str] = typer.Option(None, "--images", metavar="DIR", help="Where the files are [images].", show_default=False),
     nodes: Optional[str] = typer.Option(None, "--nodes", metavar="LIST", help="Slurm's nodes, such as node[1-4] [this machine].", show_default=False),
     days: int = typer.Option(7, "--days", metavar="N", help="Keep what was used in the last N days."),
     cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile, for its scratch folder.", show_default=False),
@@ -205,7 +207,8 @@ def images_gc(
     """Remove image files, containers and copies of images that no job of yours has used for some days."""
     from kit import collect
 
-    collect.collect(nodes, cluster, days, yes=yes)
+    before = context.parent.params["folder"] if context.parent else "images"  # kit images --images DIR gc
+    collect.collect(Path(folder or before).absolute(), nodes, cluster, days, yes=yes)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import assets, images, shelf, slurm
+from kit import assets, shelf, slurm
 from kit import cluster as clusters
 from kit.errors import KitError, Problems, UsageError
 
@@ -20,8 +20,8 @@ class Leftover(NamedTuple):
     path: str
 
 
-def collect(nodes: Optional[str], cluster: Optional[str], days: int, *, yes: bool) -> None:
-    """Lists what has not been used for `days` on this machine, or on Slurm's nodes, and removes it when told to."""
+def collect(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int, *, yes: bool) -> None:
+    """Lists what has not been used for `days` on this machine and in `folder`, or on Slurm's nodes; removes it when told to."""
     if days < 1:
         raise UsageError(f"{days} is too few: a job that is starting may need what was used today", "give 1 or more", where="--days")
     problems = Problems()
@@ -29,7 +29,7 @@ def collect(nodes: Optional[str], cluster: Optional[str], days: int, *, yes: boo
     problems.raise_if_any()
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     options = {name: str(item.value) for name, item in site.slurm.items() if name in ("partition", "account", "qos", "reservation")}
-    files = [] if nodes else shelf.unused(Path(images.FOLDER).absolute(), days)
+    files = [] if nodes else shelf.unused(folder, days)
     found = [_leftover(line) for line in _run(nodes, options, "list", str(days), scratch).splitlines()]
     found += [Leftover("", item.bytes // 1024, int((time.time() - item.used_s) // shelf.DAY_S), str(item.file)) for item in files]
     if not found:
@@ -38,8 +38,12 @@ def collect(nodes: Optional[str], cluster: Optional[str], days: int, *, yes: boo
     _show(found)
     if yes or _agreed():
         _run(nodes, options, "remove", str(days), scratch, *(f"{item.node}:{item.path}" for item in found if item.node))
+        again = {item.file for item in shelf.unused(folder, days)} if files else set()  # a job may have come while we asked
         for item in files:
-            shelf.remove(item)
+            if item.file in again:
+                shelf.remove(item)
+            else:
+                print(f"kit: {item.file} stays: it is in use again")
         print("kit: done")
 
 

@@ -36,7 +36,7 @@ def fingerprint(image: Path) -> Optional[str]:
 
 def named(name: str, *folders: Path) -> Optional[str]:
     """The file that `kit build` made last under this name, in the images/ of these folders; None where there is none."""
-    if "/" in name or name.endswith(SUFFIXES):
+    if "/" in name or name.endswith(SUFFIXES) or any((folder / name).is_file() for folder in folders):
         return None
     for folder in folders:
         found = record(folder / FOLDER / f"{name}.json")
@@ -48,7 +48,7 @@ def named(name: str, *folders: Path) -> Optional[str]:
 def record(path: Path) -> dict[str, Any]:
     """What is known of an image's origin; empty where that was not written, or cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except OSError:
         return {}
     import json
@@ -57,7 +57,9 @@ def record(path: Path) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and {"file", "sha256", "size"} <= found.keys() else {}
+    kinds = {"file": str, "sha256": str, "size": int, "bases": dict}
+    complete = isinstance(found, dict) and {"file", "sha256", "size"} <= found.keys()
+    return found if complete and all(isinstance(found.get(key, kind()), kind) for key, kind in kinds.items()) else {}
 
 
 def check(image: Path) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-from kit import images
+from kit import images, slurm
 from kit.progress import size
 
 DAY_S = 86400
@@ -37,7 +39,7 @@ def kept(folder: Path) -> list[Kept]:
         if path.is_symlink() or not record or not file.is_file():
             continue
         built, noted = file.stat().st_mtime, path.stat().st_mtime
-        runs = users.get(str(file), {})
+        runs = users.get(os.path.realpath(file), {})
         order = sorted(runs, key=lambda run: -runs[run])
         found.append(
             Kept(file, path, str(record.get("name")), file.name in current, file.stat().st_size, built, tuple(order), max([built, noted, *runs.values()]))
@@ -46,8 +48,10 @@ def kept(folder: Path) -> list[Kept]:
 
 
 def unused(folder: Path, days: int) -> list[Kept]:
-    """Those that neither a build nor a run has touched for so long."""
-    return [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
+    """Those that neither a build nor a run has touched for so long, and no job of this user's waits for."""
+    old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
+    needed = {_image(Path(place, "run.json")) for place in slurm.work_directories()} if old else set()
+    return [item for item in old if os.path.realpath(item.file) not in needed]
 
 
 def remove(item: Kept) -> None:
@@ -78,13 +82,21 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
     """{image: {run directory: when it was last active}}; a running job writes to its log."""
     found: dict[str, dict[str, float]] = {}
     for path in {file for folder in folders for file in folder.glob("*/run.json")}:
-        try:
-            image = str(json.loads(path.read_text(encoding="utf-8"))["plan"]["image"])
-            active = max(entry.stat().st_mtime for entry in [path, *path.parent.glob("log/*"), *path.parent.glob("log/*/*")])
-        except (OSError, ValueError, KeyError, TypeError):
+        image = _image(path)
+        if image is None:
             continue
-        found.setdefault(image, {})[str(path.parent)] = active
+        with suppress(OSError):  # removed meanwhile
+            active = max(entry.stat().st_mtime for entry in [path, *path.parent.glob("log/*"), *path.parent.glob("log/*/*")])
+            found.setdefault(image, {})[str(path.parent)] = active
     return found
+
+
+def _image(record: Path) -> Optional[str]:
+    """What a run started from, by its run.json; links followed, for a folder may have two names."""
+    try:
+        return os.path.realpath(str(json.loads(record.read_bytes())["plan"]["image"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _age(moment_s: float) -> str:

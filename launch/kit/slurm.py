@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,14 @@ def state(job_id: str) -> Optional[State]:
     code, _, signal = facts.get("ExitCode", "0:0").partition(":")
     exit_code = int(code) or (128 + int(signal) if signal not in ("", "0") else 0)
     return State(facts.get("JobState", "UNKNOWN"), facts.get("Reason", ""), exit_code, facts.get("NodeList", ""))
+
+
+def work_directories() -> list[str]:
+    """Of this user's jobs that wait or run; for a job of kit's, its run directory. None where there is no Slurm."""
+    if not shutil.which("squeue"):
+        return []
+    # All states: without it, squeue leaves out suspended and requeued jobs.
+    return _call(["squeue", "--me", "--noheader", "--states=all", "--format=%Z"]).splitlines()
 
 
 def down_nodes(nodes: str) -> list[str]:

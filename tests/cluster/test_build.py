@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import script
+from slurm_cluster import script, until
 
 pytestmark = pytest.mark.cluster
 
@@ -213,6 +214,59 @@ def test_an_image_of_the_engine_becomes_a_file_without_a_recipe(kit, project: Pa
     kit("build", f"dockerd://{tag}", cwd=project)
     assert built(project, tag.partition("/")[2].replace(":", "-"))["source"] == f"dockerd://{tag}"
     assert "is up to date" in kit("build", f"dockerd://{tag}", cwd=project).stdout
+
+
+@pytest.fixture
+def registry(engine: str, tmp_path: Path) -> Iterator[str]:
+    """A real registry on this machine's loopback, which Docker may use without TLS."""
+    if not shutil.which("docker-registry"):
+        pytest.skip("no docker-registry here")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = {"version": 0.1, "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}, "http": {"addr": address}}
+    (tmp_path / "registry.json").write_text(json.dumps(config))  # JSON is YAML, too
+    process = subprocess.Popen(["docker-registry", "serve", tmp_path / "registry.json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    yield address
+    process.terminate()
+    process.wait()
+
+
+def push(image: str, address: str) -> str:
+    """The digest that the registry gave the image as ADDRESS/base:1."""
+    docker(["tag", image, f"{address}/base:1"])
+    until(lambda: subprocess.run(["docker", "push", "--quiet", f"{address}/base:1"], capture_output=True).returncode == 0, 30, "the registry takes nothing")
+    (digest,) = [item for item in docker(["image", "inspect", "--format", '{{join .RepoDigests "\\n"}}', f"{address}/base:1"]).split() if address in item]
+    docker(["image", "rm", f"{address}/base:1"])
+    return digest.partition("@")[2]
+
+
+def docker(arguments: list[str], stdin: str = "") -> str:
+    return subprocess.run(["docker", *arguments], input=stdin, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_bases_digest_is_locked_until_it_is_told_to_look_again(kit, registry: str, project: Path) -> None:
+    base, lock = f"{registry}/base:1", project / "image.lock"
+    first = push("debian:trixie", registry)
+    arguments = ["build", "--build-arg", f"BASE_IMAGE={base}"]
+    kit(*arguments, cwd=project)
+    assert json.loads(lock.read_text()) == built(project)["bases"] == {base: first}
+    file = built(project)["file"]
+
+    docker(["build", "--quiet", "--tag", "kit-test/newer", "-"], "FROM debian:trixie\nRUN echo newer >/newer\n")
+    second = push("kit-test/newer", registry)
+    assert "is up to date" in kit(*arguments, cwd=project).stdout  # the lock holds, and nobody is asked
+    kit(*arguments, "--update", cwd=project)
+    assert json.loads(lock.read_text()) == {base: second} and second != first
+    assert built(project)["file"] != file
+    assert (
+        subprocess.run(["unsquashfs", "-cat", project / "images" / built(project)["file"], "newer"], capture_output=True, text=True, check=True).stdout
+        == "newer\n"
+    )
+
+    assert "is up to date" in kit(*arguments, "--update", cwd=project).stdout  # the registry has nothing newer
+    lock.write_text(json.dumps({base: first}))  # as somebody else's checkout has it
+    assert "is up to date" in kit(*arguments, cwd=project).stdout
+    assert built(project)["file"] == file
 
 
 def test_a_secret_argument_is_in_no_record_no_log_and_no_process_list(project: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.build import oci
-from kit.build.layers import merge
+from kit.build.sources import oci
+from kit.build.sources.layers import merge
 from kit.errors import KitError
 
 CONFIG = oci.Config.from_json({})

@@ -11,8 +11,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kit.build import oci
-from kit.build.layers import merge
+from kit.build.sources import oci
+from kit.build.sources.layers import merge
 from kit.errors import KitError
 
 HERE = oci.architecture()

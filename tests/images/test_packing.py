@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.build import metadata, pack, tarstream
-from kit.build.oci import Config
+from kit.build.sources.oci import Config
 from kit.errors import KitError
 
 LONG = "a-long-name/" * 30 + "end"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Optional
 
 import pytest
-from kit.build import formats, recipe
+from kit.build import choose, formats, recipe
 from kit.errors import UsageError
 from samples import ROOT
 
@@ -44,15 +45,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def find(**values) -> recipe.Recipe:
-    return recipe.find(**{"target": None, "usual": "Dockerfile", "device": "gpu", "arguments": {}, "name": None, **values})
+def find(target: Optional[str] = None, *, device: str = "gpu", arguments: Optional[dict[str, str]] = None, engine: str = "docker") -> recipe.Recipe:
+    """As `kit build` does, with images in ./images."""
+    _, file, folder, name = choose.choose(target, engine, device)
+    return recipe.load(file, folder, name, device, arguments or {}, Path("images").absolute())
 
 
 def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
     found = find()
     assert found.name == "my-model"
     assert found.bases == ["registry.example/base:1", "busybox:1"]
-    assert found.files() == ["a b.txt", "requirements.txt", "source/deep/x.py"]
+    assert found.files() == ["a b.txt", "requirements.txt", "source/.git/HEAD", "source/deep/x.py"]
 
 
 def test_the_device_and_arguments_choose_the_base(project: Path) -> None:
@@ -91,7 +94,7 @@ def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: 
     assert exact.bases == ["mine:1@sha256:1", "busybox:1@sha256:2"]
     assert "COPY --from=busybox:1@sha256:2 /bin/busybox /bin/\n" in text
     left = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
-    assert left == ["Dockerfile", "a b.txt", "requirements.txt", "source/deep/x.py"]
+    assert left == ["Dockerfile", "a b.txt", "requirements.txt", "source/.git/HEAD", "source/deep/x.py"]
 
 
 @pytest.mark.parametrize(
@@ -132,14 +135,79 @@ def test_a_wrong_request_is_refused_with_a_fix(values: dict, expected: str, proj
     assert expected in str(error.value)
 
 
-def test_more_images_are_a_folder_or_a_file_each_in_containers(project: Path) -> None:
-    (project / "containers/eval").mkdir(parents=True)
-    (project / "containers/eval/Dockerfile").write_text("FROM x\nCOPY own.txt /\n")
-    (project / "containers/eval/own.txt").touch()
-    (project / "containers/serve.Dockerfile").write_text("FROM x\nCOPY other.txt /\n")
-    assert (find(target="eval").name, find(target="eval").files()) == ("eval", ["own.txt"])
-    assert (find(target="serve").name, find(target="serve").files()) == ("serve", ["other.txt"])
-    assert find(target="containers/eval/Dockerfile").name == "eval"
+@pytest.mark.parametrize(
+    ("text", "bases", "sources"),
+    [
+        ("FROM base AS Build\nFROM other\nCOPY --from=build /x /\nCOPY --from=0 /x /\n", ["base", "other"], []),
+        ("ARG VERSION=2\nARG IMAGE=base:${VERSION}\nFROM $IMAGE\n", ["base:2"], []),
+        ("ARG STAGE=first\nFROM base AS first\nFROM ${STAGE}\nFROM ${NONE:-last}\n", ["base", "last"], []),
+        ("FROM base\nCOPY\tx\t/\nadd https://example.org/y z /\n", ["base"], ["x", "z"]),
+        ("FROM base\nRUN --mount=type=bind,source=x,target=/x --mount=from=tools,target=/t true\n", ["base", "tools"], ["x"]),
+        ("FROM base\nRUN --mount=type=cache,target=/c --mount=type=secret,id=s true\n", ["base"], []),
+        ("FROM base\nRUN <<EOF cat && cat <<-'END'\nCOPY a /\nEOF\nCOPY b /\nEND\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nRUN echo $((1<<SHIFT))\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nCOPY <<EOF /etc/made\nCOPY a /\nEOF\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nRUN true \\\n  # a comment\n\n  && COPY a\nCOPY x \\\n  /\n", ["base"], ["x"]),
+        ("FROM --platform=linux/amd64 base\nSHELL not-json [\nCOPY [x y /\n", ["base"], ["[x", "y"]),
+    ],
+)
+def test_a_dockerfile_is_read_as_docker_reads_it(text: str, bases: list[str], sources: list[str], project: Path) -> None:
+    (project / "Dockerfile").write_text(text)
+    assert find().bases == bases
+    assert [word for _, word in find().parts.sources] == sources
+
+
+def test_a_base_of_apptainers_that_is_in_no_registry_has_no_digest(project: Path) -> None:
+    (project / "image.def").write_text(
+        "Bootstrap: localimage\nFrom: base.sif\nStage: one\n\nBootstrap: docker\nFrom: base:1\n%files from one\n  /x\n%files\n  a b.txt\n"
+    )
+    assert find(engine="apptainer").bases == ["base:1"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("*\n!source/deep\n", ["source/deep/x.py"]),
+        ("source\n", ["a b.txt"]),
+        ("**/x.py\n", ["a b.txt", "source/.git/HEAD"]),
+        ("source/**\n!**/HEAD\n", ["a b.txt", "source/.git/HEAD"]),
+        ("?\\ b.txt\nsource/d*\n/source/.git/\n# a b.txt\n", ["a b.txt"]),
+        ("a b.txt\nsource/deep/[a-x].py\n", ["source/.git/HEAD"]),
+    ],
+)
+def test_what_dockerignore_names_stays_out(patterns: str, expected: list[str], project: Path) -> None:
+    (project / "Dockerfile").write_text('FROM x\nCOPY ["a*b.txt", "sourc[e]", "/opt/"]\n')
+    (project / ".dockerignore").write_text(f"**/skipped.log\n{patterns}")
+    assert find().files() == expected
+
+
+def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(project: Path) -> None:
+    for name in ("images/old.sqsh", "runs/1/run.json", ".git/HEAD", "source/images/x.png"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
+    assert find().files() == [
+        ".dockerignore",
+        "Dockerfile",
+        "a b.txt",
+        "other.txt",
+        "requirements.txt",
+        "source/.git/HEAD",
+        "source/deep/x.py",
+        "source/images/x.png",
+    ]
+    (project / "Dockerfile").write_text("FROM x\nCOPY runs /opt/\n")
+    with pytest.raises(UsageError, match=r"nothing of runs is left: \.dockerignore, or what kit writes itself"):
+        find().files()
+
+
+def test_the_recipe_itself_is_never_changed(project: Path, tmp_path: Path) -> None:
+    text = "FROM base:1\nCOPY . /opt/\n"
+    (project / "Dockerfile").write_text(text)
+    (tmp_path / "context").mkdir()
+    laid_out = find().at({"base:1": "sha256:1"}).lay_out(tmp_path / "context")
+    assert laid_out.read_text() == "FROM base:1@sha256:1\nCOPY . /opt/\n"
+    assert (project / "Dockerfile").read_text() == text
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "containers/image.def", "containers/image.enroot.sh"])

@@ -23,7 +23,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from kit.build import layers, oci, registry, transport
+from kit.build.sources import layers, oci, registry, transport
 from kit.errors import KitError
 
 MANIFEST, INDEX = registry.MANIFESTS[0], registry.INDEXES[0]

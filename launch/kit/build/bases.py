@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Callable
@@ -17,6 +18,7 @@ from kit.build.recipe import Recipe
 from kit.errors import KitError, UsageError
 
 LOCK = "image.lock"
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def pin(recipe: Recipe, own: set[str], known_here: Callable[[str], bool], *, update: bool) -> dict[str, str]:
@@ -44,7 +46,7 @@ def pin(recipe: Recipe, own: set[str], known_here: Callable[[str], bool], *, upd
 
 
 def _resolve(base: str, known_here: Callable[[str], bool]) -> str:
-    from kit.build import registry
+    from kit.build.sources import registry
 
     try:
         return registry.resolve(base)
@@ -68,7 +70,9 @@ def _read(path: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", "restore it, or remove it: it is made anew") from None
-    return {str(base): str(digest) for base, digest in found.items()}
+    if not isinstance(found, dict) or not all(isinstance(digest, str) and DIGEST.fullmatch(digest) for digest in found.values()):
+        raise UsageError(f"{path} does not say BASE: sha256:... alone", "restore it, or remove it: it is made anew")
+    return found
 
 
 def _write(path: Path, locked: dict[str, str]) -> None:

@@ -12,9 +12,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Callable
 
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}")
-HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
+HEREDOC = re.compile(r"(?:^|\s)\d*<<-?[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
 
 
 @dataclass
@@ -41,21 +42,51 @@ def read(file_name: str, text: str) -> Parts:
 
 def _dockerfile(text: str) -> Parts:
     parts, stages = Parts(), {"scratch"}
+
+    def base(number: int, word: str) -> None:
+        # A stage may be named through an argument; its name is not case-sensitive.
+        if expand(word, parts.arguments).lower() not in stages and not word.isdecimal():
+            parts.bases.append((number, word))
+
     for number, word, rest in _instructions(text):
         flags, words = _flags_and_words(rest)
         if word == "ARG":
             parts.declare(words)
         elif word == "FROM" and words:
-            if words[0] not in stages:
-                parts.bases.append((number, words[0]))
-            stages.update(words[2:3])
+            base(number, words[0])
+            stages.update(name.lower() for name in words[2:3])
         elif word in ("COPY", "ADD"):
             source = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), None)
-            if source is None:
-                parts.sources += [(number, item) for item in words[:-1] if "://" not in item and not item.startswith("<<")]
-            elif source not in stages and not source.isdecimal():
-                parts.bases.append((number, source))
+            if source is not None:
+                base(number, source)
+            else:
+                parts.sources += [(number, item) for item in words[:-1] if "://" not in item and not item.startswith(("<<", "git@"))]
+        elif word == "RUN":
+            for mount in (_mount(flag) for flag in flags if flag.startswith("--mount=")):
+                if "from" in mount:
+                    base(number, mount["from"])
+                elif mount.get("type", "bind") == "bind":
+                    parts.sources.append((number, mount.get("source", mount.get("src", "."))))
     return parts
+
+
+def _mount(flag: str) -> dict[str, str]:
+    return dict(item.partition("=")[::2] for item in flag.partition("=")[2].split(","))
+
+
+def expand(word: str, known: dict[str, str], unknown: Callable[[str], str] = lambda name: "") -> str:
+    """The word with its variables' values, and with what those refer to."""
+    for _ in range(8):  # deeper than anybody nests them; but A=$A must end
+        before = word
+        word = VARIABLE.sub(lambda found: _value(found, known, unknown), word)
+        if word == before:
+            break
+    return word
+
+
+def _value(found: re.Match[str], known: dict[str, str], unknown: Callable[[str], str]) -> str:
+    name = found[1] or found[3] or found[4]
+    return known[name] if name in known else found[2] if found[2] is not None else unknown(name)
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
@@ -67,7 +98,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
         while line.rstrip().endswith("\\"):
             following = next((more for _, more in lines if not more.lstrip().startswith("#")), "")
             line = line.rstrip()[:-1] + " " + following
-        word, _, rest = line.strip().partition(" ")
+        word, rest = [*line.strip().split(None, 1), ""][:2]
         if word.upper() in ("RUN", "COPY", "ADD"):
             for end in HEREDOC.findall(rest):
                 while next((more for _, more in lines), end).strip() != end:
@@ -93,7 +124,7 @@ def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
 
 
 def _definition(text: str) -> Parts:
-    parts, section = Parts(), ""
+    parts, section, bootstrap = Parts(), "", "docker"
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
@@ -101,7 +132,9 @@ def _definition(text: str) -> Parts:
         if words[0].startswith("%"):
             # "%files from STAGE" copies between stages
             section = words[0] if words[1:2] != ["from"] else ""
-        elif words[0].lower() == "from:":
+        elif words[0].lower() == "bootstrap:":
+            bootstrap = words[1] if words[1:] else ""
+        elif words[0].lower() == "from:" and bootstrap == "docker":  # others have no digest in a registry
             parts.bases.append((number, " ".join(words[1:])))
         elif section == "%files":
             parts.sources.append((number, words[0]))

@@ -6,21 +6,24 @@ import hashlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Any, NoReturn, Optional
 
 import kit
 from kit import images
-from kit.build import adopt, bases, engines, metadata, pack, recipe, sif, sources, store
-from kit.build.source import Source
-from kit.errors import KitError, UsageError
+from kit.build import bases, choose, metadata, pack, recipe, sif, store
+from kit.build.engines.docker import Docker
+from kit.build.sources import adopt, find
+from kit.build.sources.source import Source
+from kit.errors import UsageError
 from kit.progress import Progress, size
 
 SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
@@ -40,23 +43,38 @@ class Request:
 
 
 def build(request: Request) -> None:
+    if request.name and (recipe.tidy(request.name) != request.name or request.name.endswith(images.SUFFIXES)):
+        raise UsageError(f"'{request.name}' is no name of an image", "take a-z, 0-9, dot, dash and underscore: --name my-model", where="--name")
     if request.to != "docker":
         pack.check()
     if request.to == "sif":
         sif.check()
-    found = sources.find(request.target) if request.target else None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    found = find.source(request.target) if request.target else None
+    if found and request.to == "docker":
+        raise UsageError(f"{request.target} is an image already", "leave out --to docker, or name a recipe", where="--to")
     if found:
         _convert(found, request)
     else:
         _build(request)
 
 
+def _end(number: int, frame: object) -> NoReturn:
+    """A batch system's signal, or a closed terminal, ends a build as Ctrl-C does: with what it began removed."""
+    raise SystemExit(128 + number)
+
+
 def _build(request: Request) -> None:
-    engine = _engine(request.engine)
-    found = recipe.find(request.target, engine.recipe_file, request.device, request.arguments, request.name)
+    engine, file, project, name = choose.choose(request.target, request.engine, request.device)
+    if request.to == "docker" and not isinstance(engine, Docker):
+        raise UsageError(f"{engine.name} makes no image for an engine", "build with docker or podman: --engine docker", where="--to")
     folder = request.folder.absolute()
+    found = recipe.load(file, project, request.name or name, request.device, request.arguments, folder)
     own = {base for base, digest in images.record(folder / f"{found.name}.json").get("bases", {}).items() if digest is None}
     pinned = bases.pin(found, own, engine.has, update=request.update)
+    # What has no digest may have changed unseen; the rest has another name where it did.
+    request = replace(request, update=request.update and "" in pinned.values())
     place = store.Place(folder, found.name, found.digest(pinned), _suffix(request))
     with _work(place, request) as log:
         if log is None:
@@ -65,9 +83,9 @@ def _build(request: Request) -> None:
         print(f"kit: building {found.name} from {found.file} with {engine.name}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
             exact = found.at(pinned)
-            file = exact.lay_out(Path(context))
+            copy = exact.lay_out(Path(context))
             tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}"
-            with engine.build(Path(context), file, exact, tag, log) as source:
+            with engine.build(Path(context), copy, exact, tag, log) as source:
                 if request.to == "docker":
                     print(f"kit: {tag}")
                     return
@@ -94,6 +112,7 @@ def _work(place: store.Place, request: Request) -> Iterator[Optional[IO[bytes]]]
             yield None
             return
         start = time.monotonic()
+        place.log.unlink(missing_ok=True)  # a colleague's could not be written to
         with place.log.open("wb") as log:
             yield log
         if request.to != "docker":
@@ -149,17 +168,6 @@ def _is_there(place: store.Place, request: Request) -> bool:
     images.note_use(place.file)
     print(f"kit: {place.file} is up to date")
     return True
-
-
-def _engine(name: Optional[str]) -> engines.Engine:
-    """The one asked for, or the first that is installed; whether it answers is seen when it is needed."""
-    known = engines.known()
-    if name and name not in known:
-        raise UsageError(f"there is no engine {name}", f"the engines are {', '.join(known)}", where="--engine")
-    for engine in [known[name]] if name else known.values():
-        if name or shutil.which(engine.name):
-            return engine
-    raise KitError(f"no engine is installed here: {', '.join(known)}", "install one; or take an image of a registry: kit build docker://NAME")
 
 
 def _revision(folder: Path) -> Optional[str]:

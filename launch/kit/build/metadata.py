@@ -14,7 +14,7 @@ import re
 import shlex
 
 from kit.build import tarstream
-from kit.build.oci import Config
+from kit.build.sources.oci import Config
 from kit.build.tarstream import Entry
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from kit.build import metadata, tarstream
-from kit.build.oci import Config
+from kit.build.sources.oci import Config
 from kit.build.tarstream import Entry
 from kit.errors import KitError
 
@@ -71,19 +71,22 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
 
 def _complete(files: Iterable[Entry], config: Config) -> Iterator[Entry]:
     """The files with what runtimes need, and without what they cannot use."""
-    folders = set()
+    names, links = set(), set()
     for entry in files:
         if entry.kind in DEVICES or metadata.is_replaced(entry.name) or entry.name.startswith("dev/") or not entry.name:
             continue
-        if entry.kind == tarstream.FOLDER:
-            folders.add(entry.name)
+        names.add(entry.name)
+        if entry.kind == SYMBOLIC_LINK:
+            links.add(entry.name)
         yield entry
     workdir = tarstream.clean(config.workdir)
     for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else [])):
-        for missing in _with_parents(name):
-            if missing not in folders:
-                folders.add(missing)
-                yield tarstream.made(missing, mode=0o1777 if missing in ("tmp", "var/tmp") else 0o755, kind=tarstream.FOLDER)
+        for part in _with_parents(name):
+            if part in links:
+                break  # what is behind it is the image's own affair
+            if part not in names:
+                names.add(part)
+                yield tarstream.made(part, mode=0o1777 if part in ("tmp", "var/tmp") else 0o755, kind=tarstream.FOLDER)
     yield from metadata.entries(config)
 
 

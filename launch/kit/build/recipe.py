@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Callable
 
-from kit import assets
-from kit.build import formats, pack
+from kit.build import formats, ignore, pack
 from kit.errors import KitError, UsageError
 
-FILES = ("Dockerfile", "image.def", "image.enroot.sh")
-NEVER = (".git", "runs", "images", "__pycache__")  # what kit itself writes would make every build another one
+LEFT_OUT = (".git", "runs")  # and the images: what kit itself writes would make every build another one
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # every Dockerfile has these
 
 
@@ -31,34 +29,43 @@ class Recipe:
     parts: formats.Parts
     arguments: dict[str, str]  # of the command line; the one that the device sets, too
     device: str
+    left_out: tuple[str, ...]  # of the folder
 
     @property
     def bases(self) -> list[str]:
         return list(dict.fromkeys(self.expand(word, line) for line, word in self.parts.bases))
 
     def expand(self, word: str, line: int) -> str:
-        known = {**self.parts.arguments, **self.arguments}
+        def unknown(name: str) -> str:
+            raise UsageError(f"{name} has no value", f"give it one: kit build --build-arg {name}=VALUE", where=f"{self.file}:{line}")
 
-        def value(found: re.Match[str]) -> str:
-            name = found[1] or found[3] or found[4]
-            if name not in known and found[2] is None:
-                raise UsageError(f"{name} has no value", f"give it one: kit build --build-arg {name}=VALUE", where=f"{self.file}:{line}")
-            return known.get(name, found[2] or "")
-
-        return formats.VARIABLE.sub(value, word)
+        return formats.expand(word, {**self.parts.arguments, **self.arguments}, unknown)
 
     def files(self) -> list[str]:
         """All that the recipe copies, relative to its folder; folders opened, .dockerignore heeded."""
-        ignored = _ignored(self.folder)
+        is_ignored = ignore.read(self.folder, self.file)
         found: set[str] = set()
         for line, word in self.parts.sources:
             pattern = self.expand(word, line).lstrip("/")
             matches = glob.glob(os.path.join(glob.escape(str(self.folder)), pattern))
-            if not matches and not glob.has_magic(pattern):
-                raise UsageError(f"{pattern} is not in {self.folder}", "correct the path, which starts there", where=f"{self.file}:{line}")
-            for match in matches:
-                found.update(_opened(Path(match), self.folder, ignored))
+            files = [name for match in matches for name in self._opened(Path(match), is_ignored)]
+            if not glob.has_magic(pattern) and not any(True for _ in files) and not _is_empty_folder(self.folder / pattern):
+                why = f"{pattern} is not in {self.folder}" if not matches else f"nothing of {pattern} is left: .dockerignore, or what kit writes itself"
+                raise UsageError(why, "correct the path, which starts at the recipe's folder", where=f"{self.file}:{line}")
+            found.update(files)
         return sorted(found)
+
+    def _opened(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
+        name = os.path.relpath(path, self.folder)
+        if name.startswith(".."):
+            raise UsageError(f"{path} is outside {self.folder}", "an engine sees that folder alone: copy it there, or mount it in the job")
+        if name in self.left_out:
+            return
+        if path.is_dir() and not path.is_symlink():
+            for child in path.iterdir():
+                yield from self._opened(child, is_ignored)
+        elif not is_ignored(name):
+            yield name
 
     def digest(self, pinned: dict[str, str]) -> str:
         """Of everything that goes in, `pinned` being the digests of the bases: equal digests mean equal images."""
@@ -87,20 +94,24 @@ class Recipe:
 
     def lay_out(self, target: Path) -> Path:
         """Copies, or links, what goes in to a folder, and nothing else; the recipe, too."""
+        inside = self.file.is_relative_to(self.folder)
+        recipe = target / (self.file.relative_to(self.folder) if inside else self.file.name)
         for name in self.files():
             place = target / name
+            if place == recipe:
+                continue  # a link to it would be written through
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(self.folder / name, place, follow_symlinks=False)
             except OSError:  # another file system, or one without links
                 shutil.copy2(self.folder / name, place, follow_symlinks=False)
-        (target / self.file.name).write_text(self.text, encoding="utf-8")
-        return target / self.file.name
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        recipe.write_text(self.text, encoding="utf-8")
+        return recipe
 
 
-def find(target: Optional[str], usual: str, device: str, arguments: dict[str, str], name: Optional[str]) -> Recipe:
-    """The recipe of a name in containers/, of a file or a folder; else ./Dockerfile, else the kit's own."""
-    file, folder = _place(target, usual)
+def load(file: Path, folder: Path, name: str, device: str, arguments: dict[str, str], images: Path) -> Recipe:
+    """images: a folder that is not part of it, wherever it lies."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -114,40 +125,7 @@ def find(target: Optional[str], usual: str, device: str, arguments: dict[str, st
     for word in arguments:
         if word not in parts.declared and word.lower() not in PROXIES:
             raise UsageError(f"{file} has no argument {word}", f"it has: {', '.join(sorted(parts.declared)) or 'none'}", where="--build-arg")
-    return Recipe(name or _name(target, folder, device), file, folder, text, parts, arguments, device)
-
-
-def _place(target: Optional[str], usual: str) -> tuple[Path, Path]:
-    """(the recipe's file, the folder that its paths start from)."""
-    here = Path.cwd()
-    if target is None:
-        for folder in (here, assets.folder("containers").parent):
-            for file in (folder / usual, folder / "containers" / usual):
-                if file.is_file():
-                    return file, folder
-        raise UsageError(f"there is no {usual} here", f"write one, or name one: kit build PATH/{usual}")
-    path = Path(target).absolute()
-    if path.is_file():
-        return path, path.parent
-    for file, folder in (
-        (path / usual, path),
-        (here / "containers" / target / usual, here / "containers" / target),
-        (here / "containers" / f"{target}.{usual}", here),
-    ):
-        if file.is_file():
-            return file, folder
-    if "://" in target:
-        raise UsageError(f"kit build does not know {target.partition('://')[0]}://", "it knows docker://, dockerd:// and podman://, and files")
-    of_a_registry = f"; for an image of a registry: docker://{target}" if set("/:") & set(target) and target[0] not in "./" else ""
-    raise UsageError(f"there is no recipe {target}", f"looked for {target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}{of_a_registry}")
-
-
-def _name(target: Optional[str], folder: Path, device: str) -> str:
-    if folder == assets.folder("containers").parent:
-        return "kit" + ("-cpu" if device == "cpu" else "")  # our own, which may lie in a folder of any name
-    own = Path(target).absolute().name.rpartition(".Dockerfile")[0] or Path(target).absolute().name if target else ""
-    stem = folder.name if own in ("", *FILES) else own
-    return tidy(stem) + ("-cpu" if device == "cpu" else "")
+    return Recipe(name, file, folder, text, parts, arguments, device, (*LEFT_OUT, os.path.relpath(images, folder)))
 
 
 def tidy(name: str) -> str:
@@ -159,24 +137,8 @@ def at_digest(image: str, digest: str) -> str:
     return f"{image}@{digest}" if digest and "@" not in image else image
 
 
-def _ignored(folder: Path) -> list[str]:
-    """The patterns of .dockerignore; what it takes back with ! stays in, which costs time and nothing else."""
-    try:
-        lines = (folder / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    return [line.strip().strip("/") for line in lines if line.strip() and line[0] not in "#!"]
-
-
-def _opened(path: Path, folder: Path, ignored: list[str]) -> list[str]:
-    name = os.path.relpath(path, folder)
-    if name.startswith(".."):
-        raise UsageError(f"{path} is outside {folder}", "an engine sees that folder alone: copy it there, or mount it in the job")
-    if any(part in NEVER for part in Path(name).parts) or any(fnmatch.fnmatch(name, pattern.replace("**/", "*")) for pattern in ignored):
-        return []
-    if path.is_dir() and not path.is_symlink():
-        return [item for child in path.iterdir() for item in _opened(child, folder, ignored)]
-    return [name]
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _file_digest(path: Path) -> str:

@@ -16,16 +16,17 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from kit import images
 from kit.errors import KitError
 
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
+ABANDONED_S = 2 * 86400  # no build takes so long
 
 
 @dataclass(frozen=True)
@@ -79,20 +80,30 @@ def locked(place: Place, timeout_s: float) -> Iterator[None]:
         place.folder.mkdir(parents=True, exist_ok=True)
         handle = _lock(path, timeout_s)
     except OSError as error:
-        raise KitError(f"cannot write to {place.folder}: {error.strerror}", "name another folder: kit build --images DIR") from None
+        raise KitError(f"cannot write {error.filename}: {error.strerror}", "check its rights, or name another folder: kit build --images DIR") from None
     try:
-        for left in place.folder.glob(f".{place.stem}.*{PARTIAL}"):  # of a build that was killed: it would hold the lock
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        _sweep(place)
         yield
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
 
 
+def _sweep(place: Place) -> None:
+    """Removes what killed builds left: of this image, whose lock they would hold; of others, where it is old."""
+    for left in place.folder.glob(f".*{PARTIAL}"):
+        with suppress(OSError):  # a colleague's, or just gone
+            is_ours = left.name.startswith(f".{place.stem}.")
+            if is_ours or time.time() - left.lstat().st_mtime > ABANDONED_S:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
 def _lock(path: Path, timeout_s: float) -> int:
     start, told = time.monotonic(), False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(PermissionError):  # a colleague made it; who may write to the folder may wait for the lock, whatever the umask
+            os.fchmod(handle, path.parent.stat().st_mode & 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(handle, path):
@@ -155,9 +166,3 @@ def check_space(folder: Path, needed: int, what: str) -> None:
         from kit.progress import size
 
         raise KitError(f"{folder} has {size(free)} free; {what} needs about {size(needed)}", "free some, or write elsewhere: kit build --images DIR")
-
-
-def current(folder: Path, name: str) -> Optional[str]:
-    """The file that NAME means now."""
-    found = images.record(folder / f"{name}.json")
-    return str(found["file"]) if found else None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from kit.build import step, tree
+from kit.build.engines import step, tree
 from kit.build.recipe import Recipe
-from kit.build.source import Source
+from kit.build.sources import registry
+from kit.build.sources.oci import Config
+from kit.build.sources.source import Source
 from kit.errors import KitError
 
 # What Apptainer sets itself, or takes from the host.
@@ -33,14 +34,15 @@ class Apptainer:
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
-        with tempfile.TemporaryDirectory(prefix="kit-build.") as temporary:
+        # Asked first, so that a registry that does not answer costs no build. A local base starts in / with what it is given.
+        base = registry.open_image(recipe.bases[-1]).config if recipe.bases else Config()
+        with tree.workplace() as temporary:
             place = Path(temporary, "tree")
             values = Path(temporary, "arguments")  # not on the command line, which process lists show
             values.write_text("".join(f"{name}={value}\n" for name, value in recipe.arguments.items()))
             command = ["apptainer", "build", "--fix-perms", "--sandbox", "--build-arg-file", str(values)]
             step.must_run([*command, str(place), file.name if file.parent == folder else str(file)], log, folder, {"APPTAINER_TMPDIR": temporary})
             size = tree.size(place)
-            base = tree.config_of_base(recipe.bases[-1])
             config = base._replace(env=_environment(place, base.env, recipe.text))
             yield Source(recipe.name, "", size, size // 2, config, {"engine": self.name}, partial(tree.files, place))
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from kit.build import pack, registry, sources, step, tree
+from kit.build import pack
+from kit.build.engines import step, tree
 from kit.build.recipe import Recipe
-from kit.build.source import Source
+from kit.build.sources import find, registry
+from kit.build.sources.source import Source
 from kit.errors import KitError
 
 CONTAINER = "image"
@@ -32,10 +33,10 @@ class Enroot:
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
         (base,) = recipe.bases
-        with tempfile.TemporaryDirectory(prefix="kit-build.") as temporary:
+        with tree.workplace() as temporary:
             env = {f"ENROOT_{word}_PATH": _made(temporary, word) for word in ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")}
             squashfs = Path(temporary, "base.sqsh")
-            image = sources.of_layers(registry.open_image(base), base, base)
+            image = find.of_layers(registry.open_image(base), base, base)
             assert image.files
             with image.files("", lambda count: None) as files:
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, log)
@@ -43,10 +44,9 @@ class Enroot:
             squashfs.unlink()
             # The files there may be the user's own, linked.
             command = ["enroot", "start", "--root", "--rw", "--mount", f"{folder}:/context:none:x-create=dir,bind,ro"]
-            for name in recipe.arguments:
-                command += ["--env", name]  # its value is in the environment, which process lists do not show
+            words, variables = step.hidden("--env", recipe.arguments)
             script = f"cd /context && exec sh {file.relative_to(folder)}"
-            step.must_run([*command, CONTAINER, "sh", "-c", script], log, folder, {**env, **recipe.arguments})
+            step.must_run([*command, *words, CONTAINER, "sh", "-c", script], log, folder, {**env, **variables})
             place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
             size = tree.size(place)
             yield Source(recipe.name, "", size, size // 2, image.config, {"engine": self.name}, partial(tree.files, place))

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import IO, Any, BinaryIO, Callable
 
-from kit.build.oci import Layer
+from kit.build.sources.oci import Layer
 from kit.errors import KitError
 
 CHUNK = 1 << 18  # bytes read from a blob at once

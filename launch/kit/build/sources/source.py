@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from kit.build.oci import Config
+from kit.build.sources.oci import Config
 from kit.build.tarstream import Entry
 
 Count = Callable[[int], None]  # called with the bytes read since it was last called

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import IO, Callable, Optional
 
 from kit.errors import KitError
 
+TOOLS_OWN = re.compile(r"(HOME|PATH|TMPDIR)$|(LD|DOCKER|BUILDKIT|BUILDX|CONTAINERS|ENROOT|XDG)_")
 SHOWN = 12  # lines of a failure
 
 
@@ -21,15 +23,34 @@ def run(
     environment = {**os.environ, **(env or {})}
     with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL) as process:
         assert process.stdout
-        for raw in process.stdout:
-            log.write(raw)
-            said.append(raw.decode("utf-8", "replace").rstrip())
-            see(said[-1])
+        try:
+            for raw in process.stdout:
+                log.write(raw)
+                said.append(raw.decode("utf-8", "replace").rstrip())
+                see(said[-1])
+        except BaseException:
+            process.terminate()  # a signal to kit alone, such as a batch system's, would leave it building
+            raise
     log.flush()
     if process.returncode:
         for line in said[-SHOWN:]:
             print(f"  | {line}", file=sys.stderr)
     return process.returncode, said
+
+
+def hidden(option: str, arguments: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """(words, variables) that give a tool these arguments: their values stay out of process lists.
+
+    But those that the tool itself would read from its environment are words: HOME, PATH and its own.
+    """
+    words, variables = [], {}
+    for name, value in arguments.items():
+        if TOOLS_OWN.match(name):
+            words += [option, f"{name}={value}"]
+        else:
+            words += [option, name]
+            variables[name] = value
+    return words, variables
 
 
 def must_run(command: list[str], log: IO[bytes], cwd: Path, env: Optional[dict[str, str]] = None) -> None:

@@ -18,7 +18,7 @@ from email.message import Message
 from http.client import HTTPMessage, HTTPResponse
 from typing import IO, Any, Callable, TypeVar
 
-from kit.build import credentials
+from kit.build.sources import credentials
 from kit.errors import KitError
 
 TIMEOUT_S = 30.0  # for a connection, and for each read

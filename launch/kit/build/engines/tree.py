@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
-import sys
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kit.build import registry
-from kit.build.oci import Config
-from kit.build.source import Count
+from kit.build.sources.source import Count
+from kit.build.store import ABANDONED_S
 from kit.build.tarstream import Entry
-from kit.errors import KitError
+
+TEMPORARY = "kit-build."  # how the names of these folders start
+
+
+@contextmanager
+def workplace() -> Iterator[str]:
+    """A folder for one build. What this user's killed builds left of theirs is removed."""
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        yield folder
+
+
+def _sweep() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        with suppress(OSError):  # it ended by itself
+            found = path.lstat()
+            if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and time.time() - found.st_mtime > ABANDONED_S:
+                _make_writable(path)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -26,15 +45,6 @@ def files(folder: Path, label: str, count: Count) -> Iterator[Iterator[Entry]]:
 def size(folder: Path) -> int:
     """Bytes of its files."""
     return sum(path.lstat().st_size for path in _walk(folder))
-
-
-def config_of_base(base: str) -> Config:
-    """What the registry says of the base. Where it cannot be asked, an image starts in / with the command it is given."""
-    try:
-        return registry.open_image(base).config
-    except KitError as error:
-        print(f"kit: WORKDIR and ENTRYPOINT of {base} are not known: {error.problems[0].problem}", file=sys.stderr)
-        return Config()
 
 
 def _entries(folder: Path, count: Count) -> Iterator[Entry]:
@@ -63,6 +73,11 @@ def _walk(folder: Path) -> Iterator[Path]:
         if entry.is_dir(follow_symlinks=False):
             _make_readable(path)
             yield from _walk(path)
+
+
+def _make_writable(folder: Path) -> None:
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)
 
 
 def _make_readable(path: Path) -> None:

@@ -27,9 +27,10 @@ def find(registry: str, repository: str) -> Optional[str]:
 
 def files() -> list[Path]:
     """Where logins are looked up, in turn."""
-    podman = os.environ.get("REGISTRY_AUTH_FILE")
-    docker = os.environ.get("DOCKER_CONFIG")
-    return [*([Path(podman)] if podman else []), (Path(docker) if docker else Path.home() / ".docker") / "config.json"]
+    named, docker = os.environ.get("REGISTRY_AUTH_FILE"), os.environ.get("DOCKER_CONFIG")
+    podman = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    places = [Path(podman, "containers/auth.json"), (Path(docker) if docker else Path.home() / ".docker") / "config.json"]
+    return [Path(named), *places] if named else places
 
 
 def _logins(path: Path) -> dict[str, Any]:

@@ -14,15 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Callable, Optional
 
-from kit.build import registry, step, tarstream
-from kit.build.oci import Config
+from kit.build import tarstream
+from kit.build.engines import step
 from kit.build.recipe import Recipe
-from kit.build.source import Source
+from kit.build.sources import registry
+from kit.build.sources.oci import Config
+from kit.build.sources.source import Source
 from kit.build.tarstream import Entry
 from kit.errors import KitError
 
 # "Step 2/4 : RUN ...", "STEP 2/4: RUN ...", "#7 [2/4] RUN ...": Docker's builder, Podman's, BuildKit's.
 STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)")
+SOURCE = re.compile(r"load metadata for|resolve source metadata")  # BuildKit, of a base that it cannot have
 LABEL = "kit.build"
 REASONS = (
     (r"no space left on device", "the engine's disk is full", "free some: {engine} system df, {engine} system prune"),
@@ -43,7 +46,6 @@ class Image:
     identity: str  # sha256:...
     size: int  # bytes of its files
     config: Config
-    repository_digests: tuple[str, ...]  # NAME@sha256:..., as registries gave them
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Docker:
             return None
         (found,) = json.loads(done.stdout)
         identity = found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}"
-        return Image(identity, int(found.get("Size") or 0), Config.from_json({"config": found.get("Config")}), tuple(found.get("RepoDigests") or ()))
+        return Image(identity, int(found.get("Size") or 0), Config.from_json({"config": found.get("Config")}))
 
     def has(self, base: str) -> bool:
         self.check()
@@ -77,8 +79,7 @@ class Docker:
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
         command = [self.name, "build", "--file", str(file), "--tag", tag]
-        for name in recipe.arguments:
-            command += ["--build-arg", name]  # its value is in the environment, which process lists do not show
+        words, variables = step.hidden("--build-arg", recipe.arguments)
         steps = ["its first step"]
 
         def see(line: str) -> None:
@@ -86,11 +87,12 @@ class Docker:
                 steps.append(f"step {found[1] or found[3]}: {found[2] or found[4]}")
                 print(f"kit: {steps[-1]}", file=sys.stderr, flush=True)
 
-        code, said = step.run([*command, str(folder)], log, folder, recipe.arguments, see)
+        code, said = step.run([*command, *words, str(folder)], log, folder, variables, see)
         if code:
             raise self._failure(said, steps[-1], recipe.bases, Path(log.name))
         image = self.image(tag)
-        assert image, f"{self.name} has built {tag} and does not know it"
+        if image is None:
+            raise KitError(f"{self.name} has built {tag}, and has no such image", "was it removed meanwhile? Build again")
         yield self.source(image, recipe.name, {"engine": self.name})
 
     def source(self, image: Image, name: str, origin: dict[str, Any]) -> Source:
@@ -99,7 +101,7 @@ class Docker:
 
     def _failure(self, said: list[str], last: str, bases: list[str], log: Path) -> KitError:
         text = "\n".join(said)
-        if last.partition(": ")[2].upper().startswith("FROM") or "load metadata" in text.splitlines()[-1:]:
+        if last.partition(": ")[2].upper().startswith("FROM") or any(SOURCE.search(line) for line in said[-5:]):
             for pattern, problem, fix in REASONS[1:]:
                 if re.search(pattern, text, re.IGNORECASE):
                     base = next((item for item in bases if item.split("@")[0] in text), bases[0] if bases else "")

@@ -10,8 +10,8 @@ from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any, NamedTuple, Optional
 
-from kit.build import oci
-from kit.build.transport import BACK_OFF_S, BROKEN, Registry
+from kit.build.sources import oci
+from kit.build.sources.transport import BACK_OFF_S, BROKEN, Registry
 from kit.errors import KitError
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")

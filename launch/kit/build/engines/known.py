@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Protocol
 
-from kit.build.apptainer import Apptainer
-from kit.build.docker import Docker
-from kit.build.enroot import Enroot
+from kit.build.engines.apptainer import Apptainer
+from kit.build.engines.docker import Docker
+from kit.build.engines.enroot import Enroot
 from kit.build.recipe import Recipe
-from kit.build.source import Source
+from kit.build.sources.source import Source
 
 
 class Engine(Protocol):
@@ -31,7 +31,7 @@ class Engine(Protocol):
         """The image of a recipe that is laid out in `folder`; its files are there until the end. KitError where it fails."""
 
 
-def known() -> dict[str, Engine]:
+def engines() -> dict[str, Engine]:
     """By name, the ones to prefer first."""
     found: list[Engine] = [Docker("docker"), Docker("podman"), Apptainer(), Enroot()]
     return {engine.name: engine for engine in found}

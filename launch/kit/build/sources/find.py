@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.build import adopt, layers, oci, registry, tarstream
-from kit.build.docker import Docker
+from kit.build import tarstream
+from kit.build.engines.docker import Docker
 from kit.build.recipe import tidy
-from kit.build.source import Count, Source
+from kit.build.sources import adopt, layers, oci, registry
+from kit.build.sources.source import Count, Source
 from kit.build.tarstream import Entry
 from kit.errors import KitError
 
@@ -29,7 +30,7 @@ ENGINES = {"dockerd": "docker", "podman": "podman"}  # Enroot's names for them
 ARCHIVES = ("docker-archive", "oci", "oci-archive")  # Apptainer's and skopeo's
 
 
-def find(target: str) -> Optional[Source]:
+def source(target: str) -> Optional[Source]:
     """None where the target names a recipe. KitError where it names an image that cannot be had."""
     scheme, _, rest = target.partition(":")
     if scheme in ENGINES and rest.startswith("//"):

@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import IO, Callable, Optional
 
-from kit.build import stream
-from kit.build.oci import Image, Layer
+from kit.build.sources import stream
+from kit.build.sources.oci import Image, Layer
 from kit.errors import KitError
 
 Entry = tuple[tarfile.TarInfo, Optional[IO[bytes]]]

@@ -9,9 +9,9 @@ from typing import IO, Optional
 
 from kit import images
 from kit.build import metadata, pack
-from kit.build.oci import Config
 from kit.build.pack import Packed
-from kit.build.source import Count, Source
+from kit.build.sources.oci import Config
+from kit.build.sources.source import Count, Source
 from kit.build.tarstream import CHUNK, FOLDER
 from kit.errors import KitError
 
@@ -21,6 +21,8 @@ RUNSCRIPT = b'#!/bin/sh\nexec /bin/sh /etc/rc "$@"\n'
 def find(path: Path) -> Source:
     """KitError where it is no squashfs, or nothing says what the image's variables are."""
     pack.check()
+    if not path.is_file():
+        raise KitError(f"there is no file {path}", "check the path")
     environment = _content(path, "etc/environment")
     if environment is None or _content(path, "etc/rc") is None:
         raise KitError(
@@ -42,6 +44,7 @@ def write(source: Source, target: Path, log: IO[bytes], count: Count) -> Packed:
     if _content(source.squashfs, ".singularity.d/runscript") is None:
         with tempfile.TemporaryDirectory(prefix="kit-build.") as folder:
             _lay_out(source.config, Path(folder))
+            Path(folder).chmod(0o755)  # which becomes the mode of the image's root
             # mksquashfs adds to a file that is there.
             done = subprocess.run(["mksquashfs", folder, str(target), "-no-progress", "-all-root"], stdout=log, stderr=log)
         if done.returncode:

@@ -1,0 +1,1 @@
+"""What builds an image of a recipe: one module for each tool, listed in known.py."""

@@ -1,0 +1,96 @@
+"""Which recipe `kit build` takes, and which engine, by what is there and what is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.build.choose import Choice, choose
+from kit.errors import KitError
+from samples import ROOT
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one, on a machine without any engine."""
+    folder = tmp_path / "My Model"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return folder
+
+
+def install(project: Path, *engines: str) -> None:
+    for name in engines:
+        (project.parent / "bin" / name).write_text("#!/bin/false\n")
+        (project.parent / "bin" / name).chmod(0o755)
+
+
+def write(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+
+
+def short(choice: Choice) -> tuple[str, str, str, str]:
+    """The engine, the file below its folder, that folder's name, the image's name."""
+    return choice.engine.name, str(choice.file.relative_to(choice.folder)), choice.folder.name, choice.name
+
+
+@pytest.mark.parametrize(
+    ("installed", "recipes", "expected"),
+    [
+        ("docker apptainer", "Dockerfile image.def", ("docker", "Dockerfile")),
+        ("podman", "Dockerfile", ("podman", "Dockerfile")),
+        ("docker apptainer", "containers/image.def", ("apptainer", "containers/image.def")),
+        ("docker enroot", "image.enroot.sh", ("enroot", "image.enroot.sh")),
+        ("apptainer", "Dockerfile image.def", ("apptainer", "image.def")),
+    ],
+)
+def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: str, expected: tuple[str, str], project: Path) -> None:
+    install(project, *installed.split())
+    write(*recipes.split())
+    assert short(choose(None, None, "gpu")) == (*expected, "My Model", "my-model")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("eval", ("docker", "Dockerfile", "eval", "eval")),
+        ("serve", ("docker", "containers/serve.Dockerfile", "My Model", "serve")),
+        ("containers/eval/Dockerfile", ("docker", "Dockerfile", "eval", "eval")),
+        ("containers/image.def", ("apptainer", "containers/image.def", "My Model", "my-model")),
+        ("containers/lean.image.enroot.sh", ("enroot", "lean.image.enroot.sh", "containers", "lean")),
+        ("lean", ("enroot", "containers/lean.image.enroot.sh", "My Model", "lean")),
+        ("deep/er", ("docker", "Dockerfile", "er", "er")),
+    ],
+)
+def test_a_recipe_is_named_by_its_place_in_containers_its_file_or_its_folder(target: str, expected: tuple[str, ...], project: Path) -> None:
+    install(project, "docker", "apptainer", "enroot")
+    write("containers/eval/Dockerfile", "containers/serve.Dockerfile", "containers/image.def", "containers/lean.image.enroot.sh", "deep/er/Dockerfile")
+    assert short(choose(target, None, "gpu")) == expected
+
+
+def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None:
+    install(project, "apptainer")
+    found = choose(None, None, "cpu")
+    assert (found.file, found.folder, found.name) == (ROOT / "containers/image.def", ROOT, "kit-cpu")
+
+
+@pytest.mark.parametrize(
+    ("installed", "target", "engine", "expected"),
+    [
+        ("", None, None, "no engine is installed here: docker, podman, apptainer, enroot\n  fix: install one; or take an image of a registry"),
+        ("docker", None, "buildah", "kit: --engine: there is no engine buildah\n  fix: the engines are docker, podman, apptainer, enroot"),
+        ("apptainer", None, None, "Dockerfile is for docker or podman, not for apptainer\n  fix: build with --engine docker, or write a image.def"),
+        ("docker", "image.def", None, "there is no recipe image.def"),
+        ("docker", "x.def", "docker", "x.def is for apptainer, not for docker\n  fix: build with --engine apptainer, or write a Dockerfile"),
+    ],
+)
+def test_what_cannot_be_built_is_said(installed: str, target: str, engine: str, expected: str, project: Path) -> None:
+    install(project, *installed.split())
+    write("Dockerfile", "x.def")
+    with pytest.raises(KitError) as error:
+        choose(target, engine, "gpu")
+    assert expected in str(error.value)

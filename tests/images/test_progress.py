@@ -1,0 +1,48 @@
+"""How long work shows itself: a bar where somebody looks, plain lines elsewhere, nothing where it is quick."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import sys, time
+from kit import progress
+progress.EVERY_S = {True: 0.05, False: 0.2}
+seconds = float(sys.argv[1])
+with progress.Progress("packing x", 100 << 20) as bar:
+    start = time.monotonic()
+    while time.monotonic() - start < seconds:
+        bar.at(int((time.monotonic() - start) / seconds * (100 << 20)))
+        time.sleep(0.01)
+"""
+
+
+def run(seconds: float, stderr: int) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, str(seconds)], stderr=stderr, check=True)
+
+
+def test_a_terminal_gets_a_bar_that_goes_away() -> None:
+    ours, theirs = os.openpty()
+    run(1.0, theirs)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    lines = shown.split("\r")
+    assert any("kit: packing x: #" in line and "MiB/s" in line and "s left" in line for line in lines)
+    assert "\n" not in shown and lines[-1] == "\x1b[K"
+
+
+def test_a_file_gets_plain_lines(tmp_path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        run(1.2, log.fileno())
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert 2 <= len(lines) <= 5
+    assert all(line.startswith("kit: packing x: ") and "\r" not in line and "%" in line for line in lines)
+
+
+def test_what_is_quick_says_nothing(tmp_path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        run(0.2, log.fileno())
+    assert (tmp_path / "log").read_text() == ""
