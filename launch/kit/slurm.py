@@ -86,8 +86,7 @@ def work_directories() -> list[str]:
     """Of this user's jobs that wait or run; for a job of kit's, its run directory. None where there is no Slurm."""
     if not shutil.which("squeue"):
         return []
-    # All states: without it, squeue leaves out suspended and requeued jobs.
-    return _call(["squeue", "--me", "--noheader", "--states=all", "--format=%Z"]).splitlines()
+    return _call(["squeue", "--me", "--noheader", "--states=PENDING,RUNNING,SUSPENDED,COMPLETING", "--format=%Z"]).splitlines()
 
 
 def down_nodes(nodes: str) -> list[str]:

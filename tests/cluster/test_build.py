@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -151,6 +152,19 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_a_job_would_take(kit, 
     assert (leftovers(project), containers(project)) == ([], [])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_build_and_what_it_had_begun(number: int, project: Path) -> None:
+    (project / "Dockerfile").write_text(DOCKERFILE.replace("RUN echo", f"RUN sleep 61.{number} && echo"))
+    process = subprocess.Popen([sys.executable, "-m", "kit", "build"], cwd=project, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    until(lambda: f"RUN sleep 61.{number}" in str(process.stderr and process.stderr.readline()), 60, "the step does not begin")
+    os.kill(process.pid, number)
+    assert process.wait(20) == 128 + number
+    assert [path.name for path in (project / "images").iterdir() if path.suffix != ".log"] == []
+    sleeping = ["pgrep", "--full", f"^sleep 61.{number}"]
+    until(lambda: subprocess.run(sleeping, capture_output=True).returncode == 1, 30, "the step goes on")
+
+
 @pytest.mark.parametrize("damage", ["a flipped byte", "cut off"])
 def test_a_damaged_file_is_refused_by_name_with_both_digests_and_built_again(damage: str, kit, project: Path) -> None:
     kit("build", cwd=project)
@@ -202,7 +216,10 @@ def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path
     asked = kit("images", "gc", cwd=project)
     assert unused in asked.stdout and used not in asked.stdout and "nothing is removed without --yes" in asked.stdout
     assert (project / "images" / unused).exists()
-    kit("images", "gc", "--yes", cwd=project)
+    for place in (["gc", "--images", "nowhere"], ["--images", "nowhere", "gc"]):
+        assert "nothing that has not been used" in kit("images", *place, "--yes", cwd=project).stdout
+    (tmp_path / "link").symlink_to(project / "images")  # another name of the same folder
+    kit("images", "--images", str(tmp_path / "link"), "gc", "--yes", cwd=project)
     left = sorted(path.name for path in (project / "images").glob("*"))
     assert left == sorted([used, used.replace(".sqsh", ".json"), used.replace(".sqsh", ".log")])
 

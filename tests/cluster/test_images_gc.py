@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,25 @@ def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, 
     until(lambda: collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.startswith("  node1 "), 30, "node1's container is still in use")
     collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes")
     assert collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout == "kit: nothing that has not been used for 7 days\n"
+
+
+def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    file, record = folder / "images/old-0123.sqsh", folder / "images/old-0123.json"
+    file.parent.mkdir()
+    shutil.copy(tiny / "image.sqsh", file)
+    facts = {"name": "old", "file": file.name, "size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    record.write_text(json.dumps(facts))
+    record.with_name("old.json").symlink_to(record.name)
+    for path in (file.parent, file, record):
+        shutil.chown(path, folder.owner())
+    (folder / "program.sh").write_text("true\n")
+    submit(kit_cluster, folder, "program.sh", "--image", "old", "--runtime", "apptainer", "--output", "deep/er", "--slurm", "begin=now+1hour")
+    for path in (file, record):
+        os.utime(path, (1, 1))
+    assert "nothing that has not been used" in collect(kit_cluster, folder, "--yes").stdout
+    kit_cluster.run("ctl", "scancel", str(job_id(folder, "deep/er")))
+    until(lambda: file.name in collect(kit_cluster, folder, "--yes").stdout, 60, "it stays after its job")
+    assert list(file.parent.iterdir()) == []
 
 
 def test_nodes_that_slurm_does_not_know_are_named(kit_cluster: Cluster, folder: Path) -> None:

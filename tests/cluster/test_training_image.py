@@ -29,7 +29,22 @@ def test_the_training_tests_pass_inside_the_image(cluster: Cluster, tools: Path)
     """Without a network, as on a train: `kit run` must not need one."""
     data = os.environ.get("KIT_TEST_DATA", "")
     mounts = [f"{ROOT}:/kit:ro", f"{tools}:/tools:ro", *([f"{data}:/data:ro"] if data else [])]
-    command = ["docker", "run", "--rm", "--network", "none", "--hostname", "box", "--add-host", "box:127.0.0.1", "--shm-size", "1g", "--workdir", "/kit"]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--init",
+        "--network",
+        "none",
+        "--hostname",
+        "box",
+        "--add-host",
+        "box:127.0.0.1",
+        "--shm-size",
+        "1g",
+        "--workdir",
+        "/kit",
+    ]
     command += [word for mount in mounts for word in ("--volume", mount)]
     command += ["--env", "PYTHONPATH=/kit/launch:/tools", "--env", "PYTHONDONTWRITEBYTECODE=1", *(["--env", "KIT_TEST_DATA=/data"] if data else [])]
     command += ["kit-test/train", "python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/train"]
@@ -57,7 +72,7 @@ def install(folder: Path, requirements: str, then: str) -> subprocess.CompletedP
     """What the recipes run, in an image that has a torch already."""
     shutil.copy(ROOT / "containers/install/install.sh", folder)
     (folder / "requirements.txt").write_text(requirements)
-    command = ["docker", "run", "--rm", "--network", "none", "--volume", f"{folder}:/install:ro", "--env", "PIP_CONSTRAINT=/install/constraint.txt"]
+    command = ["docker", "run", "--rm", "--init", "--network", "none", "--volume", f"{folder}:/install:ro", "--env", "PIP_CONSTRAINT=/install/constraint.txt"]
     return subprocess.run([*command, "kit-test/train", "sh", "-c", f"sh /install/install.sh && {then}"], capture_output=True, text=True)
 
 

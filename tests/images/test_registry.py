@@ -504,3 +504,10 @@ def test_podmans_file_comes_first_and_broken_files_are_no_login(tmp_path: Path, 
     assert registry.parse("x.io/a").open().login is None
     (tmp_path / "auth.json").write_text("{")
     assert registry.parse("x.io/a").open().login is None
+
+
+def test_what_podman_login_wrote_is_found_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}}}))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert registry.parse("quay.io/a").open().login == LOGIN

@@ -54,20 +54,32 @@ class Started:
             time.sleep(0.02)
 
     def finish(self, timeout_s):
+        """Once a node fails, the others would wait for it: they are ended, too."""
         deadline = time.monotonic() + timeout_s
-        try:
-            codes = [process.wait(max(0, deadline - time.monotonic())) for process in self.processes]
-        finally:
-            self.stop()
-        outputs = ["".join(file.read_text() for file in files) for files in zip(*self.files, strict=True)]
-        return Result(codes, *outputs)
+        while any(code is None for code in self.codes()) and not any(self.codes()):
+            if time.monotonic() > deadline:
+                self.stop()
+                pytest.fail(f"no end after {timeout_s} s: codes {self.codes()}\n{''.join(self.outputs())}")
+            time.sleep(0.02)
+        self.stop()
+        return Result(self.codes(), *self.outputs())
+
+    def codes(self):
+        return [process.poll() for process in self.processes]
+
+    def outputs(self):
+        return ["".join(file.read_text() for file in files) for files in zip(*self.files, strict=True)]
 
     def stop(self):
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()  # torchrun then ends its ranks; SIGKILL would orphan them
         for process in self.processes:
-            process.wait(40)
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:  # it waits for the other node, deaf to signals
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,96 @@
+"""images/: what killed builds and colleagues leave there, and records that are none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from kit import images
+from kit.build import bases, choose, make, recipe, store
+from kit.build.engines import step, tree
+from kit.errors import KitError, UsageError
+
+OLD = time.time() - 3 * 86400
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> store.Place:
+    (tmp_path / "images").mkdir()
+    return store.Place(tmp_path / "images", "mine", "0123456789abcdef00")
+
+
+def test_what_killed_builds_left_goes_and_what_another_writes_stays(place: store.Place) -> None:
+    for name, used_s in ((f".{place.stem}.x", time.time()), (".other-1.x", OLD), (".other-2.x", time.time())):
+        path = place.folder / (name + store.PARTIAL)
+        path.mkdir() if "other" in name else path.touch()
+        os.utime(path, (used_s, used_s))
+    with store.locked(place, 1):
+        assert sorted(path.name for path in place.folder.iterdir()) == [f".{place.stem}.lock", f".other-2.x{store.PARTIAL}"]
+
+
+def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, used_s in (("kit-build.old", OLD), ("kit-build.new", time.time()), ("other", OLD)):
+        (tmp_path / name / "usr/bin").mkdir(parents=True)
+        (tmp_path / name / "usr/bin/file").touch(0o000)
+        (tmp_path / name / "usr/bin").chmod(0o555)
+        os.utime(tmp_path / name, (used_s, used_s))
+    with tree.workplace() as folder:
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["kit-build.new", "other", Path(folder).name])
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)])
+def test_who_may_write_to_the_folder_may_wait_for_the_lock(mode: int, expected: int, place: store.Place) -> None:
+    place.folder.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        with store.locked(place, 1):
+            assert stat.S_IMODE((place.folder / f".{place.stem}.lock").stat().st_mode) == expected
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff{}", b"[]", b'{"file": "x"}', b'{"file": 1, "sha256": "", "size": 1}', b'{"file": "", "sha256": "", "size": 1, "bases": null}']
+)
+def test_a_broken_record_is_none(content: bytes, place: store.Place) -> None:
+    place.record.write_bytes(content)
+    place.file.touch()
+    assert images.record(place.record) == {} and not store.is_built(place)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"x:1": 1}', '{"x:1": "sha256:1"}', '{"x:1": null}'])
+def test_a_broken_lock_file_is_named_with_a_fix(content: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM x:1\n")
+    (tmp_path / "image.lock").write_text(content)
+    found = recipe.load(tmp_path / "Dockerfile", tmp_path, "x", "gpu", {}, tmp_path / "images")
+    with pytest.raises(UsageError, match=r"image\.lock .*\n  fix: restore it, or remove it: it is made anew"):
+        bases.pin(found, set(), lambda base: False, update=False)
+
+
+def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itself() -> None:
+    words, variables = step.hidden("--env", {"API_TOKEN": "s3cret", "HOME": "/x", "DOCKER_HOST": "y", "PATHS": "z"})
+    assert words == ["--env", "API_TOKEN", "--env", "HOME=/x", "--env", "DOCKER_HOST=y", "--env", "PATHS"]
+    assert variables == {"API_TOKEN": "s3cret", "PATHS": "z"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (make.Request(name="My Model"), "--name: 'My Model' is no name of an image"),
+        (make.Request(name="x.sqsh"), "--name: 'x.sqsh' is no name of an image"),
+        (make.Request("Dockerfile", engine="apptainer", to="docker"), "Dockerfile is for docker or podman, not for apptainer"),
+        (make.Request("image.def", to="docker", engine="apptainer"), "--to: apptainer makes no image for an engine"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_before_anything_is_done(request_: make.Request, expected: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in choose.FILES:
+        (tmp_path / name).touch()
+    with pytest.raises(KitError) as error:
+        make.build(request_)
+    assert expected in str(error.value)
+    assert not (tmp_path / "images").exists()
