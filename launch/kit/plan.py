@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import choice, images, mounting, sbatch, values
+from kit import choice, images, mounting, program, sbatch, values
 from kit import cluster as clusters
 from kit.errors import KitError, Problems
 from kit.job import Job
@@ -27,6 +26,8 @@ class Plan:
     runtime: str
     why_runtime: str  # empty where the job names it
     launcher: str
+    min_nodes: int  # torchrun goes on with as few as these
+    max_restarts: int
     image: Optional[str]
     fingerprint: Optional[str]  # of the image as it was at submission
     image_sha256: Optional[str]  # of one that `kit build` made
@@ -51,11 +52,12 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         cluster = clusters.Cluster(name="unknown")
     runtime, why_runtime = choice.runtime(job, cluster, problems)
     launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
+    _check_launcher(job, launcher, problems)
     stage = choice.stage(job, runtime, problems)
     shape = _shape(job, launcher)
     mounts = mounting.complete(job, run_dir, runtime, problems)
     _check_line(run_dir, "the run directory", problems)
-    _check_command(job, mounts, runtime, problems)
+    program.check(job, launcher, mounts, runtime, problems)
     header = sbatch.header(job, cluster, shape, run_dir, problems)
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = _check_image(job, image, problems)
@@ -64,13 +66,15 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     return Plan(
         name=job.name,
         run_dir=run_dir,
-        nodes=shape.nodes,
+        nodes=shape.nodes.most,
         processes_per_node=shape.processes,
         gpus_per_node=shape.gpus,
         tasks_per_node=shape.tasks,
         runtime=runtime.name,
         why_runtime=why_runtime,
         launcher=launcher.name,
+        min_nodes=shape.nodes.least,
+        max_restarts=job.max_restarts or 0,
         image=image,
         fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
         image_sha256=sha256,
@@ -89,9 +93,25 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
 
 def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.Shape:
     gpus = job.gpus_per_node or 0
-    processes = job.processes_per_node or gpus or 1
+    own = launcher.words("processes-per-node") if launcher else []
+    processes = int(own[0]) if own else job.processes_per_node or gpus or 1
     tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    return sbatch.Shape(job.nodes or 1, processes, gpus, tasks)
+    return sbatch.Shape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks)
+
+
+def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
+    """What only some launchers can do."""
+    if not launcher:
+        return
+    if launcher.words("restarts") != ["yes"]:
+        for key, asked in (("max_restarts", job.max_restarts), ("nodes", job.nodes and job.nodes.least < job.nodes.most)):
+            if asked:
+                what = "starts no rank again" if key == "max_restarts" else f"needs an exact number of nodes, not {job.nodes}"
+                problems.add(job.where(key), f"the launcher {launcher.name} {what}", "use `launcher: torchrun`, or leave it out")
+    least = launcher.words("processes-per-node")
+    if least and job.processes_per_node not in (None, int(least[0])):
+        fix = f"remove `processes_per_node`; the program uses all GPUs of its node, `gpus_per_node: {job.processes_per_node}`"
+        problems.add(job.where("processes_per_node"), f"the launcher {launcher.name} starts one process on each node", fix)
 
 
 def _check_line(path: str, what: str, problems: Problems) -> None:
@@ -108,32 +128,3 @@ def _check_image(job: Job, image: Optional[str], problems: Problems) -> Optional
     except KitError as error:
         problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
         return None
-
-
-def _check_command(job: Job, mounts: tuple[values.Mount, ...], runtime: Optional[Plugin], problems: Problems) -> None:
-    """A script that cannot be there when the job starts is a problem now."""
-    if not job.command or not runtime or not os.path.isdir(job.workdir or ""):
-        return
-    script = _script(job.command)
-    if script is None:
-        return
-    path = os.path.normpath(os.path.join(job.workdir or "", script))
-    contained = runtime.name != "none"
-    for mount in reversed(mounts) if contained else ():
-        if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):
-            path = mount.source + path[len(mount.target) :]
-            contained = False  # so it must be on this side
-            break
-    if not contained and not os.path.isfile(path):
-        problems.add(job.where("command"), f"no such script: {script}", f"looked for {path}; relative paths start at the working directory")
-
-
-def _script(command: tuple[str, ...]) -> Optional[str]:
-    """The file that a command runs, where that can be told."""
-    first = command[0]
-    if first in ("python", "python3"):
-        words = list(command[1:])
-        while words and words[0] in ("-u", "-O", "-B", "-s", "-I", "-E"):
-            words.pop(0)
-        return words[0] if words and words[0].endswith(".py") else None
-    return first if first.endswith(".py") or "/" in first else None

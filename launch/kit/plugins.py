@@ -6,6 +6,11 @@ What Python must know of one before submission stands in the first lines of its 
     # mounts-refuse: space colon     what a mount's path cannot hold under it
     # where: local                   a runtime for `kit run` alone
     # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
+    # processes-per-node: 1          a launcher whose programs drive all GPUs of a node
+    # cpu-bind: cores                srun's --cpu-bind for its tasks; none where this is not said
+    # mpi: yes                       its programs learn their rank from Slurm's PMIx
+    # addresses: all                 it needs every node's address, not the first one's alone
+    # restarts: yes                  it can start failed ranks again, and do with fewer nodes
 """
 
 from __future__ import annotations

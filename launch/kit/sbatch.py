@@ -61,7 +61,7 @@ _KNOWN = """
 class Shape(NamedTuple):
     """How much a job asks for; all but `nodes` per node."""
 
-    nodes: int
+    nodes: values.Nodes
     processes: int
     gpus: int
     tasks: int  # Slurm's: one where the launcher itself starts the processes
@@ -79,6 +79,9 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Pro
         "output": "log/slurm-%j.out",
         "open-mode": "append",  # a requeued job keeps its id
     }
+    if shape.tasks > 1 and "gpus-per-task" in own:
+        fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
+        problems.add(given["gpus-per-task"].where, "with gpus-per-task each rank sees one GPU alone, and NCCL cannot use NVLink between them", fix)
     if job.time:
         lines["time"] = job.time
     if shape.gpus and not any(name in own for name in _GPUS):

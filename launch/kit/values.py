@@ -61,6 +61,28 @@ def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
     return None
 
 
+class Nodes(NamedTuple):
+    """How many; the same number twice unless the job takes any number between."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least}-{self.most}"
+
+
+def nodes(given: Given, problems: Problems) -> Optional[Nodes]:
+    """A number, or least-most, as sbatch --nodes takes it."""
+    least, dash, most = given.value.partition("-") if isinstance(given.value, str) else ("", "", "")
+    if dash and least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most):
+        return Nodes(int(least), int(most))
+    if dash and least:
+        problems.add(given.where, f"expected a range of nodes, not '{given.value}'", "write the least first: 2-4")
+        return None
+    number = count(given, problems)
+    return Nodes(number, number) if number else None
+
+
 def count_or_zero(given: Given, problems: Problems) -> Optional[int]:
     return count(given, problems, least=0)
 

@@ -41,14 +41,24 @@ inside::check_gpus() {
       "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh"
 }
 
+# inside::begin SCRIPT NAME=VALUE... - every value of this run, those of this start, and a place to work in.
+inside::begin() {
+  KIT_RUN_DIR="${1%/*}"
+  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "$1")" && pwd)" # by hand
+  export KIT_RUN_DIR
+  # shellcheck source=/dev/null
+  source "${KIT_RUN_DIR}/env.sh"
+  inside::enter "${@:2}"
+}
+
 # inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
 inside::enter() {
   local fact
   for fact in "$@"; do
     export "${fact?}"
   done
-  # The image is the same everywhere: one node says it.
-  [[ "${NODE_RANK}" != 0 ]] || inside::report_overridden
+  # The image is the same everywhere: one process says it.
+  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.
   ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || inside::check_gpus
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
@@ -68,33 +78,53 @@ inside::enter() {
     fi
   fi
   # torchrun would set one thread per rank and leave the other CPUs idle.
-  local -ri cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
+  local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
 }
 
-# inside::find_python - sets KIT_PYTHON to the first Python on PATH that has torch.
+# inside::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that
+# one. Else to the first Python: whether the program can do without is for its launcher to say.
 inside::find_python() {
   local -a kit_folders
-  local kit_folder kit_name
+  local kit_folder kit_name kit_python
+  KIT_PYTHON='' KIT_HAS=''
   IFS=: read -ra kit_folders <<<"${PATH}"
   for kit_name in python3 python; do
     for kit_folder in "${kit_folders[@]}"; do
-      KIT_PYTHON="${kit_folder}/${kit_name}"
-      if [[ -x "${KIT_PYTHON}" && ! -d "${KIT_PYTHON}" ]] && inside::has_torch "${KIT_PYTHON}"; then
-        return
-      fi
+      kit_python="${kit_folder}/${kit_name}"
+      [[ -x "${kit_python}" && ! -d "${kit_python}" ]] || continue
+      KIT_PYTHON="${KIT_PYTHON:-${kit_python}}"
+      for KIT_HAS in "$@"; do
+        if inside::has_module "${kit_python}" "${KIT_HAS}"; then
+          KIT_PYTHON="${kit_python}"
+          return
+        fi
+      done
     done
   done
-  inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
-    "choose an image that has it, or activate the environment that has it before submitting"
+  KIT_HAS=''
 }
 
-# inside::has_torch PYTHON - a look beside it is enough for most; starting a Python takes longer, the more so from a
-# cold image.
-inside::has_torch() {
+# inside::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
+# a cold image.
+inside::has_module() {
   local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/torch" >/dev/null ||
-    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/torch" >/dev/null ||
-    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null ||
+    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+}
+
+# inside::choose_program - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with KIT_PYTHON;
+# anything else as it is.
+inside::choose_program() {
+  KIT_PROGRAM=("${KIT_COMMAND[@]}")
+  case "${KIT_PROGRAM[0]}" in
+    *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
+    python | python3) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
+    *) return ;;
+  esac
+  [[ -n "${KIT_PYTHON}" ]] ||
+    inside::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it"
 }

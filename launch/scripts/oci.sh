@@ -7,7 +7,7 @@ oci::choose_options() {
     --rm
     --network host
     --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
-    --name "kit-${SLURM_JOB_ID}-${NODE_RANK}"
+    --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
     --entrypoint "$1"
   )
   local -i kit_i

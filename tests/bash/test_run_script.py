@@ -39,6 +39,8 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         runtime="none",
         why_runtime="",
         launcher="torchrun",
+        min_nodes=nodes,
+        max_restarts=0,
         image=None,
         fingerprint=None,
         image_sha256=None,
@@ -171,11 +173,12 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     # sbatch --nodes=3 on the command line beats what was planned.
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
-    common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--open-mode=append"]
-    common += ["--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
-    facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0", "KIT_FINGERPRINT="]
-    for mode, log, more in (("prepare", "error", []), ("start", "output", facts)):
-        expected = [*common, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
+    common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", "--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
+    bound = ["--cpu-bind=none", "--mpi=none"]
+    facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
+    facts += ["KIT_ADDRESSES=", "KIT_FINGERPRINT="]
+    for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block", *bound], facts)):
+        expected = [*common, *options, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
         assert (run / f"argv.{mode}").read_text().splitlines() == expected
 
 

@@ -40,11 +40,11 @@ def free_port():
 class Started:
     """Processes that are running, one per node; their output goes to files, so no pipe can fill."""
 
-    def __init__(self, commands, folder, env):
+    def __init__(self, commands, folder, envs):
         self.files = [(folder / f"node{i}.stdout", folder / f"node{i}.stderr") for i in range(len(commands))]
         self.processes = [
             subprocess.Popen(command, stdout=out.open("w"), stderr=err.open("w"), env=ENVIRONMENT | env)
-            for command, (out, err) in zip(commands, self.files, strict=True)
+            for command, (out, err), env in zip(commands, self.files, envs, strict=True)
         ]
 
     def wait_for(self, text, timeout_s):
@@ -84,7 +84,7 @@ class Started:
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory):
-    """Starts a script: ranks=None without torchrun, else by one torchrun per node."""
+    """Starts a script: ranks=None without torchrun, else by one torchrun per node. env: of all nodes, or a list of theirs."""
 
     def start(script, *args, ranks=None, nodes=1, env=None):
         folder = tmp_path_factory.mktemp(Path(script).stem)
@@ -104,7 +104,8 @@ def start(tmp_path_factory):
             folder,
         ]
         commands = [[*([*torchrun, "--node-rank", node] if ranks else [sys.executable]), script, *args] for node in range(nodes)]
-        return Started([[str(word) for word in command] for command in commands], folder, env or {})
+        envs = env if isinstance(env, list) else [env or {}] * nodes
+        return Started([[str(word) for word in command] for command in commands], folder, envs)
 
     return start
 

@@ -5,11 +5,16 @@
 
 NNODES=2
 NPROC_PER_NODE=4
+KIT_MIN_NODES= # of a range: torchrun goes on with as few as these
+KIT_MAX_RESTARTS=0
 KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
 
 KIT_NAME='digits & more'
 KIT_LAUNCHER=torchrun
 KIT_TASKS_PER_NODE=1 # Slurm's tasks; the launcher starts the ranks
+KIT_CPU_BIND=none
+KIT_MPI= # whether Slurm tells MPI programs their ranks
+KIT_NEEDS_ADDRESSES= # of all nodes, not the first one's alone
 KIT_RUNTIME=enroot
 KIT_IMAGE=/images/train.sqsh
 KIT_REMAP_ROOT=

@@ -149,7 +149,7 @@ oci::choose_options() {
     --rm
     --network host
     --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
-    --name "kit-${SLURM_JOB_ID}-${NODE_RANK}"
+    --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
     --entrypoint "$1"
   )
   local -i kit_i
@@ -206,13 +206,15 @@ batch::main() {
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${#hosts[@]}"
 
-  MASTER_ADDR="$(net::address "${hosts[0]}")"
+  MASTER_ADDR=127.0.0.1
+  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
+  KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
-  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_FINGERPRINT
+  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
   mkdir -p -- "${KIT_LOG_DIR}"
   rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
 
@@ -228,6 +230,16 @@ batch::main() {
   batch::start_ranks
 }
 
+# batch::addresses HOST... - of all nodes, for launchers that need them; the master's is enough for most.
+batch::addresses() {
+  [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
+  local -a addresses=("${MASTER_ADDR}")
+  local host
+  for host in "${@:2}"; do addresses+=("$(net::address "${host}")"); done
+  local IFS=,
+  printf '%s\n' "${addresses[*]}"
+}
+
 # batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes.
 batch::choose_srun() {
   KIT_SRUN=(
@@ -235,8 +247,6 @@ batch::choose_srun() {
     --nodes="${NNODES}"
     --kill-on-bad-exit=1 # one dead node must not leave the others waiting in a collective
     --wait=0             # but a node that ends well may end long before one that still writes a checkpoint
-    --cpu-bind=none      # torchrun's ranks share the node's one task; binding would pin them all to its CPUs
-    --mpi=none           # a site's default of pmix makes srun wait for an MPI program
     --export=ALL         # sbatch --export=NONE is inherited otherwise
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
@@ -251,7 +261,7 @@ batch::make_ready() {
   local host answers rc
   for host in "$@"; do late["${host}"]=yes; done
   # Each node answers with its name, over srun's own connection: no file system in between.
-  exec {answers}< <(exec "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --error="log/${SLURM_JOB_ID}/%N.out" \
+  exec {answers}< <(exec "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${SLURM_JOB_ID}/%N.out" \
     bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
   local -i report_s=30
@@ -289,6 +299,9 @@ batch::start_ranks() {
     "${KIT_SRUN[@]}"
     --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
+    --distribution=block         # ranks follow the nodes, whatever the site's default
+    --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
+    --mpi="$(batch::mpi)"
     --output="log/${SLURM_JOB_ID}/%N.out"
   )
   stage::use
@@ -301,7 +314,7 @@ batch::start_ranks() {
   # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
   local -a facts=()
   local name
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
   "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
   local -r srun_pid=$!
   while :; do
@@ -315,6 +328,18 @@ batch::start_ranks() {
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
   kit::say "all ranks ended well"
+}
+
+# batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
+# wait for an MPI program.
+batch::mpi() {
+  [[ -n "${KIT_MPI}" ]] || { printf 'none' && return; }
+  local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
+  local type
+  for type in pmix pmi2; do
+    [[ "${known}" != *" ${type} "* ]] || { printf '%s' "${type}" && return; }
+  done
+  kit::die "this site's Slurm has neither pmix nor pmi2 for MPI programs" "see: srun --mpi=list; programs without MPI: \`launcher: srun\`"
 }
 
 # batch::end CODE - after a signal.
@@ -419,10 +444,12 @@ node::start() {
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_LOOPBACK USER \
-    "${!SLURM_@}" "${!SLURMD_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK USER \
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
+  # Where Slurm's PMIx listens for the ranks of this node.
+  [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # torchrun.sh - runs inside the container, once on every node: starts torchrun, which starts the ranks.
 # tasks-per-node: 1
+# restarts: yes
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
@@ -48,14 +49,24 @@ inside::check_gpus() {
       "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh"
 }
 
+# inside::begin SCRIPT NAME=VALUE... - every value of this run, those of this start, and a place to work in.
+inside::begin() {
+  KIT_RUN_DIR="${1%/*}"
+  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "$1")" && pwd)" # by hand
+  export KIT_RUN_DIR
+  # shellcheck source=/dev/null
+  source "${KIT_RUN_DIR}/env.sh"
+  inside::enter "${@:2}"
+}
+
 # inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
 inside::enter() {
   local fact
   for fact in "$@"; do
     export "${fact?}"
   done
-  # The image is the same everywhere: one node says it.
-  [[ "${NODE_RANK}" != 0 ]] || inside::report_overridden
+  # The image is the same everywhere: one process says it.
+  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.
   ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || inside::check_gpus
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
@@ -75,82 +86,72 @@ inside::enter() {
     fi
   fi
   # torchrun would set one thread per rank and leave the other CPUs idle.
-  local -ri cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
+  local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
 }
 
-# inside::find_python - sets KIT_PYTHON to the first Python on PATH that has torch.
+# inside::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that
+# one. Else to the first Python: whether the program can do without is for its launcher to say.
 inside::find_python() {
   local -a kit_folders
-  local kit_folder kit_name
+  local kit_folder kit_name kit_python
+  KIT_PYTHON='' KIT_HAS=''
   IFS=: read -ra kit_folders <<<"${PATH}"
   for kit_name in python3 python; do
     for kit_folder in "${kit_folders[@]}"; do
-      KIT_PYTHON="${kit_folder}/${kit_name}"
-      if [[ -x "${KIT_PYTHON}" && ! -d "${KIT_PYTHON}" ]] && inside::has_torch "${KIT_PYTHON}"; then
-        return
-      fi
+      kit_python="${kit_folder}/${kit_name}"
+      [[ -x "${kit_python}" && ! -d "${kit_python}" ]] || continue
+      KIT_PYTHON="${KIT_PYTHON:-${kit_python}}"
+      for KIT_HAS in "$@"; do
+        if inside::has_module "${kit_python}" "${KIT_HAS}"; then
+          KIT_PYTHON="${kit_python}"
+          return
+        fi
+      done
     done
   done
-  inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
-    "choose an image that has it, or activate the environment that has it before submitting"
+  KIT_HAS=''
 }
 
-# inside::has_torch PYTHON - a look beside it is enough for most; starting a Python takes longer, the more so from a
-# cold image.
-inside::has_torch() {
+# inside::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
+# a cold image.
+inside::has_module() {
   local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/torch" >/dev/null ||
-    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/torch" >/dev/null ||
-    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null ||
+    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
 }
 
-# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
-
-launcher::main() {
-  KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
-  [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)" # by hand
-  # shellcheck source=/dev/null
-  source "${KIT_RUN_DIR}/env.sh"
-  inside::enter "$@"
-  inside::find_python
-  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
-  export KIT_RUN_DIR
-
-  # A Python program as torchrun itself would start it; anything else as it is.
-  local -a kit_program=("${KIT_COMMAND[@]}")
-  case "${kit_program[0]}" in
-    *.py) kit_program=("${KIT_PYTHON}" -u "${kit_program[@]}") ;;
-    python | python3) kit_program[0]="${KIT_PYTHON}" ;;
+# inside::choose_program - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with KIT_PYTHON;
+# anything else as it is.
+inside::choose_program() {
+  KIT_PROGRAM=("${KIT_COMMAND[@]}")
+  case "${KIT_PROGRAM[0]}" in
+    *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
+    python | python3) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
+    *) return ;;
   esac
-  # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
-  kit_program=("${kit_program[@]//\$/\$\$}")
-
-  # Static rendezvous: ranks follow the node ranks, and a port in use ends the job at once. Never --standalone,
-  # with which every node would form a world of its own.
-  set -- "${KIT_PYTHON}" -m torch.distributed.run \
-    --nnodes "${NNODES}" --nproc-per-node "${NPROC_PER_NODE}" --node-rank "${NODE_RANK}" \
-    --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
-    --max-restarts 0 --log-dir "${KIT_LOG_DIR}/.torchrun" \
-    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${kit_program[@]}"
-  # Last, so that neither the image nor the lines above win over the job's own variables.
-  inside::job_env
-  exec "$@"
+  [[ -n "${KIT_PYTHON}" ]] ||
+    inside::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it"
 }
 
-# launcher::rank PROGRAM... - one rank, as torchrun's child: gives it a log of its own, and notes its exit code, which
-# torchrun would turn into 1.
-launcher::rank() {
+# rank.sh - how launchers start a rank: with a log of its own, and with a note of its exit code, which torchrun would
+# turn into 1, and of which srun would report the largest.
+
+# rank::run PROGRAM... - RANK and LOCAL_RANK are set. Ends this shell with the program's exit code.
+rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
+  rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
-    tee -a -- "${kit_file}.out" | launcher::prefix "[rank${RANK}] "
+    tee -a -- "${kit_file}.out" | rank::prefix "[rank${RANK}] "
   ) 2>&1
   local -r kit_logger=$!
 
-  # torchrun signals the whole group: the program acts on it, and this shell stays to see its end.
+  # torchrun and Slurm signal the whole group: the program acts on it, and this shell stays to see its end.
   local kit_stopped='' kit_code=0
   trap 'kit_stopped=1' TERM INT HUP
   trap : USR1 USR2
@@ -171,14 +172,58 @@ launcher::rank() {
 }
 
 # sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
-launcher::prefix() {
+rank::prefix() {
   local -a kit_sed=(sed -u)
   ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
   "${kit_sed[@]}" "s/^/$1/"
 }
 
+# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+
+launcher::main() {
+  inside::begin "${BASH_SOURCE[0]}" "$@"
+  inside::find_python torch
+  [[ -n "${KIT_HAS}" ]] ||
+    inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
+      "choose an image that has it, or activate the environment that has it before submitting"
+  inside::choose_program
+  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
+  launcher::choose_rendezvous
+
+  # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
+  set -- "${KIT_PYTHON}" -m torch.distributed.run \
+    "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
+    --max-restarts "${KIT_MAX_RESTARTS}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${KIT_PROGRAM[@]//\$/\$\$}"
+  # Last, so that neither the image nor the lines above win over the job's own variables.
+  inside::job_env
+  exec "$@"
+}
+
+# launcher::choose_rendezvous - never --standalone, with which every node would form a world of its own.
+launcher::choose_rendezvous() {
+  if ((KIT_MAX_RESTARTS == 0)) && [[ -z "${KIT_MIN_NODES}" ]]; then
+    # Static: ranks follow the node ranks, and a port in use ends the job at once.
+    KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
+    return
+  fi
+  # c10d: nodes meet again after a failure, in any number that is enough. Node rank 0 keeps the store and is told so, for
+  # torchrun would look for its own host name in the address; and each node's address, for the name may not resolve.
+  local -a kit_hosts
+  local kit_is_host=false
+  [[ "${NODE_RANK}" != 0 ]] || kit_is_host=true
+  IFS=, read -ra kit_hosts <<<"${KIT_ADDRESSES}"
+  KIT_RENDEZVOUS=(
+    --nnodes "${KIT_MIN_NODES:-${NNODES}}:${NNODES}"
+    --rdzv-backend c10d
+    --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT}"
+    --rdzv-conf "is_host=${kit_is_host}"
+    --local-addr "${kit_hosts[NODE_RANK]}"
+  )
+}
+
 if [[ "${1:-}" == --rank ]]; then
-  launcher::rank "${@:2}"
+  rank::run "${@:2}"
 else
   launcher::main "$@"
 fi
