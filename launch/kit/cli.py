@@ -9,6 +9,7 @@ gc.disable()  # importing makes no garbage, but looking for it takes a tenth of 
 
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Callable, NoReturn, Optional
@@ -90,12 +91,13 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
             found[key] = Given(str(value), option)
     if values["shape"] is not None:
         nodes, times, processes = values["shape"].partition("x")
-        if not (times and nodes.isdecimal() and processes.isdecimal()):
-            problems.add("-j", f"'{values['shape']}' is not NODESxPROCESSES", "write -j 2x8 for 2 nodes of 8 processes")
+        if not (times and re.fullmatch(r"\d+(-\d+)?", nodes) and processes.isdecimal()):
+            problems.add("-j", f"'{values['shape']}' is not NODESxPROCESSES", "write -j 2x8 for 2 nodes of 8 processes, -j 2-4x8 for 2 to 4")
+            nodes = processes = "1"
         for key, value in (("nodes", nodes), ("processes_per_node", processes)):
             if key in found:
                 problems.add("-j", f"-j and {jobs.option_name(key)} say the same thing", "give one of them")
-            found[key] = Given(value if value.isdecimal() else "1", "-j")
+            found[key] = Given(value, "-j")
     return found
 
 

@@ -46,15 +46,14 @@ _GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
 _PLUGINS = ("container-",)  # Pyxis
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
 _KNOWN = """
-    account acctg-freq batch bb bbf begin clusters comment constraint container container-id contiguous core-
-    spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution
-    exclude exclusive extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-
-    task gres gres-flags hint hold immediate kill-on-invalid-dep licenses mail-type mail-user mcs-label mem
-    mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core
-    ntasks-per-gpu ntasks-per-socket overcommit oversubscribe partition power prefer priority
-    profile propagate qos reboot requeue reservation resv-ports segment signal sockets-per-node spread-job
-    stepmgr switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes wait-
-    all-nodes wckey
+    account acctg-freq batch bb bbf begin clusters comment constraint container container-id contiguous core-spec
+    cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude
+    exclusive extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres
+    gres-flags hint hold immediate kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core
+    ntasks-per-gpu ntasks-per-socket overcommit oversubscribe partition power prefer priority profile propagate
+    qos reboot requeue reservation resv-ports segment signal sockets-per-node spread-job stepmgr switches
+    thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes wait-all-nodes wckey
 """.split()
 
 

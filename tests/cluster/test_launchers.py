@@ -1,0 +1,223 @@
+"""Every launcher on two real nodes of the Slurm cluster in Docker: who is who, restarts, ranges of nodes, real MPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from jobs import RUNTIMES, image_of, job_id, nothing_left, read, submit
+from samples import ROOT
+from slurm_cluster import Cluster, script, until
+
+pytestmark = pytest.mark.cluster
+
+# As train/ranks.py prints it.
+RANK_LINE = re.compile(r"^\[rank\d\] rank (\d)/4  local (\d)/2  node (\d)  host (\S+)  pid (\d+)  launcher (\S+)  master (\S+):\d+$", re.MULTILINE)
+
+SPAWNS = """\
+import torch.multiprocessing as mp
+import ranks, torch, torch.distributed as dist
+
+def main(index):
+    me = ranks.join(ranks.spawned(index))
+    total = torch.tensor([me.rank])
+    dist.all_reduce(total)
+    assert total.item() == 6, total
+    if me.rank == 0:
+        print("all 4 ranks agree: sum 6", flush=True)
+    ranks.leave()
+
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=2)
+"""
+
+
+@pytest.fixture
+def programs(kit_cluster: Cluster, folder: Path) -> Path:
+    shutil.copy(ROOT / "train/ranks.py", folder)
+    (folder / "spawns.py").write_text(SPAWNS)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("launcher", "runtime", "options"),
+    [
+        ("torchrun", "apptainer", []),
+        ("torchrun", "enroot", ["--max-restarts", "1"]),  # by c10d
+        *(("srun", runtime, []) for runtime in RUNTIMES),
+        ("spawn", "apptainer", []),
+        ("spawn", "pyxis", []),
+    ],
+)
+def test_ranks_are_unique_in_the_nodes_order_and_agree_on_a_sum(launcher: str, runtime: str, options: list[str], kit_cluster: Cluster, programs: Path) -> None:
+    program = "spawns.py" if launcher == "spawn" else "ranks.py"
+    image = ["--image", image_of(kit_cluster, runtime), "--runtime", runtime]
+    done = submit(kit_cluster, programs, program, "-j", "2x2", *image, "--launcher", launcher, *options, "--output", "run", "--follow")
+    assert "[rank0] all 4 ranks agree: sum 6\n" in done.stdout
+    found = sorted(RANK_LINE.findall(done.stdout))
+    assert [line[:4] for line in found] == [("0", "0", "0", "node1"), ("1", "1", "0", "node1"), ("2", "0", "1", "node2"), ("3", "1", "1", "node2")]
+    assert {line[5] for line in found} == {launcher}
+    assert {line[6] for line in found} == {kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]}
+    assert ("max-restarts" in str(options)) == ("--rdzv-backend\nc10d" in read_command(kit_cluster, programs))
+    nothing_left(kit_cluster)
+
+
+def read_command(cluster: Cluster, project: Path) -> str:
+    """The options that torchrun.sh would choose, by what env.sh says; empty for other launchers."""
+    file = project / "run/torchrun.sh"
+    if not file.exists():
+        return ""
+    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=a,b"
+    ask = 'set --; source ./env.sh; source <(sed -n "/^launcher::choose_rendezvous/,/^}/p" torchrun.sh); launcher::choose_rendezvous; printf "%s\\n" "${KIT_RENDEZVOUS[@]}"'
+    return cluster.run("ctl", "bash", "-c", f"cd \"$1\" && export {facts} && bash -c '{ask}'", "bash", cluster.path(project / "run")).stdout
+
+
+# Trains, and prints a digest of all weights: equal means bitwise equal.
+TRAINS = """\
+import hashlib
+import ranks, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+me = ranks.join()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = DDP(torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 8)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+inputs = torch.randn(50, 4, 32, 64, generator=torch.Generator().manual_seed(1))
+for step in range(50):
+    loss = model(inputs[step, me.rank]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+print(f"weights {hashlib.sha256(weights).hexdigest()} after a loss of {loss.item():.3f}", flush=True)
+ranks.leave()
+"""
+
+
+def test_srun_and_torchrun_train_bitwise_the_same(kit_cluster: Cluster, programs: Path) -> None:
+    (programs / "trains.py").write_text(TRAINS)
+    digests = {}
+    for launcher in ("torchrun", "srun"):
+        arguments = ["trains.py", "-j", "2x2", "--image", kit_cluster.sif, "--runtime", "apptainer", "--launcher", launcher, "--output", launcher, "--follow"]
+        digests[launcher] = set(re.findall(r"weights ([0-9a-f]{64})", submit(kit_cluster, programs, *arguments).stdout))
+    assert len(digests["srun"]) == 1 and digests["srun"] == digests["torchrun"]
+
+
+# Runs a program as it is, but for rank 3, which is killed once, in the middle of its second epoch.
+KILLED_ONCE = """\
+import os, runpy, signal, sys
+import torch.nn.functional as F
+marker, calls, cross_entropy = "killed-once", 0, F.cross_entropy
+def fail(*arguments, **options):
+    global calls
+    calls += 1
+    if os.environ["RANK"] == "3" and calls == 12 and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cross_entropy(*arguments, **options)
+F.cross_entropy = fail
+sys.argv = sys.argv[1:]
+sys.path.insert(0, "train")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_killed_rank_restarts_all_which_resume_and_end_as_an_undisturbed_run(kit_cluster: Cluster, programs: Path) -> None:
+    data = os.environ.get("KIT_TEST_DATA")
+    if not data:
+        assert os.environ.get("CI") != "true", "KIT_TEST_DATA names no folder with cifar-10-batches-py"
+        pytest.skip("KIT_TEST_DATA names no folder with cifar-10-batches-py")
+    shutil.copytree(ROOT / "train", programs / "train")
+    shutil.copytree(data, programs / "data")
+    (programs / "killed.py").write_text(KILLED_ONCE)
+    kit_cluster.run("ctl", "chown", "-R", "ada", kit_cluster.path(programs), root=True)
+    small = ["--data", "data", "--width", "4", "--epochs", "3", "--batch-size", "120", "--limit-steps", "8", "--lr", "0.1", "--resume"]
+    common = ["-j", "2x2", "--image", kit_cluster.sif, "--runtime", "apptainer", "--max-restarts", "2", "--follow"]
+    undisturbed = submit(kit_cluster, programs, "train/cifar10.py", *common, "--output", "first", "--", *small, "--checkpoint", "first.pt", timeout_s=300)
+    done = submit(kit_cluster, programs, "killed.py", *common, "--output", "run", "--", "train/cifar10.py", *small, "--checkpoint", "second.pt", timeout_s=300)
+    assert (programs / "killed-once").exists()
+    epochs = re.compile(r"epoch (\d)/3  loss (\S+)  train acc (\S+)  test acc (\S+)")
+    assert sorted(set(epochs.findall(done.stdout))) == sorted(epochs.findall(undisturbed.stdout))
+    assert len(epochs.findall(done.stdout)) == 3  # the second was not printed before the kill
+    assert len(re.findall(r"^\[rank0\] rank 0/4 ", done.stdout, re.MULTILINE)) == 2
+    ended = kit_cluster.wait(job_id(programs))
+    assert (ended.state, ended.exit_code) == ("COMPLETED", 0)
+    nothing_left(kit_cluster)
+
+
+def test_a_job_for_two_or_three_nodes_starts_on_what_is_free(kit_cluster: Cluster, programs: Path) -> None:
+    arguments = ["ranks.py", "--nodes", "2-3", "--processes-per-node", "2", "--image", kit_cluster.sif, "--runtime", "apptainer", "--follow"]
+    assert "[rank0] all 6 ranks agree: sum 15\n" in submit(kit_cluster, programs, *arguments, "--output", "three").stdout
+    (programs / "hold.sh").write_text("#!/bin/sh\n#SBATCH --nodelist=node3 --exclusive --output=/dev/null\nsleep 300\n")
+    hold = kit_cluster.sbatch(programs / "hold.sh")
+    until(lambda: kit_cluster.run("ctl", "squeue", "--noheader", "--states=RUNNING", f"--job={hold}").stdout.strip() != "", 30, "node3 is not held")
+    try:
+        assert "[rank0] all 4 ranks agree: sum 6\n" in submit(kit_cluster, programs, *arguments, "--output", "two").stdout
+    finally:
+        kit_cluster.run("ctl", "scancel", str(hold))
+
+
+def test_a_failing_rank_of_sruns_is_named_with_its_code(kit_cluster: Cluster, programs: Path) -> None:
+    (programs / "fails.sh").write_text('echo "rank ${RANK} is up"; [ "${RANK}" != 2 ] || { sleep 2; echo "the reason is here"; exit 9; }; exec sleep 100\n')
+    (programs / "job.yaml").write_text("command: [bash, fails.sh]\nlauncher: srun\n")
+    arguments = ["job.yaml", "-j", "2x2", "--image", kit_cluster.sif, "--runtime", "apptainer", "--output", "run", "--follow"]
+    done = submit(kit_cluster, programs, *arguments, check=False)
+    assert done.returncode == 9
+    log = read(programs / "run/log" / f"slurm-{job_id(programs)}.out")
+    assert (
+        f"kit: error: node2: rank 2 (local rank 0) exited with code 9; the end of log/{job_id(programs)}/rank2.out:\n  | rank 2 is up\n  | the reason is here\n"
+        in log
+    )
+    nothing_left(kit_cluster)
+
+
+def test_each_rank_of_sruns_has_its_share_of_the_cpus_and_the_signal_of_a_cancel(kit_cluster: Cluster, programs: Path) -> None:
+    program = 'trap \'echo "got TERM"; exit 0\' TERM\necho "threads ${OMP_NUM_THREADS}, world ${WORLD_SIZE}"\nsleep 300 & wait\n'
+    (programs / "waits.sh").write_text(program)
+    (programs / "job.yaml").write_text("command: [bash, waits.sh]\nlauncher: srun\nnodes: 2\nprocesses_per_node: 2\n")
+    submit(kit_cluster, programs, "job.yaml", "--image", kit_cluster.sif, "--runtime", "apptainer", "--output", "run")
+    job = job_id(programs)
+    logs = [programs / f"run/log/{job}/rank{rank}.out" for rank in range(4)]
+    until(lambda: all(log.exists() and "world 4\n" in read(log) for log in logs), 60, "the ranks do not start")
+    assert {read(log) for log in logs} == {"threads 1, world 4\n"}
+    kit_cluster.run("ctl", "scancel", str(job))
+    assert kit_cluster.wait(job).state == "CANCELLED"
+    assert [read(log).count("got TERM") for log in logs] == [1, 1, 1, 1]
+    nothing_left(kit_cluster)
+
+
+MPI_IMAGE = """\
+ARG BASE_IMAGE=debian:bookworm
+FROM ${BASE_IMAGE}
+RUN apt-get update -qq && apt-get install -y --no-install-recommends python3-mpi4py python3-numpy openmpi-bin && rm -rf /var/lib/apt/lists/*
+"""
+
+
+@pytest.fixture(scope="module")
+def mpi_image(kit_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Debian's Open MPI and mpi4py as an image file, made by `kit build`."""
+    folder = tmp_path_factory.mktemp("mpi")
+    (folder / "Dockerfile").write_text(MPI_IMAGE)
+    script("images.sh", "nodes", timeout=900)
+    subprocess.run(["kit", "build", "--name", "mpi", "--images", str(folder)], cwd=folder, check=True, timeout=600)
+    (file,) = folder.glob("mpi-*.sqsh")
+    copy = kit_cluster.shared / "mpi.sqsh"
+    shutil.copy(file, copy)
+    copy.chmod(0o644)
+    return str(kit_cluster.path(copy))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_mpi_programs_learn_their_ranks_from_slurm(runtime: str, kit_cluster: Cluster, mpi_image: str, programs: Path) -> None:
+    shutil.copy(ROOT / "train/mpi_sum.py", programs)
+    arguments = ["mpi_sum.py", "-j", "2x2", "--image", mpi_image, "--runtime", runtime, "--launcher", "mpi", "--output", "run", "--follow"]
+    done = submit(kit_cluster, programs, *arguments)
+    found = re.findall(r"^\[rank(\d)\] mpi rank (\d)/4  host (node\d)  pid \d+  Open MPI", done.stdout, re.MULTILINE)
+    assert sorted(found) == [("0", "0", "node1"), ("1", "1", "node1"), ("2", "2", "node2"), ("3", "3", "node2")]
+    assert re.search(r"^\[rank0\] MPI: all 4 ranks agree  16 MiB in ", done.stdout, re.MULTILINE)
+    assert "not available due to different user namespaces" not in done.stdout
+    nothing_left(kit_cluster)

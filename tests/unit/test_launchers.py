@@ -1,0 +1,89 @@
+"""What is said of a launcher and its program before anything is submitted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from kit import plugins, values
+from kit.errors import Problems
+from kit.given import Given
+from samples import ROOT
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", (1, 1)), ("2-4", (2, 4)), ("3-3", (3, 3))])
+def test_nodes_are_a_number_or_a_range(text: str, expected: tuple[int, int]) -> None:
+    problems = Problems()
+    assert values.nodes(Given(text, "here"), problems) == expected and not problems.found
+
+
+@pytest.mark.parametrize("text", ["0", "4-2", "0-2", "2-", "-2", "1-2-3", "two", "2-x", None])
+def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
+    problems = Problems()
+    assert values.nodes(Given(text, "job.yaml:2"), problems) is None
+    assert [problem.where for problem in problems.found] == ["job.yaml:2"]
+
+
+def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    scripts = kit("submit", "train.py", "-j", "2-4x8", "--max-restarts", "3", "--dry-run").stdout
+    for line in ("#SBATCH --nodes=2-4", "NNODES=4", "KIT_MIN_NODES=2 # of a range: torchrun goes on with as few as these", "KIT_MAX_RESTARTS=3"):
+        assert f"\n{line}\n" in scripts
+    assert "\nKIT_NEEDS_ADDRESSES=yes # " in scripts
+    assert "\nKIT_NEEDS_ADDRESSES= # " in kit("submit", "train.py", "-j", "2x8", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--launcher", "srun", "--max-restarts", "1"], "kit: --max-restarts: the launcher srun starts no rank again\n  fix: use `launcher: torchrun`"),
+        (["--launcher", "mpi", "--nodes", "2-3"], "kit: --nodes: the launcher mpi needs an exact number of nodes, not 2-3\n"),
+        (["--launcher", "tensorflow", "--processes-per-node", "4"], "kit: --processes-per-node: the launcher tensorflow starts one process on each node\n"),
+        (["--launcher", "srun", "-j", "1x4", "--slurm", "gpus-per-task=1"], "kit: --slurm: with gpus-per-task each rank sees one GPU alone"),
+        (["--launcher", "torchrum"], "kit: --launcher: unknown launcher 'torchrum'\n  fix: did you mean 'torchrun'?"),
+    ],
+)
+def test_what_a_launcher_cannot_do_is_said_before(options: list[str], expected: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    done = kit("submit", "train.py", *options, "--dry-run", check=False)
+    assert done.returncode == 2 and expected in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("import torch.multiprocessing as mp\n\nif True:\n    mp.spawn(main, nprocs=2)\n", 4),
+        ("import torch\ntorch.multiprocessing.spawn(main)\n", 2),
+        ("from torch.multiprocessing import spawn\nspawn(main)\n", 1),
+        ("# mp.spawn(x)\nfrom torch import nn\nmp.Process(target=main)\n", None),
+        ("mp.spawn(main)\nos.environ.get('LOCAL_RANK')\n", None),
+    ],
+)
+def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, line: int, kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(program)
+    for launcher in ("torchrun", "srun", "mpi"):
+        done = kit("submit", "train.py", "-j", "1x2", "--launcher", launcher, "--dry-run", check=False)
+        if line:
+            assert done.stderr.startswith(f"kit: train.py:{line}: the program starts its ranks itself, and {launcher} would start it once for every rank\n")
+            assert "\n  fix: use `launcher: spawn`" in done.stderr and done.returncode == 2
+        else:
+            assert done.returncode == 0
+    assert kit("submit", "train.py", "-j", "1x2", "--launcher", "spawn", "--dry-run").returncode == 0
+
+
+def test_sbatchs_own_long_names_are_known(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    for option in ("core-spec=1", "wait-all-nodes=1", "gpus-per-task=1", "gpus-per-socket=1"):
+        assert f"\n#SBATCH --{option}\n" in kit("submit", "train.py", "--slurm", option, "--dry-run").stdout
+
+
+def test_every_launcher_is_in_the_documents_table() -> None:
+    table = (ROOT / "docs/launchers.md").read_text().split("## Which")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == plugins.names("launchers")
+
+
+def test_every_fact_of_a_launcher_is_explained() -> None:
+    known = re.findall(r"^    # ([a-z-]+): ", str(plugins.__doc__), re.MULTILINE)
+    for name in plugins.names("launchers"):
+        assert set(plugins.find("launchers", name, "").facts) <= set(known)
