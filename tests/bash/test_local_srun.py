@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -57,6 +58,54 @@ def test_every_node_gets_its_id_and_its_own_output(tmp_path: Path, tag: str) -> 
     assert (step.end(), step.said) == (0, "")
     assert step.output() == {f"local{index}.out": f"{index} {index} 0 local{index}\nerror {index}\n" for index in range(3)}
     assert commands(tag) == []
+
+
+RANKS = 'echo "${SLURM_PROCID} ${SLURM_NODEID} ${SLURM_LOCALID} ${SLURM_STEP_NUM_TASKS} ${SLURM_STEP_TASKS_PER_NODE}"'
+EXPECTED = {"local0.out": ["0 0 0 4 2(x2)", "1 0 1 4 2(x2)"], "local1.out": ["2 1 0 4 2(x2)", "3 1 1 4 2(x2)"]}
+
+
+def step_of_tasks(folder: Path, tag: str, task: str, *options: str, path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Two tasks on each of two nodes."""
+    env = environment(*path, SLURM_JOB_NODELIST="local0,local1", SLURM_JOB_ID=tag, **{TAG: tag})
+    return bash('"$@"', LOCAL / "srun", "--nodes=2", "--ntasks-per-node=2", *options, "--output=%N.out", "bash", "-c", task, env=env, cwd=folder)
+
+
+def test_every_task_of_a_node_gets_its_own_numbers(tmp_path: Path, tag: str) -> None:
+    assert step_of_tasks(tmp_path, tag, RANKS).returncode == 0
+    assert {name: sorted(text.splitlines()) for name, text in step_output(tmp_path).items()} == EXPECTED
+    assert commands(tag) == []
+
+
+def test_a_failing_task_ends_those_of_all_nodes(tmp_path: Path, tag: str) -> None:
+    done = step_of_tasks(tmp_path, tag, "((SLURM_PROCID != 1)) || exit 7; sleep 60")
+    assert done.returncode == 143 and "local0: task ended with code 7; ending the others" in done.stderr
+    assert commands(tag) == []
+
+
+# A stub of Open MPI's mpirun: as many copies, each with its number.
+MPIRUN = 'n="$2"; while [[ "$1" == -* ]]; do [[ "$1" != -n && "$1" != --bind-to ]] || shift; shift; done\nfor ((i = 0; i < n; i++)); do OMPI_COMM_WORLD_RANK="${i}" "$@" & done; wait\n'
+
+
+@pytest.mark.parametrize("mpirun", ["a stub", "real"])
+def test_mpirun_starts_the_tasks_of_an_mpi_program(mpirun: str, tmp_path: Path, tag: str) -> None:
+    if mpirun == "a stub":
+        stub(tmp_path / "bin", "mpirun", MPIRUN)
+    elif not shutil.which("mpirun"):
+        pytest.skip("no mpirun here")
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    done = step_of_tasks(tmp_path, tag, RANKS, "--mpi=pmix", path=(tmp_path / "bin",))
+    assert done.returncode == 0, done.stderr
+    assert {name: sorted(text.splitlines()) for name, text in step_output(tmp_path).items()} == EXPECTED
+    assert commands(tag) == []
+
+
+def test_a_machine_without_mpirun_is_told_so(tmp_path: Path, tag: str) -> None:
+    for tool in ("bash", "tr", "sleep", "grep", "setsid", "basename", "seq", "env"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    env = {**environment(SLURM_JOB_NODELIST="local0", SLURM_JOB_ID=tag), "PATH": str(tmp_path / "bin")}
+    done = subprocess.run([str(LOCAL / "srun"), "--nodes=1", "--mpi=pmix", "true"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "no mpirun here, which kit run needs for an MPI program" in done.stderr
 
 
 def test_output_is_appended(tmp_path: Path, tag: str) -> None:
