@@ -213,6 +213,9 @@ launcher::choose_rendezvous() {
   local kit_is_host=false
   [[ "${NODE_RANK}" != 0 ]] || kit_is_host=true
   IFS=, read -ra kit_hosts <<<"${KIT_ADDRESSES}"
+  # torch would keep the store of the ranks over restarts, where they find the addresses of those that are gone: Gloo ends in
+  # "connectFullMesh failed" (https://github.com/pytorch/pytorch/issues/135712; so with 2.13). So each round gets its own.
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   KIT_RENDEZVOUS=(
     --nnodes "${KIT_MIN_NODES:-${NNODES}}:${NNODES}"
     --rdzv-backend c10d
