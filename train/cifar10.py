@@ -211,6 +211,17 @@ def resnet18(width):
     )
 
 
+def settle_buckets(model, device):
+    """A backward that does not count, after which DDP sorts its gradients into buckets in the order in which they came.
+
+    Another order of adding rounds differently, and training makes much of little: without this, a resumed run of more
+    than two ranks would differ from an undisturbed one, whose first backward was long ago.
+    """
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    model(torch.zeros(2, 3, 32, 32, device=device).to(memory_format=LAYOUT)).sum().backward()
+    model.module.load_state_dict(before)
+
+
 def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches):
     """Returns (mean loss, accuracy, images seen), over all ranks."""
     totals = torch.zeros(3, dtype=torch.float64, device=images_NCHW.device)
@@ -302,12 +313,13 @@ def main():
     # What decides the course of a run. The seed stands for the random state, see below.
     settings = {name: vars(args)[name] for name in ("epochs", "batch_size", "lr", "width", "limit_steps", "seed")}
     state = restore(args.checkpoint, settings, rank, device) if args.resume else None
+    model = DDP(net, device_ids=[local_rank] if GPU else None)
+    settle_buckets(model, device)
     if state:
         net.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])
     first_epoch = state["epoch"] if state else 0
-    model = DDP(net, device_ids=[local_rank] if GPU else None)
 
     for epoch in range(first_epoch, args.epochs):
         # Random numbers follow from seed, epoch and rank, so a resumed run draws the same.
