@@ -104,7 +104,7 @@ def join(place=None, timeout=timedelta(minutes=5)):
     import torch.distributed as dist
 
     me = place or find()
-    print(me, flush=True)
+    print(f"{me}\n", end="", flush=True)  # in one piece: unbuffered, print writes the newline by itself, and ranks' lines mix
     # What reads these later, such as FSDP's device mesh, finds what torchrun would have set.
     numbers = {"RANK": me.rank, "WORLD_SIZE": me.world, "LOCAL_RANK": me.local_rank, "LOCAL_WORLD_SIZE": me.local_world}
     os.environ.update({name: str(value) for name, value in numbers.items()})

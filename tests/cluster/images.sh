@@ -6,6 +6,7 @@
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
 #   images.sh all      all of these (the default)
+#   images.sh tensorflow, images.sh horovod     likewise of containers/tensorflow and containers/horovod
 #   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
 #
@@ -112,11 +113,12 @@ images::nodes() {
 # --- the training image --------------------------------------------------------------------
 
 # Puts the wheels of the requirements, and of nothing that the constraint forbids, into a folder of the cache, and prints
-# the folder.
+# the folder. Further arguments are for another pip download, into the same folder.
 images::wheels() {
   local -r requirements="$1" constraint="${2:-}"
+  local -a more=("${@:3}")
   local key dir version
-  key="$(printf '%s\n' "${constraint}" | cat "${requirements}" - | sha256sum | cut -c 1-12)"
+  key="$(printf '%s\n' "${constraint}" "${more[@]}" | cat "${requirements}" - | sha256sum | cut -c 1-12)"
   dir="${cache}/wheels/${key}"
   if [[ ! -d "${dir}" ]]; then
     version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
@@ -129,6 +131,8 @@ images::wheels() {
     python3 -m pip download --quiet --only-binary=:all: --dest "${work}/wheels" --constraint "${work}/constraint.txt" \
       --requirement "${requirements}" >"${cache}/wheels.log" 2>&1 ||
       die "pip download of ${requirements} failed" "read ${cache}/wheels.log"
+    ((${#more[@]} == 0)) || python3 -m pip download --quiet --no-deps --dest "${work}/wheels" "${more[@]}" >>"${cache}/wheels.log" 2>&1 ||
+      die "pip download ${more[*]} failed" "read ${cache}/wheels.log"
     mv -T "${work}/wheels" "${dir}"
   fi
   printf '%s\n' "${dir}"
@@ -147,6 +151,27 @@ images::vision() {
   cp -a "${source_dir}/containers" "${place}/"
   cp -al "${wheels}" "${place}/containers/install/wheels"
   printf '%s\n' "${place}"
+}
+
+# A folder from which `kit build` makes one of the further images of containers/: prints its path.
+images::context() {
+  local -r name="$1"
+  local -r source="${source_dir}/containers/${name}" place="${cache}/contexts/${name}"
+  local wheels
+  images::python
+  wheels="$(images::wheels "${source}/requirements.txt" "" "${@:2}")"
+  rm -rf "${place}"
+  mkdir -p "${cache}/contexts"
+  cp -a "${source}" "${place}"
+  cp -al "${wheels}" "${place}/wheels"
+  printf '%s\n' "${place}"
+}
+
+images::tensorflow() { images::context tensorflow --requirement "${source_dir}/containers/tensorflow/requirements-alone.txt"; }
+
+images::horovod() {
+  images::train >&2
+  images::context horovod --no-binary :all: --no-build-isolation horovod==0.28.1
 }
 
 # The programs of the tests do without it; and where pip finds a torch for CPUs but no torchvision to match, it would not
@@ -212,7 +237,7 @@ images::clean() {
   local -a images
   mapfile -t images < <(docker image ls --format '{{.Repository}}:{{.Tag}}' 'kit-test/*')
   ((${#images[@]} == 0)) || docker image rm "${images[@]}" >/dev/null
-  rm -rf "${cache}/images" "${cache}/wheels" "${cache}/vision"
+  rm -rf "${cache}/images" "${cache}/wheels" "${cache}/vision" "${cache}/contexts"
   say "removed ${#images[@]} images, and ${cache}/images and ${cache}/wheels"
 }
 
@@ -228,9 +253,9 @@ images::main() {
     nodes) images::nodes ;;
     train) images::train ;;
     files | all) images::files ;;
-    vision) images::vision ;;
+    vision | tensorflow | horovod) "images::${target}" ;;
     clean) images::clean ;;
-    *) die "unknown target '${target}'" "one of: nodes train files vision all clean" 2 ;;
+    *) die "unknown target '${target}'" "one of: nodes train files vision tensorflow horovod all clean" 2 ;;
   esac
 }
 

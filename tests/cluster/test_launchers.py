@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,13 +204,24 @@ def mpi_image(kit_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     """Debian's Open MPI and mpi4py as an image file, made by `kit build`."""
     folder = tmp_path_factory.mktemp("mpi")
     (folder / "Dockerfile").write_text(MPI_IMAGE)
-    script("images.sh", "nodes", timeout=900)
-    subprocess.run(["kit", "build", "--name", "mpi", "--images", str(folder)], cwd=folder, check=True, timeout=600)
-    (file,) = folder.glob("mpi-*.sqsh")
-    copy = kit_cluster.shared / "mpi.sqsh"
-    shutil.copy(file, copy)
+    return built(kit_cluster, folder, "mpi")
+
+
+def built(cluster: Cluster, context: Path, name: str, *arguments: str) -> str:
+    """Where the nodes find an image file that `kit build` made."""
+    images = context / "images"
+    subprocess.run([sys.executable, "-m", "kit", "build", "--name", name, "--images", str(images), *arguments], cwd=context, check=True, timeout=2400)
+    copy = cluster.shared / f"{name}.sqsh"
+    shutil.copy(images / json.loads((images / f"{name}.json").read_text())["file"], copy)
     copy.chmod(0o644)
-    return str(kit_cluster.path(copy))
+    return str(cluster.path(copy))
+
+
+def context(name: str) -> Path:
+    """The recipe of containers/NAME with the wheels that it needs."""
+    made = script("images.sh", name, timeout=900)
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.strip())
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -220,4 +233,39 @@ def test_mpi_programs_learn_their_ranks_from_slurm(runtime: str, kit_cluster: Cl
     assert sorted(found) == [("0", "0", "node1"), ("1", "1", "node1"), ("2", "2", "node2"), ("3", "3", "node2")]
     assert re.search(r"^\[rank0\] MPI: all 4 ranks agree  16 MiB in ", done.stdout, re.MULTILINE)
     assert "not available due to different user namespaces" not in done.stdout
+    nothing_left(kit_cluster)
+
+
+def test_tensorflow_fits_one_model_on_two_nodes(kit_cluster: Cluster, programs: Path) -> None:
+    image = built(kit_cluster, context("tensorflow"), "tensorflow", "--build-arg", "BASE_IMAGE=kit-test/python")
+    shutil.copy(ROOT / "train/tensorflow_digits.py", programs)
+    losses = {}
+    for nodes in ("1", "2"):
+        arguments = ["tensorflow_digits.py", "--nodes", nodes, "--image", image, "--runtime", "apptainer", "--launcher", "tensorflow", "--output", f"on{nodes}"]
+        said = submit(kit_cluster, programs, *arguments, "--follow", "--", "--epochs", "3", timeout_s=300).stdout
+        losses[nodes] = [float(loss) for loss in re.findall(r"^\[rank0\] epoch \d/3  loss ([\d.]+)$", said, re.MULTILINE)]
+    workers = re.findall(r"^\[rank(\d)\] worker (\d)/2  host (node\d)  task (\d)  cluster \[(\S+):(\d+), (\S+):(\d+)\]$", said, re.MULTILINE)
+    addresses = [kit_cluster.run("ctl", "getent", "ahostsv4", f"node{node}").stdout.split()[0] for node in (1, 2)]
+    port = 61000 + job_id(programs, "on2") % 4000
+    where = (addresses[0], str(port), addresses[1], str(port + 1))
+    assert sorted(workers) == [("0", "0", "node1", "0", *where), ("1", "1", "node2", "1", *where)]
+    assert len(losses["1"]) == 3 and losses["1"][2] < losses["1"][0] / 2
+    assert losses["2"] == pytest.approx(losses["1"], abs=1e-3)
+    nothing_left(kit_cluster)
+
+
+def test_horovod_trains_on_two_nodes_what_one_process_trains(kit_cluster: Cluster, programs: Path) -> None:
+    if os.environ.get("KIT_TEST_HOROVOD") != "1":
+        pytest.skip("compiling Horovod takes a quarter of an hour: KIT_TEST_HOROVOD=1 does it")
+    image = built(kit_cluster, context("horovod"), "horovod", "--build-arg", "BASE_IMAGE=kit-test/train")
+    shutil.copy(ROOT / "train/horovod_digits.py", programs)
+    losses = {}
+    for shape in ("1x1", "2x2"):
+        arguments = ["horovod_digits.py", "-j", shape, "--image", image, "--runtime", "apptainer", "--launcher", "mpi", "--output", f"as{shape}", "--follow"]
+        said = submit(kit_cluster, programs, *arguments, "--", "--epochs", "5", timeout_s=300).stdout
+        losses[shape] = [float(loss) for loss in re.findall(r"^\[rank0\] epoch \d/5  loss ([\d.]+)$", said, re.MULTILINE)]
+    found = re.findall(r"^\[rank(\d)\] rank (\d)/4  local (\d)/2  host (node\d)  .* horovod over mpi", said, re.MULTILINE)
+    assert sorted(found) == [("0", "0", "0", "node1"), ("1", "1", "1", "node1"), ("2", "2", "0", "node2"), ("3", "3", "1", "node2")]
+    assert len(losses["1x1"]) == 5 and losses["1x1"][4] < losses["1x1"][0] / 4
+    assert losses["2x2"] == pytest.approx(losses["1x1"], abs=1e-3)
     nothing_left(kit_cluster)
