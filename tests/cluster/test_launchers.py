@@ -256,7 +256,7 @@ def test_tensorflow_fits_one_model_on_two_nodes(kit_cluster: Cluster, programs: 
 
 def test_horovod_trains_on_two_nodes_what_one_process_trains(kit_cluster: Cluster, programs: Path) -> None:
     if os.environ.get("KIT_TEST_HOROVOD") != "1":
-        pytest.skip("compiling Horovod takes a quarter of an hour: KIT_TEST_HOROVOD=1 does it")
+        pytest.skip("compiling Horovod takes five minutes: KIT_TEST_HOROVOD=1 does it")
     image = built(kit_cluster, context("horovod"), "horovod", "--build-arg", "BASE_IMAGE=kit-test/train")
     shutil.copy(ROOT / "train/horovod_digits.py", programs)
     losses = {}

@@ -64,6 +64,7 @@ def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: s
         ("containers/lean.image.enroot.sh", ("enroot", "lean.image.enroot.sh", "containers", "lean")),
         ("lean", ("enroot", "containers/lean.image.enroot.sh", "My Model", "lean")),
         ("deep/er", ("docker", "Dockerfile", "er", "er")),
+        ("tensorflow", ("docker", "Dockerfile", "tensorflow", "tensorflow")),  # the kit's own
     ],
 )
 def test_a_recipe_is_named_by_its_place_in_containers_its_file_or_its_folder(target: str, expected: tuple[str, ...], project: Path) -> None:

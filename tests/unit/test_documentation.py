@@ -57,7 +57,7 @@ def test_links_and_named_files_exist(document: str) -> None:
 
 
 def test_every_runtime_is_in_the_table() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| [^`|]", README.split("## What runs where")[1], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| [^`|]", README.split("## What runs where")[1].split("\n## ")[0], re.MULTILINE)
     assert sorted(rows) == plugins.names("runtimes")
 
 

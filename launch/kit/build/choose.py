@@ -60,7 +60,12 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
         return (path, path.parent.parent if in_project else path.parent) if _kind(path) == usual else None
     if file := _in(path, usual):
         return file, path
-    for file, folder in ((here / "containers" / target / usual, here / "containers" / target), (here / "containers" / f"{target}.{usual}", here)):
+    own = assets.folder("containers") / target  # one of the kit's further ones
+    for file, folder in (
+        (here / "containers" / target / usual, here / "containers" / target),
+        (here / "containers" / f"{target}.{usual}", here),
+        (own / usual, own),
+    ):
         if file.is_file():
             return file, folder
     return None
