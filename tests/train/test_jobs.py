@@ -1,0 +1,34 @@
+"""The job files in train/, as `kit run` starts them: two local nodes, the generated scripts, the program as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+# What rank 0 says at the end; digits has a test of its own, cifar10 wants data, and MPI and TensorFlow are tested where they are installed.
+SAYS = {
+    "collectives": r"all_gather +\d",
+    "data_parallel": r"DistributedDataParallel",
+    "fsdp": r"step 40/40  loss [23]\.\d+",
+    "model_parallel": r"step 20/20  loss \d",
+    "pipeline": r"step 20/20  loss \d",
+    "point_to_point": r"token|neighbour",
+    "spawn": r"step 50/50  loss 0\.\d+",
+}
+
+
+@pytest.mark.parametrize("program", SAYS)
+def test_a_job_file_runs_here_as_it_is(program: str, kit, tmp_path: Path) -> None:
+    done = kit("run", str(ROOT / f"train/{program}.yaml"), "--output", "run", timeout_s=170)
+    assert re.search(SAYS[program], done.stdout), done.stdout
+    assert "all ranks ended well" in done.stdout
+
+
+def test_every_program_has_a_job_file_and_a_test() -> None:
+    programs = {path.stem for path in (ROOT / "train").glob("*.py")} - {"ranks"}
+    assert {path.stem for path in (ROOT / "train").glob("*.yaml")} == programs
+    tested = {*SAYS, "digits", "cifar10", "mpi_sum", "horovod_digits", "tensorflow_digits"}
+    assert programs == tested
