@@ -61,6 +61,7 @@ launcher::choose_rendezvous() {
 }
 
 if [[ "${1:-}" == --rank ]]; then
+  KIT_SIGNALED=group
   rank::run "${@:2}"
 else
   launcher::main "$@"

@@ -140,7 +140,8 @@ inside::choose_program() {
 # rank.sh - how launchers start a rank: with a log of its own, and with a note of its exit code, which torchrun would
 # turn into 1, and of which srun would report the largest.
 
-# rank::run PROGRAM... - RANK and LOCAL_RANK are set. Ends this shell with the program's exit code.
+# rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_SIGNALED is "group" where signals come to the program by
+# themselves, as torchrun sends them. Ends this shell with the program's exit code.
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
@@ -151,11 +152,15 @@ rank::run() {
   ) 2>&1
   local -r kit_logger=$!
 
-  # torchrun and Slurm signal the whole group: the program acts on it, and this shell stays to see its end.
   local kit_stopped='' kit_code=0
-  trap 'kit_stopped=1' TERM INT HUP
-  trap : USR1 USR2
-  "$@" || kit_code=$?
+  if [[ "${KIT_SIGNALED:-}" == group ]]; then
+    # The program acts on it, and this shell stays to see its end.
+    trap 'kit_stopped=1' TERM INT HUP
+    trap : USR1 USR2
+    "$@" || kit_code=$?
+  else
+    rank::start_and_pass_signals_on "$@"
+  fi
   # A rank that was told to stop did not cause the failure.
   if ((kit_code != 0)) && [[ -z "${kit_stopped}" ]]; then
     printf '%d %s %d\n' "${kit_code}" "${SLURMD_NODENAME:-${HOSTNAME}}" "${LOCAL_RANK}" >"${kit_file}.failed"
@@ -169,6 +174,30 @@ rank::run() {
     sleep 0.05
   done
   exit "${kit_code}"
+}
+
+# rank::start_and_pass_signals_on PROGRAM... - Slurm signals the first process of a task alone, which is this shell. Sets
+# kit_stopped and kit_code.
+rank::start_and_pass_signals_on() {
+  local kit_number kit_answer kit_passed=''
+  set -m # a group of its own: without, bash would have the program ignore SIGINT
+  "$@" &
+  local -r kit_program=$!
+  set +m
+  for kit_number in TERM INT HUP; do
+    # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
+    trap "kit_stopped=1 kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+  done
+  for kit_number in USR1 USR2; do
+    # shellcheck disable=SC2064  # likewise
+    trap "kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+  done
+  wait "${kit_program}" || kit_code=$?
+  while [[ -n "${kit_passed}" ]]; do # it was the signal that ended the waiting
+    kit_passed='' kit_answer=0
+    wait "${kit_program}" || kit_answer=$?
+    ((kit_answer == 127)) || kit_code="${kit_answer}" # 127: the program's end was known already
+  done
 }
 
 # sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
@@ -226,6 +255,7 @@ launcher::choose_rendezvous() {
 }
 
 if [[ "${1:-}" == --rank ]]; then
+  KIT_SIGNALED=group
   rank::run "${@:2}"
 else
   launcher::main "$@"
