@@ -78,6 +78,12 @@ def read_command(cluster: Cluster, project: Path) -> str:
     return cluster.run("ctl", "bash", "-c", f"cd \"$1\" && export {facts} && bash -c '{ask}'", "bash", cluster.path(project / "run")).stdout
 
 
+def test_one_node_needs_no_network(kit_cluster: Cluster, programs: Path) -> None:
+    done = submit(kit_cluster, programs, "ranks.py", "-j", "1x2", "--image", kit_cluster.sif, "--runtime", "apptainer", "--output", "run", "--follow")
+    assert set(re.findall(r" master (\S+):", done.stdout)) == {"127.0.0.1"}
+    assert "[rank0] all 2 ranks agree: sum 1\n" in done.stdout
+
+
 # Trains, and prints a digest of all weights: equal means bitwise equal.
 TRAINS = """\
 import hashlib
