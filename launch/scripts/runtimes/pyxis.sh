@@ -30,13 +30,14 @@ runtime::srun_args() {
 
 # Old versions lack some of these, and srun would only say that it does not know the option.
 pyxis::check_version() {
-  local help option
+  local help option name
   help="$(srun --help 2>&1)"
   [[ "${help}" == *--container-image* ]] ||
     kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
   for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
     # The help joins opposites: --[no-]container-entrypoint.
-    [[ "${help}" == *"${option}"* || "${help}" == *"--[no-]${option#--no-}"* ]] ||
+    name="${option#--}" name="${name#no-}"
+    [[ "${help}" == *"${option}"* || "${help}" == *"--[no-]${name}"* ]] ||
       kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed"
   done
 }

@@ -1,0 +1,76 @@
+"""What the runtime pyxis asks of srun. A stub prints the help of srun: of each version of Pyxis only its options matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, bash, environment, stub
+
+ARGS = 'source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; runtime::srun_args; printf "%s\\n" "${KIT_SRUN_ARGS[@]}"'
+SETTINGS = {"KIT_IMAGE": "/i.sqsh", "KIT_FINGERPRINT": "0123456789abcdef", "KIT_RUN_DIR": "/run", "KIT_REMAP_ROOT": ""}
+# As Pyxis 0.24 prints them, shortened.
+OPTIONS = """\
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+      --container-mounts=SRC:DST[:FLAGS][,SRC:DST...]
+      --container-workdir=PATH
+      --container-name=NAME
+      --[no-]container-mount-home
+      --[no-]container-remap-root
+      --[no-]container-entrypoint
+      --container-writable
+"""
+
+
+def ask(folder: Path, options: str, remap_root: str = ""):
+    stub(folder, "srun", f"cat <<'END'\n{options}END\n")
+    body = f'KIT_MOUNTS=(/data "/in data" ro /out /out rw); {ARGS}'
+    return bash(body, SCRIPTS, env=environment(folder, **{**SETTINGS, "KIT_REMAP_ROOT": remap_root}))
+
+
+def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp_path: Path) -> None:
+    done = ask(tmp_path / "bin", OPTIONS, remap_root="yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "--container-image=/i.sqsh",
+        "--container-name=kit-0123456789abcdef",
+        "--container-workdir=/run",
+        "--container-writable",
+        "--no-container-mount-home",
+        "--no-container-entrypoint",
+        "--container-mounts=/data:/in data:ro,/out:/out:rw",
+        "--container-remap-root",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["container-writable", "container-entrypoint", "container-name", "container-mounts"])
+def test_a_pyxis_that_lacks_an_option_is_refused_with_its_name(missing: str, tmp_path: Path) -> None:
+    old = "".join(line for line in OPTIONS.splitlines(keepends=True) if missing not in line)
+    done = ask(tmp_path / "bin", old)
+    assert done.returncode == 1
+    assert (
+        f"the Pyxis of this site is too old: its srun has no --{'no-' if missing.endswith('entrypoint') else ''}{missing}\n  fix: use `runtime: enroot`"
+        in done.stderr
+    )
+
+
+def test_a_slurm_without_pyxis_is_said(tmp_path: Path) -> None:
+    done = ask(tmp_path / "bin", "      --cpu-bind=\n")
+    assert done.returncode == 1 and "srun has no --container-image here: Pyxis is not set up\n  fix: use `runtime: enroot` or apptainer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "is_job"),
+    [
+        ("required spank_pyxis.so container_scope=job", True),
+        ("required spank_pyxis.so container_scope=global", False),
+        ("# container_scope=job", False),
+        ("", False),
+    ],
+)
+def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path: Path) -> None:
+    """grep is a stub that looks at the test's file instead of /etc/slurm."""
+    (tmp_path / "plugstack.conf").write_text(f"{line}\n")
+    stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" {tmp_path / "plugstack.conf"}\n')
+    done = bash('source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job', SCRIPTS, env=environment(tmp_path / "bin"))
+    assert done.returncode == (0 if is_job else 1), done.stderr
