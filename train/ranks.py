@@ -67,39 +67,41 @@ class Place:
 
 def find(env=os.environ):
     """The place of this process by its environment. Raises KeyError where a launcher left out what it should say."""
-    hosts = tuple(expand(env.get("SLURM_STEP_NODELIST", "")))
+    in_step = _in_step(env)
     if "RANK" in env and "WORLD_SIZE" in env:
         local_world = int(env.get("LOCAL_WORLD_SIZE", 1))
         node = int(env.get("GROUP_RANK", int(env["RANK"]) // local_world))
-        launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else _slurms(env) if _in_step(env) else "hand"
-        return _place(env, hosts, launcher, int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", 0)), local_world, node)
-    in_step = _in_step(env)
+        launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else _slurms(env) if in_step else "hand"
+        return _place(env, launcher, int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", 0)), local_world, node)
     for prefix, local_rank, local_world in (
         ("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ):
-        # Slurm's pmi2 sets PMI_RANK, too, but not the rest.
+        # Slurm's pmi2 sets PMI_RANK, too, but not the rest. What Slurm says of its steps is not for us: mpirun starts the
+        # processes of its own node without one, and those of the others through one.
         if f"{prefix}RANK" in env and local_rank in env:
             rank, local = int(env[f"{prefix}RANK"]), int(env[local_world])
-            node = int(env["SLURM_NODEID"]) if in_step else rank // local
-            return _place(env, hosts, "mpi", rank, int(env[f"{prefix}SIZE"]), int(env[local_rank]), local, node)
+            return _place(env, "mpi", rank, int(env[f"{prefix}SIZE"]), int(env[local_rank]), local, rank // local, step=False)
     if in_step:
         node = int(env["SLURM_NODEID"])
         local_world = _counts(env.get("SLURM_STEP_TASKS_PER_NODE", "1"))[node]
-        return _place(env, hosts, _slurms(env), int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_LOCALID"]), local_world, node)
+        return _place(env, _slurms(env), int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_LOCALID"]), local_world, node)
     return Place("none", 0, 1, 0, 1, 0)
 
 
 def spawned(index, processes=None, env=os.environ):
     """The place of the child `index` of torch.multiprocessing.spawn. processes: per node; NPROC_PER_NODE where not given."""
     local_world = int(processes or env.get("NPROC_PER_NODE", 1))
-    node, nodes = int(env.get("NODE_RANK", 0)), int(env.get("NNODES", 1))
-    hosts = tuple(expand(env.get("SLURM_STEP_NODELIST", "")))
-    return _place(env, hosts, "spawn", node * local_world + index, nodes * local_world, index, local_world, node)
+    own = env if "NNODES" in env else {"NODE_RANK": env["SLURM_NODEID"], "NNODES": env["SLURM_STEP_NUM_NODES"]} if _in_step(env) else {}
+    node, nodes = int(own.get("NODE_RANK", 0)), int(own.get("NNODES", 1))
+    return _place(env, "spawn", node * local_world + index, nodes * local_world, index, local_world, node)
 
 
 def join(place=None, timeout=timedelta(minutes=5)):
-    """Joins the process group and returns the place. Prints it before: where that hangs, the lines show who is missing."""
+    """Joins the process group and returns the place. Prints it before: where that hangs, the lines show who is missing.
+
+    timeout: of joining, and of every collective operation later; torch's own is 10 minutes for nccl and 30 for gloo.
+    """
     import torch
     import torch.distributed as dist
 
@@ -162,13 +164,17 @@ def _counts(tasks_per_node):
     return [int(count) for count, times in found for _ in range(int(times or 1))]
 
 
-def _place(env, hosts, launcher, rank, world, local_rank, local_world, node):
-    address = env.get("MASTER_ADDR") or (hosts[0] if hosts else "127.0.0.1" if world == local_world else "")
+def _place(env, launcher, rank, world, local_rank, local_world, node, step=True):
+    """step: whether what Slurm says of a step is said to all processes of this world."""
+    hosts = tuple(expand(env.get("SLURM_STEP_NODELIST" if step and _in_step(env) else "SLURM_JOB_NODELIST", "")))
+    address = env.get("MASTER_ADDR") or ("127.0.0.1" if world == local_world else hosts[0] if hosts else "")
     if not address:
         sys.exit(f"{world} processes on several nodes, and MASTER_ADDR does not say where rank 0 is\n  fix: export MASTER_ADDR=THE_FIRST_NODE")
-    # Two jobs on one node do not share it, nor two steps of a job.
-    job = zlib.crc32(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}".encode())
-    port = int(env.get("MASTER_PORT") or FIRST_PORT + job % PORTS)
+    # What they have in common, and those of another world on the same node have not.
+    common = [env.get("SLURM_JOB_ID"), env.get("SLURM_STEP_ID") if step else None, env.get("PMIX_NAMESPACE")]
+    if launcher == "spawn" and not env.get("SLURM_JOB_ID"):
+        common = [os.getppid()]  # who spawned them
+    port = int(env.get("MASTER_PORT") or FIRST_PORT + zlib.crc32(repr(common).encode()) % PORTS)
     return Place(launcher, rank, world, local_rank, local_world, node, hosts, (address, port))
 
 

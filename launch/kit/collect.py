@@ -38,10 +38,11 @@ def collect(folder: Path, nodes: Optional[str], cluster: Optional[str], days: in
     _show(found)
     if yes or _agreed():
         _run(nodes, options, "remove", str(days), scratch, *(f"{item.node}:{item.path}" for item in found if item.node))
-        again = {item.file for item in shelf.unused(folder, days)} if files else set()  # a job may have come while we asked
+        # A job, or another build of the same name, may have come while we asked.
+        again = {item.file: item for item in shelf.unused(folder, days)} if files else {}
         for item in files:
             if item.file in again:
-                shelf.remove(item)
+                shelf.remove(again[item.file])
             else:
                 print(f"kit: {item.file} stays: it is in use again")
         print("kit: done")

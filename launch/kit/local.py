@@ -63,7 +63,7 @@ def _environment(plan: Plan, job_id: str) -> dict[str, str]:
         "SLURM_JOB_NAME": plan.name,
         "SLURM_JOB_NODELIST": ",".join(f"local{index}" for index in range(plan.nodes)),
         "SLURM_NNODES": str(plan.nodes),
-        "SLURM_CPUS_PER_TASK": str(max(1, len(os.sched_getaffinity(0)) // plan.nodes)),
+        "SLURM_CPUS_PER_TASK": str(max(1, len(os.sched_getaffinity(0)) // (plan.nodes * plan.tasks_per_node))),
         "SLURMD_NODENAME": "local0",
         "KIT_LOOPBACK": "1",
         # All nodes are this machine, whose own name need not resolve.

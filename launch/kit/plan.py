@@ -26,7 +26,6 @@ class Plan:
     runtime: str
     why_runtime: str  # empty where the job names it
     launcher: str
-    min_nodes: int  # torchrun goes on with as few as these
     max_restarts: int
     image: Optional[str]
     fingerprint: Optional[str]  # of the image as it was at submission
@@ -73,7 +72,6 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         runtime=runtime.name,
         why_runtime=why_runtime,
         launcher=launcher.name,
-        min_nodes=shape.nodes.least,
         max_restarts=job.max_restarts or 0,
         image=image,
         fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
@@ -96,18 +94,16 @@ def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.Shape:
     own = launcher.words("processes-per-node") if launcher else []
     processes = int(own[0]) if own else job.processes_per_node or gpus or 1
     tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    return sbatch.Shape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks)
+    signals = bool(launcher and launcher.words("signals"))
+    return sbatch.Shape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
 
 
 def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
     """What only some launchers can do."""
     if not launcher:
         return
-    if launcher.words("restarts") != ["yes"]:
-        for key, asked in (("max_restarts", job.max_restarts), ("nodes", job.nodes and job.nodes.least < job.nodes.most)):
-            if asked:
-                what = "starts no rank again" if key == "max_restarts" else f"needs an exact number of nodes, not {job.nodes}"
-                problems.add(job.where(key), f"the launcher {launcher.name} {what}", "use `launcher: torchrun`, or leave it out")
+    if job.max_restarts and launcher.words("restarts") != ["yes"]:
+        problems.add(job.where("max_restarts"), f"the launcher {launcher.name} starts no rank again", "use `launcher: torchrun`, or leave it out")
     least = launcher.words("processes-per-node")
     if least and job.processes_per_node not in (None, int(least[0])):
         fix = f"remove `processes_per_node`; the program uses all GPUs of its node, `gpus_per_node: {job.processes_per_node}`"

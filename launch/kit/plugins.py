@@ -10,7 +10,8 @@ What Python must know of one before submission stands in the first lines of its 
     # cpu-bind: cores                srun's --cpu-bind for its tasks; none where this is not said
     # mpi: yes                       its programs learn their rank from Slurm's PMIx
     # addresses: all                 it needs every node's address, not the first one's alone
-    # restarts: yes                  it can start failed ranks again, and do with fewer nodes
+    # restarts: yes                  it can start failed ranks again
+    # signals: passed-on             a signal that Slurm sends to the job's steps reaches the program
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Optional
 
 from kit.errors import Problems
@@ -11,9 +10,9 @@ from kit.job import Job
 from kit.plugins import Plugin
 from kit.values import Mount
 
-# mp.spawn(...), torch.multiprocessing.spawn(...), or `from torch.multiprocessing import spawn`.
-SPAWN = re.compile(r"^(?!\s*#).*(\b(mp|multiprocessing)\.spawn\(|from torch\.multiprocessing import .*\bspawn\b)", re.MULTILINE)
-KNOWS_TORCHRUN = re.compile(r"LOCAL_RANK|TORCHELASTIC|is_torchelastic_launched")
+MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
+STARTS = ("spawn", "start_processes")
+TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}  # a program that reads one of these knows other launchers, too
 
 
 def check(job: Job, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Optional[Plugin], problems: Problems) -> None:
@@ -36,8 +35,9 @@ def _on_this_side(path: str, mounts: tuple[Mount, ...], *, contained: bool) -> O
     if not contained:
         return path
     for mount in reversed(mounts):
-        if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):
-            return mount.source + path[len(mount.target) :]
+        target = mount.target.rstrip("/")
+        if path == target or path.startswith(target + "/"):
+            return mount.source.rstrip("/") + path[len(target) :]
     return None
 
 
@@ -45,18 +45,39 @@ def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Prob
     """A program that starts its own ranks, started once for each rank, would start their square."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(1 << 20)
+            line = _spawns(file.read(1 << 20))
     except OSError:
         return
-    found = SPAWN.search(text)
-    if not found or KNOWS_TORCHRUN.search(text):
+    if line is None:
         return
-    line = text.count("\n", 0, found.start(1)) + 1
     problems.add(
         f"{script}:{line}",
         f"the program starts its ranks itself, and {launcher} would start it once for every rank",
         f"use `launcher: spawn`, which starts it once on each node; or remove the spawn and read LOCAL_RANK, which {launcher} sets",
     )
+
+
+def _spawns(text: str) -> Optional[int]:
+    """The line on which a program starts ranks by torch.multiprocessing, unless it can also be started as one of them."""
+    if not any(word in text for word in STARTS):
+        return None
+    import ast  # imported late: few programs need it
+
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return None  # Python will say so
+    if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
+        return None
+    imported = {alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) and node.module in MODULES for alias in node.names}
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        owner, _, name = called.rpartition(".")
+        if (name in STARTS and owner.rpartition(".")[2] in ("mp", "multiprocessing")) or (called in imported and called in STARTS):
+            return node.lineno
+    return None
 
 
 def _script(command: tuple[str, ...]) -> Optional[str]:

@@ -40,7 +40,6 @@ def _with_header(script: str, plan: Plan) -> str:
 
 def _env(plan: Plan) -> str:
     launcher = plugins.find("launchers", plan.launcher, "")
-    restarts = plan.max_restarts > 0 or plan.min_nodes < plan.nodes
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
     variables = "".join(f"\n  {name}={bash(value)}" for name, value in plan.env)
     return f"""\
@@ -51,8 +50,7 @@ def _env(plan: Plan) -> str:
 
 NNODES={plan.nodes}
 NPROC_PER_NODE={plan.processes_per_node}
-KIT_MIN_NODES={plan.min_nodes if plan.min_nodes < plan.nodes else ""} # of a range: torchrun goes on with as few as these
-KIT_MAX_RESTARTS={plan.max_restarts}
+KIT_MAX_RESTARTS={plan.max_restarts} # by torchrun, of all ranks, when one fails
 KIT_GPUS_PER_NODE={plan.gpus_per_node} # for a check; the #SBATCH lines ask for them
 
 KIT_NAME={bash(plan.name)}
@@ -60,7 +58,7 @@ KIT_LAUNCHER={plan.launcher}
 KIT_TASKS_PER_NODE={plan.tasks_per_node} # Slurm's tasks; the launcher starts the ranks
 KIT_CPU_BIND={" ".join(launcher.words("cpu-bind")) or "none"}
 KIT_MPI={"yes" if launcher.words("mpi") else ""} # whether Slurm tells MPI programs their ranks
-KIT_NEEDS_ADDRESSES={"yes" if restarts or launcher.words("addresses") else ""} # of all nodes, not the first one's alone
+KIT_NEEDS_ADDRESSES={"yes" if plan.max_restarts or launcher.words("addresses") else ""} # of all nodes, not the first one's alone
 KIT_RUNTIME={plan.runtime}
 KIT_IMAGE={bash(plan.image or "")}
 KIT_REMAP_ROOT={"yes" if plan.remap_root else ""}

@@ -64,12 +64,13 @@ class Shape(NamedTuple):
     processes: int
     gpus: int
     tasks: int  # Slurm's: one where the launcher itself starts the processes
+    signals: bool  # whether one that Slurm sends reaches the program
 
 
 def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Problems) -> Header:
     """The options in the order in which they are written."""
     given = {**cluster.slurm, **(job.slurm or {})}
-    own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, problems)
+    own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, shape, problems)
     lines: dict[str, Optional[str]] = {
         "job-name": job.name,
         "nodes": str(shape.nodes),
@@ -93,13 +94,16 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Pro
     return tuple((lines | own).items())
 
 
-def _checked(given: dict[str, tuple[Optional[str], str]], problems: Problems) -> dict[str, Optional[str]]:
+def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems: Problems) -> dict[str, Optional[str]]:
     own: dict[str, Optional[str]] = {}
     for name, (value, where) in given.items():
         if name in _KEYS:
             problems.add(where, f"'{name}' is not set under slurm", f"use the job's own key: `{_KEYS[name]}`")
-        elif name == "signal":
-            problems.add(where, "'signal' would end the job: torchrun dies of it", "remove it; write checkpoints and submit again, as train/cifar10.yaml does")
+        elif name == "signal" and not shape.signals:
+            fix = "use `launcher: srun`, which hands it to the program; or write checkpoints and submit again, as train/cifar10.yaml does"
+            problems.add(where, "'signal' would end the job: torchrun dies of it", fix)
+        elif name == "signal" and str(value).upper().startswith("B:"):
+            problems.add(where, "with B: the signal goes to the batch script, and would end it", "leave B: out: then it reaches the program")
         elif name in _OWNED:
             problems.add(where, f"'{name}' is set by the generated scripts", "remove it")
         elif name not in _KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):

@@ -57,8 +57,9 @@ def unused(folder: Path, days: int) -> list[Kept]:
 def remove(item: Kept) -> None:
     """The record last: while it is there, the file can be found by its name."""
     link = item.record.parent / f"{item.name}.json"
-    if item.is_current:
-        link.unlink(missing_ok=True)
+    with suppress(OSError):
+        if os.readlink(link) == item.record.name:
+            link.unlink()
     for path in (item.file, item.file.with_suffix(".log"), item.record):
         path.unlink(missing_ok=True)
 

@@ -30,6 +30,9 @@ BASH = set(
 )
 
 
+LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpi", "mpiexec": "mpi", "horovodrun": "mpi"}  # and what starts the ranks as they do
+
+
 class Mount(NamedTuple):
     source: str  # on the host
     target: str  # in the container, absolute
@@ -121,10 +124,11 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
         return None
     if isinstance(given.value, str):
         _check_shell_habits(words, given.where, problems)
-    if words[0] in ("torchrun", "srun", "mpirun"):
-        problems.add(
-            given.where, f"the command starts with {words[0]}, which the launcher does itself", f"write `command: {' '.join(words[1:2]) or 'train.py'} ...`"
-        )
+    tool = "torchrun" if words[1:3] == ["-m", "torch.distributed.run"] else words[0]
+    if tool in LAUNCHERS:
+        program = next((word for word in words[1:] if word.endswith(".py")), "train.py")
+        fix = f"write `command: {program} ...`, and `launcher: {LAUNCHERS[tool]}`"
+        problems.add(given.where, f"the command starts with {tool}, which is for the job's launcher to do", fix)
     return tuple(words)
 
 

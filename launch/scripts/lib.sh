@@ -15,27 +15,35 @@ kit::die() {
 # KIT_LOOPBACK is set by `kit run`, whose nodes all live on one machine.
 net::address() {
   local -r host="$1"
+  # The most trustworthy first; Slurm is asked only where names do not tell, for it may be asked for 1,000 nodes.
+  net::usable < <(net::resolve "${host}") || net::usable < <(net::of_slurm "${host}") || net::usable < <(net::own "${host}") ||
+    kit::die "${host} has no IPv4 address but loopback" \
+      "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+}
+
+# net::usable - prints the first address of its input that other nodes can reach.
+net::usable() {
   local address
   while read -r address; do
     if [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]]; then
       printf '%s\n' "${address}"
       return
     fi
-  done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
-    "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+  done
+  return 1
 }
 
-# Every address known for HOST, the most trustworthy first.
-net::candidates() {
-  local -r host="$1"
+# net::of_slurm HOST - where NodeName is not a host name, Slurm knows the address.
+net::of_slurm() {
   local node_addr
-  net::resolve "${host}"
-  # Where NodeName is not a host name, Slurm knows the address.
-  node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+  node_addr="$(scontrol show node -o "$1" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
   [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
-  # The batch part runs on the first node, so that node's own interfaces can answer, too.
-  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+}
+
+# net::own HOST - the batch part runs on the first node, so that node's own interfaces can answer, too.
+net::own() {
+  [[ "${SLURMD_NODENAME:-}" == "$1" ]] || return 0
+  ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
 net::resolve() {

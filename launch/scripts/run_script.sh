@@ -45,6 +45,7 @@ batch::main() {
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
+  KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
@@ -67,8 +68,11 @@ batch::main() {
 batch::addresses() {
   [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
   local -a addresses=("${MASTER_ADDR}")
-  local host
-  for host in "${@:2}"; do addresses+=("$(net::address "${host}")"); done
+  local host address
+  for host in "${@:2}"; do
+    address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
+    addresses+=("${address}")
+  done
   local IFS=,
   printf '%s\n' "${addresses[*]}"
 }
@@ -134,9 +138,13 @@ batch::start_ranks() {
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
     --distribution=block         # ranks follow the nodes, whatever the site's default
     --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
-    --mpi="$(batch::mpi)"
+    --mpi="${KIT_MPI_TYPE}"
     --output="log/${SLURM_JOB_ID}/%N.out"
   )
+  # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
+  if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then
+    step+=(--cpus-per-task="$((SLURM_CPUS_ON_NODE / KIT_TASKS_PER_NODE))")
+  fi
   stage::use
   if declare -F runtime::srun_args >/dev/null; then
     runtime::srun_args

@@ -6,5 +6,5 @@ tasks::set_ranks() {
   export RANK="${SLURM_PROCID}" LOCAL_RANK="${SLURM_LOCALID}" GROUP_RANK="${NODE_RANK}"
   export LOCAL_WORLD_SIZE="${NPROC_PER_NODE}" WORLD_SIZE="$((NNODES * NPROC_PER_NODE))"
   ((RANK == NODE_RANK * NPROC_PER_NODE + LOCAL_RANK)) ||
-    inside::die "rank ${RANK} is local rank ${LOCAL_RANK} of node ${NODE_RANK}: ranks are not in the nodes' order" "remove \`distribution\` from the job's slurm options"
+    inside::die "rank ${RANK} is local rank ${LOCAL_RANK} of node ${NODE_RANK}: ranks are not in the nodes' order" "unset SLURM_HOSTFILE and SLURM_ARBITRARY_NODELIST: with them Slurm orders the tasks in another way"
 }

@@ -64,7 +64,6 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, tmp
         runtime=runtime,
         why_runtime="",
         launcher=launcher,
-        min_nodes=2,
         max_restarts=0,
         image=f"/shared/{HOSTILE_NAME}.sqsh",
         fingerprint="0123456789abcdef",

@@ -10,8 +10,7 @@ import pytest
 from running import SCRIPTS, bash, environment, stub
 
 NO_ADDRESS = (
-    "kit: error: node7: the first node, node1, has no IPv4 address but loopback\n"
-    "  fix: give node1 its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf\n"
+    "kit: error: node7: node1 has no IPv4 address but loopback\n  fix: give node1 its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf\n"
 )
 
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Optional
 
+import pytest
 from kit.plan import Plan
 from kit.render import render
 from kit.rundir import write
@@ -39,7 +40,6 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         runtime="none",
         why_runtime="",
         launcher="torchrun",
-        min_nodes=nodes,
         max_restarts=0,
         image=None,
         fingerprint=None,
@@ -180,6 +180,54 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block", *bound], facts)):
         expected = [*common, *options, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
         assert (run / f"argv.{mode}").read_text().splitlines() == expected
+
+
+def set_in_env(run: Path, name: str, value: str) -> None:
+    """Edits env.sh, as a user may."""
+    text = (run / "env.sh").read_text()
+    assert f"\n{name}=" in text
+    (run / "env.sh").write_text(re.sub(rf"(?m)^{name}=\S*", f"{name}={value}", text))
+
+
+def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=3)
+    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
+    shown = subprocess.run(["ip", "-4", "-brief", "address", "show", "up"], capture_output=True, text=True).stdout
+    own = [address for address in re.findall(r"\s([\d.]+)/", shown) if not address.startswith("127.")]
+    if not own:
+        pytest.skip("this machine has no address but loopback")
+    stub(tmp_path / "bin", "getent", f'case "$2" in local1) echo "127.0.1.1 STREAM" ;; *) echo "{own[0]} STREAM" ;; esac\n')
+    stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || tr "," "\\n" <<<"$3"\n')
+    stub(tmp_path / "bin", "srun", "touch started\n")
+    done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    assert done.returncode == 1
+    assert "kit: error: local0: local1 has no IPv4 address but loopback\n  fix: give local1 its network address" in done.stderr
+    assert not (run / "started").exists()
+
+
+def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "${KIT_ADDRESSES}"', nodes=2)
+    assert start(run, env=slurm(nodes=2)).returncode == 0
+    assert logs(run)["rank1.out"] == "\n"
+    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
+    assert start(run, env=slurm(nodes=2)).returncode == 0
+    assert logs(run)["rank1.out"] == "\n127.0.0.1,127.0.0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("known", "chosen"), [("none\\npmix", "pmix"), ("none\\npmi2\\npmix_v5\\npmix", "pmix"), ("none\\npmi2", "pmi2"), ("none\\ncray_shasta", "")]
+)
+def test_a_slurm_without_pmix_ends_an_mpi_job(known: str, chosen: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    set_in_env(run, "KIT_MPI", "yes")
+    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) echo local0 ;; esac\n'
+    stub(tmp_path / "bin", "srun", f'[[ "$1" != --mpi=list ]] || {{ printf "MPI plugin types are...\\n{known}\\n" >&2 && exit; }}\n{note}')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
+    if chosen:
+        assert done.returncode == 0 and f"--mpi={chosen}\n" in (run / "argv").read_text()
+    else:
+        assert done.returncode == 1 and "this site's Slurm has neither pmix nor pmi2 for MPI programs\n  fix: see: srun --mpi=list" in done.stderr
+        assert not (run / "argv").exists()
 
 
 def test_no_rank_starts_before_every_node_is_ready(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,9 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_a_job_would_take(kit, 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_build_and_what_it_had_begun(number: int, project: Path) -> None:
     (project / "Dockerfile").write_text(DOCKERFILE.replace("RUN echo", f"RUN sleep 61.{number} && echo"))
-    process = subprocess.Popen([sys.executable, "-m", "kit", "build"], cwd=project, stderr=subprocess.PIPE, text=True)
+    # What starts these tests may ignore SIGINT, as a shell does for what runs in its background.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen([sys.executable, "-m", "kit", "build"], cwd=project, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     assert process.stderr
     until(lambda: f"RUN sleep 61.{number}" in str(process.stderr and process.stderr.readline()), 60, "the step does not begin")
     os.kill(process.pid, number)

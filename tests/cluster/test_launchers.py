@@ -184,18 +184,38 @@ def test_a_failing_rank_of_sruns_is_named_with_its_code(kit_cluster: Cluster, pr
 
 
 @pytest.mark.parametrize(("launcher", "runtime"), [("srun", "apptainer"), ("srun", "enroot"), ("srun", "pyxis"), ("spawn", "apptainer")])
-def test_programs_have_their_share_of_the_cpus_and_the_signal_of_a_cancel(launcher: str, runtime: str, kit_cluster: Cluster, programs: Path) -> None:
-    program = 'trap \'echo "got TERM"; exit 0\' TERM\necho "threads ${OMP_NUM_THREADS}"\nsleep 300 & wait\n'
+def test_programs_have_the_signals_that_slurm_sends_to_their_tasks(launcher: str, runtime: str, kit_cluster: Cluster, programs: Path) -> None:
+    program = "trap 'echo \"got TERM\"; exit 0' TERM\ntrap 'echo \"got USR1\"' USR1\necho up\nwhile :; do sleep 300 & wait; done\n"
     (programs / "waits.sh").write_text(program)
     (programs / "job.yaml").write_text(f"command: [bash, waits.sh]\nlauncher: {launcher}\nnodes: 2\nprocesses_per_node: 2\n")
     submit(kit_cluster, programs, "job.yaml", "--image", image_of(kit_cluster, runtime), "--runtime", runtime, "--output", "run")
     job = job_id(programs)
     logs = [programs / f"run/log/{job}/rank{rank}.out" for rank in range(4 if launcher == "srun" else 2)]
-    until(lambda: all(log.exists() and read(log) == "threads 1\n" for log in logs), 100, "the ranks do not start")
+
+    def said() -> set[str]:
+        return {read(log) if log.exists() else "" for log in logs}
+
+    until(lambda: said() == {"up\n"}, 100, "the ranks do not start")
+    kit_cluster.run("ctl", "scancel", "--signal=USR1", str(job))
+    until(lambda: said() == {"up\ngot USR1\n"}, 30, "the ranks do not get USR1")
     kit_cluster.run("ctl", "scancel", str(job))
     assert kit_cluster.wait(job).state == "CANCELLED"
-    assert [read(log) for log in logs] == ["threads 1\ngot TERM\n"] * len(logs)
+    assert said() == {"up\ngot USR1\ngot TERM\n"}
     nothing_left(kit_cluster)
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+@pytest.mark.parametrize("asked", ["", "cpus-per-task", "exclusive"])
+def test_each_rank_takes_its_share_of_the_cpus(launcher: str, asked: str, kit_cluster: Cluster, programs: Path) -> None:
+    """Threads, that is: the cluster's nodes share this machine's CPUs, so that Slurm binds nothing there."""
+    per_task = {"": [], "cpus-per-task": ["--slurm", f"cpus-per-task={2 if launcher == 'srun' else 4}"], "exclusive": ["--slurm", "exclusive"]}[asked]
+    (programs / "says.sh").write_text('echo "threads ${OMP_NUM_THREADS} of ${SLURM_CPUS_ON_NODE}"\n')
+    (programs / "job.yaml").write_text(f"command: [bash, says.sh]\nlauncher: {launcher}\n")
+    arguments = ["job.yaml", "-j", "1x2", *per_task, "--image", kit_cluster.sif, "--runtime", "apptainer", "--output", "run", "--follow"]
+    found = re.findall(r"^\[rank\d\] threads (\d+) of (\d+)$", submit(kit_cluster, programs, *arguments).stdout, re.MULTILINE)
+    assert len(found) == 2
+    for threads, on_node in found:
+        assert int(threads) == {"": 1, "cpus-per-task": 2, "exclusive": int(on_node) // 2}[asked]
 
 
 MPI_IMAGE = """\
@@ -253,7 +273,7 @@ def test_tensorflow_fits_one_model_on_two_nodes(kit_cluster: Cluster, programs: 
     workers = re.findall(r"^\[rank(\d)\] worker (\d)/2  host (node\d)  task (\d)  cluster \[(\S+):(\d+), (\S+):(\d+)\]$", said, re.MULTILINE)
     addresses = [kit_cluster.run("ctl", "getent", "ahostsv4", f"node{node}").stdout.split()[0] for node in (1, 2)]
     port = 61000 + job_id(programs, "on2") % 4000
-    where = (addresses[0], str(port), addresses[1], str(port + 1))
+    where = (addresses[0], str(port), addresses[1], str(port))
     assert sorted(workers) == [("0", "0", "node1", "0", *where), ("1", "1", "node2", "1", *where)]
     assert len(losses["1"]) == 3 and losses["1"][2] < losses["1"][0] / 2
     assert losses["2"] == pytest.approx(losses["1"], abs=1e-3)

@@ -61,7 +61,7 @@ def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: s
         ("serve", ("docker", "containers/serve.Dockerfile", "My Model", "serve")),
         ("containers/eval/Dockerfile", ("docker", "Dockerfile", "eval", "eval")),
         ("containers/image.def", ("apptainer", "containers/image.def", "My Model", "my-model")),
-        ("containers/lean.image.enroot.sh", ("enroot", "lean.image.enroot.sh", "containers", "lean")),
+        ("containers/lean.image.enroot.sh", ("enroot", "containers/lean.image.enroot.sh", "My Model", "lean")),
         ("lean", ("enroot", "containers/lean.image.enroot.sh", "My Model", "lean")),
         ("deep/er", ("docker", "Dockerfile", "er", "er")),
         ("tensorflow", ("docker", "Dockerfile", "tensorflow", "tensorflow")),  # the kit's own

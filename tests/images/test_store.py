@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
 import time
 from pathlib import Path
 
 import pytest
-from kit import images
+from kit import images, shelf
 from kit.build import bases, choose, make, recipe, store
 from kit.build.engines import step, tree
 from kit.errors import KitError, UsageError
@@ -37,6 +39,7 @@ def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(
         (tmp_path / name / "usr/bin").mkdir(parents=True)
         (tmp_path / name / "usr/bin/file").touch(0o000)
         (tmp_path / name / "usr/bin").chmod(0o555)
+        (tmp_path / name / "closed").mkdir(0o000)
         os.utime(tmp_path / name, (used_s, used_s))
     with tree.workplace() as folder:
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["kit-build.new", "other", Path(folder).name])
@@ -51,6 +54,29 @@ def test_who_may_write_to_the_folder_may_wait_for_the_lock(mode: int, expected: 
             assert stat.S_IMODE((place.folder / f".{place.stem}.lock").stat().st_mode) == expected
     finally:
         os.umask(before)
+
+
+def test_a_file_system_without_locks_is_named(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such file system is at hand, so flock is replaced."""
+
+    def without(handle: int, how: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", without)
+    with pytest.raises(KitError, match=r"the file system of .*images has no locks\n  fix: name a folder elsewhere"), store.locked(place, 1):
+        pass
+
+
+def test_what_was_built_while_gc_asked_keeps_its_name(place: store.Place) -> None:
+    for stem in ("mine-0123456789abcdef", "mine-new"):
+        (place.folder / f"{stem}.sqsh").touch()
+        (place.folder / f"{stem}.json").write_text(json.dumps({"name": "mine", "file": f"{stem}.sqsh", "size": 0, "sha256": ""}))
+    store.make_current(place)
+    (old,) = [item for item in shelf.kept(place.folder) if item.is_current]
+    store.make_current(store.Place(place.folder, "mine", "new"))
+    shelf.remove(old)
+    assert images.named("mine", place.folder.parent) == str(place.folder / "mine-new.sqsh")
+    assert not old.file.exists()
 
 
 @pytest.mark.parametrize(

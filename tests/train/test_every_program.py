@@ -10,7 +10,7 @@ from samples import ROOT
 
 # What rank 0 says at the end; digits has a test of its own, cifar10 wants data, and MPI and TensorFlow are tested where they are installed.
 SAYS = {
-    "collectives": r"all_gather +\d",
+    "collectives": r"every result was right in all 4 ranks",
     "data_parallel": r"DistributedDataParallel",
     "fsdp": r"step 40/40  loss [23]\.\d+",
     "model_parallel": r"step 20/20  loss \d",
@@ -30,5 +30,5 @@ def test_a_job_file_runs_here_as_it_is(program: str, kit, tmp_path: Path) -> Non
 def test_every_program_has_a_job_file_and_a_test() -> None:
     programs = {path.stem for path in (ROOT / "train").glob("*.py")} - {"ranks"}
     assert {path.stem for path in (ROOT / "train").glob("*.yaml")} == programs
-    tested = {*SAYS, "digits", "cifar10", "mpi_sum", "horovod_digits", "tensorflow_digits"}
-    assert programs == tested
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in sorted(programs) if f"{name}.py" not in tests and f'"{name}"' not in tests] == []

@@ -53,6 +53,31 @@ def test_the_master_is_slurms_first_node_and_all_tasks_of_a_step_have_its_port_a
     assert 61000 <= first.master[1] < 65000
 
 
+def test_mpiruns_processes_agree_although_only_those_of_other_nodes_are_in_a_step():
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "PMIX_NAMESPACE": "1234"}
+    size = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    head = {**job, **size, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node2", "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    remote = {**job, **size, **step, "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    first, second = ranks.find(head), ranks.find(remote)
+    assert (first.rank, first.node, second.rank, second.node) == (1, 0, 2, 1)
+    assert first.master == second.master and first.master[0] == "node1"
+    assert ranks.find({**head, "PMIX_NAMESPACE": "5678"}).master != first.master  # another mpirun of the job
+
+
+def test_spawns_children_under_plain_srun_count_on_from_their_node():
+    task = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "node[1-2]",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_PROCID": "1",
+        "SLURM_NODEID": "1",
+    }
+    found = ranks.spawned(1, processes=2, env=task)
+    assert (found.rank, found.world, found.node, found.master[0]) == (3, 4, 1, "node1")
+
+
 def test_several_nodes_without_a_master_are_refused():
     with pytest.raises(SystemExit, match="MASTER_ADDR does not say where rank 0 is\n  fix: export MASTER_ADDR="):
         ranks.find(MPI)

@@ -73,7 +73,7 @@ BAD = {
     "sbatch signal": (
         "slurm: {signal: USR1@60}\n",
         "2: 'signal' would end the job: torchrun dies of it",
-        "remove it; write checkpoints and submit again, as train/cifar10.yaml does",
+        "use `launcher: srun`, which hands it to the program; or write checkpoints and submit again, as train/cifar10.yaml does",
     ),
     "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' cannot be an sbatch option", "use the long name without dashes: `partition`"),
     "cluster file": ("cluster: ./site.yaml\n", "2: no such cluster profile: {dir}/site.yaml", "check the path"),
@@ -142,7 +142,17 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
             "the command contains '&&', but no shell reads it",
             "put the lines into a script and name that, or write the command as a list",
         ),
-        ("torchrun train.py", "the command starts with torchrun, which the launcher does itself", "write `command: train.py ...`"),
+        (
+            "torchrun train.py",
+            "the command starts with torchrun, which is for the job's launcher to do",
+            "write `command: train.py ...`, and `launcher: torchrun`",
+        ),
+        ("mpirun -n 4 python a.py", "the command starts with mpirun, which is for the job's launcher to do", "write `command: a.py ...`, and `launcher: mpi`"),
+        (
+            "python -m torch.distributed.run --nnodes 2 a.py",
+            "the command starts with torchrun, which is for the job's launcher to do",
+            "write `command: a.py ...`, and `launcher: torchrun`",
+        ),
     ],
 )
 def test_what_only_a_shell_understands_is_refused(command: str, message: str, fix: str, kit, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     scripts = kit("submit", "train.py", "-j", "2-4x8", "--max-restarts", "3", "--dry-run").stdout
-    for line in ("#SBATCH --nodes=2-4", "NNODES=4", "KIT_MIN_NODES=2 # of a range: torchrun goes on with as few as these", "KIT_MAX_RESTARTS=3"):
+    for line in ("#SBATCH --nodes=2-4", "NNODES=4", "KIT_MAX_RESTARTS=3 # by torchrun, of all ranks, when one fails"):
         assert f"\n{line}\n" in scripts
     assert "\nKIT_NEEDS_ADDRESSES=yes # " in scripts
     assert "\nKIT_NEEDS_ADDRESSES= # " in kit("submit", "train.py", "-j", "2x8", "--dry-run").stdout
@@ -38,7 +38,8 @@ def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> Non
     ("options", "expected"),
     [
         (["--launcher", "srun", "--max-restarts", "1"], "kit: --max-restarts: the launcher srun starts no rank again\n  fix: use `launcher: torchrun`"),
-        (["--launcher", "mpi", "--nodes", "2-3"], "kit: --nodes: the launcher mpi needs an exact number of nodes, not 2-3\n"),
+        (["--slurm", "signal=USR1@60"], "kit: --slurm: 'signal' would end the job: torchrun dies of it\n  fix: use `launcher: srun`"),
+        (["--launcher", "srun", "--slurm", "signal=B:USR1@60"], "kit: --slurm: with B: the signal goes to the batch script, and would end it\n"),
         (["--launcher", "tensorflow", "--processes-per-node", "4"], "kit: --processes-per-node: the launcher tensorflow starts one process on each node\n"),
         (["--launcher", "srun", "-j", "1x4", "--slurm", "gpus-per-task=1"], "kit: --slurm: with gpus-per-task each rank sees one GPU alone"),
         (["--launcher", "torchrum"], "kit: --launcher: unknown launcher 'torchrum'\n  fix: did you mean 'torchrun'?"),
@@ -55,9 +56,14 @@ def test_what_a_launcher_cannot_do_is_said_before(options: list[str], expected: 
     [
         ("import torch.multiprocessing as mp\n\nif True:\n    mp.spawn(main, nprocs=2)\n", 4),
         ("import torch\ntorch.multiprocessing.spawn(main)\n", 2),
-        ("from torch.multiprocessing import spawn\nspawn(main)\n", 1),
+        ("from torch.multiprocessing import spawn\nspawn(main)\n", 2),
+        ("import torch.multiprocessing as mp\nmp.start_processes(main, nprocs=2)\n", 2),
+        ("from torch.multiprocessing.spawn import spawn\nspawn(main)\n", 2),
         ("# mp.spawn(x)\nfrom torch import nn\nmp.Process(target=main)\n", None),
+        ('"""Not like mp.spawn(main)."""\n', None),
         ("mp.spawn(main)\nos.environ.get('LOCAL_RANK')\n", None),
+        ("if args.spawn:\n    mp.spawn(main)\nelse:\n    main(int(os.environ['RANK']))\n", None),
+        ("mp.spawn(main\n", None),
     ],
 )
 def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, line: int, kit, tmp_path: Path) -> None:
@@ -76,6 +82,19 @@ def test_sbatchs_own_long_names_are_known(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     for option in ("core-spec=1", "wait-all-nodes=1", "gpus-per-task=1", "gpus-per-socket=1"):
         assert f"\n#SBATCH --{option}\n" in kit("submit", "train.py", "--slurm", option, "--dry-run").stdout
+
+
+def test_a_signal_before_the_end_may_be_asked_for_where_it_reaches_the_program(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert "\n#SBATCH --signal=USR1@60\n" in kit("submit", "train.py", "--launcher", "srun", "--slurm", "signal=USR1@60", "--dry-run").stdout
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_program_below_a_mount_is_found_however_the_mount_is_written(slash: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "image.sqsh").touch()
+    image = ["--image", "image.sqsh", "--runtime", "apptainer"]
+    assert kit("submit", "train.py", *image, "--mount", f"{tmp_path}{slash}:{tmp_path}{slash}", "--dry-run").returncode == 0
 
 
 def test_every_launcher_is_in_the_documents_table() -> None:

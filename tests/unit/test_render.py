@@ -26,7 +26,6 @@ def plan(runtime: str) -> Plan:
         runtime=runtime,
         why_runtime="",
         launcher="torchrun",
-        min_nodes=2,
         max_restarts=0,
         image=image,
         fingerprint="0123456789abcdef",

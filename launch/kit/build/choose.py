@@ -56,8 +56,7 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
         return (file, here) if file else None
     path = Path(target).absolute()
     if path.is_file():
-        in_project = path.parent.name == "containers" and path.name in FILES
-        return (path, path.parent.parent if in_project else path.parent) if _kind(path) == usual else None
+        return (path, path.parent.parent if path.parent.name == "containers" else path.parent) if _kind(path) == usual else None
     if file := _in(path, usual):
         return file, path
     own = assets.folder("containers") / target  # one of the kit's further ones

@@ -8,6 +8,7 @@ images/NAME.json            a link to the record of the last build: what NAME me
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -110,7 +111,13 @@ def _lock(path: Path, timeout_s: float) -> int:
                 os.truncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
                 return handle
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                os.close(handle)
+                fix = "name a folder elsewhere: kit build --images DIR; or have it mounted with them (Lustre: -o flock)"
+                raise KitError(f"the file system of {path.parent} has no locks", fix) from None
+            if not isinstance(error, BlockingIOError):
+                raise
             holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
             if time.monotonic() - start > timeout_s:
                 os.close(handle)

@@ -4,6 +4,7 @@
 # tasks-per-node: processes
 # cpu-bind: cores
 # mpi: yes
+# signals: passed-on
 set -euo pipefail
 
 # shellcheck source=inside.sh

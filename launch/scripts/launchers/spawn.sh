@@ -2,6 +2,7 @@
 # spawn.sh - runs inside the container, once on every node: starts the program, which starts the ranks of its node
 # itself, as with torch.multiprocessing.spawn. It finds NNODES, NODE_RANK, NPROC_PER_NODE, MASTER_ADDR and MASTER_PORT.
 # tasks-per-node: 1
+# signals: passed-on
 set -euo pipefail
 
 # shellcheck source=inside.sh

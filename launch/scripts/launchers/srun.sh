@@ -2,6 +2,7 @@
 # srun.sh - runs inside the container, once for every rank: each of Slurm's tasks is a rank, without torchrun.
 # tasks-per-node: processes
 # cpu-bind: cores
+# signals: passed-on
 set -euo pipefail
 
 # shellcheck source=inside.sh

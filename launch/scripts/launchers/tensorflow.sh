@@ -4,6 +4,7 @@
 # tasks-per-node: 1
 # processes-per-node: 1
 # addresses: all
+# signals: passed-on
 set -euo pipefail
 
 # shellcheck source=inside.sh
@@ -26,15 +27,16 @@ launcher::main() {
   rank::run "${KIT_PROGRAM[@]}"
 }
 
-# launcher::tf_config - https://www.tensorflow.org/guide/distributed_training#TF_CONFIG, with the worker of node rank N on
-# the Nth port after the master's: under `kit run` all have the same address.
+# launcher::tf_config - https://www.tensorflow.org/guide/distributed_training#TF_CONFIG
 launcher::tf_config() {
   local -a kit_hosts
   local -i kit_i
-  local kit_workers=''
+  local kit_workers='' kit_port
   IFS=, read -ra kit_hosts <<<"${KIT_ADDRESSES}"
   for ((kit_i = 0; kit_i < NNODES; kit_i++)); do
-    kit_workers+="${kit_workers:+, }\"${kit_hosts[kit_i]}:$((MASTER_PORT + kit_i))\""
+    kit_port="${MASTER_PORT}"
+    [[ -z "${KIT_LOOPBACK:-}" ]] || kit_port=$((MASTER_PORT + kit_i)) # under `kit run` all have one address
+    kit_workers+="${kit_workers:+, }\"${kit_hosts[kit_i]}:${kit_port}\""
   done
   printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_workers}" "${NODE_RANK}"
 }

@@ -37,27 +37,35 @@ kit::die() {
 # KIT_LOOPBACK is set by `kit run`, whose nodes all live on one machine.
 net::address() {
   local -r host="$1"
+  # The most trustworthy first; Slurm is asked only where names do not tell, for it may be asked for 1,000 nodes.
+  net::usable < <(net::resolve "${host}") || net::usable < <(net::of_slurm "${host}") || net::usable < <(net::own "${host}") ||
+    kit::die "${host} has no IPv4 address but loopback" \
+      "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+}
+
+# net::usable - prints the first address of its input that other nodes can reach.
+net::usable() {
   local address
   while read -r address; do
     if [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]]; then
       printf '%s\n' "${address}"
       return
     fi
-  done < <(net::candidates "${host}")
-  kit::die "the first node, ${host}, has no IPv4 address but loopback" \
-    "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf"
+  done
+  return 1
 }
 
-# Every address known for HOST, the most trustworthy first.
-net::candidates() {
-  local -r host="$1"
+# net::of_slurm HOST - where NodeName is not a host name, Slurm knows the address.
+net::of_slurm() {
   local node_addr
-  net::resolve "${host}"
-  # Where NodeName is not a host name, Slurm knows the address.
-  node_addr="$(scontrol show node -o "${host}" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+  node_addr="$(scontrol show node -o "$1" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
   [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
-  # The batch part runs on the first node, so that node's own interfaces can answer, too.
-  [[ "${SLURMD_NODENAME:-}" != "${host}" ]] || ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+}
+
+# net::own HOST - the batch part runs on the first node, so that node's own interfaces can answer, too.
+net::own() {
+  [[ "${SLURMD_NODENAME:-}" == "$1" ]] || return 0
+  ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' | tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
 net::resolve() {
@@ -298,6 +306,7 @@ batch::main() {
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
+  KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
@@ -320,8 +329,11 @@ batch::main() {
 batch::addresses() {
   [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
   local -a addresses=("${MASTER_ADDR}")
-  local host
-  for host in "${@:2}"; do addresses+=("$(net::address "${host}")"); done
+  local host address
+  for host in "${@:2}"; do
+    address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
+    addresses+=("${address}")
+  done
   local IFS=,
   printf '%s\n' "${addresses[*]}"
 }
@@ -387,9 +399,13 @@ batch::start_ranks() {
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
     --distribution=block         # ranks follow the nodes, whatever the site's default
     --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
-    --mpi="$(batch::mpi)"
+    --mpi="${KIT_MPI_TYPE}"
     --output="log/${SLURM_JOB_ID}/%N.out"
   )
+  # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
+  if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then
+    step+=(--cpus-per-task="$((SLURM_CPUS_ON_NODE / KIT_TASKS_PER_NODE))")
+  fi
   stage::use
   if declare -F runtime::srun_args >/dev/null; then
     runtime::srun_args

@@ -5,8 +5,7 @@
 
 NNODES=2
 NPROC_PER_NODE=4
-KIT_MIN_NODES= # of a range: torchrun goes on with as few as these
-KIT_MAX_RESTARTS=0
+KIT_MAX_RESTARTS=0 # by torchrun, of all ranks, when one fails
 KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
 
 KIT_NAME='digits & more'

@@ -231,12 +231,12 @@ launcher::main() {
 
 # launcher::choose_rendezvous - never --standalone, with which every node would form a world of its own.
 launcher::choose_rendezvous() {
-  if ((KIT_MAX_RESTARTS == 0)) && [[ -z "${KIT_MIN_NODES}" ]]; then
+  if ((KIT_MAX_RESTARTS == 0)); then
     # Static: ranks follow the node ranks, and a port in use ends the job at once.
     KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
     return
   fi
-  # c10d: nodes meet again after a failure, in any number that is enough. Node rank 0 keeps the store and is told so, for
+  # c10d: nodes meet again after a failure. Node rank 0 keeps the store and is told so, for
   # torchrun would look for its own host name in the address; and each node's address, for the name may not resolve.
   local -a kit_hosts
   local kit_is_host=false
@@ -246,7 +246,7 @@ launcher::choose_rendezvous() {
   # "connectFullMesh failed" (https://github.com/pytorch/pytorch/issues/135712; so with 2.13). So each round gets its own.
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   KIT_RENDEZVOUS=(
-    --nnodes "${KIT_MIN_NODES:-${NNODES}}:${NNODES}"
+    --nnodes "${NNODES}" # all that were allocated: a range would have torchrun begin with a few when the others are late
     --rdzv-backend c10d
     --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT}"
     --rdzv-conf "is_host=${kit_is_host}"

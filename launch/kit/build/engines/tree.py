@@ -76,8 +76,11 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _make_writable(folder: Path) -> None:
-    for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)
+    os.chmod(folder, 0o700)
+    for path, names, _ in os.walk(folder):  # which looks into a folder after we have been here
+        for name in names:
+            if not os.path.islink(os.path.join(path, name)):
+                os.chmod(os.path.join(path, name), 0o700)
 
 
 def _make_readable(path: Path) -> None:
