@@ -140,6 +140,69 @@ def render(
     commands.render(plan(output))
 
 
+_RUN = typer.Argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run].", show_default=False)
+
+
+@app.command()
+def status(
+    run: Optional[str] = typer.Argument(
+        None, metavar="[RUN]", help="A job id, a run directory or a name [all that are active or of the last day].", show_default=False
+    ),
+) -> None:
+    """Show where runs are, why they wait, and how they ended."""
+    from kit import history
+    from kit import status as shown
+
+    if run is not None:
+        shown.show_one(shown.one(run))
+        return
+    found = shown.recent(history.runs())
+    if found:
+        shown.show(shown.of(found))
+    else:
+        print("kit: no run of the last day; kit runs shows the others")
+
+
+@app.command()
+def runs(
+    name: Optional[str] = typer.Option(None, "--name", metavar="TEXT", help="Those whose names contain this.", show_default=False),
+    state: Optional[str] = typer.Option(None, "--state", metavar="STATE", help="Those in this state: FAILED, COMPLETED ...", show_default=False),
+    last: int = typer.Option(50, "--last", metavar="N", help="The last N of them."),
+) -> None:
+    """List the runs that were ever submitted from here, the newest last."""
+    from kit import history
+    from kit import status as shown
+
+    found = [run for run in history.runs() if not name or name in run.name]
+    matching = [item for item in shown.of(found) if not state or item.state == state.upper()]
+    if matching:
+        shown.show(matching[-last:])
+    else:
+        print("kit: no such run")
+
+
+@app.command()
+def logs(
+    run: Optional[str] = _RUN,
+    follow: bool = typer.Option(False, "-f", "--follow", help="Go on until the run ends."),
+    node: Optional[str] = typer.Option(None, "--node", metavar="NAME", help="Of one node.", show_default=False),
+    rank: Optional[int] = typer.Option(None, "--rank", metavar="N", help="Of one rank.", show_default=False),
+    errors: bool = typer.Option(False, "--errors", help="Of those ranks alone that failed."),
+) -> None:
+    """Show what a run said."""
+    from kit import commands
+
+    commands.logs(run, follow=follow, node=node, rank=rank, errors=errors)
+
+
+@app.command()
+def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False)) -> None:
+    """End a run."""
+    from kit import commands
+
+    commands.cancel(run)
+
+
 _ARGUMENTS = typer.Option(
     None, "--build-arg", metavar="NAME[=VALUE]", help="For the recipe; NAME alone takes the environment's value. May be given again.", show_default=False
 )

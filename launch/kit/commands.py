@@ -7,12 +7,15 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from kit import plugins
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 from kit.render import render as render_plan
+
+if TYPE_CHECKING:
+    from kit.history import Run
 
 
 def render(plan: Plan) -> None:
@@ -72,7 +75,7 @@ def _ask_slurm(plan: Plan) -> None:
 def _submit(plan: Plan, follow: bool) -> None:
     import shutil
 
-    from kit import rundir, slurm
+    from kit import history, rundir, slurm
 
     run = rundir.write(plan, render_plan(plan))
     try:
@@ -84,6 +87,7 @@ def _submit(plan: Plan, follow: bool) -> None:
         raise
     _say(f"submitted job {job_id}\n  run directory: {_short(run)}")
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=False)
     if follow:
         _follow(run, job_id)
     else:
@@ -167,3 +171,54 @@ def _short(path: Path) -> str:
     """A path as the user would type it from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Optional[int], errors: bool) -> None:
+    """The whole logs, or those of a node, of a rank, of the ranks that failed."""
+    import shutil
+
+    from kit import history, status
+
+    run = history.find(word)
+    if follow:
+        _follow_again(run)
+        return
+    folder = Path(run.folder, "log", run.id)
+    if errors:
+        files = [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.stat().st_mtime)]
+    elif rank is not None:
+        files = [folder / f"rank{rank}.out"]
+    elif node is not None:
+        files = [folder / f"{node}.out"]
+    else:
+        files = [status.log(run), *sorted(path for path in folder.glob("*.out") if not path.name.startswith("rank"))]
+    there = [path for path in files if path.is_file()]
+    if not there:
+        fix = f"what there is: ls {_typed(folder)}"
+        raise KitError(f"{run.name} ({run.id}) has no {'failed rank' if errors else 'such log yet'}", fix)
+    for path in there:
+        if len(there) > 1:
+            print(f"==> {path.name} <==", flush=True)
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _follow_again(run: Run) -> None:
+    if run.local or run.state:
+        raise UsageError(f"{run.name} ({run.id}) {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
+    _follow(Path(run.folder), run.id)
+
+
+def cancel(word: str) -> None:
+    from kit import slurm, status
+
+    found = status.one(word)
+    run = found.run
+    if run.local:
+        raise UsageError(f"{run.name} ({run.id}) runs on this machine", "end it in its terminal: Ctrl-C")
+    if not found.active:
+        _say(f"{run.name} ({run.id}) has ended: {found.state}")
+        return
+    slurm.cancel(run.id)
+    _say(f"{run.name} ({run.id}) is being cancelled")

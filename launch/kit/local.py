@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from kit import assets, follow, rundir
+from kit import assets, follow, history, rundir
 from kit.plan import Plan
 
 
@@ -20,7 +20,8 @@ def run(plan: Plan, run: Path) -> int:
     A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
     """
     job_id = str(int(time.time() * 1000) % 10_000_000)
-    rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True})
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid()})
+    noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
     tail = follow.Tail(run, job_id)
     with tail.batch.open("wb") as log:
         # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
@@ -42,9 +43,9 @@ def run(plan: Plan, run: Path) -> int:
             if process.poll() is None:
                 _stop(process)
                 process.wait()
-    if received:
-        return 128 + received[0]
-    return code if code >= 0 else 128 - code
+    code = 128 + received[0] if received else code if code >= 0 else 128 - code
+    history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", f"exit code {code}" if code else "")
+    return code
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -82,6 +82,35 @@ def state(job_id: str) -> Optional[State]:
     return State(facts.get("JobState", "UNKNOWN"), facts.get("Reason", ""), exit_code, facts.get("NodeList", ""))
 
 
+class Queued(NamedTuple):
+    """A job in Slurm's queue, or just out of it."""
+
+    state: str
+    reason: str
+    start: str  # when it started, or is expected to; N/A where nobody knows
+    elapsed: str
+    limit: str
+    nodes: str
+
+
+def queue() -> dict[str, Queued]:
+    """This user's jobs by their ids, those that ended some minutes ago included."""
+    found = {}
+    for line in _call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r"]).splitlines():
+        job_id, state, start, elapsed, limit, nodes, reason = line.split("|", 6)
+        found[job_id] = Queued(state, reason, start, elapsed, limit, nodes)
+    return found
+
+
+def accounted(job_ids: list[str]) -> dict[str, str]:
+    """{job id: state} of jobs that slurmctld has forgotten; empty where the site keeps no accounts."""
+    if not shutil.which("sacct"):
+        return {}
+    done = _run(["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
+    rows = [line.split("|") for line in done.stdout.splitlines() if "|" in line] if done.returncode == 0 else []
+    return {job_id: state.split()[0] for job_id, state in rows if job_id in job_ids and state}  # "CANCELLED by 1000"
+
+
 def work_directories() -> list[str]:
     """Of this user's jobs that wait or run; for a job of kit's, its run directory. None where there is no Slurm."""
     if not shutil.which("squeue"):

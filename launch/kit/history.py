@@ -1,0 +1,84 @@
+"""The runs of this user, wherever their directories are: a line of JSON for each, and another when its end is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Run:
+    id: str  # Slurm's, or that of a run on this machine
+    folder: str  # the run directory
+    name: str
+    shape: str  # nodes x processes: 2x8
+    created_s: float  # seconds since 1970
+    local: bool = False
+    state: str = ""  # of its end, as Slurm names it; empty until that is known
+    why: str = ""  # what its log says of a failure
+
+
+def add(run: Run) -> None:
+    """Notes a run, or what has become known of it: the last line about a run directory holds. A full disk is no reason to fail."""
+    path = _file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(run)) + "\n")  # in one piece: others may be writing
+    except OSError:
+        pass
+
+
+def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool) -> Run:
+    run = Run(job_id, str(folder), name, f"{nodes}x{processes}", time.time(), local)
+    add(run)
+    return run
+
+
+def ended(run: Run, state: str, why: str = "") -> Run:
+    run = replace(run, state=state, why=why)
+    add(run)
+    return run
+
+
+def runs() -> list[Run]:
+    """The oldest first. Run directories that are gone are left out."""
+    found: dict[str, Run] = {}
+    names = {item.name for item in fields(Run)}
+    try:
+        lines = _file().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in lines:
+        try:
+            facts = json.loads(line)
+            run = Run(**{name: value for name, value in facts.items() if name in names})
+        except (ValueError, TypeError, AttributeError):
+            continue  # cut off, or of another version
+        found[run.folder] = run
+    return [run for run in found.values() if os.path.isdir(run.folder)]
+
+
+def find(word: Optional[str]) -> Run:
+    """By job id, run directory or name, the newest of several; the last run where none is named."""
+    known = runs()
+    if word is None:
+        if not known:
+            raise UsageError("there is no run yet", "start one: kit submit job.yaml")
+        return known[-1]
+    folder = os.path.abspath(word)
+    for run in reversed(known):
+        if word in (run.id, run.name) or folder == run.folder or word == os.path.basename(run.folder):
+            return run
+    raise UsageError(f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them")
+
+
+def _file() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "kit" / "runs.jsonl"

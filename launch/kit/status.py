@@ -1,0 +1,181 @@
+"""Where each run is, and why: one question to Slurm for all of them, and what their own logs say."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit import history, slurm
+from kit.errors import KitError
+from kit.history import Run
+
+DAY_S = 86400
+TAIL = 16384  # bytes of a log that are looked at
+# https://slurm.schedmd.com/job_reason_codes.html
+REASONS = {
+    "Priority": "jobs of higher priority are before it",
+    "Resources": "it is next, and waits for nodes to get free",
+    "Dependency": "the job that it depends on has not ended",
+    "DependencyNeverSatisfied": "the job that it depends on failed: it will never start",
+    "BeginTime": "its time to begin has not come",
+    "JobHeldUser": "you hold it: scontrol release",
+    "JobHeldAdmin": "an administrator holds it",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition takes no jobs",
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives: it will never start",
+    "PartitionTimeLimit": "it asks for more time than its partition gives: it will never start",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "BadConstraints": "no node has what it asks for: it will never start",
+    "InvalidAccount": "its account is not valid: it will never start",
+    "InvalidQOS": "its quality of service is not valid: it will never start",
+    "launch failed requeued held": "it could not be started, and is held: scontrol release",
+}
+LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount|JobArray)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
+
+
+class Status(NamedTuple):
+    run: Run
+    state: str  # as Slurm names it; LOST where nobody knows
+    detail: str  # nodes, the reason for waiting, or why it failed
+    elapsed: str
+
+    @property
+    def active(self) -> bool:
+        return self.state in slurm.ACTIVE
+
+
+def of(runs: list[Run]) -> list[Status]:
+    """One call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
+    unknown = [run for run in runs if not run.state and not run.local]
+    queue = slurm.queue() if unknown else {}
+    found = {run.folder: _one(run, queue) for run in runs}
+    lost = {status.run.id: status.run for status in found.values() if status.state == "LOST" and not status.run.local}
+    for job_id, state in slurm.accounted(list(lost)).items() if lost else ():
+        found[lost[job_id].folder] = _final(lost[job_id], state, "")
+    return [found[run.folder] for run in runs]
+
+
+def _one(run: Run, queue: dict[str, slurm.Queued]) -> Status:
+    if run.state:
+        return Status(run, run.state, run.why, "")
+    if run.local:
+        return _local(run)
+    job = queue.get(run.id)
+    if job and job.state in slurm.ACTIVE:
+        detail = explain(job.reason, job.start) if job.state == "PENDING" else job.nodes
+        return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}")
+    state, why = _told(run)
+    if job:
+        return _final(run, job.state, why)
+    return _final(run, state, why) if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
+
+
+def _final(run: Run, state: str, why: str) -> Status:
+    return Status(history.ended(run, state, why), state, why, "")
+
+
+def _local(run: Run) -> Status:
+    """kit itself notes the end of a run on this machine, unless it is killed."""
+    from kit import rundir
+
+    try:
+        process = rundir.load(Path(run.folder)).get("pid")
+    except KitError:
+        process = None
+    if not process or not os.path.isdir(f"/proc/{process}"):
+        return Status(run, "LOST", "kit was killed before its end", "")
+    return Status(run, "RUNNING", "on this machine", f"{duration(time.time() - run.created_s)} so far")
+
+
+def explain(reason: str, start: str) -> str:
+    """Slurm's reason for waiting, in plain words, and when it expects the job to start."""
+    if LIMITS.match(reason):
+        words = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
+    else:
+        words = REASONS.get(reason.partition(",")[0], "")
+    text = f"{reason}: {words}" if words else reason
+    return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
+
+
+def _told(run: Run) -> tuple[str, str]:
+    """(state, why) by the log of its batch script; ("", "") where that does not say."""
+    text = tail(log(run))
+    error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
+    ending = re.search(r"this job is being ended \((\w+)\)", text)
+    if ending:
+        return ending[1], ""
+    if text.rstrip().endswith("all ranks ended well"):
+        return "COMPLETED", ""
+    return ("FAILED", re.sub(r"; the end of log/.*", "", error[0])) if error else ("", "")
+
+
+def log(run: Run) -> Path:
+    """What the batch script says."""
+    return Path(run.folder, "log", f"slurm-{run.id}.out")
+
+
+def tail(path: Path) -> str:
+    """The last lines of a file that may be long, still growing, or not there."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def duration(seconds: float) -> str:
+    whole = int(max(0, seconds))
+    for unit, length, smaller, step in (("d", DAY_S, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length}{unit} {whole % length // step}{smaller}"
+    return f"{whole}s"
+
+
+def show(statuses: list[Status]) -> None:
+    """A line for each."""
+    rows = [("ID", "NAME", "STATE", "SHAPE", "SUBMITTED", "TIME", "")]
+    for item in statuses:
+        since = f"{duration(time.time() - item.run.created_s)} ago"
+        rows.append((item.run.id, item.run.name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip())
+
+
+def show_one(status: Status) -> None:
+    """The run, and a line for each node and rank: where it is, and the last thing that it said."""
+    show([status])
+    run = status.run
+    print(f"\nrun directory: {run.folder}")
+    folder = Path(run.folder, "log", run.id)
+    for path in sorted(folder.glob("*.out"), key=_order):
+        noted = path.with_suffix(".failed")
+        failed = f"exit code {noted.read_text().split()[0]}: " if noted.exists() and noted.stat().st_size else ""
+        print(f"  {path.stem:10} {failed}{last_line(path)}")
+
+
+def _order(path: Path) -> tuple[bool, list[str]]:
+    """Nodes before ranks, numbers by their size."""
+    return path.stem.startswith("rank"), [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+
+def last_line(path: Path) -> str:
+    lines = [line for line in tail(path).splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "(nothing yet)"
+
+
+def recent(runs: list[Run]) -> list[Run]:
+    """Those that may be active, and those of the last day."""
+    return [run for run in runs if not run.state or time.time() - run.created_s < DAY_S]
+
+
+def one(word: Optional[str]) -> Status:
+    return of([history.find(word)])[0]

@@ -1,0 +1,162 @@
+"""kit status, runs, logs and cancel. Slurm's commands are stand-ins here; tests/cluster/test_status.py has the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from kit import history, slurm, status
+from kit.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/kit/runs.jsonl"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a shell script under a Slurm command's name first on PATH; it notes its calls."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def put(name: str, says: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/calls\ncat <<'END'\n{says}\nEND\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().split() if (tmp_path / "calls").exists() else []
+
+
+def submitted(tmp_path: Path, job_id: str, name: str = "train", said: str = "") -> history.Run:
+    folder = tmp_path / f"runs/{name}-{job_id}"
+    (folder / "log" / job_id).mkdir(parents=True)
+    (folder / f"log/slurm-{job_id}.out").write_text(said)
+    return history.new(folder, name, 2, 4, job_id, local=False)
+
+
+def test_the_history_holds_the_last_word_and_survives_what_is_cut_off(tmp_path: Path, state: Path) -> None:
+    first, second = submitted(tmp_path, "1"), submitted(tmp_path, "2", "other")
+    history.ended(first, "FAILED", "why")
+    with state.open("a") as file:
+        file.write('{"id": "3", "folder": "/x"\nnull\n')
+    assert [(run.id, run.state, run.why) for run in history.runs()] == [("1", "FAILED", "why"), ("2", "", "")]
+    assert state.stat().st_mode & 0o777 == 0o600
+    for word in ("2", "other", second.folder, "other-2", None):
+        assert history.find(word) == second
+    (Path(second.folder) / "log/2").rmdir()
+    (Path(second.folder) / "log/slurm-2.out").unlink()
+    (Path(second.folder) / "log").rmdir()
+    Path(second.folder).rmdir()
+    assert history.find(None).id == "1"
+    with pytest.raises(UsageError, match="there is no run 2\n  fix: give a job id, a run directory, or a name; kit runs lists them"):
+        history.find("2")
+
+
+QUEUE = """\
+1|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None
+2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources
+3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit
+4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit
+5|PENDING|N/A|0:00|1:00||SomethingNew"""
+
+
+def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools) -> None:
+    tools("squeue", QUEUE)
+    for job_id in "12345":
+        submitted(tmp_path, job_id)
+    submitted(tmp_path, "6", said="kit: node1: job 6 on node1\nkit: node1: all ranks ended well\n")
+    submitted(tmp_path, "7", said="kit: error: node2: rank 3 (local rank 1) exited with code 7; the end of log/7/rank3.out:\n  | x\n")
+    submitted(tmp_path, "8", said="kit: error: node1: this job is being ended (CANCELLED)\n  fix: x\n")
+    found = {item.run.id: (item.state, item.detail, item.elapsed) for item in status.of(history.runs())}
+    assert found == {
+        "1": ("RUNNING", "node[1-2]", "4:12 of 1:00:00"),
+        "2": ("PENDING", "Resources: it is next, and waits for nodes to get free; expected 2026-11-21 18:00:00", "0:00 of 1-00:00:00"),
+        "3": ("PENDING", f"QOSMaxJobsPerUserLimit: {LIMIT}", "0:00 of UNLIMITED"),
+        "4": ("TIMEOUT", "", ""),
+        "5": ("PENDING", "SomethingNew", "0:00 of 1:00"),
+        "6": ("COMPLETED", "", ""),
+        "7": ("FAILED", "node2: rank 3 (local rank 1) exited with code 7", ""),
+        "8": ("CANCELLED", "", ""),
+    }
+    assert calls(tmp_path) == ["squeue"]
+    assert [run.state for run in history.runs()] == ["", "", "", "TIMEOUT", "", "COMPLETED", "FAILED", "CANCELLED"]
+
+
+LIMIT = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
+
+
+def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "1")
+    submitted(tmp_path, "2")
+    tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None")
+    assert [item.state for item in status.of(history.runs())] == ["LOST", "LOST"]
+    tools("sacct", "1|CANCELLED by 1000")
+    assert [item.state for item in status.of(history.runs())] == ["CANCELLED", "LOST"]
+    assert calls(tmp_path) == ["squeue", "squeue", "sacct"]
+
+
+def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit, state: Path) -> None:
+    tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority" for number in range(1000)))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "runs").mkdir()
+    state.parent.mkdir(parents=True)
+    lines = []
+    for number in range(1000):
+        (tmp_path / f"runs/{number}").mkdir()
+        lines.append(json.dumps({"id": str(number), "folder": str(tmp_path / f"runs/{number}"), "name": "x", "shape": "1x1", "created_s": time.time()}))
+    state.write_text("\n".join(lines) + "\n")
+    bare, whole = [], []
+    for _ in range(5):
+        start = time.monotonic()
+        kit("--version")
+        middle = time.monotonic()
+        assert len(kit("status", PATH=os.environ["PATH"], XDG_STATE_HOME=str(state.parent.parent)).stdout.splitlines()) == 1001
+        bare.append(middle - start)
+        whole.append(time.monotonic() - middle)
+    assert calls(tmp_path) == ["squeue"] * 5
+    assert min(whole) - min(bare) < 0.3, (min(whole), min(bare))
+
+
+def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_was_killed(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text('command: [bash, -c, "echo said by ${NODE_RANK}; exit ${CODE}"]\nlauncher: spawn\nnodes: 2\n')
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for code in ("0", "3"):
+        kit("run", "job.yaml", "--env", f"CODE={code}", "--output", f"run{code}", check=False, **environment)
+    assert [(run.state, run.why) for run in history.runs()] == [("COMPLETED", ""), ("FAILED", "exit code 3")]
+    shown = kit("status", "run3", **environment).stdout
+    assert "FAILED" in shown and f"run directory: {tmp_path}/run3\n" in shown
+    assert "  rank1      exit code 3: said by 1\n" in shown
+    assert kit("logs", "run0", "--rank", "1", **environment).stdout == "said by 1\n"
+    assert "==> local1.out <==\n[rank1] said by 1\n" in kit("logs", "run0", **environment).stdout
+    assert set(kit("logs", "run3", "--errors", **environment).stdout.split("==> ")[1:]) <= {"rank0.out <==\nsaid by 0\n", "rank1.out <==\nsaid by 1\n"}
+    assert "has no failed rank" in kit("logs", "run0", "--errors", check=False, **environment).stderr
+    assert "runs on this machine" in kit("cancel", "run0", check=False, **environment).stderr
+    run = history.find("run3")
+    history.add(history.Run(run.id, run.folder, run.name, run.shape, run.created_s, local=True))
+    assert status.of([history.find("run3")])[0].state == "LOST"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m 0s"), (3599, "59m 59s"), (7260, "2h 1m"), (90000, "1d 1h"), (-5, "0s")])
+def test_durations_are_two_units(seconds: float, text: str) -> None:
+    assert status.duration(seconds) == text
+
+
+def test_states_that_slurm_calls_active_are_known() -> None:
+    assert {"PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"} <= slurm.ACTIVE
+
+
+def test_a_newcomers_first_word_is_answered(kit) -> None:
+    assert kit("status").stdout == "kit: no run of the last day; kit runs shows the others\n"
+    assert kit("runs").stdout == "kit: no such run\n"
+    done = kit("logs", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: there is no run yet\n  fix: start one: kit submit job.yaml\n")
