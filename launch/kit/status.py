@@ -34,7 +34,7 @@ REASONS = {
     "BadConstraints": "no node has what it asks for: it will never start",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its quality of service is not valid: it will never start",
-    "launch failed requeued held": "it could not be started, and is held: scontrol release",
+    "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
 }
 LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount|JobArray)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
 
