@@ -215,10 +215,10 @@ def cancel(word: str) -> None:
 
     found = status.one(word)
     run = found.run
-    if run.local:
-        raise UsageError(f"{run.name} ({run.id}) runs on this machine", "end it in its terminal: Ctrl-C")
     if not found.active:
         _say(f"{run.name} ({run.id}) has ended: {found.state}")
         return
+    if run.local:
+        raise UsageError(f"{run.name} ({run.id}) runs on this machine", "end it in its terminal: Ctrl-C")
     slurm.cancel(run.id)
     _say(f"{run.name} ({run.id}) is being cancelled")

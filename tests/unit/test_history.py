@@ -140,10 +140,13 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
     assert "==> local1.out <==\n[rank1] said by 1\n" in kit("logs", "run0", **environment).stdout
     assert set(kit("logs", "run3", "--errors", **environment).stdout.split("==> ")[1:]) <= {"rank0.out <==\nsaid by 0\n", "rank1.out <==\nsaid by 1\n"}
     assert "has no failed rank" in kit("logs", "run0", "--errors", check=False, **environment).stderr
-    assert "runs on this machine" in kit("cancel", "run0", check=False, **environment).stderr
+    assert "has ended: COMPLETED" in kit("cancel", "run0", **environment).stdout
     run = history.find("run3")
     history.add(history.Run(run.id, run.folder, run.name, run.shape, run.created_s, local=True))
     assert status.of([history.find("run3")])[0].state == "LOST"
+    facts = json.loads((tmp_path / "run3/run.json").read_text())
+    (tmp_path / "run3/run.json").write_text(json.dumps({**facts, "pid": os.getpid()}))
+    assert "runs on this machine\n  fix: end it in its terminal: Ctrl-C\n" in kit("cancel", "run3", check=False, **environment).stderr
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m 0s"), (3599, "59m 59s"), (7260, "2h 1m"), (90000, "1d 1h"), (-5, "0s")])
