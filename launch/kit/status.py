@@ -144,7 +144,8 @@ def show(statuses: list[Status]) -> None:
     rows = [("ID", "NAME", "STATE", "SHAPE", "SUBMITTED", "TIME", "")]
     for item in statuses:
         since = f"{duration(time.time() - item.run.created_s)} ago"
-        rows.append((item.run.id, item.run.name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
+        name = "".join(character if character.isprintable() else "?" for character in item.run.name)
+        rows.append((item.run.id, name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def ask(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
 
 def states(cluster: Cluster, place: Path) -> dict[str, str]:
     """{job id: state} as kit status shows them."""
-    return {line.split()[0]: line.split()[2] for line in ask(cluster, place, "status").stdout.splitlines()[1:]}
+    return dict(re.findall(r"^(\d+) +job +([A-Z_]+) ", ask(cluster, place, "status").stdout, re.MULTILINE))
 
 
 def test_a_run_is_seen_from_its_waiting_to_its_end(kit_cluster: Cluster, project: Path) -> None:

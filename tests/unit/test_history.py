@@ -154,6 +154,13 @@ def test_durations_are_two_units(seconds: float, text: str) -> None:
     assert status.duration(seconds) == text
 
 
+def test_a_hostile_name_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    status.show([status.Status(history.Run("1", str(folder), "a\n\x1b[31mb  c", "1x1", time.time()), "RUNNING", "n", "")])
+    assert capsys.readouterr().out.splitlines()[1].startswith("1   a??[31mb  c  RUNNING")
+
+
 def test_states_that_slurm_calls_active_are_known() -> None:
     assert {"PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"} <= slurm.ACTIVE
 
