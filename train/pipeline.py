@@ -7,8 +7,8 @@ batch goes through in small parts, so that all stages work at once. For a model 
     kit run train/pipeline.yaml                               two "nodes" on this machine
     kit submit train/pipeline.yaml --image my.sif -- --blocks 32
 
-Needs torch, written for 2.13. The model and data are those of model_parallel.py. The number of ranks decides
-who computes what, never what is computed: the losses printed are the same, to rounding.
+Needs torch, written for 2.13, and model_parallel.py beside it, whose model and data it takes. The number of
+ranks decides who computes what, never what is computed: the losses printed are the same, to rounding.
 
 The order of work is "1F1B": once the pipeline is full, a stage computes one micro-batch forward, then one
 backward. So it keeps the activations of at most as many micro-batches as there are stages. While the
@@ -23,36 +23,9 @@ import sys
 import ranks
 import torch
 import torch.nn.functional as F
-from torch import nn
+from model_parallel import BATCH, make_batch, make_layers
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-BATCH, WIDTH, CLASSES = 64, 64, 10
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-    def forward(self, x_ND):
-        return x_ND + self.layers(x_ND)
-
-
-def make_layers(indices, blocks, seed):
-    """The layers of these indices: blocks, and behind the last one, at index `blocks`, the layer that tells the classes apart."""
-    layers = []
-    for index in indices:
-        torch.manual_seed(seed * 100_003 + index)  # a layer's own seed: its weights are the same wherever and by whomever it is made
-        layers.append(Block() if index < blocks else nn.Linear(WIDTH, CLASSES))
-    return nn.Sequential(*layers)
-
-
-def make_batch(seed, step):
-    """Returns inputs_ND and labels_N. The label is the largest of the first C features: easy to learn, no download."""
-    random = torch.Generator().manual_seed(seed * 100_003 + step)
-    inputs_ND = torch.randn(BATCH, WIDTH, generator=random)
-    return inputs_ND, inputs_ND[:, :CLASSES].argmax(1)
 
 
 def stage_layers(blocks, me):

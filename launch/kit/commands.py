@@ -76,6 +76,7 @@ def _submit(plan: Plan, follow: bool) -> None:
     import shutil
 
     from kit import history, rundir, slurm
+    from kit.follow import batch_log
 
     run = rundir.write(plan, render_plan(plan))
     try:
@@ -91,7 +92,7 @@ def _submit(plan: Plan, follow: bool) -> None:
     if follow:
         _follow(run, job_id)
     else:
-        print(f"  follow it:     tail -F {_typed(run / 'log' / f'slurm-{job_id}.out')}")
+        print(f"  follow it:     tail -F {_typed(batch_log(run, job_id))}")
 
 
 def _follow(run: Path, job_id: str) -> None:
@@ -177,13 +178,14 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
     """The whole logs, or those of a node, of a rank, of the ranks that failed."""
     import shutil
 
-    from kit import history, status
+    from kit import follow as its
+    from kit import history
 
     run = history.find(word)
     if follow:
         _follow_again(run)
         return
-    folder = Path(run.folder, "log", run.id)
+    folder = its.folder(Path(run.folder), run.id)
     if errors:
         files = [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.stat().st_mtime)]
     elif rank is not None:
@@ -191,11 +193,11 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
     elif node is not None:
         files = [folder / f"{node}.out"]
     else:
-        files = [status.log(run), *sorted(path for path in folder.glob("*.out") if not path.name.startswith("rank"))]
+        files = its.files(Path(run.folder), run.id)
     there = [path for path in files if path.is_file()]
     if not there:
         fix = f"what there is: ls {_typed(folder)}"
-        raise KitError(f"{run.name} ({run.id}) has no {'failed rank' if errors else 'such log yet'}", fix)
+        raise KitError(f"{run} has no {'failed rank' if errors else 'such log yet'}", fix)
     for path in there:
         if len(there) > 1:
             print(f"==> {path.name} <==", flush=True)
@@ -206,7 +208,7 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
 
 def _follow_again(run: Run) -> None:
     if run.local or run.state:
-        raise UsageError(f"{run.name} ({run.id}) {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
+        raise UsageError(f"{run} {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
     _follow(Path(run.folder), run.id)
 
 
@@ -216,9 +218,9 @@ def cancel(word: str) -> None:
     found = status.one(word)
     run = found.run
     if not found.active:
-        _say(f"{run.name} ({run.id}) has ended: {found.state}")
+        _say(f"{run} has ended: {found.state}")
         return
     if run.local:
-        raise UsageError(f"{run.name} ({run.id}) runs on this machine", "end it in its terminal: Ctrl-C")
+        raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
     slurm.cancel(run.id)
-    _say(f"{run.name} ({run.id}) is being cancelled")
+    _say(f"{run} is being cancelled")

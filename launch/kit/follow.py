@@ -11,20 +11,33 @@ Ended = TypeVar("Ended")
 POLL_S = 0.2
 
 
+def batch_log(run: Path, job_id: str) -> Path:
+    """What the batch script says."""
+    return run / "log" / f"slurm-{job_id}.out"
+
+
+def folder(run: Path, job_id: str) -> Path:
+    """Where each node and each rank has a log of its own."""
+    return run / "log" / job_id
+
+
+def files(run: Path, job_id: str) -> list[Path]:
+    """All that was said, once: the nodes' logs have every rank's lines already."""
+    nodes = (path for path in folder(run, job_id).glob("*.out") if not path.name.startswith("rank"))
+    return [batch_log(run, job_id), *sorted(nodes)]
+
+
 class Tail:
     """What was appended, in whole lines, to the batch log and to the logs of all nodes."""
 
     def __init__(self, run: Path, job_id: str) -> None:
-        self.batch = run / "log" / f"slurm-{job_id}.out"
-        self.nodes = run / "log" / job_id
+        self.run, self.job_id = run, job_id
         self.read: dict[Path, int] = {}
 
     def copy(self, last: bool = False) -> None:
         """Copies what is new; the last time, an unfinished line, too."""
-        for path in [self.batch, *sorted(self.nodes.glob("*.out"))]:
-            # One file per rank lies beside the nodes' own, which have every rank's lines already.
-            if not path.name.startswith("rank"):
-                self._copy(path, last)
+        for path in files(self.run, self.job_id):
+            self._copy(path, last)
         sys.stdout.flush()
 
     def _copy(self, path: Path, last: bool) -> None:

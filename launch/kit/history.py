@@ -23,6 +23,9 @@ class Run:
     state: str = ""  # of its end, as Slurm names it; empty until that is known
     why: str = ""  # what its log says of a failure
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
 
 def add(run: Run) -> None:
     """Notes a run, or what has become known of it: the last line about a run directory holds. A full disk is no reason to fail."""

@@ -68,10 +68,9 @@ def check(image: Path) -> str:
     A file is read whole when it has changed since that was last done, which its inode's time of change tells; nobody
     but the kernel sets that one.
     """
-    paths = _records(image)
-    if not paths or not image.is_file():
+    found = next(iter(_records(image).values()), None)
+    if not found or not image.is_file():
         return ""
-    found = record(paths[0])
     expected = str(found["sha256"])
     if _seen().get(str(image)) == _stamp(image, expected):
         return expected
@@ -100,11 +99,9 @@ def sha256(image: Path) -> str:
     from kit.progress import Progress
 
     with image.open("rb") as file, Progress(f"reading {image.name}", size) as progress:
-        done = 0
         while chunk := file.read(EDGE):
             digest.update(chunk)
-            done += len(chunk)
-            progress.at(done)
+            progress.add(len(chunk))
     return digest.hexdigest()
 
 
@@ -125,9 +122,10 @@ def remember(image: Path, digest: str) -> None:
         pass  # it will be read again
 
 
-def _records(image: Path) -> list[Path]:
-    """Where the origin of this very file is written."""
-    return [path for path in (image.with_suffix(".json"), image.with_name(image.name + ".json")) if record(path).get("file") == image.name]
+def _records(image: Path) -> dict[Path, dict[str, Any]]:
+    """What is written of the origin of this very file, by where."""
+    found = {path: record(path) for path in (image.with_suffix(".json"), image.with_name(image.name + ".json"))}
+    return {path: content for path, content in found.items() if content.get("file") == image.name}
 
 
 def _stamp(image: Path, digest: str) -> list[Any]:

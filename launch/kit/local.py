@@ -23,7 +23,7 @@ def run(plan: Plan, run: Path) -> int:
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid()})
     noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
     tail = follow.Tail(run, job_id)
-    with tail.batch.open("wb") as log:
+    with follow.batch_log(run, job_id).open("wb") as log:
         # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
         process = subprocess.Popen(
             ["bash", "run_script.sh"], cwd=run, env=_environment(plan, job_id), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -104,8 +104,8 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
         return
     if job.max_restarts and launcher.words("restarts") != ["yes"]:
         problems.add(job.where("max_restarts"), f"the launcher {launcher.name} starts no rank again", "use `launcher: torchrun`, or leave it out")
-    least = launcher.words("processes-per-node")
-    if least and job.processes_per_node not in (None, int(least[0])):
+    own = launcher.words("processes-per-node")
+    if own and job.processes_per_node not in (None, int(own[0])):
         fix = f"remove `processes_per_node`; the program uses all GPUs of its node, `gpus_per_node: {job.processes_per_node}`"
         problems.add(job.where("processes_per_node"), f"the launcher {launcher.name} starts one process on each node", fix)
 

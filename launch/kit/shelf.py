@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import images, slurm
+from kit import images, slurm, table
 from kit.progress import size
 
 DAY_S = 86400
@@ -50,7 +51,8 @@ def kept(folder: Path) -> list[Kept]:
 def unused(folder: Path, days: int) -> list[Kept]:
     """Those that neither a build nor a run has touched for so long, and no job of this user's waits for."""
     old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
-    needed = {_image(Path(place, "run.json")) for place in slurm.work_directories()} if old else set()
+    jobs = slurm.queue().values() if old and shutil.which("squeue") else ()
+    needed = {_image(Path(job.folder, "run.json")) for job in jobs if job.state in slurm.ACTIVE}
     return [item for item in old if os.path.realpath(item.file) not in needed]
 
 
@@ -73,9 +75,7 @@ def show(folder: Path) -> None:
     if not found:
         print(f"kit: no images of kit build in {folder}")
         return
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    table.show(rows)
     print(f"kit: {size(sum(item.bytes for item in found))} in {folder}; * is what the name means in a job")
 
 

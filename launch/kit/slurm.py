@@ -91,14 +91,15 @@ class Queued(NamedTuple):
     elapsed: str
     limit: str
     nodes: str
+    folder: str  # where it works: for a job of kit's, its run directory
 
 
 def queue() -> dict[str, Queued]:
     """This user's jobs by their ids, those that ended some minutes ago included."""
     found = {}
-    for line in _call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r"]).splitlines():
-        job_id, state, start, elapsed, limit, nodes, reason = line.split("|", 6)
-        found[job_id] = Queued(state, reason, start, elapsed, limit, nodes)
+    for line in _call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"]).splitlines():
+        job_id, state, start, elapsed, limit, nodes, reason, folder = line.split("|", 7)
+        found[job_id] = Queued(state, reason, start, elapsed, limit, nodes, folder)
     return found
 
 
@@ -109,13 +110,6 @@ def accounted(job_ids: list[str]) -> dict[str, str]:
     done = _run(["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
     rows = [line.split("|") for line in done.stdout.splitlines() if "|" in line] if done.returncode == 0 else []
     return {job_id: state.split()[0] for job_id, state in rows if job_id in job_ids and state}  # "CANCELLED by 1000"
-
-
-def work_directories() -> list[str]:
-    """Of this user's jobs that wait or run; for a job of kit's, its run directory. None where there is no Slurm."""
-    if not shutil.which("squeue"):
-        return []
-    return _call(["squeue", "--me", "--noheader", "--states=PENDING,RUNNING,SUSPENDED,COMPLETING", "--format=%Z"]).splitlines()
 
 
 def down_nodes(nodes: str) -> list[str]:

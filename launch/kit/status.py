@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import history, slurm
+from kit import follow, history, slurm, table
 from kit.errors import KitError
 from kit.history import Run
 
@@ -105,7 +105,7 @@ def explain(reason: str, start: str) -> str:
 
 def _told(run: Run) -> tuple[str, str]:
     """(state, why) by the log of its batch script; ("", "") where that does not say."""
-    text = tail(log(run))
+    text = tail(follow.batch_log(Path(run.folder), run.id))
     error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
     ending = re.search(r"this job is being ended \((\w+)\)", text)
     if ending:
@@ -113,11 +113,6 @@ def _told(run: Run) -> tuple[str, str]:
     if text.rstrip().endswith("all ranks ended well"):
         return "COMPLETED", ""
     return ("FAILED", re.sub(r"; the end of log/.*", "", error[0])) if error else ("", "")
-
-
-def log(run: Run) -> Path:
-    """What the batch script says."""
-    return Path(run.folder, "log", f"slurm-{run.id}.out")
 
 
 def tail(path: Path) -> str:
@@ -146,9 +141,7 @@ def show(statuses: list[Status]) -> None:
         since = f"{duration(time.time() - item.run.created_s)} ago"
         name = "".join(character if character.isprintable() else "?" for character in item.run.name)
         rows.append((item.run.id, name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip())
+    table.show(rows)
 
 
 def show_one(status: Status) -> None:
@@ -156,8 +149,7 @@ def show_one(status: Status) -> None:
     show([status])
     run = status.run
     print(f"\nrun directory: {run.folder}")
-    folder = Path(run.folder, "log", run.id)
-    for path in sorted(folder.glob("*.out"), key=_order):
+    for path in sorted(follow.folder(Path(run.folder), run.id).glob("*.out"), key=_order):
         noted = path.with_suffix(".failed")
         failed = f"exit code {noted.read_text().split()[0]}: " if noted.exists() and noted.stat().st_size else ""
         print(f"  {path.stem:10} {failed}{last_line(path)}")

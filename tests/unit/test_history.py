@@ -62,11 +62,11 @@ def test_the_history_holds_the_last_word_and_survives_what_is_cut_off(tmp_path: 
 
 
 QUEUE = """\
-1|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None
-2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources
-3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit
-4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit
-5|PENDING|N/A|0:00|1:00||SomethingNew"""
+1|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run
+2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources|/run
+3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit|/run
+4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit|/run
+5|PENDING|N/A|0:00|1:00||SomethingNew|/run"""
 
 
 def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools) -> None:
@@ -97,7 +97,7 @@ LIMIT = "a limit of your account or quality of service is reached: sacctmgr show
 def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "1")
     submitted(tmp_path, "2")
-    tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None")
+    tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
     assert [item.state for item in status.of(history.runs())] == ["LOST", "LOST"]
     tools("sacct", "1|CANCELLED by 1000")
     assert [item.state for item in status.of(history.runs())] == ["CANCELLED", "LOST"]
@@ -105,7 +105,7 @@ def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_pat
 
 
 def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit, state: Path) -> None:
-    tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority" for number in range(1000)))
+    tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority|/run" for number in range(1000)))
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "runs").mkdir()

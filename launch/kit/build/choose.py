@@ -11,7 +11,7 @@ from kit.build.engines.known import Engine, engines
 from kit.build.recipe import tidy
 from kit.errors import KitError, UsageError
 
-FILES = ("Dockerfile", "image.def", "image.enroot.sh")
+FILES = tuple(dict.fromkeys(engine.recipe_file for engine in engines().values()))
 
 
 class Choice(NamedTuple):
@@ -82,8 +82,8 @@ def _kind(file: Path) -> str:
 def _name(target: Optional[str], folder: Path, device: str) -> str:
     """containers/NAME, NAME.Dockerfile and a folder NAME are called NAME."""
     last = Path(target).absolute().name if target else ""
-    for ending in (".Dockerfile", ".image.def", ".image.enroot.sh"):
-        last = last[: -len(ending)] if last.endswith(ending) else last
+    for usual in FILES:
+        last = last[: -len(f".{usual}")] if last.endswith(f".{usual}") else last
     return _for(folder.name if last in ("", *FILES) else last, device)
 
 

@@ -49,7 +49,7 @@ class Recipe:
             pattern = self.expand(word, line).lstrip("/")
             matches = glob.glob(os.path.join(glob.escape(str(self.folder)), pattern))
             files = [name for match in matches for name in self._opened(Path(match), is_ignored)]
-            if not glob.has_magic(pattern) and not any(True for _ in files) and not _is_empty_folder(self.folder / pattern):
+            if not files and not glob.has_magic(pattern) and not _is_empty_folder(self.folder / pattern):
                 why = f"{pattern} is not in {self.folder}" if not matches else f"nothing of {pattern} is left: .dockerignore, or what kit writes itself"
                 raise UsageError(why, "correct the path, which starts at the recipe's folder", where=f"{self.file}:{line}")
             found.update(files)

@@ -111,13 +111,7 @@ def _lock(path: Path, timeout_s: float) -> int:
                 os.truncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
                 return handle
-        except OSError as error:
-            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
-                os.close(handle)
-                fix = "name a folder elsewhere: kit build --images DIR; or have it mounted with them (Lustre: -o flock)"
-                raise KitError(f"the file system of {path.parent} has no locks", fix) from None
-            if not isinstance(error, BlockingIOError):
-                raise
+        except BlockingIOError:
             holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
             if time.monotonic() - start > timeout_s:
                 os.close(handle)
@@ -126,6 +120,12 @@ def _lock(path: Path, timeout_s: float) -> int:
                 print(f"kit: {holder} builds it already: waiting", file=sys.stderr, flush=True)
                 told = True
             time.sleep(0.2)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+            fix = "name a folder elsewhere: kit build --images DIR; or have it mounted with them (Lustre: -o flock)"
+            raise KitError(f"the file system of {path.parent} has no locks", fix) from None
         os.close(handle)
 
 

@@ -12,8 +12,7 @@ stage::distribute() {
   [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'"
   local missing
   # One step to ask is cheap beside sending an image to nodes that have it.
-  missing="$("${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${SLURM_JOB_ID}/%N.out" \
-    bash "${KIT_RUN_DIR}/run_script.sh" missing)" || batch::explain_failure "$?"
+  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || batch::explain_failure "$?"
   [[ -n "${missing}" ]] || return 0
   kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: $(wc -l <<<"${missing}") of them do not have it"
   exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile

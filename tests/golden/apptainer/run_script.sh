@@ -232,7 +232,8 @@ batch::addresses() {
   printf '%s\n' "${addresses[*]}"
 }
 
-# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes.
+# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
+# starts one task on every node, whose errors go to the node's log.
 batch::choose_srun() {
   KIT_SRUN=(
     srun
@@ -244,6 +245,9 @@ batch::choose_srun() {
   )
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+  KIT_SRUN_EACH=(
+    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${SLURM_JOB_ID}/%N.out"
+  )
 }
 
 # batch::make_ready HOST... - checks and containers on every node, in a step of its own: the ranks start when all are
@@ -253,8 +257,7 @@ batch::make_ready() {
   local host answers rc
   for host in "$@"; do late["${host}"]=yes; done
   # Each node answers with its name, over srun's own connection: no file system in between.
-  exec {answers}< <(exec "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${SLURM_JOB_ID}/%N.out" \
-    bash "${KIT_RUN_DIR}/run_script.sh" prepare)
+  exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
   local -i report_s=30
   while :; do

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -42,9 +41,8 @@ class Apptainer:
             values.write_text("".join(f"{name}={value}\n" for name, value in recipe.arguments.items()))
             command = ["apptainer", "build", "--fix-perms", "--sandbox", "--build-arg-file", str(values)]
             step.must_run([*command, str(place), file.name if file.parent == folder else str(file)], log, folder, {"APPTAINER_TMPDIR": temporary})
-            size = tree.size(place)
             config = base._replace(env=_environment(place, base.env, recipe.text))
-            yield Source(recipe.name, "", size, size // 2, config, {"engine": self.name}, partial(tree.files, place))
+            yield tree.source(place, recipe.name, config, self.name)
 
 
 def _environment(place: Path, base: tuple[str, ...], definition: str) -> tuple[str, ...]:

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Callable, Optional
+from typing import IO, Any, Optional
 
 from kit.build import tarstream
 from kit.build.engines import step
 from kit.build.recipe import Recipe
 from kit.build.sources import registry
 from kit.build.sources.oci import Config
-from kit.build.sources.source import Source
+from kit.build.sources.source import Count, Source
 from kit.build.tarstream import Entry
 from kit.errors import KitError
 
@@ -112,7 +112,7 @@ class Docker:
         return KitError(f"{self.name} build failed in {last[:200]}", f"correct that step; the log: {log}")
 
     @contextmanager
-    def files(self, image: Image, label: str, count: Callable[[int], None]) -> Iterator[Iterator[Entry]]:
+    def files(self, image: Image, label: str, count: Count) -> Iterator[Iterator[Entry]]:
         """The entries of the image's file system. label: tells what a killed build left, to be removed by the next."""
         self.forget(label)
         container = self._output("create", "--label", f"{LABEL}={label}", image.identity, "/bin/true").strip()
@@ -142,7 +142,7 @@ class Docker:
         return done.stdout
 
 
-def _counted(entries: Iterator[Entry], count: Callable[[int], None]) -> Iterator[Entry]:
+def _counted(entries: Iterator[Entry], count: Count) -> Iterator[Entry]:
     for entry in entries:
         yield entry
         count(entry.size)

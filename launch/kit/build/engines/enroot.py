@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -47,9 +46,7 @@ class Enroot:
             words, variables = step.hidden("--env", recipe.arguments)
             script = f"cd /context && exec sh {file.relative_to(folder)}"
             step.must_run([*command, *words, CONTAINER, "sh", "-c", script], log, folder, {**env, **variables})
-            place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
-            size = tree.size(place)
-            yield Source(recipe.name, "", size, size // 2, image.config, {"engine": self.name}, partial(tree.files, place))
+            yield tree.source(Path(env["ENROOT_DATA_PATH"], CONTAINER), recipe.name, image.config, self.name)
 
 
 def _made(temporary: str, word: str) -> str:

@@ -11,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from kit.build.sources.source import Count
+from kit.build.sources.oci import Config
+from kit.build.sources.source import Count, Source
 from kit.build.store import ABANDONED_S
 from kit.build.tarstream import Entry
 
@@ -38,13 +40,14 @@ def _sweep() -> None:
 
 
 @contextmanager
-def files(folder: Path, label: str, count: Count) -> Iterator[Iterator[Entry]]:
+def _files(folder: Path, label: str, count: Count) -> Iterator[Iterator[Entry]]:
     yield _entries(folder, count)
 
 
-def size(folder: Path) -> int:
-    """Bytes of its files."""
-    return sum(path.lstat().st_size for path in _walk(folder))
+def source(folder: Path, name: str, config: Config, engine: str) -> Source:
+    """What an engine built there; it has no digest but that of the recipe."""
+    size = sum(path.lstat().st_size for path in _walk(folder))
+    return Source(name, "", size, size // 2, config, {"engine": engine}, partial(_files, folder))
 
 
 def _entries(folder: Path, count: Count) -> Iterator[Entry]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import IO, Optional
 
 from kit import images
 from kit.build import metadata, pack
+from kit.build.engines.tree import workplace
 from kit.build.pack import Packed
 from kit.build.sources.oci import Config
 from kit.build.sources.source import Count, Source
@@ -42,7 +42,7 @@ def write(source: Source, target: Path, log: IO[bytes], count: Count) -> Packed:
             copy.write(chunk)
             count(len(chunk))
     if _content(source.squashfs, ".singularity.d/runscript") is None:
-        with tempfile.TemporaryDirectory(prefix="kit-build.") as folder:
+        with workplace() as folder:
             _lay_out(source.config, Path(folder))
             Path(folder).chmod(0o755)  # which becomes the mode of the image's root
             # mksquashfs adds to a file that is there.

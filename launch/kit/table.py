@@ -1,0 +1,12 @@
+"""Tables of text, as wide as what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def show(rows: Sequence[tuple[str, ...]]) -> None:
+    """A line for each; the first holds the titles."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
