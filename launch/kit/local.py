@@ -19,7 +19,7 @@ def run(plan: Plan, run: Path) -> int:
 
     A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
     """
-    job_id = str(int(time.time() * 1000) % 10_000_000)
+    job_id = new_id()
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid()})
     noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
     tail = follow.Tail(run, job_id)
@@ -46,6 +46,15 @@ def run(plan: Plan, run: Path) -> int:
     code = 128 + received[0] if received else code if code >= 0 else 128 - code
     history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", f"exit code {code}" if code else "")
     return code
+
+
+def new_id() -> str:
+    """A number like a job's, below 2**31: no other process that lives on this machine has it, nor a recent one.
+
+    Containers are named by it, and what a run leaves is ended by it, so two runs must not meet even when they start in
+    the same millisecond.
+    """
+    return f"{int(time.time()) % 200}{os.getpid():07d}"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from kit import history, slurm, status
+from kit import history, local, slurm, status
 from kit.errors import UsageError
 
 
@@ -170,3 +172,11 @@ def test_a_newcomers_first_word_is_answered(kit) -> None:
     assert kit("runs").stdout == "kit: no such run\n"
     done = kit("logs", check=False)
     assert (done.returncode, done.stderr) == (2, "kit: there is no run yet\n  fix: start one: kit submit job.yaml\n")
+
+
+def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = "import time; time.time = lambda: 1e9; from kit import local; print(local.new_id())"
+    others = [subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    ids = {local.new_id(), *others}
+    assert len(ids) == 3 and all(0 < int(job_id) < 2**31 for job_id in ids)
