@@ -6,6 +6,9 @@ Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoin
     kit run train/cifar10.yaml -- --width 8 --limit-steps 5 --epochs 2       a rehearsal on a CPU
     kit submit train/cifar10.yaml --image my.sif -- --epochs 60
 
+Asked by SIGUSR1 or SIGTERM, it writes a checkpoint at the next step and ends with code 75: `kit` then starts it again
+(on_preempt: checkpoint in the job file). The losses of a run that was stopped so are those of an undisturbed one.
+
 Needs torch and numpy. The data (Krizhevsky 2009, 170 MB) is downloaded once per node, unless --data
 holds a folder cifar-10-batches-py, which is used as it is, whatever the number of its images.
 
@@ -16,6 +19,7 @@ import argparse
 import hashlib
 import os
 import pickle
+import signal
 import socket
 import sys
 import tarfile
@@ -39,6 +43,7 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 MD5 = "c58f30108f718f92721af3b95e74349a"
 FOLDER = "cifar-10-batches-py"
 GPU = torch.cuda.is_available()
+GO_ON = 75  # the exit code that asks to be started again: EX_TEMPFAIL of sysexits.h
 LAYOUT = torch.channels_last if GPU else torch.contiguous_format  # tensor cores want the channels together
 
 
@@ -51,7 +56,8 @@ def parse_args():
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU")
     parser.add_argument("--limit-steps", type=int, help="end each epoch after so many steps, to try things out")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    parser.add_argument("--log-every", type=int, metavar="N", help="print the loss of every Nth step")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch, and when asked by a signal")
     parser.add_argument("--resume", action="store_true", help="go on from --checkpoint, if it exists")
     args = parser.parse_args()
     if args.resume and not args.checkpoint:
@@ -68,7 +74,8 @@ def join_world():
     alone = "RANK" not in os.environ
     master = "none" if alone else f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
 
-    backend, device = ("nccl", torch.device("cuda", local)) if GPU else ("gloo", torch.device("cpu"))
+    # Gloo beside NCCL, for what ranks agree on without waiting for their GPUs.
+    backend, device = ("cpu:gloo,cuda:nccl", torch.device("cuda", local)) if GPU else ("gloo", torch.device("cpu"))
     if GPU:
         # Before anything touches CUDA: otherwise every rank opens a context on GPU 0.
         torch.cuda.set_device(device)
@@ -222,11 +229,38 @@ def settle_buckets(model, device):
     model.module.load_state_dict(before)
 
 
-def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches):
-    """Returns (mean loss, accuracy, images seen), over all ranks."""
-    totals = torch.zeros(3, dtype=torch.float64, device=images_NCHW.device)
+class Stop:
+    """Whether somebody wants this run to end at a checkpoint. The ranks hear of it at different steps, so they agree on one."""
+
+    def __init__(self):
+        self.asked, self.last = False, None
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number, frame):
+        self.asked = True
+
+    def agreed(self):
+        """Every rank calls it after every step, and all get the same: what any of them knew a step before.
+
+        So the answer had the time of a step to come around, and nobody waits for it.
+        """
+        asked = torch.tensor([float(self.asked)])  # on the CPU: reading it must not wait for the GPU
+        before, self.last = self.last, (asked, dist.all_reduce(asked, dist.ReduceOp.MAX, async_op=True))
+        if before is None:
+            return False
+        before[1].wait()
+        return bool(before[0])
+
+
+def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches, totals, seed_of, stop, log):
+    """Trains on the batches (index within the epoch, batch_N). Adds to totals: losses, images recognised, images seen.
+
+    Returns the index at which to go on if `stop` is agreed on, or None at the end.
+    """
     model.train()
-    for batch_N in batches:
+    for step, batch_N in batches:
+        torch.manual_seed(seed_of(step))
         with torch.autocast("cuda", torch.bfloat16, enabled=GPU):  # bf16 needs no loss scaling
             logits_NK = model(normalize(augment(images_NCHW[batch_N])))
             loss = F.cross_entropy(logits_NK, labels_N[batch_N], label_smoothing=0.1)
@@ -238,9 +272,10 @@ def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches):
         totals[0] += loss.detach() * len(batch_N)
         totals[1] += (logits_NK.argmax(1) == labels_N[batch_N]).sum()
         totals[2] += len(batch_N)
-    dist.all_reduce(totals)
-    loss_sum, correct, seen = totals.tolist()
-    return loss_sum / seen, correct / seen, int(seen)
+        log(step, loss)
+        if stop and stop.agreed():
+            return step + 1
+    return None
 
 
 @torch.no_grad()
@@ -266,6 +301,12 @@ def save(state, file):
         out.flush()
         os.fsync(out.fileno())  # the data must be on disk before the name is
     os.replace(part, file)
+
+
+def note_progress(step):
+    """Tells kit how far the run is: it gives up on one that is started again and again without getting on."""
+    if file := os.environ.get("KIT_PROGRESS"):
+        Path(file).write_text(f"step {step}\n")
 
 
 def restore(file, settings, rank, device):
@@ -320,34 +361,56 @@ def main():
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])
     first_epoch = state["epoch"] if state else 0
+    stop = Stop() if args.checkpoint else None
+
+    def keep(epoch, step, totals):
+        if rank == 0 and args.checkpoint:
+            parts = {"model": net, "optimizer": optimizer, "scheduler": scheduler}
+            state = {name: part.state_dict() for name, part in parts.items()}
+            save({**state, "epoch": epoch, "step": step, "totals": totals.tolist(), "settings": settings}, args.checkpoint)
+            note_progress(epoch * steps + step)
 
     for epoch in range(first_epoch, args.epochs):
-        # Random numbers follow from seed, epoch and rank, so a resumed run draws the same.
-        torch.manual_seed((args.seed * 10_007 + epoch) * 100_003 + rank)
         sampler.set_epoch(epoch)  # without this every epoch has the same order
         batches = torch.tensor(list(sampler), device=device).split(batch_size)[:steps]
+        first_step = state["step"] if state and epoch == first_epoch else 0
+        totals = torch.zeros(3, dtype=torch.float64, device=device)
+        if first_step and rank == 0:
+            totals += torch.tensor(state["totals"], dtype=torch.float64, device=device)  # of all ranks
+
+        def seed_of(step, epoch=epoch):
+            # Random numbers follow from seed, step and rank, so a run that resumes at any step draws the same.
+            return (args.seed * 1_000_003 + epoch * steps + step) * 100_003 + rank
+
+        def log(step, loss, epoch=epoch):
+            if args.log_every and (epoch * steps + step) % args.log_every == 0:
+                mean = loss.detach() / world
+                dist.all_reduce(mean)
+                if rank == 0:
+                    print(f"step {epoch * steps + step}  loss {mean.item():.6f}", flush=True)
+
         start = time.perf_counter()
-        loss, train_accuracy, seen = train_epoch(model, optimizer, scheduler, train_images, train_labels, batches)
-        images_per_s = seen / (time.perf_counter() - start)
+        rest = list(enumerate(batches))[first_step:]
+        stopped_at = train_epoch(model, optimizer, scheduler, train_images, train_labels, rest, totals, seed_of, stop, log)
+        images_per_s = len(rest) * args.batch_size / (time.perf_counter() - start)
+        dist.all_reduce(totals)
         # DDP copies rank 0's BatchNorm statistics to all before a step, so the last step's still differ.
         for buffer in net.buffers():
             dist.broadcast(buffer, src=0)
+        if stopped_at is not None:
+            keep(epoch, stopped_at, totals)
+            if rank == 0:
+                print(f"stopped at step {epoch * steps + stopped_at}: a checkpoint is in {args.checkpoint}", flush=True)
+            dist.barrier()  # no rank ends before the checkpoint is written
+            dist.destroy_process_group()
+            sys.exit(GO_ON)
         correct, tested = evaluate(net, *test, rank, world)
+        keep(epoch + 1, 0, totals)
         if rank == 0:
-            if args.checkpoint:
-                save(
-                    {
-                        "model": net.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "scheduler": scheduler.state_dict(),
-                        "epoch": epoch + 1,
-                        "settings": settings,
-                    },
-                    args.checkpoint,
-                )
+            loss_sum, recognised, seen = totals.tolist()
             # After saving: an epoch that was printed is an epoch that will not be lost.
             print(
-                f"epoch {epoch + 1}/{args.epochs}  loss {loss:.4f}  train acc {train_accuracy:.4f}"
+                f"epoch {epoch + 1}/{args.epochs}  loss {loss_sum / seen:.4f}  train acc {recognised / seen:.4f}"
                 f"  test acc {correct / tested:.4f}  images/s {images_per_s:.0f}",
                 flush=True,
             )

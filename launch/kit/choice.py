@@ -7,7 +7,7 @@ from typing import Optional
 
 from kit import plugins
 from kit.cluster import Cluster
-from kit.errors import KitError, Problems
+from kit.errors import KitError, Problems, did_you_mean
 from kit.job import Job
 from kit.plugins import Plugin
 
@@ -30,6 +30,19 @@ def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> str:
     if _image_kind(job.image) not in (".sif", ".sqsh", ".squashfs"):
         problems.add(job.where("stage"), "there is no image file to copy to the nodes", "remove `stage`, or name an image file: .sif, .sqsh")
     return found.name
+
+
+def on_preempt(job: Job, problems: Problems) -> str:
+    known = ["none", "checkpoint"]
+    chosen = job.on_preempt or "none"
+    if chosen not in known:
+        fix = did_you_mean(chosen, known, "write `on_preempt: checkpoint`; docs/preemption.md says what the program does then")
+        problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
+    if chosen == "none":
+        for key in ("checkpoint_s", "max_requeues"):
+            if getattr(job, key) is not None:
+                problems.add(job.where(key), f"{key} says nothing without on_preempt", "add `on_preempt: checkpoint`, or leave it out")
+    return chosen
 
 
 def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:

@@ -49,7 +49,7 @@ def run(plan: Plan) -> None:
     code = local.run(plan, run)
     elapsed = f"{time.monotonic() - start:.1f} s"
     if code:
-        _say(f"{'stopped' if code in (129, 130, 143) else 'failed'} with exit code {code} after {elapsed}; scripts and logs: {_short(run)}")
+        _say(f"{'stopped' if code in (75, 129, 130, 143) else 'failed'} with exit code {code} after {elapsed}; scripts and logs: {_short(run)}")
         sys.exit(code)
     _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
 

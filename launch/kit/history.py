@@ -51,6 +51,17 @@ def ended(run: Run, state: str, why: str = "") -> Run:
     return run
 
 
+def current(run: Run) -> Run:
+    """The run under the id of its last job: a site may cancel preempted jobs, and then another goes on in the same run directory."""
+    newest = run.id
+    while (note := Path(run.folder, "log", newest, "continued-by")).exists():
+        newest = note.read_text(encoding="utf-8").strip()
+    if newest != run.id:
+        run = replace(run, id=newest)
+        add(run)
+    return run
+
+
 def runs() -> list[Run]:
     """The oldest first. Run directories that are gone are left out."""
     found: dict[str, Run] = {}
@@ -75,11 +86,12 @@ def find(word: Optional[str]) -> Run:
     if word is None:
         if not known:
             raise UsageError("there is no run yet", "start one: kit submit job.yaml")
-        return known[-1]
+        return current(known[-1])
     folder = os.path.abspath(word)
     for run in reversed(known):
-        if word in (run.id, run.name) or folder == run.folder or word == os.path.basename(run.folder):
-            return run
+        earlier = word.isdecimal() and os.path.isdir(f"{run.folder}/log/{word}")  # the id of an earlier job of it
+        if earlier or word in (run.id, run.name) or folder == run.folder or word == os.path.basename(run.folder):
+            return current(run)
     raise UsageError(f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them")
 
 

@@ -34,6 +34,9 @@ class Job:
     max_restarts: Optional[int] = _key(values.count_or_zero, "how often torchrun starts all ranks again when one fails [0]", "N")
     stage: Optional[str] = _key(values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on [none]", "NAME")
     ready_timeout_s: Optional[int] = _key(values.count, "seconds for all nodes to have their container [1200]", "N")
+    on_preempt: Optional[str] = _key(values.line, "checkpoint: ask the ranks for one in time, and start the job again [none]", "NAME")
+    checkpoint_s: Optional[int] = _key(values.count, "seconds before the time limit at which the ranks are asked for a checkpoint [120]", "N")
+    max_requeues: Optional[int] = _key(values.count_or_zero, "how often the job is started again [as long as it makes progress]", "N")
     time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
     workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
     mounts: Optional[tuple[values.Mount, ...]] = _key(

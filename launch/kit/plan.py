@@ -36,6 +36,9 @@ class Plan:
     env: tuple[tuple[str, str], ...]
     header: sbatch.Header
     stage: str
+    on_preempt: str
+    checkpoint_s: int
+    max_requeues: Optional[int]
     ready_timeout_s: int
     scratch: str
     remap_root: bool
@@ -53,6 +56,7 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
     _check_launcher(job, launcher, problems)
     stage = choice.stage(job, runtime, problems)
+    on_preempt = choice.on_preempt(job, problems)
     shape = _shape(job, launcher)
     mounts = mounting.complete(job, run_dir, runtime, problems)
     _check_line(run_dir, "the run directory", problems)
@@ -82,6 +86,9 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         env=tuple({**cluster.env, **(job.env or {})}.items()),
         header=header,
         stage=stage,
+        on_preempt=on_preempt,
+        checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
+        max_requeues=job.max_requeues,
         ready_timeout_s=job.ready_timeout_s or 1200,
         scratch=cluster.scratch,
         remap_root=bool(job.remap_root),

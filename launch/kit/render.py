@@ -9,6 +9,7 @@ from kit.plan import Plan
 from kit.quote import bash, bash_array, sbatch
 
 _INLINE = re.compile(r"# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/(\S+)\"\n")
+_VARIABLE = re.compile(r"\$\{\w+\}")
 _LINT_MARK = re.compile(r"\A# shellcheck shell=bash\n")
 
 
@@ -23,9 +24,12 @@ def render(plan: Plan) -> dict[str, str]:
 
 def _script(name: str, plan: Plan) -> str:
     """A script with the files that it sources, and those that these source, in their places."""
-    return _INLINE.sub(
-        lambda match: _script(match[1].replace("${KIT_RUNTIME}", plan.runtime).replace("${KIT_STAGE}", plan.stage), plan), _LINT_MARK.sub("", _read(name))
-    )
+    chosen = {"${KIT_RUNTIME}": plan.runtime, "${KIT_STAGE}": plan.stage, "${KIT_ON_PREEMPT}": plan.on_preempt}
+
+    def sourced(match: re.Match[str]) -> str:
+        return _script(_VARIABLE.sub(lambda variable: chosen[variable[0]], match[1]), plan)
+
+    return _INLINE.sub(sourced, _LINT_MARK.sub("", _read(name)))
 
 
 def _read(name: str) -> str:
@@ -36,6 +40,16 @@ def _with_header(script: str, plan: Plan) -> str:
     shebang, rest = script.split("\n", 1)
     lines = [f"#SBATCH --{option}" + ("" if value is None else f"={sbatch(value)}") for option, value in plan.header]
     return "\n".join([shebang, *lines, "#", rest])
+
+
+def _preempt(plan: Plan) -> str:
+    if plan.on_preempt == "none":
+        return ""
+    most = "" if plan.max_requeues is None else plan.max_requeues
+    return f"""\
+KIT_CHECKPOINT_S={plan.checkpoint_s} # before the time limit, when the ranks are asked for a checkpoint; the #SBATCH lines say it, too
+KIT_MAX_REQUEUES={most} # empty: as long as the run makes progress
+"""
 
 
 def _env(plan: Plan) -> str:
@@ -63,7 +77,8 @@ KIT_RUNTIME={plan.runtime}
 KIT_IMAGE={bash(plan.image or "")}
 KIT_REMAP_ROOT={"yes" if plan.remap_root else ""}
 KIT_STAGE={plan.stage}
-KIT_SCRATCH={bash(plan.scratch)}
+KIT_ON_PREEMPT={plan.on_preempt}
+{_preempt(plan)}KIT_SCRATCH={bash(plan.scratch)}
 KIT_READY_TIMEOUT_S={plan.ready_timeout_s} # for all nodes to have their container
 KIT_WORKDIR={bash(plan.workdir)}
 

@@ -41,6 +41,7 @@ _OWNED = {
     "usage",
     "version",
 }
+CHECKPOINT_S = 120
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
 _PLUGINS = ("container-",)  # Pyxis
@@ -79,6 +80,9 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Pro
         "output": "log/slurm-%j.out",
         "open-mode": "append",  # a requeued job keeps its id
     }
+    for name in {"signal", "requeue", "no-requeue"} & own.keys():
+        if job.on_preempt == "checkpoint":
+            problems.add(given[name].where, f"'{name}' is set by `on_preempt: checkpoint`", "remove one of them")
     if shape.tasks > 1 and "gpus-per-task" in own:
         fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
         problems.add(given["gpus-per-task"].where, "with gpus-per-task each rank sees one GPU alone, and NCCL cannot use NVLink between them", fix)
@@ -88,7 +92,10 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Pro
         lines |= {"gpus-per-node": {"gpus-per-node": str(shape.gpus)}, "gres": {"gres": f"gpu:{shape.gpus}"}, "none": {}}[cluster.gpu_directive]
     if not any(name in own for name in ("cpus-per-task", "cpus-per-gpu", "exclusive")):
         lines["cpus-per-task"] = str(shape.processes // shape.tasks)
-    if "requeue" not in own:
+    if job.on_preempt == "checkpoint":
+        # To the batch script alone: a runtime or torchrun would die of it.
+        lines |= {"requeue": None, "signal": f"B:USR1@{job.checkpoint_s or CHECKPOINT_S}"}
+    elif "requeue" not in own:
         # Started again from the beginning without having asked for it, a training run only costs hours.
         lines["no-requeue"] = None
     return tuple((lines | own).items())
@@ -100,7 +107,7 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
         if name in _KEYS:
             problems.add(where, f"'{name}' is not set under slurm", f"use the job's own key: `{_KEYS[name]}`")
         elif name == "signal" and not shape.signals:
-            fix = "use `launcher: srun`, which hands it to the program; or write checkpoints and submit again, as train/cifar10.yaml does"
+            fix = "for a checkpoint in time: `on_preempt: checkpoint`; with `launcher: srun` the program has every signal"
             problems.add(where, "'signal' would end the job: torchrun dies of it", fix)
         elif name == "signal" and str(value).upper().startswith("B:"):
             problems.add(where, "with B: the signal goes to the batch script, and would end it", "leave B: out: then it reaches the program")

@@ -52,6 +52,7 @@ class Status(NamedTuple):
 
 def of(runs: list[Run]) -> list[Status]:
     """One call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
+    runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = [run for run in runs if not run.state and not run.local]
     queue = slurm.queue() if unknown else {}
     found = {run.folder: _one(run, queue) for run in runs}
@@ -106,6 +107,7 @@ def explain(reason: str, start: str) -> str:
 def _told(run: Run) -> tuple[str, str]:
     """(state, why) by the log of its batch script; ("", "") where that does not say."""
     text = tail(follow.batch_log(Path(run.folder), run.id))
+    text = re.split(rf"^kit: \S+: job {run.id} on ", text, flags=re.MULTILINE)[-1]  # the last attempt
     error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
     ending = re.search(r"this job is being ended \((\w+)\)", text)
     if ending:

@@ -64,6 +64,10 @@ inside::enter() {
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1
+  if [[ "${KIT_ON_PREEMPT}" == checkpoint ]]; then
+    # docs/preemption.md says what a program does with them.
+    export KIT_PROGRESS="${KIT_LOG_DIR}/progress" KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
+  fi
   if [[ "${KIT_RUNTIME}" != none ]]; then
     # PyTorch asks for the user's name, and the image may not know this user.
     export USER="${USER:-$(id -un 2>/dev/null || id -u)}"

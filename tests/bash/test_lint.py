@@ -47,13 +47,14 @@ def test_all_bash_is_clean_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "launcher", "stage"),
+    ("runtime", "launcher", "stage", "on_preempt"),
     [
-        *((runtime, "torchrun", stage) for runtime in plugins.names("runtimes") for stage in plugins.names("stages")),
-        *(("none", launcher, "none") for launcher in plugins.names("launchers")),  # whose scripts hold nothing of the others
+        *((runtime, "torchrun", stage, "none") for runtime in plugins.names("runtimes") for stage in plugins.names("stages")),
+        *(("none", launcher, "none", "none") for launcher in plugins.names("launchers")),  # whose scripts hold nothing of the others
+        ("none", "torchrun", "none", "checkpoint"),
     ],
 )
-def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, tmp_path: Path) -> None:
+def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, on_preempt: str, tmp_path: Path) -> None:
     plan = Plan(
         name=HOSTILE_NAME,
         run_dir=f"/shared/{HOSTILE_NAME}",
@@ -74,6 +75,9 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, tmp
         env=(("GREETING", HOSTILE_NAME),),
         header=(("job-name", HOSTILE_NAME), ("exclusive", None)),
         stage=stage,
+        on_preempt=on_preempt,
+        checkpoint_s=120,
+        max_requeues=None,
         ready_timeout_s=1200,
         scratch="/tmp",
         remap_root=True,

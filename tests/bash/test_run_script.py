@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 from kit.plan import Plan
@@ -27,8 +28,8 @@ JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machin
 PORT = 61000 + JOB_ID % 4000
 
 
-def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> Path:
-    """A run directory whose ranks are `bash -c PROGRAM`."""
+def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, **other: Any) -> Path:
+    """A run directory whose ranks are `bash -c PROGRAM`; `other` are more fields of the plan."""
     run = folder / "run"
     plan = Plan(
         name="test",
@@ -50,11 +51,15 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1) -> P
         env=(),
         header=(("job-name", "test"), ("chdir", str(run))),
         stage="none",
+        on_preempt="none",
+        checkpoint_s=120,
+        max_requeues=None,
         ready_timeout_s=1200,
         scratch="/tmp",
         remap_root=False,
         cluster="generic",
     )
+    plan = replace(plan, **other)
     return write(plan, render(plan))
 
 
@@ -316,11 +321,47 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
         143,
         [
             "kit: error: local0: this job is being ended (CANCELLED)",
-            "  fix: if nobody cancelled it: a node may be gone (below), its time up (`time:`), or it was preempted",
+            "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
         ],
     )
     assert logs(run) == {"local0.out": "up\nsaved\n", "local1.out": "up\nsaved\n"}
     assert commands(tag) == []
+
+
+@pytest.mark.parametrize(("launcher", "processes", "tasks"), [("torchrun", 2, 1), ("srun", 2, 2), ("spawn", 1, 1)])
+def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: str, processes: int, tasks: int, tmp_path: Path) -> None:
+    saves = "trap 'echo asked; echo step 5 >\"${KIT_PROGRESS}\"; exit 75' USR1; echo up; while :; do sleep 0.05; done"
+    how = {"launcher": launcher, "tasks_per_node": tasks, "on_preempt": "checkpoint", "checkpoint_s": 60}
+    run = run_dir(tmp_path, saves, nodes=2, processes=processes, **how)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=2), stderr=subprocess.PIPE, text=True)
+    ranks = [f"rank{rank}.out" for rank in range(2 * processes)]
+    until(lambda: [logs(run).get(name) for name in ranks] == ["up\n"] * len(ranks), 60)
+    process.send_signal(signal.SIGUSR1)
+    lines = process.communicate(timeout=60)[1].splitlines()
+    assert (process.returncode, lines[1], lines[-1]) == (
+        75,
+        "kit: local0: asked all ranks for a checkpoint",
+        "kit: local0: all ranks have stopped for a checkpoint; start it again to go on",
+    )
+    # torchrun ends the others when one has ended: those may not have got so far.
+    assert [logs(run)[name] for name in ranks].count("up\nasked\n") >= (1 if launcher == "torchrun" else len(ranks))
+    assert (logs(run)["progress"], logs(run)["attempts"]) == ("step 5\n", "-\n")
+
+
+def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75', on_preempt="checkpoint")
+    real = SCRIPTS / "local/scontrol"
+    stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || {{ echo "Requested operation is presently disabled" >&2; exit 1; }}\nexec {real} "$@"\n')
+    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" >{tmp_path}/sbatch\necho "99;kit"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    assert done.returncode == 75
+    assert done.stderr.splitlines()[-3:] == [
+        "kit: local0: all ranks have stopped for a checkpoint, progress: step 1; Slurm starts this job again",
+        "kit: local0: it does not: Requested operation is presently disabled",
+        "kit: local0: job 99 goes on",
+    ]
+    assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == ["--parsable", f"--dependency=afterany:{JOB_ID}", f"--chdir={run}", f"{run}/run_script.sh"]
+    assert logs(run)["continued-by"] == "99\n"
 
 
 def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:

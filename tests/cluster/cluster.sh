@@ -189,7 +189,11 @@ cluster::write_config() {
       printf 'NodeName=%s NodeHostName=%s NodeAddr=%s CPUs=4 RealMemory=7000 State=UNKNOWN\n' \
         "$(cluster::slurm_name "${node}")" "${node}" "${node}"
     done
-    printf 'PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n'
+    printf 'PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF\n'
+    # Jobs of the first two give way to those of the third: by going back to the queue, and by being cancelled.
+    printf 'PartitionName=cheap Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE\n'
+    printf 'PartitionName=spot Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL\n'
+    printf 'PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF\n'
   } >"${out}/slurm.conf"
   {
     cat "${here}/cgroup.conf"

@@ -38,7 +38,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(start, cifar_folder, checkpoint):
-    args = ("--data", cifar_folder, "--checkpoint", checkpoint, "--resume")
+    args = ("--data", cifar_folder, "--checkpoint", checkpoint, "--resume", "--log-every", 1)
     return start(SCRIPT, *SMALL, *args, ranks=2).finish(timeout_s=90).check()
 
 
@@ -54,18 +54,26 @@ def test_resume_without_a_checkpoint_starts_from_scratch_and_says_so(undisturbed
     assert list(epochs(undisturbed)) == [1, 2, 3]
 
 
-def test_a_killed_and_resumed_run_equals_an_undisturbed_one(start, cifar_folder, undisturbed, checkpoint, tmp_path):
-    args = (*SMALL, "--data", cifar_folder, "--checkpoint", tmp_path / "killed.pt", "--resume")
-    killed = start(SCRIPT, *args, ranks=2)
-    killed.wait_for("epoch 1/3", timeout_s=60)
-    killed.stop()
+def test_a_run_that_was_stopped_twice_has_the_losses_of_an_undisturbed_one_step_by_step(start, cifar_folder, undisturbed, checkpoint, tmp_path):
+    args = (*SMALL, "--data", cifar_folder, "--checkpoint", tmp_path / "stopped.pt", "--resume", "--log-every", 1)
+    steps = []
+    for text in ("step 2 ", "step 12 "):
+        stopped = start(SCRIPT, *args, ranks=2, env={"KIT_PROGRESS": str(tmp_path / "progress")})
+        stopped.wait_for(text, timeout_s=60)
+        stopped.stop()  # by SIGTERM, as Slurm preempts
+        (said,) = [line for line in stopped.outputs()[0].splitlines() if line.startswith("stopped at ")]
+        assert said.startswith(f"stopped at {(tmp_path / 'progress').read_text().strip()}: ")
+        steps += [line for line in stopped.outputs()[0].splitlines() if line.startswith("step ")]
 
     resumed = start(SCRIPT, *args, ranks=2).finish(timeout_s=90).check()
+    # None is missing, none comes twice.
+    assert steps + resumed.lines("step ") == undisturbed.lines("step ")
+    assert len(undisturbed.lines("step ")) == 8 * EPOCHS
     done = epochs(resumed)
     assert 1 not in done and 3 in done
     assert done == {epoch: values for epoch, values in epochs(undisturbed).items() if epoch in done}
     assert resumed.lines("test accuracy") == undisturbed.lines("test accuracy")
-    expected, got = (torch.load(file, weights_only=True) for file in (checkpoint, tmp_path / "killed.pt"))
+    expected, got = (torch.load(file, weights_only=True) for file in (checkpoint, tmp_path / "stopped.pt"))
     assert got["epoch"] == expected["epoch"] == EPOCHS
     assert got["scheduler"] == expected["scheduler"]
     for name, tensor in expected["model"].items():

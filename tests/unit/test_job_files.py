@@ -73,7 +73,18 @@ BAD = {
     "sbatch signal": (
         "slurm: {signal: USR1@60}\n",
         "2: 'signal' would end the job: torchrun dies of it",
-        "use `launcher: srun`, which hands it to the program; or write checkpoints and submit again, as train/cifar10.yaml does",
+        "for a checkpoint in time: `on_preempt: checkpoint`; with `launcher: srun` the program has every signal",
+    ),
+    "on_preempt misspelt": ("on_preempt: chekpoint\n", "2: unknown on_preempt 'chekpoint'", "did you mean 'checkpoint'?"),
+    "requeues of what is not requeued": (
+        "max_requeues: 3\n",
+        "2: max_requeues says nothing without on_preempt",
+        "add `on_preempt: checkpoint`, or leave it out",
+    ),
+    "signal twice": (
+        "on_preempt: checkpoint\nslurm: {signal: USR2@60}\nlauncher: srun\n",
+        "3: 'signal' is set by `on_preempt: checkpoint`",
+        "remove one of them",
     ),
     "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' cannot be an sbatch option", "use the long name without dashes: `partition`"),
     "cluster file": ("cluster: ./site.yaml\n", "2: no such cluster profile: {dir}/site.yaml", "check the path"),

@@ -18,6 +18,7 @@ KIT_RUNTIME=enroot
 KIT_IMAGE=/images/train.sqsh
 KIT_REMAP_ROOT=
 KIT_STAGE=none
+KIT_ON_PREEMPT=none
 KIT_SCRATCH=/tmp
 KIT_READY_TIMEOUT_S=1200 # for all nodes to have their container
 KIT_WORKDIR=/shared/project

@@ -286,6 +286,13 @@ stage::distribute() { :; }
 stage::prepare() { :; }
 stage::use() { :; }
 
+# preempt/none.sh - a preempted job, and one whose time is up, just end.
+
+preempt::begin() { :; }
+preempt::asked() { return 1; }
+preempt::stopped() { :; }
+preempt::submit() { return 1; }
+
 # ---------------------------------------------------------------- on the first node, once
 
 batch::main() {
@@ -319,6 +326,7 @@ batch::main() {
   # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
   KIT_SIGNAL=''
   trap 'KIT_SIGNAL=TERM' TERM
+  preempt::begin
   batch::choose_srun
   stage::distribute
   batch::make_ready "${hosts[@]}"
@@ -416,6 +424,7 @@ batch::start_ranks() {
   fi
   local ending='' rc
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
+  ! preempt::asked || exit 1
   # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
   local -a facts=()
   local name
@@ -425,6 +434,7 @@ batch::start_ranks() {
   while :; do
     rc=0
     wait "${srun_pid}" || rc=$?
+    ! preempt::asked "${srun_pid}" || continue
     [[ -n "${KIT_SIGNAL}" ]] || break
     KIT_SIGNAL=''
     [[ -n "${ending}" ]] || batch::explain_end
@@ -453,12 +463,23 @@ batch::end() {
   exit "$(($1 > 0 ? $1 : 143))"
 }
 
-# Slurm ends the job: cancelled, out of time, or a node is gone. What Slurm itself prints names only the first node.
+# Slurm ends the job: cancelled, out of time, preempted, or a node is gone. What Slurm itself prints names only the first node.
 batch::explain_end() {
-  local state node node_state
-  state="$(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* JobState=\([^ ]*\).*/\1/p')" || true
-  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" \
-    "if nobody cancelled it: a node may be gone (below), its time up (\`time:\`), or it was preempted" >&2
+  local facts state restarts node node_state
+  facts=" $(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null || true) "
+  state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
+  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
+    kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
+    return
+  fi
+  local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
+  if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
+    state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
+    fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
+    ! preempt::submit || return 0
+  fi
+  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" "${fix}" >&2
   while read -r node node_state; do
     case "${node_state}" in
       down* | fail* | *'*') printf 'kit: error: %s: this node is %s\n  fix: %s\n' "${node}" "${node_state}" \
@@ -486,6 +507,7 @@ batch::explain_failure() {
   local code='' node='' local_rank=''
   local -r rank="${failed[0]//[!0-9]/}"
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
+  preempt::stopped "${code}"
   batch::show_end "${node}: rank ${rank} (local rank ${local_rank}) $(batch::outcome "${code}")" "rank${rank}.out"
   exit "${code}"
 }

@@ -72,6 +72,10 @@ inside::enter() {
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1
+  if [[ "${KIT_ON_PREEMPT}" == checkpoint ]]; then
+    # docs/preemption.md says what a program does with them.
+    export KIT_PROGRESS="${KIT_LOG_DIR}/progress" KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
+  fi
   if [[ "${KIT_RUNTIME}" != none ]]; then
     # PyTorch asks for the user's name, and the image may not know this user.
     export USER="${USER:-$(id -un 2>/dev/null || id -u)}"
@@ -145,6 +149,8 @@ inside::choose_program() {
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
+  exec {kit_asking}>/dev/null
+  [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || exec {kit_asking}> >(rank::ask_for_checkpoint)
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
@@ -157,7 +163,11 @@ rank::run() {
     # The program acts on it, and this shell stays to see its end.
     trap 'kit_stopped=1' TERM INT HUP
     trap : USR1 USR2
-    "$@" || kit_code=$?
+    # Its id first: a subshell becomes the program.
+    (
+      printf '%d\n' "${BASHPID}" >&"${kit_asking}"
+      exec {kit_asking}>&- "$@"
+    ) || kit_code=$?
   else
     rank::start_and_pass_signals_on "$@"
   fi
@@ -166,6 +176,7 @@ rank::run() {
     printf '%d %s %d\n' "${kit_code}" "${SLURMD_NODENAME:-${HOSTNAME}}" "${LOCAL_RANK}" >"${kit_file}.failed"
   fi
 
+  exec {kit_asking}>&-
   # Let the last lines through; but a process that the program left behind may hold its output open for ever.
   exec >&"${kit_console}" 2>&1
   local -i kit_waited
@@ -181,9 +192,10 @@ rank::run() {
 rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
-  "$@" &
+  "$@" {kit_asking}>&- &
   local -r kit_program=$!
   set +m
+  printf '%d\n' "${kit_program}" >&"${kit_asking}"
   for kit_number in TERM INT HUP; do
     # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
     trap "kit_stopped=1 kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
@@ -197,6 +209,22 @@ rank::start_and_pass_signals_on() {
     kit_passed='' kit_answer=0
     wait "${kit_program}" || kit_answer=$?
     ((kit_answer == 127)) || kit_code="${kit_answer}" # 127: the program's end was known already
+  done
+}
+
+# rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 when the batch part wants a checkpoint, as a
+# file says. It looks every other second, without starting a process, until the rank closes its input.
+rank::ask_for_checkpoint() {
+  trap '' TERM INT HUP USR1 USR2
+  local kit_program kit_answer
+  read -r kit_program || return 0
+  while :; do
+    kit_answer=0
+    read -r -t 2 _ || kit_answer=$?
+    ((kit_answer > 128)) || return 0
+    [[ -e "${KIT_CHECKPOINT_FILE}" ]] || continue
+    kill -USR1 "${kit_program}" 2>/dev/null || true
+    return 0
   done
 }
 
