@@ -45,6 +45,16 @@ def on_preempt(job: Job, problems: Problems) -> str:
     return chosen
 
 
+def check_spares(job: Job, stage: str, problems: Problems) -> None:
+    """What does not go with nodes of which some may turn out bad."""
+    if not job.spares:
+        return
+    if job.nodes and job.nodes.least != job.nodes.most:
+        problems.add(job.where("spares"), "spares and a range of nodes both say how many may be missing", "keep one: `nodes: 4` with `spares: 1`")
+    if stage == "sbcast":
+        problems.add(job.where("stage"), "sbcast copies to all nodes, the bad ones among spares included", "use `stage: local`, or no spares")
+
+
 def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
     try:
         return plugins.find(kind, name, where)

@@ -203,6 +203,17 @@ def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run d
     commands.cancel(run)
 
 
+@app.command()
+def nodes(
+    forget: Optional[str] = typer.Option(None, "--forget", metavar="NODE", help="Use this one again.", show_default=False),
+    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
+) -> None:
+    """List the nodes that are left out of new jobs, since they could not work."""
+    from kit import commands
+
+    commands.nodes(cluster, forget)
+
+
 _ARGUMENTS = typer.Option(
     None, "--build-arg", metavar="NAME[=VALUE]", help="For the recipe; NAME alone takes the environment's value. May be given again.", show_default=False
 )

@@ -78,6 +78,9 @@ def _submit(plan: Plan, follow: bool) -> None:
     from kit import history, rundir, slurm
     from kit.follow import batch_log
 
+    for node in plan.left_out:
+        until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
+        _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
     run = rundir.write(plan, render_plan(plan))
     try:
         job_id = slurm.submit(run / "run_script.sh")
@@ -224,3 +227,26 @@ def cancel(word: str) -> None:
         raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
     slurm.cancel(run.id)
     _say(f"{run} is being cancelled")
+
+
+def nodes(cluster: Optional[str], forget: Optional[str]) -> None:
+    """Lists the nodes that are left out of new jobs, or takes one of them back."""
+    from kit import cluster as clusters
+    from kit import nodes as noted
+    from kit import table
+    from kit.errors import Problems
+
+    problems = Problems()
+    file = noted.file(clusters.load(cluster, "--cluster", problems).name)
+    problems.raise_if_any()
+    if forget:
+        if not noted.forget(file, forget):
+            raise UsageError(f"{forget} is not left out", "kit nodes lists those that are")
+        _say(f"{forget} is used again")
+        return
+    bad = noted.bad(file)
+    if not bad:
+        _say("no node is left out")
+        return
+    rows = [(node.name, time.strftime("%d %b %H:%M", time.localtime(node.until_s)), node.why) for node in bad]
+    table.show([("NODE", "LEFT OUT UNTIL", "WHY"), *rows])

@@ -29,6 +29,7 @@ class Job:
     runtime: Optional[str] = _key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME")
     launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
     nodes: Optional[values.Nodes] = _key(values.nodes, "number of nodes, or a range 2-4 of which as many are taken as are free [1]", "N")
+    spares: Optional[int] = _key(values.count_or_zero, "nodes to ask for beyond those; bad ones are found before the start, and left out [0]", "N")
     processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")
     gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
     max_restarts: Optional[int] = _key(values.count_or_zero, "how often torchrun starts all ranks again when one fails [0]", "N")

@@ -8,6 +8,7 @@ from typing import Optional
 
 from kit import choice, images, mounting, program, sbatch, values
 from kit import cluster as clusters
+from kit import nodes as noted
 from kit.errors import KitError, Problems
 from kit.job import Job
 from kit.plugins import Plugin
@@ -20,6 +21,9 @@ class Plan:
     name: str
     run_dir: str
     nodes: int
+    spares: int
+    bad_nodes: str  # where nodes that cannot work are noted
+    left_out: tuple[noted.Bad, ...]  # those that are left out of this job
     processes_per_node: int
     gpus_per_node: int
     tasks_per_node: int
@@ -57,11 +61,14 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     _check_launcher(job, launcher, problems)
     stage = choice.stage(job, runtime, problems)
     on_preempt = choice.on_preempt(job, problems)
+    choice.check_spares(job, stage, problems)
     shape = _shape(job, launcher)
     mounts = mounting.complete(job, run_dir, runtime, problems)
     _check_line(run_dir, "the run directory", problems)
     program.check(job, launcher, mounts, runtime, problems)
-    header = sbatch.header(job, cluster, shape, run_dir, problems)
+    bad_nodes = noted.file(cluster.name)
+    left_out = () if "nodelist" in {**cluster.slurm, **(job.slurm or {})} else noted.bad(bad_nodes)  # who names nodes wants those
+    header = sbatch.header(job, cluster, shape, run_dir, [node.name for node in left_out], problems)
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = _check_image(job, image, problems)
     problems.raise_if_any()
@@ -70,6 +77,9 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         name=job.name,
         run_dir=run_dir,
         nodes=shape.nodes.most,
+        spares=job.spares or 0,
+        bad_nodes=bad_nodes,
+        left_out=tuple(left_out),
         processes_per_node=shape.processes,
         gpus_per_node=shape.gpus,
         tasks_per_node=shape.tasks,

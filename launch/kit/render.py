@@ -24,7 +24,12 @@ def render(plan: Plan) -> dict[str, str]:
 
 def _script(name: str, plan: Plan) -> str:
     """A script with the files that it sources, and those that these source, in their places."""
-    chosen = {"${KIT_RUNTIME}": plan.runtime, "${KIT_STAGE}": plan.stage, "${KIT_ON_PREEMPT}": plan.on_preempt}
+    chosen = {
+        "${KIT_RUNTIME}": plan.runtime,
+        "${KIT_STAGE}": plan.stage,
+        "${KIT_ON_PREEMPT}": plan.on_preempt,
+        "${KIT_NODES}": "good" if plan.spares else "all",
+    }
 
     def sourced(match: re.Match[str]) -> str:
         return _script(_VARIABLE.sub(lambda variable: chosen[variable[0]], match[1]), plan)
@@ -52,6 +57,10 @@ KIT_MAX_REQUEUES={most} # empty: as long as the run makes progress
 """
 
 
+def _bad_nodes(plan: Plan) -> str:
+    return f"KIT_BAD_NODES={bash(plan.bad_nodes)} # where they are remembered\n" if plan.spares else ""
+
+
 def _env(plan: Plan) -> str:
     launcher = plugins.find("launchers", plan.launcher, "")
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
@@ -67,7 +76,9 @@ NPROC_PER_NODE={plan.processes_per_node}
 KIT_MAX_RESTARTS={plan.max_restarts} # by torchrun, of all ranks, when one fails
 KIT_GPUS_PER_NODE={plan.gpus_per_node} # for a check; the #SBATCH lines ask for them
 
-KIT_NAME={bash(plan.name)}
+KIT_SPARES={plan.spares} # nodes that are allocated beyond NNODES, to do without bad ones
+KIT_NODES={"good" if plan.spares else "all"}
+{_bad_nodes(plan)}KIT_NAME={bash(plan.name)}
 KIT_LAUNCHER={plan.launcher}
 KIT_TASKS_PER_NODE={plan.tasks_per_node} # Slurm's tasks; the launcher starts the ranks
 KIT_CPU_BIND={" ".join(launcher.words("cpu-bind")) or "none"}

@@ -68,13 +68,13 @@ class Shape(NamedTuple):
     signals: bool  # whether one that Slurm sends reaches the program
 
 
-def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Problems) -> Header:
-    """The options in the order in which they are written."""
+def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, left_out: list[str], problems: Problems) -> Header:
+    """The options in the order in which they are written. `left_out`: nodes that cannot work."""
     given = {**cluster.slurm, **(job.slurm or {})}
     own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, shape, problems)
     lines: dict[str, Optional[str]] = {
         "job-name": job.name,
-        "nodes": str(shape.nodes),
+        "nodes": str(shape.nodes.most + job.spares) if job.spares else str(shape.nodes),
         "ntasks-per-node": str(shape.tasks),
         "chdir": run_dir,
         "output": "log/slurm-%j.out",
@@ -98,6 +98,8 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, problems: Pro
     elif "requeue" not in own:
         # Started again from the beginning without having asked for it, a training run only costs hours.
         lines["no-requeue"] = None
+    if left_out:
+        own["exclude"] = ",".join(filter(None, [own.get("exclude"), *left_out]))
     return tuple((lines | own).items())
 
 

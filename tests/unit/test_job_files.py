@@ -76,6 +76,11 @@ BAD = {
         "for a checkpoint in time: `on_preempt: checkpoint`; with `launcher: srun` the program has every signal",
     ),
     "on_preempt misspelt": ("on_preempt: chekpoint\n", "2: unknown on_preempt 'chekpoint'", "did you mean 'checkpoint'?"),
+    "spares of a range": (
+        "nodes: 2-3\nspares: 1\n",
+        "3: spares and a range of nodes both say how many may be missing",
+        "keep one: `nodes: 4` with `spares: 1`",
+    ),
     "requeues of what is not requeued": (
         "max_requeues: 3\n",
         "2: max_requeues says nothing without on_preempt",

@@ -1,0 +1,50 @@
+"""Nodes that could not work, as the batch scripts of jobs with spares noted them: left out of new jobs for a day."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+REMEMBERED_S = 24 * 3600
+
+
+class Bad(NamedTuple):
+    name: str
+    why: str
+    until_s: float  # seconds since 1970
+
+
+def file(cluster: str) -> str:
+    """Where they are noted: `TIME NODE WHY` in each line. Of this user alone, for each cluster."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "kit", "bad-nodes", os.path.basename(cluster) or "generic")
+
+
+def bad(path: str) -> list[Bad]:
+    """Those that are still to be left out, each once, with the last reason."""
+    found = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        noted, _, rest = line.partition(" ")
+        name, _, why = rest.partition(" ")
+        if noted.isdecimal() and name and int(noted) + REMEMBERED_S > time.time():
+            found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
+    return list(found.values())
+
+
+def forget(path: str, name: str) -> bool:
+    """Whether there was something to forget."""
+    kept, gone = [], False
+    if os.path.exists(path):
+        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.split(" ")[1:2] == [name]:
+                gone = True
+            else:
+                kept.append(line + "\n")
+        Path(path).write_text("".join(kept), encoding="utf-8")
+    return gone

@@ -1,0 +1,107 @@
+# shellcheck shell=bash
+# nodes/good.sh - with `spares: k` the job has k nodes more than it needs. Each is asked whether it can work, before any container is
+# made; the job starts on those that can, and bad ones are remembered for the jobs to come. See docs/spares.md.
+
+# The longest that a node may take to answer. It covers the start of the step; the checks take less than a second.
+KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-30}"
+readonly KIT_DISK_MB=1024 # free on the node's own disk
+
+# nodes::choose - sets `hosts` of the caller to the nodes to use, in Slurm's order: the first is the master.
+nodes::choose() {
+  [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # kit run has no spares
+  local -r needed=$((${#hosts[@]} - KIT_SPARES))
+  local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
+  ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, of which ${KIT_SPARES} are to be spare" "ask for more: nodes, or sbatch --nodes"
+  local -A problem=() deaf=()
+  nodes::ask "${first[@]}"
+  local master host
+  local -a good=()
+  for master in "${first[@]}"; do
+    good=()
+    for host in "${hosts[@]}"; do
+      # The master has to be the first, so those before it are out, too.
+      [[ "${host}" == "${master}" || ${#good[@]} -gt 0 ]] || continue
+      [[ -n "${problem["${host}"]:-}" || " ${deaf["${host}"]:-} " == *" ${master} "* ]] || good+=("${host}")
+    done
+    [[ "${good[0]:-}" != "${master}" ]] || ((${#good[@]} < needed)) || break
+  done
+  for host in "${!deaf[@]}"; do
+    if [[ " ${deaf["${host}"]} " == *" ${master} "* ]]; then
+      problem["${host}"]="${problem["${host}"]:-cannot reach ${master}}"
+    fi
+  done
+  if ((${#good[@]} < needed && ${#hosts[@]} > 2 && ${#deaf[@]} <= 1)); then
+    # This one is more likely to be the bad one than all the others.
+    problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
+  fi
+  nodes::remember
+  local -i able=0
+  for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
+  ((${#good[@]} >= needed)) ||
+    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}" "see why above; other nodes: submit again, which leaves the bad ones out"
+  hosts=("${good[@]:0:needed}")
+  kit::say "starting on $(batch::sorted "${hosts[@]}")"
+}
+
+# nodes::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
+# reach.
+nodes::ask() {
+  local -a step=(
+    srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --export=ALL
+    --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
+    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${SLURM_JOB_ID}/%N.out"
+  )
+  local host answers rc said unreached
+  local -ri begin_s=SECONDS
+  for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
+  exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
+  local -r srun_pid=$!
+  while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
+    rc=0
+    IFS='|' read -r -t 1 -u "${answers}" host unreached said || rc=$?
+    ((rc == 0 || rc > 128)) || break # all have ended
+    [[ -z "${host:-}" || "${rc}" != 0 ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+  done
+  exec {answers}<&-
+  kill -TERM "${srun_pid}" 2>/dev/null || true
+}
+
+# nodes::remember - says which nodes are bad, and notes it where `kit submit` looks; for a day.
+nodes::remember() {
+  local host
+  for host in "${hosts[@]}"; do
+    [[ -n "${problem["${host}"]:-}" ]] || continue
+    kit::say "leaving out ${host}: ${problem["${host}"]}"
+    if mkdir -p -- "${KIT_BAD_NODES%/*}" 2>/dev/null; then
+      printf '%(%s)T %s %s\n' -1 "${host}" "${problem["${host}"]}" >>"${KIT_BAD_NODES}" 2>/dev/null || true
+    fi
+  done
+}
+
+# nodes::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
+nodes::answer() {
+  local master address problem='' unreached=''
+  local -i free_mb gpus port
+  port="$(nodes::slurmd_port)"
+  for master in "$@"; do
+    [[ "${master}" != "$(kit::node)" ]] || continue
+    # slurmd listens there, so nothing of ours has to: what a port of it shows is the way there.
+    if ! address="$(net::address "${master}" 2>/dev/null)" || ! timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${port}" 2>/dev/null; then
+      unreached+="${master} "
+    fi
+  done
+  free_mb="$(df --output=avail --block-size=1M -- "${KIT_SCRATCH:-/tmp}" 2>/dev/null | tail -n 1)" || free_mb=0
+  if ((free_mb < KIT_DISK_MB)); then
+    problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
+  elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
+    gpus="$(timeout 10 nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')" || gpus=0
+    ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
+  fi
+  printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
+}
+
+nodes::slurmd_port() {
+  local port
+  port="$(scontrol show config 2>/dev/null | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p')" || true
+  printf '%s' "${port:-6818}"
+}

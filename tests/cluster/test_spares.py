@@ -1,0 +1,100 @@
+"""Jobs with spare nodes, of which one is really bad, on the Slurm cluster in Docker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import job_id, nothing_left, read, submit
+from slurm_cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+WHO = 'echo "rank ${RANK} of ${WORLD_SIZE} on ${SLURMD_NODENAME}"\n'
+
+
+@pytest.fixture
+def who(kit_cluster: Cluster, folder: Path) -> Iterator[Path]:
+    (folder / "who.sh").write_text(WHO)
+    (folder / "job.yaml").write_text("command: [bash, who.sh]\nlauncher: srun\nnodes: 2\nspares: 1\n")
+    forget(kit_cluster)
+    yield folder
+    forget(kit_cluster)
+
+
+def forget(cluster: Cluster) -> None:
+    cluster.run("ctl", "rm", "-rf", "/home/ada/.local/state/kit/bad-nodes")
+
+
+def submit_who(cluster: Cluster, project: Path, run: str, *arguments: str, check: bool = True):
+    image = ["--image", cluster.sif, "--runtime", "apptainer"]
+    return submit(cluster, project, "job.yaml", *image, "--output", run, "--follow", *arguments, check=check)
+
+
+def nodes_of(said: str) -> list[str]:
+    return sorted(re.findall(r"^\[rank\d\] rank \d of 2 on (\S+)$", said, re.MULTILINE))
+
+
+@pytest.fixture
+def cut_off(request: pytest.FixtureRequest, kit_cluster: Cluster) -> Iterator[str]:
+    """A node that the controller reaches and the other nodes do not."""
+    node = str(request.param)
+    rules = [["-s", name] for name in kit_cluster.nodes if name != node]
+    for rule in rules:
+        kit_cluster.run(node, "iptables", "-I", "INPUT", *rule, "-j", "DROP", root=True)
+        kit_cluster.run(node, "iptables", "-I", "OUTPUT", "-d", rule[1], "-j", "DROP", root=True)
+    yield node
+    for rule in rules:
+        kit_cluster.run(node, "iptables", "-D", "INPUT", *rule, "-j", "DROP", root=True)
+        kit_cluster.run(node, "iptables", "-D", "OUTPUT", "-d", rule[1], "-j", "DROP", root=True)
+
+
+@pytest.mark.parametrize("cut_off", ["node3"], indirect=True)
+def test_a_job_with_a_spare_runs_without_the_node_that_the_others_do_not_reach(cut_off: str, kit_cluster: Cluster, who: Path) -> None:
+    others = [node for node in kit_cluster.nodes if node != cut_off]
+    done = submit_who(kit_cluster, who, "run")
+    assert nodes_of(done.stdout) == others
+    assert re.search(rf"^kit: node\d: leaving out {cut_off}: (does not answer|cannot reach node\d)$", done.stdout, re.MULTILINE)
+    assert f"starting on {' '.join(others)}\n" in done.stdout
+
+    # And the next job does not even ask for it.
+    listed = kit_cluster.run("ctl", "kit", "nodes").stdout.splitlines()
+    assert re.fullmatch(rf"{cut_off} .* (does not answer|cannot reach node\d)", listed[1])
+    following = submit_who(kit_cluster, who, "next", "--spares", "0")
+    assert f"kit: leaving out {cut_off} until " in following.stdout
+    assert f"#SBATCH --exclude={cut_off}\n" in read(who / "next/run_script.sh")
+    assert nodes_of(following.stdout) == others
+    assert kit_cluster.run("ctl", "kit", "nodes", "--forget", cut_off).stdout == f"kit: {cut_off} is used again\n"
+    nothing_left(kit_cluster)
+
+
+@pytest.mark.parametrize("cut_off", ["node1"], indirect=True)
+def test_a_first_node_that_reaches_no_other_ends_the_job_and_is_the_one_to_be_left_out(cut_off: str, kit_cluster: Cluster, who: Path) -> None:
+    done = submit_who(kit_cluster, who, "run", check=False)
+    assert "kit: node1: leaving out node1: reaches none of 3 nodes\n" in done.stdout
+    assert nodes_of(submit_who(kit_cluster, who, "next", "--spares", "0").stdout) == ["node2", "node3"]
+
+
+def test_more_bad_nodes_than_spares_end_the_job_before_any_container(kit_cluster: Cluster, who: Path) -> None:
+    full = ["node1", "node2"]
+    for node in full:
+        kit_cluster.run(node, "mount", "-t", "tmpfs", "-o", "size=64m", "full", "/scratch", root=True)
+    try:
+        (who / "site.yaml").write_text("scratch: /scratch\n")
+        done = submit_who(kit_cluster, who, "run", "--cluster", "./site.yaml", check=False)
+    finally:
+        for node in full:
+            kit_cluster.run(node, "umount", "/scratch", root=True)
+    assert kit_cluster.wait(job_id(who)).state == "FAILED"
+    assert "kit: node1: leaving out node2: has 64 MB free in /scratch, less than 1024\n" in done.stdout
+    assert "kit: error: node1: 1 of 3 nodes can work, and the job needs 2\n" in done.stdout
+    assert nodes_of(done.stdout) == []
+    nothing_left(kit_cluster)
+
+
+def test_without_bad_nodes_the_spare_stays_idle(kit_cluster: Cluster, who: Path) -> None:
+    done = submit_who(kit_cluster, who, "run")
+    assert nodes_of(done.stdout) == ["node1", "node2"]
+    assert kit_cluster.run("ctl", "kit", "nodes").stdout == "kit: no node is left out\n"

@@ -1,0 +1,47 @@
+"""Nodes that could not work are left out of new jobs, for a day."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kit import nodes
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Path:
+    """What the batch scripts of three jobs wrote, and something that is not theirs."""
+    now = int(time.time())
+    file = tmp_path / "state/kit/bad-nodes/generic"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"{now - nodes.REMEMBERED_S - 5} old does not answer\n{now - 60} node3 shows 7 GPUs of 8\ncut o\n{now} node3 does not answer\n{now} node5 x\n"
+    )
+    return file
+
+
+def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path, tmp_path: Path, kit) -> None:
+    assert [(node.name, node.why) for node in nodes.bad(str(noted))] == [("node3", "does not answer"), ("node5", "x")]
+    (tmp_path / "train.py").touch()
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def header(*arguments: str) -> list[str]:
+        lines = kit("submit", "train.py", "--dry-run", *arguments, **state).stdout.splitlines()
+        return [line for line in lines if line.startswith(("#SBATCH --exclude", "#SBATCH --nodes"))]
+
+    assert header("--nodes", "2", "--spares", "1") == ["#SBATCH --nodes=3", "#SBATCH --exclude=node3,node5"]
+    assert header("--slurm", "exclude=node[7-9]") == ["#SBATCH --nodes=1", '#SBATCH --exclude="node[7-9],node3,node5"']
+    assert header("--slurm", "nodelist=node3") == ["#SBATCH --nodes=1"]
+    assert header("--cluster", "infiniband") == ["#SBATCH --nodes=1"]
+
+
+def test_they_are_listed_and_can_be_taken_back(noted: Path, tmp_path: Path, kit) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    listed = kit("nodes", **state).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["NODE", "node3", "node5"]
+    assert listed[1].endswith("  does not answer")
+    assert kit("nodes", "--forget", "node3", **state).stdout == "kit: node3 is used again\n"
+    assert [node.name for node in nodes.bad(str(noted))] == ["node5"]
+    refused = kit("nodes", "--forget", "node3", check=False, **state)
+    assert (refused.returncode, refused.stderr) == (2, "kit: error: node3 is not left out\n  fix: kit nodes lists those that are\n")
