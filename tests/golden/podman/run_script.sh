@@ -525,7 +525,7 @@ case "${1:-batch}" in
     ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
     node::prepare
     ;;
-  missing) stage::missing ;;        # with stage sbcast
+  missing) stage::missing ;;       # with stage sbcast
   check) nodes::answer "${@:2}" ;; # with spares
   start)
     for fact in "${@:2}"; do export "${fact?}"; done
