@@ -196,6 +196,19 @@ def logs(
 
 
 @app.command()
+def hang(
+    run: Optional[str] = _RUN,
+    full: bool = typer.Option(False, "--full", help="Whole stacks, of all threads and children."),
+    pause: bool = typer.Option(True, "--pause/--no-pause", help="--no-pause: without stacks, for which py-spy pauses each process for some milliseconds."),
+    as_json: bool = typer.Option(False, "--json", help="For other programs."),
+) -> None:
+    """Show where the ranks of a run are at this moment: those at the same place together, the odd ones out first."""
+    from kit import hang as its
+
+    its.show(run, full=full, pause=pause, as_json=as_json)
+
+
+@app.command()
 def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False)) -> None:
     """End a run."""
     from kit import commands

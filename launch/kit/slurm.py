@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import IO, NamedTuple, Optional
 
 from kit.errors import KitError
 
@@ -118,10 +118,49 @@ def down_nodes(nodes: str) -> list[str]:
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
 
 
+def hosts(nodes: str) -> list[str]:
+    """The names in a host list: node[1-3]."""
+    return _call(["scontrol", "show", "hostnames", nodes]).split()
+
+
+def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -> str:
+    """What a command prints on nodes of a running job, beside what runs there, as far as it came in that time.
+
+    A node that does not answer is no error: the others' lines are there. Raises KitError where there is none at all.
+    """
+    import tempfile
+
+    shape = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none"]
+    line = ["srun", f"--jobid={job_id}", "--overlap", *shape, "--quiet", *command]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(line, env=_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        except FileNotFoundError:
+            raise _missing("srun") from None
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # which ends the step
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        said, problems = (_content(file) for file in (output, errors))
+    if not said and problems:
+        raise KitError(f"srun in job {job_id}: {problems.strip().splitlines()[-1]}", f"does the job still run? kit status {job_id}")
+    return said
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
+
+
 def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
     """What a command prints on each of the nodes, a host list, as one short job; a node that does not answer is an error."""
     # Without --nodes, srun would take one node of the list; and a node that is down would keep it waiting.
-    count = len(_call(["scontrol", "show", "hostnames", nodes]).split())
+    count = len(hosts(nodes))
     shape = [f"--nodelist={nodes}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--immediate=60", "--time=10", "--mpi=none", "--quiet"]
     more = [f"--{name}={value}" for name, value in options.items()]
     try:
@@ -159,11 +198,15 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, env=_environment(), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
     except FileNotFoundError:
-        raise KitError(f"{command[0]} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run") from None
+        raise _missing(command[0]) from None
     except subprocess.TimeoutExpired:
         raise Unsure(
             f"{command[0]} has not answered for two minutes", "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping"
         ) from None
+
+
+def _missing(command: str) -> KitError:
+    return KitError(f"{command} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run")
 
 
 def _environment() -> dict[str, str]:
