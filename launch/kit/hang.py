@@ -55,9 +55,6 @@ def look(run: Run, plan: dict[str, Any], hosts: list[str], *, full: bool, pause:
     arguments = [run.id, "NODE_RANK" if by_node else "RANK", "all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
     answers = stacks.read(_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S))
-    for process in answers.processes:
-        for each in (process, *process.children):
-            each.facts["machine"] = answers.machines.get(process.node) or next(iter(answers.machines.values()), "")
     silent = [] if run.local else [host for host in hosts if host not in answers.ended]
     there = {process.rank: process for process in answers.processes}
     # With c10d the ranks are in another order than the nodes.
@@ -104,7 +101,7 @@ def _print(run: Run, plan: dict[str, Any], seen: Seen, full: bool) -> None:
 
 def _print_group(run: Run, folder: str, group: list[Process], full: bool) -> None:
     first = group[0]
-    name = f"rank {first.rank} on {first.node}" if len(group) == 1 else f"{len(group)} ranks ({_numbers([process.rank for process in group])})"
+    name = f"rank {first.rank} on {first.node}" if len(group) == 1 else f"{len(group)} ranks ({numbers([process.rank for process in group])})"
     print(f"{name} {stacks.where(first, folder)}")
     if full:
         _print_full(first, folder)
@@ -114,7 +111,7 @@ def _print_group(run: Run, folder: str, group: list[Process], full: bool) -> Non
         print(f"    its threads: {first.facts['threads'].strip()}")
     children = [child for process in group for child in process.children]
     for same in stacks.groups(children):
-        name = f"child {same[0].pid}" if len(same) == 1 else f"{len(same)} children ({_numbers([child.pid for child in same])})"
+        name = f"child {same[0].pid}" if len(same) == 1 else f"{len(same)} children ({numbers([child.pid for child in same])})"
         print(f"  its {name} {stacks.where(same[0], folder)}")
         if full:
             _print_full(same[0], folder)
@@ -178,10 +175,10 @@ def last_words(run: Run, rank: int) -> Optional[tuple[float, str]]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_numbers(ranks)}"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers(ranks)}"
 
 
-def _numbers(numbers: list[int]) -> str:
+def numbers(numbers: list[int]) -> str:
     """0-2, 4, 5"""
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
+from kit import kernel
+
 # What is installed rather than written for the run: packages, Python's own library, code made while running.
 INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3\.\d+/|^<")
 PYTHONS_OWN = re.compile(r"(?!.*/(site|dist)-packages/).*/lib(64)?/python3\.\d+/")
@@ -67,7 +69,6 @@ class Place(NamedTuple):
 
 class Answers(NamedTuple):
     processes: list[Process]  # the ranks' programs
-    machines: dict[str, str]  # {node: x86_64} of all that began
     ended: set[str]  # nodes that said all
 
 
@@ -93,10 +94,11 @@ def read(text: str) -> Answers:
             found[key].means = fields[1]
         elif kind == "facts" and key in found and len(fields) == 3:
             found[key].facts[fields[1]] = fields[2]
-    for key, lines in stacks.items():
-        if key in found:
-            found[key].threads = threads(lines)
-    return Answers(_nested(list(found.values())), machines, ended)
+    for key, process in found.items():
+        process.threads = threads(stacks.get(key, []))
+        # Under `kit run` the nodes are one machine, of another name.
+        process.facts["machine"] = machines.get(process.node) or next(iter(machines.values()), "")
+    return Answers(_nested(list(found.values())), ended)
 
 
 def _nested(processes: list[Process]) -> list[Process]:
@@ -141,7 +143,7 @@ def key(process: Process) -> tuple[object, ...]:
         return tuple((frame.function, frame.file, frame.line if frame.is_users else 0) for frame in frames)
     facts = process.facts
     names = re.sub(r"\d+", "", facts.get("threads", ""))
-    return ("", facts.get("state"), facts.get("wchan"), facts.get("syscall"), facts.get("file"), is_busy(process), names, process.means)
+    return ("", facts.get("state"), facts.get("wchan"), facts.get("syscall"), facts.get("file"), kernel.is_busy(facts), names, process.means)
 
 
 def _settled(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -150,10 +152,6 @@ def _settled(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         return frames[next(index for index, frame in enumerate(frames) if frame.is_users) :]
     settled = next((index for index, frame in enumerate(frames) if not PYTHONS_OWN.match(frame.file)), 0)
     return frames[settled:]
-
-
-def is_busy(process: Process) -> bool:
-    return int(process.facts.get("cpu") or 0) >= 20
 
 
 def groups(processes: list[Process]) -> list[list[Process]]:
@@ -167,7 +165,7 @@ def groups(processes: list[Process]) -> list[list[Process]]:
 def where(process: Process, folder: str) -> str:
     """One line: in all_reduce, called at train.py:88 in main. Files below `folder` are shown as from there."""
     if not process.frames:
-        return waiting(process)
+        return kernel.waiting(process.facts)
     found = place(process.frames)
     if found.users is None:
         return f"in {_told(found.call, folder)}" if found.call else "at its start or end"
@@ -187,43 +185,3 @@ def short(file: str, folder: str) -> str:
         if (found := re.match(known, file)) is not None:
             return file[found.end() :]
     return os.path.relpath(file, folder) if file.startswith(f"{folder.rstrip('/')}/") else file
-
-
-# The calls in which programs wait, of x86-64 and of 64-bit ARM. One that a signal interrupted has lost its name.
-CALLS = {
-    "x86_64": {
-        0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread", 23: "select", 24: "sched_yield", 35: "nanosleep", 42: "connect", 43: "accept",
-        45: "recvfrom", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 219: "", 230: "clock_nanosleep",
-        232: "epoll_wait", 247: "waitid", 257: "openat", 262: "stat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept",
-    },
-    "aarch64": {
-        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write", 67: "pread", 72: "pselect6", 73: "ppoll",
-        79: "stat", 82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 124: "sched_yield", 128: "", 202: "accept",
-        203: "connect", 207: "recvfrom", 212: "recvmsg", 242: "accept", 260: "wait4",
-    },
-}  # fmt: skip
-ON_FILES = {"read", "write", "pread", "ioctl", "fcntl", "flock", "fsync", "recvfrom", "recvmsg", "accept", "connect"}
-STATES = {
-    "D": "waiting for a file system or a driver, not to be interrupted,",
-    "T": "stopped (kill -CONT would let it go on)",
-    "t": "stopped by a debugger",
-    "Z": "ended, unnoticed by its parent,",
-}
-
-
-def waiting(process: Process) -> str:
-    """One line, of what the kernel says alone; facts["machine"] names the processor."""
-    facts = process.facts
-    state, call, kernel = facts.get("state", ""), facts.get("syscall", ""), facts.get("wchan", "")
-    names = CALLS.get(facts.get("machine", ""), {})
-    name = names.get(int(call), f"system call {call}") if call.isdigit() else ""
-    if name in ON_FILES and facts.get("file"):
-        name = f"{name} of {facts['file']}"
-    if state in STATES:
-        text = STATES[state]
-    elif is_busy(process):
-        return f"works ({facts['cpu']} % of a CPU)"
-    else:
-        text = "waits"
-    inside = ", ".join(word for word in (name, kernel if kernel not in ("", "0") else "") if word)
-    return f"{text} in {inside}" if inside else text

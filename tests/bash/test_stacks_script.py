@@ -1,0 +1,169 @@
+"""stacks.sh on real processes: which one is a rank's program, whose stack is read, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hanging import py_spy
+from kit import stacks
+from running import SCRIPTS, TAG, stub, until
+
+# Without py-spy beside it, which that of a virtual environment may have.
+PYTHON = Path(sys.executable).resolve()
+PROGRAM = """\
+import os, sys, time
+
+def deep():
+    open(sys.argv[1], "w").close()
+    time.sleep(100)
+
+if sys.argv[2:] == ["children"]:
+    import subprocess
+    for number in range(3):
+        subprocess.Popen([sys.executable, __file__, sys.argv[1] + str(number)])
+    while not all(os.path.exists(sys.argv[1] + str(number)) for number in range(3)):
+        time.sleep(0.01)
+    open(sys.argv[1], "w").close()
+    subprocess.Popen(["sleep", "100"]).wait()
+deep()
+"""
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, tag: str) -> Start:
+    """Starts a process as a rank of job 77, and waits until it is up."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def start(rank: int, *words: str, wrapped: bool = False, job: str = "77", **variables: str) -> subprocess.Popen[bytes]:
+        up = tmp_path / f"up{rank}.{job}"
+        env = {"PATH": "/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": job, "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": str(rank), **variables}
+        command = [str(PYTHON), str(tmp_path / "program.py"), str(up), *words]
+        if wrapped:  # as torchrun.sh does
+            command = ["bash", "-c", '"$@" & wait', f"{tmp_path}/torchrun.sh --rank ", *command]
+        process = subprocess.Popen(command, env=env)
+        until(up.exists)
+        return process
+
+    return start
+
+
+def look(*tools: object, children: str = "some", pause: str = "pause", job: str = "77", **variables: str) -> list[stacks.Process]:
+    command = ["bash", str(SCRIPTS / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
+    env = {"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "node7", "SLURM_JOB_ID": job, **variables}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = stacks.read(done.stdout)
+    assert answers.ended == {"node7"}
+    return answers.processes
+
+
+def names(process: stacks.Process) -> list[str]:
+    return [frame.name for frame in process.frames]
+
+
+def test_the_ranks_of_this_job_alone_are_found_below_their_wrappers(start: Start, tmp_path: Path) -> None:
+    plain, wrapped = start(0), start(1, wrapped=True)
+    start(2, job="78")
+    start(3, KIT_RUN_DIR="", job="770")
+    found = look(py_spy())
+    assert [(process.rank, process.node) for process in found] == [(0, "node7"), (1, "node7")]
+    assert found[0].pid == plain.pid and found[1].parent == wrapped.pid
+    assert [names(process) for process in found] == [["deep", "<module>"]] * 2
+    assert stacks.where(found[0], str(tmp_path)) == "in deep at program.py:5"
+    assert found[0].means == f"py-spy: {py_spy()}"
+
+
+def test_children_are_shown_when_their_rank_waits_for_them_or_all_are_asked_for(start: Start) -> None:
+    waiting = start(0, "children")
+    (found,) = look(py_spy())
+    assert found.pid == waiting.pid and "Popen.wait" in names(found)
+    assert len(found.children) == 4  # three of Python, and what it waits for, sleep
+    assert sorted(names(child) for child in found.children) == [[], *[["deep", "<module>"]] * 3]
+    (sleeping,) = (child for child in found.children if not child.frames)
+    assert sleeping.means == "none: it is not a Python program"
+
+
+def test_without_py_spy_the_kernel_is_asked_and_nothing_is_paused(start: Start, tmp_path: Path) -> None:
+    start(0)
+    stub(tmp_path / "bin", "py-spy", f"touch {tmp_path}/used\n")
+    (found,) = look(tmp_path / "bin/py-spy", pause="no-pause")
+    assert (found.means, found.threads, (tmp_path / "used").exists()) == ("none: as asked", [], False)
+    (found,) = look(tmp_path / "gone")
+    assert found.means == "none: there is no py-spy"
+    assert (found.facts["state"], found.facts["cpu"]) == ("S", "0")
+    assert "nanosleep" in stacks.where(found, "/")
+
+
+def test_a_busy_process_is_told_from_a_waiting_one(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys\nopen(sys.argv[1], 'w').close()\nwhile True: pass\n")
+    start(0)
+    (found,) = look(pause="no-pause")
+    assert stacks.where(found, "/").startswith("working (")
+
+
+def test_a_py_spy_that_may_not_look_is_quoted_and_the_next_one_tried(start: Start, tmp_path: Path) -> None:
+    start(0)
+    stub(tmp_path / "bin", "py-spy", 'echo "Permission Denied: Try running again with elevated permissions" >&2; exit 1\n')
+    (found,) = look(tmp_path / "bin/py-spy")
+    assert found.means == "none: py-spy: Permission Denied: Try running again with elevated permissions"
+    assert found.facts["state"] == "S"
+    (found,) = look(tmp_path / "bin/py-spy", py_spy())
+    assert found.means == f"py-spy: {py_spy()}"
+
+
+@pytest.mark.parametrize("place", ["node", "rank"])
+def test_py_spy_is_found_on_the_path_of_the_node_and_of_the_rank(place: str, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/py-spy").symlink_to(py_spy())
+    path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    process = start(0, **(path if place == "rank" else {}))
+    (found,) = look(**(path if place == "node" else {}))
+    inside = f"/proc/{process.pid}/root" if place == "rank" else ""
+    assert found.means == f"py-spy: {inside}{tmp_path}/bin/py-spy"
+    assert names(found) == ["deep", "<module>"]
+
+
+def test_a_stopped_process_is_read_as_it_is_and_stays_stopped(start: Start) -> None:
+    process = start(0)
+    os.kill(process.pid, signal.SIGSTOP)
+    state = Path(f"/proc/{process.pid}/stat")
+    until(lambda: " T " in state.read_text())
+    (found,) = look(py_spy())
+    assert names(found) == ["deep", "<module>"]
+    assert " T " in state.read_text()
+    (found,) = look(pause="no-pause")
+    assert stacks.where(found, "/").startswith("stopped (kill -CONT would let it go on)")
+
+
+def test_a_process_of_a_container_is_seen_from_outside(start: Start, tmp_path: Path, tag: str) -> None:
+    """In a user namespace with a file system of its own, as Apptainer and Enroot make them."""
+    up = tmp_path / "up"
+    env = {"PATH": "/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": "77", "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": "0"}
+    inside = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "bash",
+        "-c",
+        'mount -t tmpfs none /mnt && mkdir /mnt/bin && cp "$1" /mnt/bin && exec "${@:2}"',
+    ]
+    subprocess.Popen([*inside, "bash", str(py_spy()), str(PYTHON), str(tmp_path / "program.py"), str(up)], env={**env, "PATH": "/mnt/bin:/usr/bin:/bin"})
+    until(up.exists)
+    (found,) = look()  # the container's own py-spy, which is nowhere else
+    assert found.means == f"py-spy: /proc/{found.pid}/root/mnt/bin/py-spy"
+    assert names(found) == ["deep", "<module>"]
+
+
+def test_long_lines_stay_whole_for_srun(start: Start) -> None:
+    start(0, "x" * 5000)
+    (found,) = look(py_spy())
+    assert names(found) == ["deep", "<module>"]
+    assert len(found.command) < 900

@@ -1,0 +1,75 @@
+"""kit hang on a real run that hangs: four ranks on two local nodes, in three places."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hanging import PROGRAM, line_of, py_spy
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of a run whose ranks are all where they hang."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "stuck.py").write_text(PROGRAM)
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen([sys.executable, "-m", "kit", "run", "stuck.py", "-j", "2x2", "--output", "run"], cwd=tmp_path, stdout=out, stderr=out)
+        try:
+            end = time.monotonic() + 90
+            while (said := (tmp_path / "out").read_text()).count("] up ") < 4:
+                assert process.poll() is None and time.monotonic() < end, said
+                time.sleep(0.1)
+            yield re.findall(r"job (\d+) on", said)[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(40)
+
+
+def ask(tmp_path: Path, *arguments: str) -> str:
+    env = {**os.environ, "PATH": f"{py_spy().parent}:{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def places(tmp_path: Path, run: str) -> dict[tuple[int, ...], str]:
+    return {tuple(group["ranks"]): group["where"] for group in json.loads(ask(tmp_path, run, "--json"))["groups"]}
+
+
+def test_every_rank_is_shown_where_it_hangs(hanging: str, tmp_path: Path) -> None:
+    in_loader, in_sum = line_of("for batch in DataLoader(Files(), num_workers=1):"), 35
+    stuck = PROGRAM.splitlines().index("def stuck_in_loading():") + 2
+    reading = PROGRAM.splitlines().index("def stuck_in_reading():") + 2
+    expected = {
+        (2,): f"in _BaseDataLoaderIter.__next__, called at stuck.py:{in_loader} in main",
+        (3,): f"in stuck_in_loading at stuck.py:{stuck}",
+        (0, 1): f"in all_reduce, called at stuck.py:{in_sum} in main",
+    }
+    end = time.monotonic() + 30
+    while places(tmp_path, hanging) != expected and time.monotonic() < end:  # they have said "up", and are on their way
+        time.sleep(0.5)
+    assert places(tmp_path, hanging) == expected
+
+    shown = ask(tmp_path)
+    assert re.search(r"^kit: stuck \(\d+\), \d+s so far: 4 of 4 ranks seen on 2 nodes\nrank 2 on local1 in _Base", shown)
+    assert re.search(rf"^rank 3 on local1 in stuck_in_loading at stuck.py:{stuck}\n    stuck_in_loading +stuck.py:{stuck}\n  said \d+s ago: up 3$", shown, re.M)
+    assert re.search(rf"^  its child \d+ in stuck_in_reading at stuck.py:{reading}$", shown, re.M)
+    assert re.search(r"^2 ranks \(0, 1\) in all_reduce, called at .*\n    all_reduce +torch/distributed/\S+:\d+\n    main +stuck.py:35$", shown, re.M)
+    assert shown.endswith("kit: stacks by py-spy, which paused each process for some milliseconds\n")
+    full = ask(tmp_path, "--full")
+    assert re.search(r"^    <module> +stuck.py:38$", full, re.M) and "  thread QueueFeederThread of process " in full
+
+    # Without stacks the loader, the sleep and the sum wait in different ways, too.
+    outside = ask(tmp_path, "--no-pause")
+    assert re.search(r"^2 ranks \(0, 1\) waiting in futex", outside, re.M)
+    assert re.search(r"^rank 3 on local1 waiting in .*nanosleep", outside, re.M)
+    assert re.search(r"^kit: no stack of ranks 0-3, only what the kernel says: py-spy is left out, as --no-pause asks\n  fix: ", outside, re.M)
