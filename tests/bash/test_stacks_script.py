@@ -23,14 +23,15 @@ def deep():
     open(sys.argv[1], "w").close()
     time.sleep(100)
 
-if sys.argv[2:] == ["children"]:
+if sys.argv[2:3] in (["waits"], ["works"]):
     import subprocess
     for number in range(3):
         subprocess.Popen([sys.executable, __file__, sys.argv[1] + str(number)])
     while not all(os.path.exists(sys.argv[1] + str(number)) for number in range(3)):
         time.sleep(0.01)
     open(sys.argv[1], "w").close()
-    subprocess.Popen(["sleep", "100"]).wait()
+    if sys.argv[2] == "waits":
+        subprocess.Popen(["sleep", "100"]).wait()
 deep()
 """
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -80,14 +81,21 @@ def test_the_ranks_of_this_job_alone_are_found_below_their_wrappers(start: Start
     assert found[0].means == f"py-spy: {py_spy()}"
 
 
-def test_children_are_shown_when_their_rank_waits_for_them_or_all_are_asked_for(start: Start) -> None:
-    waiting = start(0, "children")
+def test_children_are_shown_when_their_rank_waits_for_them(start: Start) -> None:
+    waiting = start(0, "waits")
     (found,) = look(py_spy())
     assert found.pid == waiting.pid and "Popen.wait" in names(found)
-    assert len(found.children) == 4  # three of Python, and what it waits for, sleep
     assert sorted(names(child) for child in found.children) == [[], *[["deep", "<module>"]] * 3]
     (sleeping,) = (child for child in found.children if not child.frames)
-    assert sleeping.means == "none: it is not a Python program"
+    assert sleeping.means == "none: it is not a Python program"  # what it waits for
+
+
+def test_children_of_a_rank_at_work_are_shown_where_all_are_asked_for(start: Start) -> None:
+    start(0, "works")
+    (found,) = look(py_spy())
+    assert (names(found), found.children) == (["deep", "<module>"], [])
+    (found,) = look(py_spy(), children="all")
+    assert [names(child) for child in found.children] == [["deep", "<module>"]] * 3
 
 
 def test_without_py_spy_the_kernel_is_asked_and_nothing_is_paused(start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""kit hang where nodes do not answer, or there is nothing to see. Slurm's commands are stand-ins here; tests/cluster/test_hang.py has the real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kit import hang, history
+from kit.errors import KitError
+
+RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
+QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run"
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run of two nodes of two ranks, in whose job srun does what the given lines of shell do."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(hang, "PATIENCE_S", 1)
+    run = tmp_path / "runs" / "train"
+    (run / "log" / "7").mkdir(parents=True)
+    plan = {"nodes": 2, "processes_per_node": 2, "tasks_per_node": 1, "launcher": "torchrun", "workdir": "/shared/project"}
+    (run / "run.json").write_text(json.dumps({"plan": plan}))
+    history.new(run, "train", 2, 2, "7", local=False)
+
+    def put(lines: str, queue: str = QUEUE) -> None:
+        (tmp_path / "bin").mkdir()
+        for name, text in (("srun", lines), ("squeue", f"echo '{queue}'"), ("scontrol", "echo node1 node2")):
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+
+    return put
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    hang.show(None, full=False, pause=True, as_json=False)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    srun(f"grep ^node1 '{RECORDED}'; exec sleep 60")
+    assert shown(capsys)[:3] == [
+        "kit: train (7), 4:12 of 1:00:00: 2 of 4 ranks seen on 2 nodes",
+        "node2 did not answer within 1 s: what runs there is not shown",
+        "2 ranks (0, 1) in all_reduce, called at loading.py:35 in main",
+    ]
+
+
+def test_ranks_without_a_process_are_named_with_their_node(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
+    assert shown(capsys)[1] == "rank 3 has no process on node2"
+
+
+def test_one_whose_node_cannot_be_known_is_named_without(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    """With restarts torchrun orders the ranks in its own way."""
+    srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}' | sed 's/^node1/nodeX/; s/^node2/node1/; s/^nodeX/node2/'")
+    assert shown(capsys)[1] == "rank 3 has no process on any node that answered"
+
+
+def test_json_holds_all_of_it(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
+    hang.show(None, full=False, pause=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["ranks"], found["nodes"], found["silent_nodes"]) == ("7", 4, ["node1", "node2"], [])
+    assert found["missing_ranks"] == [{"rank": 3, "node": "node2"}]
+    assert [group["ranks"] for group in found["groups"]] == [[2], [0, 1]]
+    assert found["groups"][0]["processes"][0]["children"][0]["threads"][0]["frames"][0] == {
+        "function": "stuck_in_reading", "file": "/shared/project/loading.py", "line": 17,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "queue", "message"),
+    [
+        (r"printf 'node1\tbegin\tx\nnode1\tend\nnode2\tend\n'", QUEUE, "no rank of train (7) has a process: they have not started yet, or have ended"),
+        ("echo 'srun: error: Invalid job id specified' >&2; exit 1", QUEUE, "srun in job 7: srun: error: Invalid job id specified"),
+        ("exit 9", QUEUE.replace("RUNNING", "PENDING").replace("None", "Priority"), "train (7) is not running: PENDING (Priority: jobs of higher"),
+        ("exit 9", QUEUE.replace("RUNNING", "TIMEOUT"), "train (7) is not running: TIMEOUT"),
+    ],
+)
+def test_what_cannot_be_seen_ends_in_two_lines(lines: str, queue: str, message: str, srun) -> None:
+    srun(lines, queue)
+    with pytest.raises(KitError) as caught:
+        hang.show(None, full=False, pause=True, as_json=False)
+    assert str(caught.value).startswith(f"kit: {message}")
+    assert "\n  fix: " in str(caught.value)
