@@ -11,9 +11,10 @@
 #   begin MACHINE | process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail
 
-readonly STACKS_DUMP_S=10  # py-spy takes 10 ms; a process that does not stop for it is left alone
-readonly STACKS_CHILDREN=8 # of a rank that waits for them
-readonly STACKS_LINE=900   # bytes; srun hands on lines of up to 1024 in one piece
+readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms; a process that does not stop for it is left alone
+readonly STACKS_CHILDREN=8                    # of a rank that waits for them
+readonly STACKS_LINE=900                      # bytes; srun hands on lines of up to 1024 in one piece
+LC_ALL=C                                      # so that bytes are what bash counts
 
 declare -A RANK_OF=() NODE_OF=() PARENT_OF=() START_OF=() IS_PYTHON=() MAIN_OF=()
 
@@ -135,7 +136,7 @@ stacks::py_spy() {
   local text rc=0
   text="$(timeout --kill-after=1 "${STACKS_DUMP_S}" "${@:3}" "$2" dump "${options[@]}" --pid "${pid}" 2>&1)" || rc=$?
   # Ended by force, it may leave its stop signal behind.
-  ((rc != 124 && rc != 137)) || kill -CONT "${pid}" 2>/dev/null || true
+  ((rc != 124 && rc != 137)) || [[ " ${options[*]} " == *' --nonblocking '* ]] || kill -CONT "${pid}" 2>/dev/null || true
   if ((rc == 0)) && [[ "${text}" == *$'\nThread '* ]]; then
     printf '%s\n' "${text}"
     return

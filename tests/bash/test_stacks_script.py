@@ -150,10 +150,20 @@ def test_a_stopped_process_is_read_as_it_is_and_stays_stopped(start: Start) -> N
     assert stacks.where(found, "/").startswith("stopped (kill -CONT would let it go on)")
 
 
-def test_a_process_of_a_container_is_seen_from_outside(start: Start, tmp_path: Path, tag: str) -> None:
-    """In a user namespace with a file system of its own, as Apptainer and Enroot make them."""
+def test_a_process_that_py_spy_left_stopped_goes_on(start: Start, tmp_path: Path) -> None:
+    process = start(0)
+    stub(tmp_path / "bin", "py-spy", f"touch {tmp_path}/used; kill -STOP {process.pid}; exec sleep 60\n")
+    (found,) = look(tmp_path / "bin/py-spy", STACKS_DUMP_S="1")
+    assert (tmp_path / "used").exists()
+    assert found.means == "none: py-spy got no answer in 1 s"
+    assert found.facts["state"] == "S"
+
+
+@pytest.fixture
+def contained(start: Start, tmp_path: Path, tag: str) -> None:
+    """A rank in a user namespace with a file system of its own, as Apptainer and Enroot make them, and a py-spy in /mnt/bin of that."""
     up = tmp_path / "up"
-    env = {"PATH": "/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": "77", "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": "0"}
+    env = {"PATH": "/mnt/bin:/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": "77", "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": "0"}
     inside = [
         "unshare",
         "--user",
@@ -163,15 +173,26 @@ def test_a_process_of_a_container_is_seen_from_outside(start: Start, tmp_path: P
         "-c",
         'mount -t tmpfs none /mnt && mkdir /mnt/bin && cp "$1" /mnt/bin && exec "${@:2}"',
     ]
-    subprocess.Popen([*inside, "bash", str(py_spy()), str(PYTHON), str(tmp_path / "program.py"), str(up)], env={**env, "PATH": "/mnt/bin:/usr/bin:/bin"})
+    subprocess.Popen([*inside, "bash", str(py_spy()), str(PYTHON), str(tmp_path / "program.py"), str(up)], env=env)
     until(up.exists)
-    (found,) = look()  # the container's own py-spy, which is nowhere else
+
+
+def test_a_container_is_seen_from_outside_by_its_own_py_spy(contained: None) -> None:
+    (found,) = look()
     assert found.means == f"py-spy: /proc/{found.pid}/root/mnt/bin/py-spy"
     assert names(found) == ["deep", "<module>"]
 
 
-def test_long_lines_stay_whole_for_srun(start: Start) -> None:
-    start(0, "x" * 5000)
-    (found,) = look(py_spy())
+def test_a_container_is_entered_where_looking_from_outside_fails(contained: None, tmp_path: Path) -> None:
+    here = os.readlink("/proc/self/ns/user")
+    stub(tmp_path / "bin", "py-spy", f'[[ "$(readlink /proc/self/ns/user)" != "{here}" ]] || exit 1\nexec {py_spy()} "$@"\n')
+    (found,) = look(tmp_path / "bin/py-spy")
+    assert found.means == f"py-spy: {tmp_path}/bin/py-spy"
     assert names(found) == ["deep", "<module>"]
-    assert len(found.command) < 900
+
+
+def test_long_lines_stay_whole_for_srun(start: Start) -> None:
+    start(0, "ß" * 5000)
+    (found,) = look(py_spy(), LANG="C.UTF-8")
+    assert names(found) == ["deep", "<module>"]
+    assert 700 < len(found.command.encode()) < 900
