@@ -90,7 +90,10 @@ def _py_spy(run: Run) -> list[str]:
 
 def _print(run: Run, plan: dict[str, Any], seen: Seen, full: bool) -> None:
     if seen.silent:
-        print(f"{', '.join(seen.silent)} did not answer within {PATIENCE_S} s: what runs there is not shown")
+        some = any(process.node in seen.silent for process in seen.processes)
+        print(
+            f"{', '.join(seen.silent)} did not answer within {PATIENCE_S} s: {'not all that' if some else 'what'} runs there is {'' if some else 'not '}shown"
+        )
     for node in dict.fromkeys(seen.missing.values()):
         ranks = [rank for rank, place in seen.missing.items() if place == node]
         print(f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} no process on {node or 'any node that answered'}")

@@ -14,6 +14,7 @@ set -euo pipefail
 readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms; a process that does not stop for it is left alone
 readonly STACKS_CHILDREN=8                    # of a rank that waits for them
 readonly STACKS_LINE=900                      # bytes; srun hands on lines of up to 1024 in one piece
+readonly STACKS_END_S=18                      # no child is looked at after that: kit waits for 30 s
 LC_ALL=C                                      # so that bytes are what bash counts
 
 declare -A RANK_OF=() NODE_OF=() PARENT_OF=() START_OF=() IS_PYTHON=() MAIN_OF=()
@@ -235,6 +236,7 @@ stacks::rank() {
   fi
   while IFS= read -r child; do
     [[ "${children}" == all ]] || ((shown++ < STACKS_CHILDREN)) || break
+    ((SECONDS < STACKS_END_S)) || break
     stacks::show "${child}" "${@:3}"
   done < <(stacks::children "${pid}" | sort -n)
 }

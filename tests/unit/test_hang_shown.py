@@ -48,6 +48,14 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun, cap
     ]
 
 
+def test_a_node_that_answers_in_part_is_shown_in_part(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
+    assert shown(capsys)[:2] == [
+        "kit: train (7), 4:12 of 1:00:00: 3 of 4 ranks seen on 2 nodes",
+        "node1, node2 did not answer within 1 s: not all that runs there is shown",
+    ]
+
+
 def test_ranks_without_a_process_are_named_with_their_node(srun, capsys: pytest.CaptureFixture[str]) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
     assert shown(capsys)[1] == "rank 3 has no process on node2"
