@@ -209,6 +209,24 @@ def hang(
 
 
 @app.command()
+def timeline(
+    run: Optional[str] = _RUN,
+    attempt: Optional[int] = typer.Option(None, "--attempt", metavar="N", help="Of a job that Slurm requeued [the last].", show_default=False),
+    svg: Optional[str] = typer.Option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
+) -> None:
+    """Show where the time of a run's start went, on every node."""
+    from kit import bars
+    from kit import timeline as times
+
+    bars.show(found := times.of(run, attempt))
+    if svg:
+        from kit import drawing
+
+        Path(svg).write_text(drawing.draw(found), encoding="utf-8")
+        print(f"kit: wrote {svg}")
+
+
+@app.command()
 def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False)) -> None:
     """End a run."""
     from kit import commands

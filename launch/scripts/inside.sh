@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # inside.sh - what every launcher does first inside the container.
 
+# shellcheck source=stamps.sh
+source "${KIT_SCRIPTS}/stamps.sh"
+
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -57,6 +60,8 @@ inside::enter() {
   for fact in "$@"; do
     export "${fact?}"
   done
+  stamp::now
+  export KIT_ENTERED="${KIT_NOW}"
   # The image is the same everywhere: one process says it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.

@@ -16,6 +16,7 @@ rank::run() {
   ) 2>&1
   local -r kit_logger=$!
 
+  rank::stamp
   local kit_stopped='' kit_code=0
   if [[ "${KIT_SIGNALED:-}" == group ]]; then
     # The program acts on it, and this shell stays to see its end.
@@ -43,6 +44,14 @@ rank::run() {
     sleep 0.05
   done
   exit "${kit_code}"
+}
+
+# rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
+# when the program starts. The program may add a line of its own: docs/timeline.md.
+rank::stamp() {
+  [[ -n "${KIT_STAMPS:-}" ]] || return 0 # by hand
+  stamp::now
+  stamp::write "${KIT_STAMPS}" "rank ${RANK} ${KIT_BEGUN} ${KIT_ENTERED} ${KIT_NOW}"
 }
 
 # rank::start_and_pass_signals_on PROGRAM... - Slurm signals the first process of a task alone, which is this shell. Sets

@@ -19,6 +19,9 @@ source "${KIT_RUN_DIR}/env.sh"
 # shellcheck source=lib.sh
 source "${KIT_SCRIPTS}/lib.sh"
 
+# shellcheck source=stamps.sh
+source "${KIT_SCRIPTS}/stamps.sh"
+
 # shellcheck source=runtimes/none.sh
 source "${KIT_SCRIPTS}/runtimes/${KIT_RUNTIME}.sh"
 
@@ -38,6 +41,8 @@ batch::main() {
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  KIT_STAMPED=()
+  batch::stamp start
   local -r restart="${SLURM_RESTART_COUNT:-0}"
   local -a hosts
   mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
@@ -58,6 +63,7 @@ batch::main() {
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
+  batch::begin_stamps "${restart}" "${hosts[@]}"
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
@@ -67,9 +73,32 @@ batch::main() {
   trap 'KIT_SIGNAL=TERM' TERM
   preempt::begin
   batch::choose_srun "${hosts[@]}"
+  batch::stamp distribute
   stage::distribute
+  batch::stamp prepare
+  batch::keep_stamps
   batch::make_ready "${hosts[@]}"
   batch::start_ranks
+}
+
+# batch::begin_stamps RESTART HOST... - the moments of this attempt are kept in memory, and written three times: what 1,000
+# nodes answer costs the file system nothing.
+batch::begin_stamps() {
+  KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
+  mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
+  KIT_STAMPED+=("nodes ${*:2}")
+  trap 'batch::stamp end "$?"; batch::keep_stamps' EXIT
+}
+
+# batch::stamp WHAT [MORE] - notes a moment of the whole run.
+batch::stamp() {
+  stamp::now
+  KIT_STAMPED+=("$1 ${KIT_NOW}${2:+ $2}")
+}
+
+batch::keep_stamps() {
+  ((${#KIT_STAMPED[@]} == 0)) || stamp::write "${KIT_STAMP_FOLDER}/batch" "${KIT_STAMPED[@]}"
+  KIT_STAMPED=()
 }
 
 # batch::addresses HOST... - of all nodes, for launchers that need them; the master's is enough for most.
@@ -110,17 +139,19 @@ batch::choose_srun() {
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
   local -A late=()
-  local host answers rc
+  local host moments answers rc
   for host in "$@"; do late["${host}"]=yes; done
-  # Each node answers with its name, over srun's own connection: no file system in between.
+  # Each node answers with its name and its moments, over srun's own connection: no file system in between.
   exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
   local -i report_s=30
   while :; do
     rc=0
-    read -r -t 1 -u "${answers}" host || rc=$?
+    read -r -t 1 -u "${answers}" host moments || rc=$?
     if ((rc == 0)); then
-      [[ -z "${host}" ]] || unset "late[${host}]"
+      [[ -n "${host}" ]] || continue
+      unset "late[${host}]"
+      batch::stamp ready "${host} ${moments}"
     elif ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
@@ -130,6 +161,7 @@ batch::make_ready() {
     elif ((SECONDS - begin_s >= report_s)); then
       kit::say "waiting since ${report_s} s for ${#late[@]} of ${NNODES} nodes: $(batch::sorted "${!late[@]}")"
       report_s+=report_s # 30 s, 60 s, 2 minutes ...
+      batch::keep_stamps
     fi
   done
   exec {answers}<&-
@@ -137,6 +169,7 @@ batch::make_ready() {
   wait "${srun_pid}" || rc=$?
   [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
   ((rc == 0)) || batch::explain_failure "${rc}"
+  batch::stamp all-ready
 }
 
 # batch::sorted NODE... - the first ten of them.
@@ -171,6 +204,8 @@ batch::start_ranks() {
   local -a facts=()
   local name
   for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
+  batch::stamp launch
+  batch::keep_stamps
   "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
   local -r srun_pid=$!
   while :; do
@@ -285,14 +320,20 @@ node::check_start() {
   readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
 }
 
-# node::prepare - all that this node needs before its ranks start; then its name, for the batch part.
+# node::prepare - all that this node needs before its ranks start; then its name and the moments of that, for the batch part.
 node::prepare() {
+  local begun staged
+  stamp::now
+  begun="${KIT_NOW}"
   node::check_mounts
   [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || node::check_master
   stage::prepare
+  stamp::now
+  staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
-  printf '%s\n' "$(kit::node)" >&"${KIT_ANSWER}"
+  stamp::now
+  printf '%s %s %s %s\n' "$(kit::node)" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
 }
 
 # Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
@@ -304,6 +345,9 @@ node::check_master() {
 }
 
 node::start() {
+  stamp::now
+  KIT_BEGUN="${KIT_NOW}"
+  KIT_STAMPS="${KIT_LOG_DIR}/stamps/$((${SLURM_RESTART_COUNT:-0} + 1))/node.${SLURMD_NODENAME:-${HOSTNAME}}"
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
@@ -313,7 +357,7 @@ node::start() {
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK USER \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done

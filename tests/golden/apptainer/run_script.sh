@@ -144,6 +144,21 @@ scratch::need() {
       "free some, or name another scratch folder in the cluster's profile"
 }
 
+# stamps.sh - moments of a run's start, for `kit timeline`: noted without a fork, and never a reason to fail.
+
+# stamp::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
+stamp::now() {
+  KIT_NOW="${EPOCHREALTIME:-}"
+  if [[ -n "${KIT_NOW}" ]]; then
+    KIT_NOW="${KIT_NOW/[!0-9]/.}" # the locale may have put a comma
+  else
+    printf -v KIT_NOW '%(%s)T' -1 # bash before 5.0
+  fi
+}
+
+# stamp::write FILE LINE... - appends them; where the disk is full or the folder gone, the run goes on without.
+stamp::write() { { printf '%s\n' "${@:2}" >>"$1"; } 2>/dev/null || true; }
+
 # runtimes/apptainer.sh - runs the image file as it is; there is nothing to create.
 # images: .sif .sqsh .squashfs folder
 
@@ -180,11 +195,6 @@ stage::distribute() { :; }
 stage::prepare() { :; }
 stage::use() { :; }
 
-# nodes/all.sh - the job starts on all nodes that it has.
-
-nodes::choose() { :; }
-nodes::answer() { :; }
-
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
 preempt::begin() { :; }
@@ -199,26 +209,28 @@ batch::main() {
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  KIT_STAMPED=()
+  batch::stamp start
   local -r restart="${SLURM_RESTART_COUNT:-0}"
   local -a hosts
   mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
   ((${#hosts[@]})) || kit::die "scontrol does not expand '${SLURM_JOB_NODELIST}'" "check that slurmctld answers: scontrol ping"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
-  mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
-  nodes::choose
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${#hosts[@]}"
 
   MASTER_ADDR=127.0.0.1
   ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
   KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
+  mkdir -p -- "${KIT_LOG_DIR}"
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
+  batch::begin_stamps "${restart}" "${hosts[@]}"
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
@@ -227,10 +239,33 @@ batch::main() {
   KIT_SIGNAL=''
   trap 'KIT_SIGNAL=TERM' TERM
   preempt::begin
-  batch::choose_srun "${hosts[@]}"
+  batch::choose_srun
+  batch::stamp distribute
   stage::distribute
+  batch::stamp prepare
+  batch::keep_stamps
   batch::make_ready "${hosts[@]}"
   batch::start_ranks
+}
+
+# batch::begin_stamps RESTART HOST... - the moments of this attempt are kept in memory, and written three times: what 1,000
+# nodes answer costs the file system nothing.
+batch::begin_stamps() {
+  KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
+  mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
+  KIT_STAMPED+=("nodes ${*:2}")
+  trap 'batch::stamp end "$?"; batch::keep_stamps' EXIT
+}
+
+# batch::stamp WHAT [MORE] - notes a moment of the whole run.
+batch::stamp() {
+  stamp::now
+  KIT_STAMPED+=("$1 ${KIT_NOW}${2:+ $2}")
+}
+
+batch::keep_stamps() {
+  ((${#KIT_STAMPED[@]} == 0)) || stamp::write "${KIT_STAMP_FOLDER}/batch" "${KIT_STAMPED[@]}"
+  KIT_STAMPED=()
 }
 
 # batch::addresses HOST... - of all nodes, for launchers that need them; the master's is enough for most.
@@ -246,7 +281,7 @@ batch::addresses() {
   printf '%s\n' "${addresses[*]}"
 }
 
-# batch::choose_srun HOST... - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
+# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
 # starts one task on every node, whose errors go to the node's log.
 batch::choose_srun() {
   KIT_SRUN=(
@@ -257,9 +292,6 @@ batch::choose_srun() {
     --export=ALL         # sbatch --export=NONE is inherited otherwise
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
-  # Without spares these are all of the job's nodes.
-  local IFS=,
-  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="$*")
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
@@ -271,17 +303,19 @@ batch::choose_srun() {
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
   local -A late=()
-  local host answers rc
+  local host moments answers rc
   for host in "$@"; do late["${host}"]=yes; done
-  # Each node answers with its name, over srun's own connection: no file system in between.
+  # Each node answers with its name and its moments, over srun's own connection: no file system in between.
   exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
   local -i report_s=30
   while :; do
     rc=0
-    read -r -t 1 -u "${answers}" host || rc=$?
+    read -r -t 1 -u "${answers}" host moments || rc=$?
     if ((rc == 0)); then
-      [[ -z "${host}" ]] || unset "late[${host}]"
+      [[ -n "${host}" ]] || continue
+      unset "late[${host}]"
+      batch::stamp ready "${host} ${moments}"
     elif ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
@@ -291,6 +325,7 @@ batch::make_ready() {
     elif ((SECONDS - begin_s >= report_s)); then
       kit::say "waiting since ${report_s} s for ${#late[@]} of ${NNODES} nodes: $(batch::sorted "${!late[@]}")"
       report_s+=report_s # 30 s, 60 s, 2 minutes ...
+      batch::keep_stamps
     fi
   done
   exec {answers}<&-
@@ -298,6 +333,7 @@ batch::make_ready() {
   wait "${srun_pid}" || rc=$?
   [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
   ((rc == 0)) || batch::explain_failure "${rc}"
+  batch::stamp all-ready
 }
 
 # batch::sorted NODE... - the first ten of them.
@@ -332,6 +368,8 @@ batch::start_ranks() {
   local -a facts=()
   local name
   for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
+  batch::stamp launch
+  batch::keep_stamps
   "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
   local -r srun_pid=$!
   while :; do
@@ -446,14 +484,20 @@ node::check_start() {
   readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
 }
 
-# node::prepare - all that this node needs before its ranks start; then its name, for the batch part.
+# node::prepare - all that this node needs before its ranks start; then its name and the moments of that, for the batch part.
 node::prepare() {
+  local begun staged
+  stamp::now
+  begun="${KIT_NOW}"
   node::check_mounts
   [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || node::check_master
   stage::prepare
+  stamp::now
+  staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
-  printf '%s\n' "$(kit::node)" >&"${KIT_ANSWER}"
+  stamp::now
+  printf '%s %s %s %s\n' "$(kit::node)" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
 }
 
 # Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
@@ -465,6 +509,9 @@ node::check_master() {
 }
 
 node::start() {
+  stamp::now
+  KIT_BEGUN="${KIT_NOW}"
+  KIT_STAMPS="${KIT_LOG_DIR}/stamps/$((${SLURM_RESTART_COUNT:-0} + 1))/node.${SLURMD_NODENAME:-${HOSTNAME}}"
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
@@ -474,7 +521,7 @@ node::start() {
   local -a kit_facts=()
   local kit_name
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK USER \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
     [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
   done
@@ -505,8 +552,7 @@ case "${1:-batch}" in
     ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
     node::prepare
     ;;
-  missing) stage::missing ;;       # with stage sbcast
-  check) nodes::answer "${@:2}" ;; # with spares
+  missing) stage::missing ;; # with stage sbcast
   start)
     for fact in "${@:2}"; do export "${fact?}"; done
     node::check_start

@@ -9,6 +9,21 @@ set -euo pipefail
 
 # inside.sh - what every launcher does first inside the container.
 
+# stamps.sh - moments of a run's start, for `kit timeline`: noted without a fork, and never a reason to fail.
+
+# stamp::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
+stamp::now() {
+  KIT_NOW="${EPOCHREALTIME:-}"
+  if [[ -n "${KIT_NOW}" ]]; then
+    KIT_NOW="${KIT_NOW/[!0-9]/.}" # the locale may have put a comma
+  else
+    printf -v KIT_NOW '%(%s)T' -1 # bash before 5.0
+  fi
+}
+
+# stamp::write FILE LINE... - appends them; where the disk is full or the folder gone, the run goes on without.
+stamp::write() { { printf '%s\n' "${@:2}" >>"$1"; } 2>/dev/null || true; }
+
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -65,6 +80,8 @@ inside::enter() {
   for fact in "$@"; do
     export "${fact?}"
   done
+  stamp::now
+  export KIT_ENTERED="${KIT_NOW}"
   # The image is the same everywhere: one process says it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.
@@ -158,6 +175,7 @@ rank::run() {
   ) 2>&1
   local -r kit_logger=$!
 
+  rank::stamp
   local kit_stopped='' kit_code=0
   if [[ "${KIT_SIGNALED:-}" == group ]]; then
     # The program acts on it, and this shell stays to see its end.
@@ -185,6 +203,14 @@ rank::run() {
     sleep 0.05
   done
   exit "${kit_code}"
+}
+
+# rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
+# when the program starts. The program may add a line of its own: docs/timeline.md.
+rank::stamp() {
+  [[ -n "${KIT_STAMPS:-}" ]] || return 0 # by hand
+  stamp::now
+  stamp::write "${KIT_STAMPS}" "rank ${RANK} ${KIT_BEGUN} ${KIT_ENTERED} ${KIT_NOW}"
 }
 
 # rank::start_and_pass_signals_on PROGRAM... - Slurm signals the first process of a task alone, which is this shell. Sets
