@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from html import escape
+from textwrap import wrap
 
 from kit.bars import heading, printable, remarks, seconds, ticks
 from kit.timeline import PHASES, Row, Span, Timeline
 
 # Told apart by people who see colours differently, too: https://personal.sron.nl/~pault/ (bright and light schemes).
-COLOURS = dict(zip(PHASES, ("#dddddd", "#bbcc33", "#4477aa", "#ee6677", "#f3f3f3", "#66ccee", "#aa3377", "#228833", "#ffffff")))
+COLOURS = dict(zip(PHASES, ("#bbbbbb", "#bbcc33", "#4477aa", "#ee6677", "#eeeeee", "#66ccee", "#aa3377", "#228833", "#ffffff")))
 WIDTH, ROW, BAR, MARGIN = 960, 22, 16, 16  # pixels
 LETTER = 7.5  # pixels, of the widest usual font at this size
 END = "text-anchor='end'"
@@ -20,7 +21,8 @@ def draw(timeline: Timeline) -> str:
     top = MARGIN + ROW
     bottom = top + ROW * len(timeline.rows)
     legend = _legend(timeline, bottom + 3 * ROW)
-    notes = [_text(MARGIN, bottom + (3 + len(legend) + index) * ROW, line) for index, line in enumerate(remarks(timeline))]
+    said = [piece for line in remarks(timeline) for piece in wrap(line, int((WIDTH - 2 * MARGIN) / LETTER))]
+    notes = [_text(MARGIN, bottom + (3 + len(legend) + index) * ROW, line) for index, line in enumerate(said)]
     parts = [
         _text(MARGIN, MARGIN + 10, heading(timeline)[0], "font-weight='bold'"),
         *_axis(timeline, left, top, bottom),

@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from kit.errors import KitError
 from kit.stamps import Attempt, Node
@@ -63,7 +63,7 @@ class Timeline:
     end: Optional[float]  # of the batch script
     code: Optional[int]
 
-    @property
+    @cached_property
     def span(self) -> tuple[float, float]:
         """Where the axis begins and ends. A long time in the queue is cut to a quarter of the rest."""
         ends = max((span.end for row in self.rows for span in row.spans), default=0.0) or 0.001
@@ -99,7 +99,9 @@ def make(attempt: Attempt, title: str, submitted: Optional[float], ended: bool =
 
 def _last(attempt: Attempt) -> float:
     nodes = attempt.nodes.values()
-    return max([*attempt.batch.values(), *(rank.started for node in nodes for rank in node.ranks.values()), *(t for node in nodes for t in node.steps.values())])
+    return max(
+        [*attempt.batch.values(), *(rank.started for node in nodes for rank in node.ranks.values()), *(t for node in nodes for t in node.steps.values())]
+    )
 
 
 def _row(name: str, node: Node, attempt: Attempt, submitted: Optional[float], shape: int, last: float) -> Row:
@@ -158,18 +160,9 @@ def _offset(node: Node, batch: dict[str, float]) -> float:
 
 def of(word: Optional[str], number: Optional[int]) -> Timeline:
     """Of a run by job id, run directory or name."""
-    from kit import follow, history, rundir, stamps
+    from kit import follow, history, stamps
 
     run = history.find(word)
-    folder = Path(run.folder)
-    attempt = stamps.read(follow.folder(folder, run.id), number)
-    submitted = None if run.local else _submitted(rundir.load(folder), run.created_s)
+    attempt = stamps.read(follow.folder(Path(run.folder), run.id), number)
     retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
-    return make(attempt, f"{run}{retried}", submitted, ended=bool(run.state))
-
-
-def _submitted(record: dict[str, Any], noted: float) -> float:
-    try:
-        return datetime.strptime(str(record.get("submitted")), "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        return noted
+    return make(attempt, f"{run}{retried}", None if run.local else run.created_s, ended=bool(run.state))

@@ -16,8 +16,14 @@ def one_process(start):
 
 
 @pytest.fixture(scope="module")
-def two_nodes(start):
-    return start(SCRIPT, ranks=2, nodes=2).finish(timeout_s=90).check()
+def stamps(tmp_path_factory):
+    return tmp_path_factory.mktemp("stamps") / "node.first"
+
+
+@pytest.fixture(scope="module")
+def two_nodes(start, stamps):
+    # The second node's disk is full, which is no reason to fail.
+    return start(SCRIPT, ranks=2, nodes=2, env=[{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]).finish(timeout_s=90).check()
 
 
 def accuracy(result):
@@ -52,3 +58,9 @@ def test_every_process_reports_its_own_rank_and_node(two_nodes):
 def test_the_number_of_ranks_does_not_change_the_losses(one_process, two_nodes):
     assert len(losses(one_process)) == 20
     assert losses(two_nodes) == pytest.approx(losses(one_process), abs=0.002)
+
+
+def test_every_rank_stamps_its_first_step_once(two_nodes, stamps):
+    words = sorted(line.split() for line in stamps.read_text().splitlines())
+    assert [line[:2] for line in words] == [["step", "0"], ["step", "1"]]
+    assert all(0 <= stamps.stat().st_mtime - float(moment) < 60 for _, _, moment in words)

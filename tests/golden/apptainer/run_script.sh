@@ -510,8 +510,8 @@ node::check_master() {
 
 node::start() {
   stamp::now
-  KIT_BEGUN="${KIT_NOW}"
-  KIT_STAMPS="${KIT_LOG_DIR}/stamps/$((${SLURM_RESTART_COUNT:-0} + 1))/node.${SLURMD_NODENAME:-${HOSTNAME}}"
+  export KIT_BEGUN="${KIT_NOW}"
+  export KIT_STAMPS="${KIT_LOG_DIR}/stamps/$((${SLURM_RESTART_COUNT:-0} + 1))/node.${SLURMD_NODENAME:-${HOSTNAME}}"
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use

@@ -1,0 +1,296 @@
+"""kit timeline, from stamps that a real job of three nodes left: train/digits.py under Apptainer, with node3 slow to copy the image."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import random
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from kit import bars, drawing, history, stamps, timeline
+from kit.errors import KitError, UsageError
+from samples import HOSTILE_NAME, ROOT
+
+RECORDED = ROOT / "tests/unit/recorded"
+START = 1795266353.969723  # of the batch script
+SUBMITTED = START - 1
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A copy of the recorded log folder."""
+    return Path(shutil.copytree(RECORDED, tmp_path / "logs"))
+
+
+def made(logs: Path, attempt: int | None = None, ended: bool = False) -> timeline.Timeline:
+    return timeline.make(stamps.read(logs, attempt), "digits (4)", SUBMITTED, ended)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    changed = re.sub(old, new, text, flags=re.MULTILINE)
+    assert changed != text
+    path.write_text(changed)
+
+
+def shift(logs: Path, node: str, by: float) -> None:
+    """Sets the node's clock forward."""
+
+    def later(line: str, first: int) -> str:
+        words = line.split()
+        return " ".join([*words[:first], *(f"{float(word) + by:.6f}" for word in words[first:])])
+
+    batch, own = logs / "stamps/1/batch", logs / f"stamps/1/node.{node}"
+    batch.write_text("\n".join(later(line, 3) if f" {node} " in line and line.startswith("ready") else line for line in batch.read_text().splitlines()))
+    own.write_text("\n".join(later(line, 2) for line in own.read_text().splitlines()))
+
+
+def test_the_recorded_run_shows_what_each_phase_took_and_who_was_slowest(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bars.show(made(logs))
+    assert capsys.readouterr().out == SHOWN
+
+
+SHOWN = """\
+digits (4): 3 nodes; ended after 60.2 s
+
+node1  qqssssss-------------------------CRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
+node2  qqssssss-------------------------CRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
+node3  qqsssssssssssssssssssssssssssssssCRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
+         |0        |5         |10       |15        |20        |25       |30        |35       |40
+seconds since the batch script's start
+
+PHASE         LEAST   MEDIAN  MOST    SLOWEST
+q queue       1.00 s  1.00 s  1.00 s  -          submitted, until the batch script starts
+. launch      0.23 s  0.33 s  0.36 s  node1      srun, and the batch script's own work
+s stage       2.47 s  2.51 s  14.3 s  node3      mounts checked, the image sent or copied
+c create      0.01 s  0.02 s  0.05 s  node3      image checked, the container made
+- wait        0.01 s  11.8 s  11.8 s  for node3  ready, until all nodes are
+C container   0.37 s  0.51 s  0.62 s  node3      its start, until the launcher is inside
+R rendezvous  8.11 s  8.30 s  8.57 s  node2      until the node's last rank starts its program
+1 step        19.4 s  19.4 s  19.5 s  node3      the program, until its first step is done
+"""
+
+
+def test_the_spans_of_a_node_follow_each_other_and_add_up(logs: Path) -> None:
+    for row in made(logs).rows:
+        assert [span.phase for span in row.spans] == "queue launch stage launch stage create wait launch container rendezvous step".split()
+        assert row.spans[0].begin == pytest.approx(-1) and row.spans[1].begin == 0
+        assert all(one.end == other.begin for one, other in zip(row.spans, row.spans[1:]))
+        assert row.spans[-1].end == pytest.approx(1795266396.9 - START, abs=0.05)
+        assert not row.note and row.offset == 0
+
+
+@pytest.mark.parametrize("by", [100.0, -100.0])
+def test_a_clock_that_differs_is_corrected_and_named(by: float, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right = made(logs)
+    shift(logs, "node2", by)
+    wrong = made(logs)
+    assert [row.offset for row in wrong.rows if row.node != "node2"] == [0, 0]
+    assert wrong.rows[1].offset == pytest.approx(by, abs=0.1)
+    for phase in ("stage", "create", "container", "rendezvous", "step"):  # which one clock alone measures
+        assert wrong.rows[1].length(phase) == pytest.approx(right.rows[1].length(phase), abs=1e-5)
+    for phase in ("launch", "wait"):
+        assert wrong.rows[1].length(phase) == pytest.approx(right.rows[1].length(phase), abs=0.2)
+    word = "ahead" if by > 0 else "behind"
+    assert re.search(
+        rf"^clocks {word} of the first node's, at least, and corrected for it here: node2 by (99\.9|100\.0)\d s$", "\n".join(bars.remarks(wrong)), re.M
+    )
+
+
+def test_a_small_difference_that_nothing_contradicts_is_left_alone(logs: Path) -> None:
+    shift(logs, "node2", -0.01)
+    assert made(logs).rows[1].offset == 0
+
+
+def test_what_is_missing_is_said_of_each_node(logs: Path) -> None:
+    edit(logs / "stamps/1/batch", r"^ready \S+ node3.*\n|^all-ready.*\n|^launch.*\n", "")
+    edit(logs / "stamps/1/batch", r"^end (\S+) 0$", r"end \1 1")
+    for path in (logs / "stamps/1").glob("node.*"):
+        path.unlink()
+    found = made(logs)
+    assert [row.note for row in found.rows] == ["", "", "not ready"]
+    assert found.rows[2].spans[-1].phase == "unfinished" and found.rows[2].spans[-1].end == pytest.approx(found.end)
+    assert bars.heading(found) == ["digits (4): 3 nodes; ended after 60.2 s with code 1"]
+    assert bars.remarks(found)[0] == "not ready: node3"
+    assert "?" * 50 in "\n".join(bars._chart(found, 100))
+
+
+def test_ranks_that_never_started_are_counted(logs: Path) -> None:
+    edit(logs / "stamps/1/node.node2", r"^rank 3 .*\n", "")
+    (logs / "stamps/1/node.node3").unlink()
+    assert [row.note for row in made(logs).rows] == ["", "1 of 2 ranks started", "no rank started"]
+
+
+def test_an_unfinished_run_lasts_until_now_and_one_that_was_killed_until_its_last_stamp(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(logs / "stamps/1/batch", r"^end .*\n", "")
+    (logs / "stamps/1/node.node3").unlink()
+    monkeypatch.setattr(time, "time", lambda: START + 500)
+    assert made(logs).span == (pytest.approx(-1), pytest.approx(500))
+    assert made(logs, ended=True).span[1] == pytest.approx(42.9, abs=0.1)
+    assert made(logs).end is None
+
+
+def test_the_last_attempt_is_shown_or_the_one_that_was_asked_for(logs: Path) -> None:
+    shutil.copytree(logs / "stamps/1", logs / "stamps/2")
+    edit(logs / "stamps/1/batch", r"^end \S+ 0$", f"end {START - 3:.6f} 7")
+    last = made(logs)
+    assert last.code == 0 and last.rows[0].length("queue") == pytest.approx(3)  # since the end of the first
+    assert made(logs, attempt=1).code == 7
+    with pytest.raises(UsageError, match="--attempt: there is no attempt 3\n  fix: those with stamps: 1, 2"):
+        made(logs, attempt=3)
+
+
+def test_torn_lines_and_what_programs_write_do_no_harm(logs: Path) -> None:
+    right = made(logs)
+    for path in (logs / "stamps/1").iterdir():
+        with path.open("ab") as file:
+            file.write(
+                b"step 0\nstep 1 nan\nstep\nrank x 1 2\n\xff\xfe \x00\nready 1795\nready 1 2 3 4 5 6\nlaunch now\nepoch 3 1795266399\nstep 0 1e999\nrank 0 17952"
+            )
+    assert made(logs).rows == right.rows
+
+
+def test_a_run_without_stamps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=r"there are no stamps in .*\n  fix: it may be waiting still"):
+        stamps.read(tmp_path)
+    (tmp_path / "stamps/1").mkdir(parents=True)
+    (tmp_path / "stamps/1/batch").touch()
+    with pytest.raises(KitError, match="does not say when the batch script started"):
+        stamps.read(tmp_path)
+
+
+def test_a_long_queue_is_cut_and_said(logs: Path) -> None:
+    found = timeline.make(stamps.read(logs), "x", START - 7200)
+    begin, end = found.span
+    assert begin == pytest.approx(-end / 4)
+    assert "seconds since the batch script's start (the queue, 2h 0m, is cut)" in bars._chart(found, 80)
+    assert "the queue, 2h 0m, is cut" in drawing.draw(found)
+
+
+def test_the_picture_is_xml_with_a_row_for_each_node_and_all_phases(logs: Path) -> None:
+    picture = ElementTree.fromstring(drawing.draw(made(logs)))
+    rows = picture.findall(f"{SVG}g[@class='node']")
+    assert [row.findtext(f"{SVG}text") for row in rows] == ["node1", "node2", "node3"]
+    tips = [tip.text for tip in rows[2].iter(f"{SVG}title")]
+    assert "node3: stage 14.3 s" in tips and len(tips) == 11
+    text = [item.text or "" for item in picture.findall(f"{SVG}text")]
+    assert {"0 s", "10 s", "40 s"} <= set(text)
+    legend = [line.split(":")[0] for line in text if "; at most" in line]
+    assert legend == "queue launch stage create wait container rendezvous step".split()
+    width = float(picture.get("width", "0"))
+    for bar in picture.iter(f"{SVG}rect"):
+        if "%" not in bar.get("width", ""):
+            assert float(bar.get("x", "")) >= 0 and float(bar.get("x", "")) + float(bar.get("width", "")) <= width
+
+
+def test_the_picture_in_the_documentation_is_of_the_recorded_run(logs: Path) -> None:
+    """After a wanted change: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_timeline.py, and look at it."""
+    file = ROOT / "docs/timeline.svg"
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        file.write_text(drawing.draw(made(logs)))
+    assert file.read_text() == drawing.draw(made(logs))
+
+
+def test_hostile_names_stay_text(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    title = f"{HOSTILE_NAME}\x1b[31m</text><script>\udc80 (4)"
+    found = timeline.make(stamps.read(logs), title, SUBMITTED)
+    picture = drawing.draw(found).encode()  # no lone surrogate is left
+    assert ElementTree.fromstring(picture).findall(f".//{SVG}script") == []
+    bars.show(found)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory of 1,000 nodes of 8 ranks: the recorded one, spread by up to a tenth of a second; node0500 slow to copy."""
+    run = tmp_path_factory.mktemp("thousand")
+    folder = run / "log/4/stamps/1"
+    folder.mkdir(parents=True)
+    spread = random.Random(0)
+    names = [f"node{number:04}" for number in range(1000)]
+    ready = []
+    for name in names:
+        late = spread.random() / 10
+        staged = START + 3 + late + (20 if name == "node0500" else 0)
+        ready.append(f"ready {staged + 0.1:.6f} {name} {START + late + 0.1:.6f} {staged:.6f} {staged + 0.05:.6f}")
+        begun = START + 25 + late
+        ranks = [f"rank {rank} {begun:.6f} {begun + 1:.6f} {begun + 5 + spread.random():.6f}\nstep {rank} {begun + 9:.6f}" for rank in range(8)]
+        (folder / f"node.{name}").write_text("\n".join(ranks) + "\n")
+    head = [f"start {START:.6f}", "nodes " + " ".join(names), f"distribute {START + 0.05:.6f}", f"prepare {START + 0.05:.6f}"]
+    (folder / "batch").write_text("\n".join([*head, *ready, f"all-ready {START + 24:.6f}", f"launch {START + 24:.6f}"]) + "\n")
+    return run
+
+
+def test_of_a_thousand_nodes_the_slowest_have_a_bar_and_the_others_a_median(thousand: Path) -> None:
+    found = timeline.make(stamps.read(thousand / "log/4"), "x", SUBMITTED)
+    rows = bars.chosen(found.rows)
+    assert len(rows) <= bars.MOST_ROWS and rows[-1].node == "(median)" and "node0500" in [row.node for row in rows]
+    assert rows[-1].length("stage") == pytest.approx(2.9, abs=0.01)
+    summaries = {item.phase: item for item in found.summaries()}
+    assert (summaries["stage"].node, summaries["wait"].node) == ("node0500", "node0500")
+    assert (round(summaries["stage"].least, 1), round(summaries["stage"].most, 1)) == (2.9, 22.9)
+    assert len(ElementTree.fromstring(drawing.draw(found)).findall(f"{SVG}g[@class='node']")) == 1000
+
+
+def cpu_s() -> float:
+    """Of all child processes that have ended: on a busy machine the clock would tell of the others."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_a_thousand_nodes_take_less_than_a_second(thousand: Path, kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    history.new(thousand, "big", 1000, 8, "4", local=False)
+    took = []
+    for _ in range(3):
+        start = cpu_s()
+        shown = kit("timeline", "big", "--svg", "x.svg", XDG_STATE_HOME=str(tmp_path / "state")).stdout
+        took.append(cpu_s() - start)
+    assert "of 1000 nodes, the slowest of each phase" in shown and shown.endswith("kit: wrote x.svg\n")
+    assert min(took) < 1, took
+
+
+@pytest.mark.parametrize("columns", [40, 160])
+def test_bars_are_as_wide_as_the_terminal(columns: int, thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history.new(thousand, "big", 1000, 8, "4", local=False)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    done = subprocess.run([sys.executable, "-m", "kit", "timeline", "big"], stdout=theirs, stdin=theirs, env=environment, timeout=60)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:
+            break
+    os.close(ours)
+    assert done.returncode == 0
+    lines = shown.decode().splitlines()
+    bar = [line for line in lines if line.startswith("node0500 ")]
+    assert len(bar) == 1 and len(bar[0]) == columns
+    assert max(len(line) for line in lines if re.match(r"node\d|\(median| +\|", line)) == columns
+
+
+def test_a_run_on_this_machine_has_a_timeline_without_a_queue(kit, tmp_path: Path) -> None:
+    (tmp_path / "program.sh").write_text('[ "$1" != mark ] || echo "step ${RANK} ${EPOCHREALTIME}" >>"${KIT_STAMPS}"\n')
+    (tmp_path / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nnodes: 2\nprocesses_per_node: 2\n")
+    for word in ("mark", "nothing"):
+        kit("run", "job.yaml", "--output", word, "--", word)
+        shown = kit("timeline", word).stdout
+        phases = re.findall(r"^\S (\w+) +[\d.]+ s ", shown, re.MULTILINE)
+        assert phases == ["launch", "stage", "create", "wait", "container", "rendezvous", *(["step"] if word == "mark" else [])], shown
+        assert ("the program marked no first step: docs/timeline.md says how\n" in shown) == (word == "nothing")
