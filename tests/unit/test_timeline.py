@@ -24,7 +24,7 @@ from samples import HOSTILE_NAME, ROOT
 
 RECORDED = ROOT / "tests/unit/recorded"
 START = 1795266353.969723  # of the batch script
-SUBMITTED = START - 1
+SUBMITTED = 1795266353.037251
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -68,11 +68,11 @@ digits (4): 3 nodes; ended after 60.2 s
 node1  qqssssss-------------------------CRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
 node2  qqssssss-------------------------CRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
 node3  qqsssssssssssssssssssssssssssssssCRRRRRRRRRRRRRRRRRR11111111111111111111111111111111111111111
-         |0        |5         |10       |15        |20        |25       |30        |35       |40
+        |0         |5         |10       |15        |20       |25        |30        |35       |40
 seconds since the batch script's start
 
 PHASE         LEAST   MEDIAN  MOST    SLOWEST
-q queue       1.00 s  1.00 s  1.00 s  -          submitted, until the batch script starts
+q queue       0.93 s  0.93 s  0.93 s  -          submitted, until the batch script starts
 . launch      0.23 s  0.33 s  0.36 s  node1      srun, and the batch script's own work
 s stage       2.47 s  2.51 s  14.3 s  node3      mounts checked, the image sent or copied
 c create      0.01 s  0.02 s  0.05 s  node3      image checked, the container made
@@ -86,7 +86,7 @@ R rendezvous  8.11 s  8.30 s  8.57 s  node2      until the node's last rank star
 def test_the_spans_of_a_node_follow_each_other_and_add_up(logs: Path) -> None:
     for row in made(logs).rows:
         assert [span.phase for span in row.spans] == "queue launch stage launch stage create wait launch container rendezvous step".split()
-        assert row.spans[0].begin == pytest.approx(-1) and row.spans[1].begin == 0
+        assert row.spans[0].begin == SUBMITTED - START and row.spans[1].begin == 0
         assert all(one.end == other.begin for one, other in zip(row.spans, row.spans[1:]))
         assert row.spans[-1].end == pytest.approx(1795266396.9 - START, abs=0.05)
         assert not row.note and row.offset == 0
@@ -137,7 +137,7 @@ def test_an_unfinished_run_lasts_until_now_and_one_that_was_killed_until_its_las
     edit(logs / "stamps/1/batch", r"^end .*\n", "")
     (logs / "stamps/1/node.node3").unlink()
     monkeypatch.setattr(time, "time", lambda: START + 500)
-    assert made(logs).span == (pytest.approx(-1), pytest.approx(500))
+    assert made(logs).span == (SUBMITTED - START, pytest.approx(500))
     assert made(logs, ended=True).span[1] == pytest.approx(42.9, abs=0.1)
     assert made(logs).end is None
 

@@ -172,6 +172,11 @@ stage::distribute() { :; }
 stage::prepare() { :; }
 stage::use() { :; }
 
+# nodes/all.sh - the job starts on all nodes that it has.
+
+nodes::choose() { :; }
+nodes::answer() { :; }
+
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
 preempt::begin() { :; }
@@ -192,21 +197,22 @@ batch::main() {
   local -a hosts
   mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
   ((${#hosts[@]})) || kit::die "scontrol does not expand '${SLURM_JOB_NODELIST}'" "check that slurmctld answers: scontrol ping"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
+  mkdir -p -- "${KIT_LOG_DIR}"
+  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
+  nodes::choose
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${#hosts[@]}"
 
   MASTER_ADDR=127.0.0.1
   ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
   KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
-  mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
   batch::begin_stamps "${restart}" "${hosts[@]}"
 
   kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
@@ -216,7 +222,7 @@ batch::main() {
   KIT_SIGNAL=''
   trap 'KIT_SIGNAL=TERM' TERM
   preempt::begin
-  batch::choose_srun
+  batch::choose_srun "${hosts[@]}"
   batch::stamp distribute
   stage::distribute
   batch::stamp prepare
@@ -258,7 +264,7 @@ batch::addresses() {
   printf '%s\n' "${addresses[*]}"
 }
 
-# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
+# batch::choose_srun HOST... - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
 # starts one task on every node, whose errors go to the node's log.
 batch::choose_srun() {
   KIT_SRUN=(
@@ -269,6 +275,9 @@ batch::choose_srun() {
     --export=ALL         # sbatch --export=NONE is inherited otherwise
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
+  # Without spares these are all of the job's nodes.
+  local IFS=,
+  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="$*")
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
@@ -529,7 +538,8 @@ case "${1:-batch}" in
     ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
     node::prepare
     ;;
-  missing) stage::missing ;; # with stage sbcast
+  missing) stage::missing ;;       # with stage sbcast
+  check) nodes::answer "${@:2}" ;; # with spares
   start)
     for fact in "${@:2}"; do export "${fact?}"; done
     node::check_start
