@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from kit.errors import KitError
 from kit.stamps import Attempt, Node
+
+if TYPE_CHECKING:
+    from kit.history import Run
 
 # In the order in which they happen; `launch` twice, before the nodes get ready and after.
 PHASES = {
@@ -165,4 +168,14 @@ def of(word: Optional[str], number: Optional[int]) -> Timeline:
     run = history.find(word)
     attempt = stamps.read(follow.folder(Path(run.folder), run.id), number)
     retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
-    return make(attempt, f"{run}{retried}", None if run.local else run.created_s, ended=bool(run.state))
+    return make(attempt, f"{run}{retried}", None if run.local else _submitted(run), ended=bool(run.state))
+
+
+def _submitted(run: Run) -> Optional[float]:
+    """When the job came into the queue: submitted by hand, or by an earlier job of this run that was preempted."""
+    from kit import stamps
+
+    for note in Path(run.folder, "log").glob("*/continued-by"):
+        if note.read_text(encoding="utf-8").strip() == run.id:
+            return stamps.read(note.parent).batch.get("end") if (note.parent / "stamps").is_dir() else None
+    return run.created_s

@@ -152,6 +152,17 @@ def test_the_last_attempt_is_shown_or_the_one_that_was_asked_for(logs: Path) -> 
         made(logs, attempt=3)
 
 
+def test_a_job_that_goes_on_for_a_preempted_one_waits_from_the_end_of_that(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for job in ("4", "5"):
+        shutil.copytree(logs, tmp_path / "run/log" / job)
+    edit(tmp_path / "run/log/4/stamps/1/batch", r"^end \S+ 0$", f"end {START - 3:.6f} 75")
+    (tmp_path / "run/log/4/continued-by").write_text("5\n")
+    history.add(history.Run("4", str(tmp_path / "run"), "digits", "3x2", START - 100))
+    found = timeline.of("digits", None)
+    assert found.title == "digits (5)" and found.rows[0].length("queue") == pytest.approx(3)
+
+
 def test_torn_lines_and_what_programs_write_do_no_harm(logs: Path) -> None:
     right = made(logs)
     for path in (logs / "stamps/1").iterdir():
