@@ -207,7 +207,7 @@ def test_the_picture_is_xml_with_a_row_for_each_node_and_all_phases(logs: Path) 
 
 
 def test_the_picture_in_the_documentation_is_of_the_recorded_run(logs: Path) -> None:
-    """After a wanted change: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_timeline.py, and look at it."""
+    """After a wanted change: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_phases.py, and look at it."""
     file = ROOT / "docs/timeline.svg"
     if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
         file.write_text(drawing.draw(made(logs)))
