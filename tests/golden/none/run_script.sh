@@ -427,15 +427,35 @@ batch::explain_failure() {
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
     cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
-    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})" \
-      "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
-    exit "${srun_code}"
+    batch::explain_silence "${srun_code}"
   fi
   local code='' node='' local_rank=''
   local -r rank="${failed[0]//[!0-9]/}"
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   preempt::stopped "${code}"
   batch::show_end "${node}: rank ${rank} (local rank ${local_rank}) $(batch::outcome "${code}")" "rank${rank}.out"
+  exit "${code}"
+}
+
+# batch::explain_silence SRUN_CODE - nobody on a node could say why: its first process was killed, or did not even start. What
+# srun said of the first such node stands in the job's own log, whose place the #SBATCH lines set. Ends with that node's code.
+batch::explain_silence() {
+  local -i code="$1"
+  local node='' words=''
+  IFS=: read -r node words < <(tac -- "${KIT_RUN_DIR}/log/slurm-${SLURM_JOB_ID}.out" 2>/dev/null | sed "/^kit: [^ ]*: job ${SLURM_JOB_ID} on /q" | tac |
+    sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
+  if [[ -z "${node}" ]]; then
+    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code $1)" \
+      "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
+    exit "${code}"
+  fi
+  [[ "${words}" != Killed ]] || code=137
+  [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
+  batch::show_end "${node}: nothing there could say why its part of the job ended (srun: ${words})" "${node}.out"
+  case "${code}" in
+    126 | 127) printf '  fix: see whether %s has %s: it must be on a file system that every node sees\n' "${node}" "${KIT_RUN_DIR}" >&2 ;;
+    137) printf '  fix: its first process was killed, by the kernel when memory is short, or by hand: see dmesg there\n' >&2 ;;
+  esac
   exit "${code}"
 }
 

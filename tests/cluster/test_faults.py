@@ -1,0 +1,173 @@
+"""Faults that are really caused under a running job: its state, exit code and message are right, `kit why` names the cause, and no process is left."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from jobs import job_id, nothing_left, read, submit
+from slurm_cluster import Cluster, Ended, Process, until
+
+pytestmark = pytest.mark.cluster
+
+# Trains nothing, but talks as if it did: ten all-reduces a second, and a file on the node's own disk.
+BUSY = """\
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range(int(sys.argv[1])):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    if step == 5:
+        print("busy", rank, flush=True)
+    if len(sys.argv) > 2:
+        with open(f"{sys.argv[2]}/state{rank}", "wb") as file:
+            file.write(bytes(100_000 * step))
+    time.sleep(0.1)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class Job:
+    """A running job of two nodes with two ranks each."""
+
+    def __init__(self, cluster: Cluster, project: Path, *arguments: str, options: tuple[str, ...] = ()) -> None:
+        self.cluster, self.project = cluster, project
+        image = ["--image", cluster.sif, "--runtime", "apptainer"]
+        submit(cluster, project, "busy.py", "-j", "2x2", *image, *options, "--output", "run", "--", *arguments)
+        self.id = job_id(project)
+
+    def log(self, name: str) -> str:
+        path = self.project / f"run/log/{name}"
+        return read(path) if path.exists() else ""
+
+    def until_busy(self) -> None:
+        until(lambda: all(f"busy {rank}\n" in self.log(f"{self.id}/rank{rank}.out") for rank in range(4)), 60, "the ranks do not start")
+
+    def process(self, node: str, pattern: str) -> Process:
+        return next(process for process in self.cluster.processes(node) if re.search(pattern, process.args))
+
+    def kill(self, node: str, pattern: str) -> None:
+        self.cluster.run(node, "kill", "-9", str(self.process(node, pattern).pid), root=True)
+
+    def ended(self, timeout: float = 60) -> Ended:
+        return self.cluster.wait(self.id, timeout)
+
+    @property
+    def said(self) -> str:
+        return self.log(f"slurm-{self.id}.out")
+
+    def why(self) -> str:
+        """What `kit why` says first."""
+        return self.cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why run', "bash", self.cluster.path(self.project)).stdout
+
+
+@pytest.fixture
+def project(kit_cluster: Cluster, folder: Path) -> Path:
+    (folder / "busy.py").write_text(BUSY)
+    return folder
+
+
+@pytest.fixture
+def start(kit_cluster: Cluster, project: Path) -> Iterator[Callable[..., Job]]:
+    def begin(*arguments: str, options: tuple[str, ...] = ()) -> Job:
+        job = Job(kit_cluster, project, *arguments, options=options)
+        job.until_busy()
+        return job
+
+    yield begin
+    nothing_left(kit_cluster)
+
+
+def test_a_rank_that_is_killed(start: Callable[..., Job]) -> None:
+    job = start("1000")
+    job.kill("node2", r"^\S*python3? -u \S*busy\.py")
+    ended = job.ended()
+    assert (ended.state, ended.exit_code) == ("FAILED", 137)
+    assert re.search(r"^kit: error: node2: rank [23] \(local rank [01]\) was killed by SIGKILL", job.said, re.MULTILINE)
+
+
+def test_a_torchrun_that_is_killed(start: Callable[..., Job]) -> None:
+    job = start("1000")
+    job.kill("node2", "torch.distributed.run")
+    ended = job.ended()
+    assert (ended.state, ended.exit_code) == ("FAILED", 137)
+    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed); the end of log/" in job.said
+
+
+@pytest.fixture
+def cut_off(kit_cluster: Cluster) -> Iterator[Callable[[str], None]]:
+    """Cuts a node's network, all of it."""
+    done = []
+
+    def rules(node: str, change: str) -> None:
+        for chain in ("INPUT", "OUTPUT"):
+            kit_cluster.run(node, "iptables", change, chain, "!", "-i" if chain == "INPUT" else "-o", "lo", "-j", "DROP", root=True)
+
+    def cut(node: str) -> None:
+        rules(node, "-I")
+        done.append(node)
+
+    yield cut
+    for node in done:
+        rules(node, "-D")
+        kit_cluster.restore(node)
+
+
+def test_a_node_whose_network_is_cut(kit_cluster: Cluster, project: Path, cut_off: Callable[[str], None]) -> None:
+    job = Job(kit_cluster, project, "1000")
+    job.until_busy()
+    cut_off("node2")
+    ended = job.ended(timeout=90)
+    assert ended.state == "NODE_FAIL"
+    assert re.search(r"^kit: error: node2: this node is down", job.said, re.MULTILINE)
+
+
+def test_a_disk_that_is_full_on_one_node(kit_cluster: Cluster, start: Callable[..., Job]) -> None:
+    for node in ("ctl", "node1", "node2"):
+        kit_cluster.run(node, "mkdir", "-p", "/scratch/states", root=True)
+    kit_cluster.run("node2", "mount", "-t", "tmpfs", "-o", "size=2m,mode=777", "small", "/scratch/states", root=True)
+    kit_cluster.run("node1", "chmod", "777", "/scratch/states", root=True)
+    try:
+        job = start("1000", "/scratch/states", options=("--mount", "/scratch/states:/scratch/states"))
+        ended = job.ended()
+    finally:
+        kit_cluster.run("node2", "umount", "-l", "/scratch/states", root=True)
+    assert (ended.state, ended.exit_code) == ("FAILED", 1)
+    assert "No space left on device" in job.said and "kit: error: node2: rank" in job.said
+
+
+def test_a_shared_directory_that_cannot_be_read_for_a_while(kit_cluster: Cluster, project: Path, start: Callable[..., Job]) -> None:
+    job = start("150")
+    place = str(kit_cluster.path(project))
+    kit_cluster.run("ctl", "chmod", "000", place, root=True)
+    time.sleep(4)
+    kit_cluster.run("ctl", "chmod", "777", place, root=True)
+    assert job.ended().state == "COMPLETED"
+    assert "all ranks ended well" in job.said
+
+
+def test_a_shared_directory_that_one_node_does_not_have_when_the_job_starts(kit_cluster: Cluster, project: Path) -> None:
+    kit_cluster.run("node2", "mount", "-t", "tmpfs", "none", "/shared", root=True)
+    try:
+        job = Job(kit_cluster, project, "10")
+        ended = job.ended()
+    finally:
+        kit_cluster.run("node2", "umount", "/shared", root=True)
+    assert (ended.state, ended.exit_code) == ("FAILED", 127)
+    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Exited with exit code 127); the end of log/" in job.said
+    assert f"  fix: see whether node2 has {kit_cluster.path(project)}/run: it must be on a file system that every node sees\n" in job.said
+    nothing_left(kit_cluster)
+
+
+def test_a_controller_that_is_restarted_while_a_job_runs(kit_cluster: Cluster, project: Path, start: Callable[..., Job]) -> None:
+    job = start("150")
+    kit_cluster.run("ctl", "bash", "-c", 'kill -9 "$(pgrep -x slurmctld)"; sleep 4; rm -f /run/slurmctld.pid; slurmctld', root=True)
+    followed = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit logs run --follow', "bash", kit_cluster.path(project))
+    assert "all ranks ended well" in followed.stdout
+    assert job.ended().state == "COMPLETED"
