@@ -85,6 +85,10 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
             continue
         if key in ("env", "slurm"):
             found[key] = jobs.pairs(option, value, problems)
+        elif key == "sweep":
+            from kit import sweeps
+
+            found[key] = sweeps.given_as_words(option, value, problems)
         elif isinstance(value, list):
             found[key] = Given([Given(item, option) for item in value], option)
         else:
@@ -103,6 +107,10 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
 
 _OUTPUT = typer.Option(None, "--output", metavar="DIR", help="The run directory [./runs/NAME-TIME].", show_default=False)
 
+_AFTER = typer.Option(
+    None, "--after", metavar="RUN", help="Start when that run has ended well; any:RUN when it has ended, notok:RUN when it failed. May be given again."
+)
+
 
 @app.command()
 @_takes_a_job
@@ -112,20 +120,25 @@ def submit(
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
     test_only: bool = typer.Option(False, "--test-only", help="Ask Slurm when the job would start; submit nothing."),
     follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
+    after: Optional[list[str]] = _AFTER,
 ) -> None:
     """Write the scripts and submit them to Slurm."""
     from kit import commands
 
-    commands.submit(plan(output), dry_run=dry_run, test_only=test_only, follow=follow)
+    commands.submit(plan(output), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
 
 
 @app.command()
 @_takes_a_job
-def run(plan: Callable[[Optional[str]], Any], output: Optional[str] = _OUTPUT) -> None:
+def run(
+    plan: Callable[[Optional[str]], Any],
+    output: Optional[str] = _OUTPUT,
+    task: Optional[int] = typer.Option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
+) -> None:
     """Write the same scripts and run them on this machine, without Slurm."""
     from kit import commands
 
-    commands.run(plan(output))
+    commands.run(plan(output), task)
 
 
 @app.command()
@@ -143,18 +156,25 @@ def render(
 _RUN = typer.Argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run].", show_default=False)
 
 
+_TASK = typer.Option(None, "--task", metavar="N", help="Of one task of an array.", show_default=False)
+
+
 @app.command()
 def status(
     run: Optional[str] = typer.Argument(
         None, metavar="[RUN]", help="A job id, a run directory or a name [all that are active or of the last day].", show_default=False
     ),
+    task: Optional[int] = _TASK,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
     from kit import history
     from kit import status as shown
 
-    if run is not None:
-        shown.show_one(shown.one(run))
+    if run is not None or task is not None:
+        from kit import tasks
+
+        found_run, number = tasks.find(run, task)
+        shown.show_one(shown.of([found_run])[0] if number is None else tasks.one(found_run, number))
         return
     found = shown.recent(history.runs())
     if found:
@@ -188,11 +208,12 @@ def logs(
     node: Optional[str] = typer.Option(None, "--node", metavar="NAME", help="Of one node.", show_default=False),
     rank: Optional[int] = typer.Option(None, "--rank", metavar="N", help="Of one rank.", show_default=False),
     errors: bool = typer.Option(False, "--errors", help="Of those ranks alone that failed."),
+    task: Optional[int] = _TASK,
 ) -> None:
     """Show what a run said."""
     from kit import commands
 
-    commands.logs(run, follow=follow, node=node, rank=rank, errors=errors)
+    commands.logs(run, follow=follow, node=node, rank=rank, errors=errors, task=task)
 
 
 @app.command()
@@ -227,11 +248,11 @@ def timeline(
 
 
 @app.command()
-def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False)) -> None:
-    """End a run."""
+def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False), task: Optional[int] = _TASK) -> None:
+    """End a run, with all tasks of an array."""
     from kit import commands
 
-    commands.cancel(run)
+    commands.cancel(run, task)
 
 
 @app.command()

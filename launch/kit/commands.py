@@ -26,32 +26,56 @@ def render(plan: Plan) -> None:
     _say(f"wrote {_short(run)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
 
 
-def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool) -> None:
+def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
     runtime = plugins.find("runtimes", plan.runtime, "")
     if runtime.words("where") == ["local"]:
         fix = f"make a file of the image once: kit build {str(plan.image).replace('docker://', 'dockerd://')}"
         raise UsageError(f"the runtime {plan.runtime} is for `kit run`: on a node it would start outside the job", fix)
     _say_runtime(plan)
+    options: list[str] = []
+    if after:
+        from kit import after as waiting
+
+        options, said = waiting.resolve(after, plan, ask=not dry_run)
+        for line in said:
+            print(f"kit: {line}", file=sys.stderr, flush=True)
     if dry_run:
         _print_scripts(plan)
+        if options:
+            print(f"kit: to be submitted by: sbatch {' '.join(options)} run_script.sh", file=sys.stderr)
     elif test_only:
-        _ask_slurm(plan)
+        _ask_slurm(plan, options)
     else:
-        _submit(plan, follow)
+        _submit(plan, follow, options)
 
 
-def run(plan: Plan) -> None:
+def run(plan: Plan, task: Optional[int] = None) -> None:
     from kit import local, rundir
 
+    _check_task(plan, task)
     _say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
     start = time.monotonic()
-    code = local.run(plan, run)
+    code = local.run(plan, run, task)
     elapsed = f"{time.monotonic() - start:.1f} s"
     if code:
         _say(f"{'stopped' if code in (75, 129, 130, 143) else 'failed'} with exit code {code} after {elapsed}; scripts and logs: {_short(run)}")
         sys.exit(code)
     _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
+
+
+def _check_task(plan: Plan, task: Optional[int]) -> None:
+    """A run on this machine is one task, of an array too."""
+    if not plan.array:
+        if task is not None:
+            raise UsageError("--task is for a task of an array, and the job is none", "leave it out")
+        return
+    from kit import arrays
+
+    numbers = arrays.numbers(plan.array)
+    if task not in numbers:
+        problem = f"the job is an array of {len(numbers)} tasks, of which kit run runs one" if task is None else f"the array {plan.array} has no task {task}"
+        raise UsageError(problem, f"name it: kit run JOB --task {numbers[0]}; all of them on a cluster: kit submit JOB")
 
 
 def _print_scripts(plan: Plan) -> None:
@@ -61,7 +85,7 @@ def _print_scripts(plan: Plan) -> None:
         sys.stdout.buffer.write(b"\n")
 
 
-def _ask_slurm(plan: Plan) -> None:
+def _ask_slurm(plan: Plan, options: list[str]) -> None:
     import tempfile
 
     from kit import rundir, slurm
@@ -69,10 +93,10 @@ def _ask_slurm(plan: Plan) -> None:
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for an estimate, but the script must be somewhere.
         run = rundir.write(replace(plan, run_dir=f"{folder}/run"), render_plan(plan))
-        _say(slurm.test_only(run / "run_script.sh"))
+        _say(slurm.test_only(run / "run_script.sh", options))
 
 
-def _submit(plan: Plan, follow: bool) -> None:
+def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
     import shutil
 
     from kit import history, rundir, slurm
@@ -83,19 +107,39 @@ def _submit(plan: Plan, follow: bool) -> None:
         _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
     run = rundir.write(plan, render_plan(plan))
     try:
-        job_id = slurm.submit(run / "run_script.sh")
+        job_id = slurm.submit(run / "run_script.sh", options)
     except slurm.Unsure:
         raise  # a job that was accepted needs its scripts
     except KitError:
         shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
         raise
     _say(f"submitted job {job_id}\n  run directory: {_short(run)}")
-    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=False)
-    if follow:
+    waits = {"sbatch_options": options} if options else {}
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **waits})
+    noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=False, array=plan.array or "")
+    if plan.array:
+        _say_array(noted, follow)
+    elif follow:
         _follow(run, job_id)
     else:
         print(f"  follow it:     tail -F {_typed(batch_log(run, job_id))}")
+
+
+def _say_array(run: Run, follow: bool) -> None:
+    """Of all tasks, what can be said in lines: their logs would be mixed up."""
+    from kit import arrays, tasks
+
+    numbers = arrays.numbers(run.array)
+    if not follow:
+        print(f"  its {len(numbers)} tasks: kit status {run.id}; one's logs: kit logs {run.id} --task {numbers[0]}")
+        return
+    try:
+        found = tasks.until_the_end(run)
+    except KeyboardInterrupt:
+        _say(f"job {run.id} goes on; to end it: kit cancel {run.id}")
+        sys.exit(130)
+    if found.state != "COMPLETED":
+        raise KitError(f"{run} {found.state}: {found.detail}", f"which tasks, and why: kit status {run.id}")
 
 
 def _follow(run: Path, job_id: str) -> None:
@@ -177,36 +221,44 @@ def _short(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Optional[int], errors: bool) -> None:
-    """The whole logs, or those of a node, of a rank, of the ranks that failed."""
+def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Optional[int], errors: bool, task: Optional[int] = None) -> None:
+    """The whole logs, or those of a node, of a rank, of the ranks that failed; of an array, those of all tasks or of one."""
     import shutil
 
     from kit import follow as its
-    from kit import history
+    from kit import tasks
 
-    run = history.find(word)
+    run, number = tasks.find(word, task)
+    runs = [item for item in tasks.all_of(run) if number is None or tasks.number(item) == number]
     if follow:
-        _follow_again(run)
+        if len(runs) > 1:
+            raise UsageError(f"{run} is an array of {len(runs)} tasks", f"follow one: kit logs {run.id} -f --task {tasks.number(runs[0])}")
+        _follow_again(runs[0])
         return
-    folder = its.folder(Path(run.folder), run.id)
-    if errors:
-        files = [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.stat().st_mtime)]
-    elif rank is not None:
-        files = [folder / f"rank{rank}.out"]
-    elif node is not None:
-        files = [folder / f"{node}.out"]
-    else:
-        files = its.files(Path(run.folder), run.id)
-    there = [path for path in files if path.is_file()]
+    there = [path for item in runs for path in _logs(item, node, rank, errors) if path.is_file()]
     if not there:
+        folder = its.folder(Path(run.folder), runs[0].id) if len(runs) == 1 else Path(run.folder, "log")
         fix = f"what there is: ls {_typed(folder)}"
-        raise KitError(f"{run} has no {'failed rank' if errors else 'such log yet'}", fix)
+        raise KitError(f"{runs[0] if number is not None else run} has no {'failed rank' if errors else 'such log yet'}", fix)
     for path in there:
         if len(there) > 1:
-            print(f"==> {path.name} <==", flush=True)
+            print(f"==> {path.relative_to(Path(run.folder, 'log')) if run.array else path.name} <==", flush=True)
         with path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.flush()
+
+
+def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> list[Path]:
+    from kit import follow as its
+
+    folder = its.folder(Path(run.folder), run.id)
+    if errors:
+        return [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.stat().st_mtime)]
+    if rank is not None:
+        return [folder / f"rank{rank}.out"]
+    if node is not None:
+        return [folder / f"{node}.out"]
+    return its.files(Path(run.folder), run.id)
 
 
 def _follow_again(run: Run) -> None:
@@ -215,10 +267,11 @@ def _follow_again(run: Run) -> None:
     _follow(Path(run.folder), run.id)
 
 
-def cancel(word: str) -> None:
-    from kit import slurm, status
+def cancel(word: str, task: Optional[int] = None) -> None:
+    from kit import slurm, status, tasks
 
-    found = status.one(word)
+    whole, number = tasks.find(word, task)
+    found = status.of([whole])[0] if number is None else tasks.one(whole, number)
     run = found.run
     if not found.active:
         _say(f"{run} has ended: {found.state}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Optional
 
@@ -22,6 +22,8 @@ class Run:
     local: bool = False
     state: str = ""  # of its end, as Slurm names it; empty until that is known
     why: str = ""  # what its log says of a failure
+    array: str = ""  # the numbers of a job array's tasks, as sbatch takes them
+    ends: dict[str, str] = field(default_factory=dict, hash=False)  # {state: the numbers of the tasks that ended so}
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"
@@ -39,8 +41,8 @@ def add(run: Run) -> None:
         pass
 
 
-def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool) -> Run:
-    run = Run(job_id, str(folder), name, f"{nodes}x{processes}", time.time(), local)
+def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool, array: str = "") -> Run:
+    run = Run(job_id, str(folder), name, f"{nodes}x{processes}", time.time(), local, array=array)
     add(run)
     return run
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from kit import cluster as clusters
 from kit import given, images, values
 from kit.errors import Problems, UsageError, did_you_mean
 from kit.given import Given
+
+if TYPE_CHECKING:
+    from kit import sweeps
 
 
 def _key(parse: Callable[[Given, Problems], Any], meaning: str, metavar: str, **more: Any) -> Any:
@@ -44,6 +47,8 @@ class Job:
         values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True
     )
     env: Optional[dict[str, str]] = _key(values.environment, "variables for the training processes", "NAME=VALUE", many=True)
+    array: Optional[str] = _key(values.array, "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a time", "LIST")
+    sweep: Optional[sweeps.Sweep] = _key(values.sweep, "values for {NAME} in the command; every combination is a task of an array", "NAME=V,V", many=True)
     slurm: Optional[dict[str, Given]] = _key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True)
     cluster: Optional[str] = _key(values.line, "the cluster's profile: a name in env/, or a file [generic]", "NAME")
     remap_root: Optional[bool] = _key(values.flag, "be root inside the container (enroot --root, apptainer --fakeroot)", "")

@@ -9,24 +9,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
 from kit import assets, follow, history, rundir
 from kit.plan import Plan
 
 
-def run(plan: Plan, run: Path) -> int:
+def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
     """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C.
 
     A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
     """
-    job_id = new_id()
+    raw_id = new_id()
+    job_id = raw_id if task is None else f"{raw_id}_{task}"
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid()})
     noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
     tail = follow.Tail(run, job_id)
     with follow.batch_log(run, job_id).open("wb") as log:
         # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
         process = subprocess.Popen(
-            ["bash", "run_script.sh"], cwd=run, env=_environment(plan, job_id), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            ["bash", "run_script.sh"], cwd=run, env=_environment(plan, raw_id, task), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         received: list[int] = []
 
@@ -62,7 +64,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGTERM)
 
 
-def _environment(plan: Plan, job_id: str) -> dict[str, str]:
+def _environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
     """What Slurm would set for the batch script, with nodes that are processes of this machine."""
     stand_ins = assets.folder("launch/scripts") / "local"
     # The Python that runs kit comes last on PATH: it serves where no other has torch.
@@ -79,5 +81,11 @@ def _environment(plan: Plan, job_id: str) -> dict[str, str]:
         # All nodes are this machine, whose own name need not resolve.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
+    if task is not None and plan.array:
+        from kit import arrays
+
+        numbers = arrays.numbers(plan.array)
+        facts = {"JOB_ID": job_id, "TASK_ID": task, "TASK_COUNT": len(numbers), "TASK_MIN": numbers[0], "TASK_MAX": numbers[-1]}
+        own |= {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_"))}
     return {**inherited, **own}

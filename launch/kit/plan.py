@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from kit import choice, images, mounting, program, sbatch, values
 from kit import cluster as clusters
@@ -12,6 +12,9 @@ from kit import nodes as noted
 from kit.errors import KitError, Problems
 from kit.job import Job
 from kit.plugins import Plugin
+
+if TYPE_CHECKING:
+    from kit import sweeps
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Plan:
     scratch: str
     remap_root: bool
     cluster: str
+    array: Optional[str] = None  # the tasks' numbers, as sbatch takes them
+    sweep: sweeps.Table = ()
 
 
 def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
@@ -69,6 +74,14 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     bad_nodes = noted.file(cluster.name)
     left_out = () if "nodelist" in {**cluster.slurm, **(job.slurm or {})} else noted.bad(bad_nodes)  # who names nodes wants those
     header = sbatch.header(job, cluster, shape, run_dir, [node.name for node in left_out], problems)
+    array: Optional[str] = None
+    sweep: sweeps.Table = ()
+    if job.array or job.sweep:
+        from kit import arrays
+        from kit import sweeps as its
+
+        array, sweep = its.resolve(job, problems)
+        header = arrays.header(header, array or "")
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = _check_image(job, image, problems)
     problems.raise_if_any()
@@ -103,6 +116,8 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         scratch=cluster.scratch,
         remap_root=bool(job.remap_root),
         cluster=cluster.name,
+        array=array,
+        sweep=sweep,
     )
 
 

@@ -21,6 +21,16 @@ def check(job: Job, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runti
     script = _script(job.command)
     if script is None:
         return
+    scripts = [script]
+    if job.sweep:
+        from kit import sweeps
+
+        scripts = sweeps.programs(script, job.sweep)
+    for script in scripts:
+        _check_script(job, script, launcher, mounts, runtime, problems)
+
+
+def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:
     path = _on_this_side(os.path.normpath(os.path.join(job.workdir or "", script)), mounts, contained=runtime.name != "none")
     if path is None:
         return

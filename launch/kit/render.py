@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from kit import assets, plugins
 from kit.plan import Plan
-from kit.quote import bash, bash_array, sbatch
+from kit.quote import bash, sbatch
 
 _INLINE = re.compile(r"# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/(\S+)\"\n")
 _VARIABLE = re.compile(r"\$\{\w+\}")
@@ -63,8 +64,14 @@ def _bad_nodes(plan: Plan) -> str:
 
 def _env(plan: Plan) -> str:
     launcher = plugins.find("launchers", plan.launcher, "")
+    sweep, quoted = "", bash
+    if plan.sweep:
+        from kit import sweeps
+
+        sweep, quoted = sweeps.environment(plan.sweep), functools.partial(sweeps.word, table=plan.sweep)
+    command = " ".join(quoted(word) for word in plan.command)
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
-    variables = "".join(f"\n  {name}={bash(value)}" for name, value in plan.env)
+    variables = "".join(f"\n  {name}={quoted(value)}" for name, value in plan.env)
     return f"""\
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the scripts beside this file use these variables
@@ -97,7 +104,7 @@ KIT_WORKDIR={bash(plan.workdir)}
 KIT_MOUNTS=({mounts}
 )
 
-KIT_COMMAND={bash_array(list(plan.command))}
+{sweep}KIT_COMMAND=({command})
 
 # The job's own variables; set inside the container, last, so that no image wins over them.
 KIT_ENV=({variables}

@@ -19,6 +19,7 @@ _KEYS = {
     "ntasks": "processes_per_node",
     "gpus-per-node": "gpus_per_node",
     "time": "time",
+    "array": "array",
 }
 # Options whose value makes the generated scripts work.
 _OWNED = {
@@ -29,7 +30,6 @@ _OWNED = {
     "export",
     "export-file",
     "wrap",
-    "array",
     "parsable",
     "test-only",
     "wait",
@@ -121,6 +121,8 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
             problems.add(where, f"'{name}' cannot be an sbatch option", "use the long name without dashes: `partition`")
         elif value is not None and values.CONTROL.search(value):
             problems.add(where, f"the value of '{name}' contains a control character", "Slurm reads it from one line of text: remove it")
+        elif name == "kill-on-invalid-dep":
+            own[name] = value  # yes or no is what it takes
         elif value is None or value.lower() in ("true", "yes", "on"):
             own[name] = None
         elif value.lower() not in ("false", "no", "off"):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
@@ -48,19 +49,19 @@ class Unsure(KitError):
     """Slurm did not answer in time: what was asked for may have been done."""
 
 
-def submit(script: Path) -> str:
+def submit(script: Path, options: Sequence[str] = ()) -> str:
     """Submits a run directory's script and returns the job's id. Raises Unsure where the job may have been accepted."""
     # --parsable prints "id" or "id;cluster"; a site's wrapper may print lines before it.
-    answer = _call(["sbatch", "--parsable", str(script)], script)
+    answer = _call(["sbatch", "--parsable", *options, str(script)], script)
     found = re.search(r"^(\d+)(;\S+)?\s*\Z", answer, re.MULTILINE)
     if not found:
         raise Unsure(f"sbatch answered without a job id: {answer.strip()}", "see whether the job is there: squeue --me")
     return found[1]
 
 
-def test_only(script: Path) -> str:
+def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Slurm's own estimate of when and where the job would start; nothing is submitted."""
-    return _call(["sbatch", "--test-only", str(script)], script).strip()
+    return _call(["sbatch", "--test-only", *options, str(script)], script).strip()
 
 
 def cancel(job_id: str) -> None:
@@ -95,21 +96,29 @@ class Queued(NamedTuple):
 
 
 def queue() -> dict[str, Queued]:
-    """This user's jobs by their ids, those that ended some minutes ago included."""
+    """This user's jobs by their ids, those that ended some minutes ago included; an array's by those of its tasks: 12_3."""
+    from kit import arrays
+
     found = {}
-    for line in _call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"]).splitlines():
+    command = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"]
+    # An array's waiting tasks are one line, which Slurm would cut off.
+    for line in _call(command, SLURM_BITSTR_LEN="0").splitlines():
         job_id, state, start, elapsed, limit, nodes, reason, folder = line.split("|", 7)
-        found[job_id] = Queued(state, reason, start, elapsed, limit, nodes, folder)
+        job = Queued(state, reason, start, elapsed, limit, nodes, folder)
+        found.update(dict.fromkeys(arrays.ids(job_id) if "[" in job_id else [job_id], job))
     return found
 
 
 def accounted(job_ids: list[str]) -> dict[str, str]:
-    """{job id: state} of jobs that slurmctld has forgotten; empty where the site keeps no accounts."""
+    """{job id: state} of jobs and arrays that slurmctld has forgotten; empty where the site keeps no accounts."""
+    from kit import arrays
+
     if not shutil.which("sacct"):
         return {}
     done = _run(["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
     rows = [line.split("|") for line in done.stdout.splitlines() if "|" in line] if done.returncode == 0 else []
-    return {job_id: state.split()[0] for job_id, state in rows if job_id in job_ids and state}  # "CANCELLED by 1000"
+    known = {item: state.split()[0] for job_id, state in rows if state for item in arrays.ids(job_id)}  # "CANCELLED by 1000"
+    return {job_id: state for job_id, state in known.items() if job_id.partition("_")[0] in job_ids}
 
 
 def down_nodes(nodes: str) -> list[str]:
@@ -182,21 +191,27 @@ def has_pyxis() -> bool:
         return False
 
 
-def _call(command: list[str], script: Optional[Path] = None) -> str:
-    done = _run(command)
+def _call(command: list[str], script: Optional[Path] = None, **variables: str) -> str:
+    done = _run(command, **variables)
     if done.returncode != 0:
         if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
             raise Unsure(f"{command[0]}: {done.stderr.strip()}", "it may have been done all the same: squeue --me")
         words = " ".join(re.sub(r"^(sbatch|scancel): (error: )?", "", line) for line in done.stderr.strip().splitlines())
         fix = f"the lines that Slurm read are the #SBATCH ones of {script.name}; partitions and limits: sinfo" if script else "check with: squeue --me"
+        if "Job dependency problem" in done.stderr:
+            fix = "see how that job ended, and leave the dependency out: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
+            raise KitError(
+                "sbatch refuses: Slurm has forgotten a job that this one is to wait for, or that job can no longer end so (Job dependency problem)", fix
+            )
         raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
     # --test-only answers on stderr.
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, env=_environment(), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
+        env = {**_environment(), **variables}
+        return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
     except FileNotFoundError:
         raise _missing(command[0]) from None
     except subprocess.TimeoutExpired:

@@ -21,6 +21,7 @@ REASONS = {
     "Dependency": "the job that it depends on has not ended",
     "DependencyNeverSatisfied": "the job that it depends on failed: it will never start",
     "BeginTime": "its time to begin has not come",
+    "JobArrayTaskLimit": "the array lets no more of its tasks run at once",
     "JobHeldUser": "you hold it: scontrol release",
     "JobHeldAdmin": "an administrator holds it",
     "PartitionDown": "its partition is down",
@@ -36,7 +37,7 @@ REASONS = {
     "InvalidQOS": "its quality of service is not valid: it will never start",
     "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
 }
-LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount|JobArray)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
+LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
 
 
 class Status(NamedTuple):
@@ -44,6 +45,7 @@ class Status(NamedTuple):
     state: str  # as Slurm names it; LOST where nobody knows
     detail: str  # nodes, the reason for waiting, or why it failed
     elapsed: str
+    tasks: tuple[Status, ...] = ()  # of a job array, while it is active
 
     @property
     def active(self) -> bool:
@@ -55,30 +57,38 @@ def of(runs: list[Run]) -> list[Status]:
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = [run for run in runs if not run.state and not run.local]
     queue = slurm.queue() if unknown else {}
-    found = {run.folder: _one(run, queue) for run in runs}
-    lost = {status.run.id: status.run for status in found.values() if status.state == "LOST" and not status.run.local}
-    for job_id, state in slurm.accounted(list(lost)).items() if lost else ():
-        found[lost[job_id].folder] = _final(lost[job_id], state, "")
+    found = {run.folder: _one(run, queue, None) for run in runs}
+    lost = [status.run for status in found.values() if status.state == "LOST" and not status.run.local]
+    accounts = slurm.accounted([run.id for run in lost]) if lost else {}
+    for run in lost:
+        found[run.folder] = _one(run, queue, accounts)
     return [found[run.folder] for run in runs]
 
 
-def _one(run: Run, queue: dict[str, slurm.Queued]) -> Status:
+def _one(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
     if run.state:
         return Status(run, run.state, run.why, "")
     if run.local:
         return _local(run)
+    if run.array:
+        from kit import tasks
+
+        return tasks.whole(run, queue, accounts)
+    found = look(run, queue, accounts or {})
+    return found if found.active or found.state == "LOST" else found._replace(run=history.ended(run, found.state, found.detail))
+
+
+def look(run: Run, queue: dict[str, slurm.Queued], accounts: dict[str, str]) -> Status:
+    """Where a job is by Slurm's queue, else by its log, else by Slurm's accounts."""
     job = queue.get(run.id)
     if job and job.state in slurm.ACTIVE:
         detail = explain(job.reason, job.start) if job.state == "PENDING" else job.nodes
         return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}")
-    state, why = _told(run)
-    if job:
-        return _final(run, job.state, why)
-    return _final(run, state, why) if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
-
-
-def _final(run: Run, state: str, why: str) -> Status:
-    return Status(history.ended(run, state, why), state, why, "")
+    state, why = told(run)
+    if job and job.reason == "DependencyNeverSatisfied":
+        why = "it never started: what it waited for ended otherwise"
+    state = job.state if job else state or accounts.get(run.id, "")
+    return Status(run, state, why, "") if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
 
 
 def _local(run: Run) -> Status:
@@ -104,7 +114,7 @@ def explain(reason: str, start: str) -> str:
     return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
 
 
-def _told(run: Run) -> tuple[str, str]:
+def told(run: Run) -> tuple[str, str]:
     """(state, why) by the log of its batch script; ("", "") where that does not say."""
     text = tail(follow.batch_log(Path(run.folder), run.id))
     text = re.split(rf"^kit: \S+: job {run.id} on ", text, flags=re.MULTILINE)[-1]  # the last attempt
@@ -151,6 +161,10 @@ def show_one(status: Status) -> None:
     show([status])
     run = status.run
     print(f"\nrun directory: {run.folder}")
+    if run.array:
+        from kit import tasks
+
+        tasks.show(status)
     for path in sorted(follow.folder(Path(run.folder), run.id).glob("*.out"), key=_order):
         noted = path.with_suffix(".failed")
         failed = f"exit code {noted.read_text().split()[0]}: " if noted.exists() and noted.stat().st_size else ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from kit.errors import Problems, did_you_mean
 from kit.given import Given
+
+if TYPE_CHECKING:
+    from kit import sweeps
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
@@ -252,6 +255,18 @@ def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
         else:
             found[name[2:] if name.startswith("--") else name] = item
     return found
+
+
+def array(given: Given, problems: Problems) -> Optional[str]:
+    from kit import arrays  # imported late, as what follows: few jobs need it
+
+    return arrays.parse(given, problems)
+
+
+def sweep(given: Given, problems: Problems) -> Optional[sweeps.Sweep]:
+    from kit import sweeps
+
+    return sweeps.parse(given, problems)
 
 
 def _kind(given: Given) -> str:

@@ -49,17 +49,22 @@ inside::begin() {
   KIT_RUN_DIR="${1%/*}"
   [[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(cd -- "$(dirname -- "$1")" && pwd)" # by hand
   export KIT_RUN_DIR
+  inside::take "${@:2}" # env.sh reads the number of an array's task
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   inside::enter "${@:2}"
 }
 
-# inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
-inside::enter() {
+inside::take() {
   local fact
   for fact in "$@"; do
     export "${fact?}"
   done
+}
+
+# inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
+inside::enter() {
+  inside::take "$@" # they win over env.sh
   stamp::now
   export KIT_ENTERED="${KIT_NOW}"
   # The image is the same everywhere: one process says it.

@@ -49,7 +49,7 @@ nodes::ask() {
   local -a step=(
     srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --export=ALL
     --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
-    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${SLURM_JOB_ID}/%N.out"
+    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${KIT_ID}/%N.out"
   )
   local host answers rc said unreached
   local -ri begin_s=SECONDS

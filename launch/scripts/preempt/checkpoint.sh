@@ -19,7 +19,7 @@ preempt::begin() {
 preempt::follow() {
   [[ ! -e "${KIT_LOG_DIR}/attempts" ]] || return 0
   local before
-  before="$(cd -- "${KIT_RUN_DIR}/log" && grep -lx -- "${SLURM_JOB_ID}" [0-9]*/continued-by 2>/dev/null)" || return 0
+  before="$(cd -- "${KIT_RUN_DIR}/log" && grep -lx -- "${KIT_ID}" [0-9]*/continued-by 2>/dev/null)" || return 0
   before="${before%/*}"
   kit::say "this job goes on for job ${before}"
   cp -- "${KIT_RUN_DIR}/log/${before}/attempts" "${KIT_LOG_DIR}/"
@@ -77,7 +77,7 @@ preempt::go_on() {
   preempt::check_progress
   kit::say "$1, progress: $(preempt::progress); Slurm starts this job again"
   local answer
-  if ! answer="$(scontrol requeue "${SLURM_JOB_ID}" 2>&1)"; then
+  if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
     kit::say "it does not: ${answer}"
     preempt::submit
   fi
@@ -88,8 +88,11 @@ preempt::go_on() {
 # site that cancels preempted jobs leaves no time for that.
 preempt::submit() {
   local next
-  next="$(sbatch --parsable --dependency="afterany:${SLURM_JOB_ID}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" ||
+  local -a task=() # of an array this one alone goes on
+  [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || task=(--array="${SLURM_ARRAY_TASK_ID}")
+  next="$(sbatch --parsable --dependency="afterany:${KIT_ID}" "${task[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" ||
     kit::die "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
-  printf '%s\n' "${next%%;*}" >"${KIT_LOG_DIR}/continued-by"
-  kit::say "job ${next%%;*} goes on"
+  next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
+  printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
+  kit::say "job ${next} goes on"
 }

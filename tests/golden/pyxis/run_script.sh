@@ -327,7 +327,9 @@ batch::main() {
   local -a hosts
   mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
   ((${#hosts[@]})) || kit::die "scontrol does not expand '${SLURM_JOB_NODELIST}'" "check that slurmctld answers: scontrol ping"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${SLURM_JOB_ID}"
+  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
+  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   mkdir -p -- "${KIT_LOG_DIR}"
   rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
   nodes::choose
@@ -345,7 +347,7 @@ batch::main() {
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
   batch::begin_stamps "${restart}" "${hosts[@]}"
 
-  kit::say "job ${SLURM_JOB_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
+  kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
   # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
@@ -411,7 +413,7 @@ batch::choose_srun() {
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
-    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${SLURM_JOB_ID}/%N.out"
+    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${KIT_ID}/%N.out"
   )
 }
 
@@ -466,7 +468,7 @@ batch::start_ranks() {
     --distribution=block         # ranks follow the nodes, whatever the site's default
     --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
     --mpi="${KIT_MPI_TYPE}"
-    --output="log/${SLURM_JOB_ID}/%N.out"
+    --output="log/${KIT_ID}/%N.out"
   )
   # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
   if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then
@@ -523,7 +525,7 @@ batch::end() {
 # Slurm ends the job: cancelled, out of time, preempted, or a node is gone. What Slurm itself prints names only the first node.
 batch::explain_end() {
   local facts state restarts node node_state
-  facts=" $(scontrol show job -o "${SLURM_JOB_ID}" 2>/dev/null || true) "
+  facts=" $(scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
@@ -591,7 +593,7 @@ batch::explain_silence() {
 
 # batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs, of this attempt alone.
 batch::show_end() {
-  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${SLURM_JOB_ID}" "$2" >&2
+  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${KIT_ID}" "$2" >&2
   local -a lines=()
   local line
   while IFS= read -r line; do

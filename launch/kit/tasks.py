@@ -1,0 +1,158 @@
+"""The tasks of a job array: which they are, where each is, and what they sweep over."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from kit import arrays, follow, history, slurm, status, table
+from kit.errors import KitError, UsageError
+from kit.history import Run
+from kit.status import Status
+
+PERIOD_S = 2.0
+PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
+
+
+def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]]:
+    """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
+    match = re.fullmatch(r"(\d+)_(\d+)", word or "")
+    if match and number is None and any(run.array and run.id == match[1] for run in history.runs()):
+        word, number = match[1], int(match[2])
+    run = history.find(word)
+    if number is None:
+        return run, None
+    if not run.array:
+        raise UsageError(f"{run} is no array", "leave --task out")
+    if number not in arrays.numbers(run.array):
+        raise UsageError(f"{run} has no task {number}", f"its tasks are {run.array}")
+    return run, number
+
+
+def all_of(run: Run) -> list[Run]:
+    """Each task as a run of its own, with the id under which Slurm and its logs know it; never to be noted in the history.
+
+    A run that is no array is its own only task.
+    """
+    if not run.array:
+        return [run]
+    ends = {known: state for state, text in run.ends.items() for known in arrays.numbers(text)}
+    return [replace(run, id=f"{run.id}_{number}", array="", ends={}, state=ends.get(number, "")) for number in arrays.numbers(run.array)]
+
+
+def whole(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
+    """An array as one line; `accounts` is None before Slurm's were asked.
+
+    Notes in the history what has ended: Slurm forgets a task some minutes later.
+    """
+    runs = all_of(run)
+    # Slurm keeps no record of a task that is cancelled while the array waits.
+    gone = any(item.id in queue for item in runs) or (accounts is not None and any(_log(item).exists() for item in runs))
+    found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
+    ends: dict[str, list[int]] = {}
+    for item in found:
+        if not item.active and item.state != "LOST":
+            ends.setdefault(item.state, []).append(number(item.run))
+    noted = replace(run, ends={state: arrays.compact(numbers) for state, numbers in ends.items()})
+    state, detail = _state(found), summary(found)
+    if state not in slurm.ACTIVE and state != "LOST":
+        noted = history.ended(noted, state, detail)
+    elif noted != run:
+        history.add(noted)
+    reasons = {item.detail for item in found if item.state == "PENDING"}
+    if state == "PENDING" and len(reasons) == 1:
+        detail = f"{detail}; {reasons.pop()}"
+    return Status(noted, state, detail, "", found)
+
+
+def number(run: Run) -> int:
+    return int(run.id.rpartition("_")[2])
+
+
+def summary(found: tuple[Status, ...]) -> str:
+    """array of 10: 3 running, 5 completed, 2 failed"""
+    counts = Counter(item.state for item in found)
+    order = sorted(counts, key=lambda state: (state != "RUNNING", state != "PENDING", state not in slurm.ACTIVE, state != "COMPLETED", state))
+    return f"array of {len(found)}: {', '.join(f'{counts[state]} {state.lower()}' for state in order)}"
+
+
+def _look(run: Run, queue: dict[str, slurm.Queued], accounts: dict[str, str], gone: bool) -> Status:
+    if run.state:
+        return Status(run, run.state, "", "")
+    found = status.look(run, queue, accounts)
+    if found.state == "LOST" and gone and not _log(run).exists():
+        return Status(run, "CANCELLED", "before it started", "")
+    return found
+
+
+def _log(run: Run) -> Path:
+    return follow.batch_log(Path(run.folder), run.id)
+
+
+def _state(found: tuple[Status, ...]) -> str:
+    """Of the whole array: running while any task is, and failed when any has."""
+    states = Counter(item.state for item in found)
+    active = [state for state in states if state in slurm.ACTIVE]
+    bad = Counter({state: count for state, count in states.items() if state != "COMPLETED"})
+    for choice in (["RUNNING"], active, ["LOST"], ["FAILED"]):
+        if here := [state for state in choice if state in states]:
+            return here[0]
+    return bad.most_common(1)[0][0] if bad else "COMPLETED"
+
+
+def show(shown: Status) -> None:
+    """A line for each task, with its values."""
+    values = _values(shown.run)
+    rows = [("TASK", "STATE", *values, "TIME", "")]
+    for place, item in enumerate(_tasks(shown)):
+        detail = item.detail or (status.told(item.run)[1] if item.state == "FAILED" else "")
+        mine = [printable(column[place]) if place < len(column) else "" for column in values.values()]
+        rows.append((str(number(item.run)), item.state, *mine, item.elapsed or "-", detail))
+    table.show(rows)
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)[:40]
+
+
+def _values(run: Run) -> dict[str, list[str]]:
+    """{name: its value for each task}"""
+    from kit import rundir
+
+    try:
+        return dict(rundir.load(Path(run.folder))["plan"].get("sweep") or ())
+    except (KitError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def one(run: Run, wanted: int) -> Status:
+    """Where one task is."""
+    return next(item for item in _tasks(status.of([run])[0]) if number(item.run) == wanted)
+
+
+def _tasks(shown: Status) -> tuple[Status, ...]:
+    """Of an array that ended before, what the history holds."""
+    return shown.tasks or tuple(Status(run, run.state or "LOST", "", "") for run in all_of(shown.run))
+
+
+def until_the_end(run: Run) -> Status:
+    """Prints each change of an array's summary, and returns when no task is left to run."""
+    said, answered_s = "", time.monotonic()
+    while True:
+        try:
+            found = status.of([run])[0]
+        except KitError:
+            if time.monotonic() - answered_s > PATIENCE_S:
+                raise
+        else:
+            run, answered_s = found.run, time.monotonic()
+            if found.detail != said:
+                said = found.detail
+                print(f"kit: {run}: {said}", flush=True)
+            if not found.active:
+                return found
+        time.sleep(PERIOD_S)
