@@ -88,7 +88,8 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
         elif key == "sweep":
             from kit import sweeps
 
-            found[key] = sweeps.given_as_words(option, value, problems)
+            if words := sweeps.given_as_words(option, value, problems):
+                found[key] = words
         elif isinstance(value, list):
             found[key] = Given([Given(item, option) for item in value], option)
         else:

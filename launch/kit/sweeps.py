@@ -42,7 +42,7 @@ def parse(given: Given, problems: Problems) -> Optional[Sweep]:
     return found if len(problems.found) == before else None
 
 
-def given_as_words(option: str, words: list[str], problems: Problems) -> Given:
+def given_as_words(option: str, words: list[str], problems: Problems) -> Optional[Given]:
     """NAME=VALUE,VALUE words of the command line, as a job file would have them."""
     mapping: dict[str, Given] = {}
     for word in words:
@@ -52,13 +52,13 @@ def given_as_words(option: str, words: list[str], problems: Problems) -> Given:
             problems.add(option, problem, f"write all values behind one name: {option} {name}=1,2,3")
             continue
         mapping[name] = Given([Given(value, option) for value in text.split(",")], option)
-    return Given(mapping, option) if mapping else Given({"": Given([], option)}, option)
+    return Given(mapping, option) if mapping else None
 
 
 def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
     """The array for sbatch, and every task's values."""
     if not job.sweep:
-        if job.array and job.array.startswith("%"):
+        if job.array and job.array.startswith("%") and not job.where("sweep"):
             problems.add(job.where("array"), f"the array '{job.array}' has no tasks", f"write their numbers: 0-9{job.array}; only a sweep has its own")
         return job.array, ()
     if job.array and not job.array.startswith("%"):

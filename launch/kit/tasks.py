@@ -94,14 +94,10 @@ def _log(run: Run) -> Path:
 
 
 def _state(found: tuple[Status, ...]) -> str:
-    """Of the whole array: running while any task is, and failed when any has."""
-    states = Counter(item.state for item in found)
-    active = [state for state in states if state in slurm.ACTIVE]
-    bad = Counter({state: count for state, count in states.items() if state != "COMPLETED"})
-    for choice in (["RUNNING"], active, ["LOST"], ["FAILED"]):
-        if here := [state for state in choice if state in states]:
-            return here[0]
-    return bad.most_common(1)[0][0] if bad else "COMPLETED"
+    """Of the whole array: running while any task is, and completed when all have."""
+    counts = Counter(item.state for item in found)
+    weights = {"RUNNING": 0, "LOST": 2, "FAILED": 3, "CANCELLED": 5, "COMPLETED": 6}  # one that was cancelled hides no worse end
+    return min(counts, key=lambda state: (1 if state in slurm.ACTIVE and state != "RUNNING" else weights.get(state, 4), -counts[state]))
 
 
 def show(shown: Status) -> None:

@@ -1,0 +1,96 @@
+"""--after, job arrays and sweeps on the Slurm cluster in Docker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from jobs import job_id, read, submit
+from slurm_cluster import Cluster, until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def project(kit_cluster: Cluster, folder: Path) -> Path:
+    (folder / "program.sh").write_text(
+        'echo "rank ${RANK} of task ${SLURM_ARRAY_TASK_ID:-none}: $*"; [ "$1" != fail ] || exit 9; [ "$1" != wait ] || sleep 300\n'
+    )
+    (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
+    return folder
+
+
+def ask(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
+    return cluster.run("ctl", "bash", "-c", 'cd "$1" && shift && exec kit "$@"', "bash", cluster.path(place), *arguments, check=check)
+
+
+def state(cluster: Cluster, place: Path, run: str) -> str:
+    """A run's state and detail, as kit status shows them."""
+    line = ask(cluster, place, "status", run).stdout.splitlines()[1]
+    return re.sub(r" {2,}", " ", re.sub(r"^\S+ +\S+ +(\S+) +\S+ +\S+( \S+)? ago +(-|\S+ of \S+) *", r"\1 ", line)).strip()
+
+
+def test_runs_wait_for_others_as_asked(kit_cluster: Cluster, project: Path) -> None:
+    def start(run: str, *arguments: str, word: str = ""):
+        return submit(kit_cluster, project, "job.yaml", "--name", run, "--output", run, *arguments, *(["--", word] if word else []))
+
+    start("failing", "--slurm", "hold", word="fail")
+    assert start("never", "--after", "failing").stderr == f"kit: waits for failing ({job_id(project, 'failing')}) to end well\n"
+    start("always", "--after", "any:failing")
+    start("rescue", "--after", "notok:failing")
+    start("last", "--after", "always", "--after", "rescue")
+    for run in ("never", "always", "rescue", "last"):
+        assert state(kit_cluster, project, run) == "PENDING Dependency: the job that it depends on has not ended"
+    kit_cluster.run("ctl", "scontrol", "release", str(job_id(project, "failing")))
+    until(lambda: state(kit_cluster, project, "last") == "COMPLETED", 60, "the last run does not end well")
+    assert state(kit_cluster, project, "failing") == "FAILED node1: rank 0 (local rank 0) exited with code 9"
+    assert (state(kit_cluster, project, "always"), state(kit_cluster, project, "rescue")) == ("COMPLETED", "COMPLETED")
+    until(lambda: state(kit_cluster, project, "never") == "CANCELLED it never started: what it waited for ended otherwise", 60, "the vain wait is not ended")
+
+    refused = submit(kit_cluster, project, "job.yaml", "--after", "failing", check=False)
+    assert refused.returncode == 2 and "failing" in refused.stderr and "has ended: FAILED; a job that waits for its success would never start" in refused.stderr
+    assert "last" in (said := start("more", "--after", "last", "--follow").stderr) and "has ended already (COMPLETED): nothing to wait for" in said
+    forgotten = submit(kit_cluster, project, "job.yaml", "--slurm", "dependency=afterok:999999", check=False)
+    assert "sbatch refuses: Slurm has forgotten a job that this one is to wait for" in forgotten.stderr
+
+
+def test_tasks_of_an_array_are_seen_read_and_cancelled_one_by_one(kit_cluster: Cluster, project: Path) -> None:
+    submit(kit_cluster, project, "job.yaml", "--array", "0-3%2", "--output", "run", "--", "wait")
+    array = job_id(project)
+    until(lambda: state(kit_cluster, project, "run").startswith("RUNNING array of 4: 2 running, 2 pending"), 60, "two tasks do not start")
+    until(lambda: "rank0      rank 0 of task 1: wait\n" in ask(kit_cluster, project, "status", "run", "--task", "1").stdout, 60, "no line of task 1")
+    assert ask(kit_cluster, project, "logs", f"{array}_0", "--rank", "0").stdout == "rank 0 of task 0: wait\n"
+    # One that runs, and one that waits, of which Slurm keeps no trace.
+    for task in ("3", "0"):
+        assert ask(kit_cluster, project, "cancel", "run", "--task", task).stdout == f"kit: job ({array}_{task}) is being cancelled\n"
+    until(lambda: state(kit_cluster, project, "run") == "RUNNING array of 4: 2 running, 2 cancelled", 60, "task 2 does not take the place of task 0")
+    rows = dict(line.split()[:2] for line in ask(kit_cluster, project, "status", "run").stdout.split("TASK")[1].splitlines()[1:])
+    assert rows == {"0": "CANCELLED", "1": "RUNNING", "2": "RUNNING", "3": "CANCELLED"}
+    assert ask(kit_cluster, project, "cancel", "run").stdout == f"kit: job ({array}) is being cancelled\n"
+    until(lambda: state(kit_cluster, project, "run") == "CANCELLED array of 4: 4 cancelled", 60, "the array is not cancelled")
+    assert f"job {array}_2 on " in read(project / f"run/log/slurm-{array}_2.out")
+
+
+def test_every_combination_of_a_sweep_reaches_both_ranks_of_its_task(kit_cluster: Cluster, project: Path) -> None:
+    (project / "sweep.yaml").write_text(
+        "command: [bash, program.sh, 'a{lr}', '{word}', '{braces}']\nlauncher: srun\nprocesses_per_node: 2\narray: '%2'\n"
+        'sweep:\n  lr: [0.1, 1e-3]\n  word: ["it\'s $(id)", fail]\n'
+    )
+    (project / "program.sh").write_text('echo "rank ${RANK}: $*"; [ "$2" != fail ] || [ "$1" != a1e-3 ] || [ "${RANK}" != 1 ] || exit 9\n')
+    done = submit(kit_cluster, project, "sweep.yaml", "--output", "run", "--follow", check=False)
+    array = job_id(project)
+    assert done.returncode == 1
+    assert done.stderr == f"kit: sweep ({array}) FAILED: array of 4: 3 completed, 1 failed\n  fix: which tasks, and why: kit status {array}\n"
+    assert done.stdout.splitlines()[-1] == f"kit: sweep ({array}): array of 4: 3 completed, 1 failed"
+    said = {path.parent.name + path.stem[-1]: read(path) for path in (project / "run/log").glob("*/rank*.out")}
+    points = [("a0.1", "it's $(id)"), ("a0.1", "fail"), ("a1e-3", "it's $(id)"), ("a1e-3", "fail")]
+    assert said == {f"{array}_{task}{rank}": f"rank {rank}: {lr} {word} {{braces}}\n" for task, (lr, word) in enumerate(points) for rank in (0, 1)}
+    table = [re.split(r" {2,}", line) for line in ask(kit_cluster, project, "status", "run").stdout.split("run directory: ")[1].splitlines()[1:]]
+    assert table[0] == ["TASK", "STATE", "lr", "word", "TIME"]
+    assert table[3:] == [
+        ["2", "COMPLETED", "1e-3", "it's $(id)", "-"],
+        ["3", "FAILED", "1e-3", "fail", "-", table[4][-1]],
+    ]
+    assert table[4][-1].endswith("rank 1 (local rank 1) exited with code 9")
+    assert ask(kit_cluster, project, "logs", "run", "--errors").stdout == "rank 1: a1e-3 fail {braces}\n"

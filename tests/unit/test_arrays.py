@@ -1,0 +1,260 @@
+"""Job arrays, and runs that wait for others. Slurm's commands are stand-ins here; tests/cluster/test_array.py has the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from kit import arrays, history, slurm, status, tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "compact"),
+    [
+        ("0-3", [0, 1, 2, 3], "0-3"),
+        ("7", [7], "7"),
+        ("0-9:4%2", [0, 4, 8], "0,4,8"),
+        ("5,1,2,1-3", [1, 2, 3, 5], "1-3,5"),
+        ("3-5:9", [3], "3"),
+    ],
+)
+def test_numbers_are_those_that_sbatch_would_start(text: str, numbers: list[int], compact: str) -> None:
+    assert arrays.numbers(text) == numbers
+    assert arrays.compact(numbers) == compact
+
+
+@pytest.mark.parametrize(
+    ("printed", "meant"),
+    [
+        ("12", ["12"]),
+        ("12_3", ["12_3"]),
+        ("12_[4]", ["12_4"]),
+        ("12_[1,4-6%2]", ["12_1", "12_4", "12_5", "12_6"]),
+        ("12_[0-4:2]", ["12_0", "12_2", "12_4"]),
+        ("12_[1,2,...]", ["12_1", "12_2"]),
+        ("12+0", ["12+0"]),
+    ],
+)
+def test_what_squeue_prints_is_read(printed: str, meant: list[str]) -> None:
+    assert arrays.ids(printed) == meant
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/kit/runs.jsonl"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a shell script under a Slurm command's name first on PATH; it notes its arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def put(name: str, says: str, code: int = 0) -> None:
+        to = ">&2" if code else ""
+        (folder / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >>{tmp_path}/calls\ncat <<'END' {to}\n{says}\nEND\nexit {code}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+
+
+def submitted(tmp_path: Path, job_id: str, array: str = "", name: str = "train", **said: str) -> history.Run:
+    folder = tmp_path / f"runs/{name}-{job_id}"
+    (folder / "log").mkdir(parents=True)
+    for task, text in said.items():
+        (folder / f"log/slurm-{job_id}{task}.out").write_text(text)
+    return history.new(folder, name, 1, 1, job_id, local=False, array=array)
+
+
+DONE = "kit: node1: all ranks ended well\n"
+FAILED = "kit: error: node2: rank 3 (local rank 1) exited with code 7; the end of log/5_1/rank3.out:\n"
+QUEUE = """\
+5_[6-7%4]|PENDING|N/A|0:00|1:00||JobArrayTaskLimit|/run
+5_2|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|/run
+5_3|TIMEOUT|2026-11-21T10:00:00|1:00|1:00|node2|TimeLimit|/run"""
+
+
+def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
+    tools("squeue", QUEUE)
+    run = submitted(tmp_path, "5", "0-7%4", _0=DONE, _1=FAILED, _2="kit: node1: job\n", _3="")
+    (Path(run.folder) / "run.json").write_text(json.dumps({"plan": {"sweep": [["lr", [f"0.{n}" for n in range(8)]], ["x", ["a\nb"] * 8]]}}))
+    found = status.of(history.runs())
+    detail = "array of 8: 1 running, 2 pending, 1 completed, 2 cancelled, 1 failed, 1 timeout"
+    assert [(item.state, item.detail) for item in found] == [("RUNNING", detail)]
+    assert len(calls(tmp_path)) == 1
+    status.show_one(found[0])
+    waits = "JobArrayTaskLimit: the array lets no more of its tasks run at once"
+    assert [line.split(None, 4) for line in capsys.readouterr().out.split("run directory: ")[1].splitlines()[1:]] == [
+        ["TASK", "STATE", "lr", "x", "TIME"],
+        ["0", "COMPLETED", "0.0", "a?b", "-"],
+        ["1", "FAILED", "0.1", "a?b", "-             node2: rank 3 (local rank 1) exited with code 7"],
+        ["2", "RUNNING", "0.2", "a?b", "0:12 of 1:00  node1"],
+        ["3", "TIMEOUT", "0.3", "a?b", "-"],
+        ["4", "CANCELLED", "0.4", "a?b", "-             before it started"],
+        ["5", "CANCELLED", "0.5", "a?b", "-             before it started"],
+        ["6", "PENDING", "0.6", "a?b", f"0:00 of 1:00  {waits}"],
+        ["7", "PENDING", "0.7", "a?b", f"0:00 of 1:00  {waits}"],
+    ]
+    assert history.runs()[0].ends == {"COMPLETED": "0", "FAILED": "1", "TIMEOUT": "3", "CANCELLED": "4-5"}
+
+
+def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_call(tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "5", "0-2")
+    tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|/run\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|/run")
+    found = status.of(history.runs())[0]
+    assert (found.state, found.detail) == ("PENDING", "array of 3: 2 pending, 1 timeout; Priority: jobs of higher priority are before it")
+    tools("squeue", "5_1|COMPLETED|N/A|0:12|1:00|node1|None|/run\n5_2|COMPLETED|N/A|0:12|1:00|node1|None|/run")
+    for _ in range(2):
+        found = status.of(history.runs())[0]
+        assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
+    assert len(calls(tmp_path)) == 2
+    assert [tasks.one(history.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
+
+
+def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "5", "0-3", _0=DONE, _1="kit: node1: job\n")
+    tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
+    assert status.of(history.runs())[0].detail == "array of 4: 1 completed, 2 cancelled, 1 lost"
+    submitted(tmp_path, "6", "0-1")
+    tools("sacct", "5_1|OUT_OF_MEMORY\n6_[0-1]|CANCELLED by 7\n66_1|FAILED")
+    assert [(item.state, item.detail) for item in status.of(history.runs())] == [
+        ("OUT_OF_MEMORY", "array of 4: 1 completed, 2 cancelled, 1 out_of_memory"),
+        ("CANCELLED", "array of 2: 2 cancelled"),
+    ]
+
+
+def test_slurm_is_asked_for_all_numbers_of_an_array(tmp_path: Path, tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin/squeue").write_text('#!/bin/sh\n[ "$SLURM_BITSTR_LEN" = 0 ] && echo "5_[0-2]|PENDING|N/A|0:00|1:00||Priority|/run"\n')
+    (tmp_path / "bin/squeue").chmod(0o755)
+    assert sorted(slurm.queue()) == ["5_0", "5_1", "5_2"]
+
+
+def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, tools, kit) -> None:
+    run = submitted(tmp_path, "5", "0-2", _0=DONE, _1="kit: node1: said by 1\n", _2="kit: node1: said by 2\n")
+    for task in "12":
+        (Path(run.folder) / f"log/5_{task}").mkdir()
+        (Path(run.folder) / f"log/5_{task}/rank0.out").write_text(f"rank of {task}\n")
+    (Path(run.folder) / "log/5_2/rank0.failed").write_text("3 node1 0\n")
+    tools("squeue", "5_1|RUNNING|N/A|0:12|1:00|node1|None|/run\n5_2|FAILED|N/A|0:12|1:00|node1|None|/run")
+    tools("scancel", "")
+    environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
+    assert kit("logs", "5", "--task", "2", "--rank", "0", **environment).stdout == "rank of 2\n"
+    assert kit("logs", "5_1", "--rank", "0", **environment).stdout == "rank of 1\n"
+    assert kit("logs", "5", "--rank", "0", **environment).stdout == "==> 5_1/rank0.out <==\nrank of 1\n==> 5_2/rank0.out <==\nrank of 2\n"
+    assert kit("logs", "5", "--errors", **environment).stdout == "rank of 2\n"
+    assert kit("logs", "5", "--task", "1", **environment).stdout == "kit: node1: said by 1\n"
+    assert "  rank0      rank of 1\n" in kit("status", "5", "--task", "1", **environment).stdout
+    for arguments, message in {
+        ("logs", "5", "-f"): "kit: train (5) is an array of 3 tasks\n  fix: follow one: kit logs 5 -f --task 0\n",
+        ("logs", "5", "--task", "3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
+        ("logs", "5", "-f", "--task", "2"): "kit: train (5_2) has ended\n  fix: its logs: kit logs 5_2\n",
+    }.items():
+        done = kit(*arguments, check=False, **environment)
+        assert (done.returncode, done.stderr) == (2, message)
+    assert kit("cancel", "5_2", **environment).stdout == "kit: train (5_2) has ended: FAILED\n"
+    assert kit("cancel", "5", "--task", "1", **environment).stdout == "kit: train (5_1) is being cancelled\n"
+    assert kit("cancel", "5", **environment).stdout == "kit: train (5) is being cancelled\n"
+    assert [line for line in calls(tmp_path) if line.startswith("scancel")] == ["scancel 5_1", "scancel 5"]
+
+
+@pytest.fixture
+def submit(kit, tools, tmp_path: Path):
+    """`kit submit train.py` with the history of this test; sbatch notes what it is called with."""
+    (tmp_path / "train.py").touch()
+    tools("sbatch", "77")
+    tools("squeue", "1|RUNNING|N/A|0:12|1:00|node1|None|/run\n2|PENDING|N/A|0:00|1:00||Priority|/run")
+
+    def call(*arguments: str, check: bool = True):
+        return kit("submit", "train.py", *arguments, check=check, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
+
+    return call
+
+
+def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit) -> None:
+    submitted(tmp_path, "1", name="first")
+    submitted(tmp_path, "2", name="second")
+    history.ended(submitted(tmp_path, "3", name="third"), "COMPLETED")
+    history.ended(submitted(tmp_path, "4", name="fourth"), "FAILED")
+    done = submit("--after", "first", "--after", "2", "--after", "any:1", "--after", "third", "--after", "notok:4", "--output", "run")
+    assert done.stderr.splitlines() == [
+        "kit: waits for first (1) to end well",
+        "kit: waits for second (2) to end well",
+        "kit: waits for first (1) to end",
+        "kit: third (3) has ended already (COMPLETED): nothing to wait for",
+        "kit: fourth (4) has ended already (FAILED): nothing to wait for",
+    ]
+    options = ["--dependency=afterok:1:2,afterany:1", "--kill-on-invalid-dep=yes"]
+    assert calls(tmp_path)[-1] == f"sbatch --parsable {' '.join(options)} {tmp_path}/run/run_script.sh"
+    assert json.loads((tmp_path / "run/run.json").read_text())["sbatch_options"] == options
+    assert "dependency" not in (tmp_path / "run/run_script.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("--after", "any:1"), "--dependency=afterany:1"),
+        (("--after", "notok:1"), "--dependency=afternotok:1 --kill-on-invalid-dep=yes"),
+        (("--after", "ok:1", "--slurm", "kill-on-invalid-dep=no"), "--dependency=afterok:1"),
+    ],
+)
+def test_only_a_wait_that_can_become_vain_is_ended_by_slurm(arguments: tuple[str, ...], options: str, tmp_path: Path, submit) -> None:
+    submitted(tmp_path, "1")
+    submit(*arguments, "--output", "run")
+    assert calls(tmp_path)[-1] == f"sbatch --parsable {options} {tmp_path}/run/run_script.sh"
+    assert ("#SBATCH --kill-on-invalid-dep=no\n" in (tmp_path / "run/run_script.sh").read_text()) == ("--slurm" in arguments)
+
+
+def test_a_dry_run_shows_what_it_would_wait_for_and_asks_nobody(tmp_path: Path, submit) -> None:
+    submitted(tmp_path, "1")
+    done = submit("--after", "1", "--dry-run")
+    assert done.stderr.endswith("kit: to be submitted by: sbatch --dependency=afterok:1 --kill-on-invalid-dep=yes run_script.sh\n")
+    assert calls(tmp_path) == [] and not (tmp_path / "runs/train").exists()
+
+
+REFUSED = {
+    "failed": (("failed",), "kit: --after: failed (4) has ended: FAILED; a job that waits for its success would never start\n"),
+    "succeeded": (("notok:good",), "kit: --after: good (3) has ended well, so a job that waits for its failure would never start\n"),
+    "lost": (("gone",), "kit: --after: nobody knows how gone (5) ended\n"),
+    "local": (("here",), "kit: --after: here (6) ran on this machine, and Slurm knows nothing of it\n"),
+    "unknown": (("any:99",), "kit: --after: there is no run 99\n"),
+    "as sbatch has it": (("afterany:1",), "kit: --after does not know 'afterany'\n  fix: write --after any:1\n"),
+    "own": (
+        ("1", "--slurm", "dependency=singleton"),
+        "kit: --after 1 and the job's own `slurm: {dependency: singleton}` both say what to wait for\n  fix: keep one of them\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wait_in_vain_is_refused(case: str, tmp_path: Path, submit) -> None:
+    arguments, message = REFUSED[case]
+    submitted(tmp_path, "1")
+    history.ended(submitted(tmp_path, "3", name="good"), "COMPLETED")
+    history.ended(submitted(tmp_path, "4", name="failed"), "FAILED")
+    submitted(tmp_path, "5", name="gone")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    history.new(folder, "here", 1, 1, "6", local=True)
+    done = submit("--after", *arguments, "--output", "run", check=False)
+    assert done.returncode == 2 and done.stderr.startswith(message) and "\n  fix: " in done.stderr
+    assert not any(line.startswith("sbatch") for line in calls(tmp_path)) and not (tmp_path / "run").exists()
+
+
+def test_a_job_that_slurm_has_forgotten_is_explained(tmp_path: Path, submit, tools) -> None:
+    tools("sbatch", "sbatch: error: Batch job submission failed: Job dependency problem", 1)
+    done = submit("--slurm", "dependency=afterok:99", "--output", "run", check=False)
+    assert done.stderr.startswith("kit: sbatch refuses: Slurm has forgotten a job that this one is to wait for") and not (tmp_path / "run").exists()
+
+
+def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path, tools) -> None:
+    tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|/run")
+    submitted(tmp_path, "1")
+    assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: what it waited for ended otherwise")]

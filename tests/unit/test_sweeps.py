@@ -1,0 +1,146 @@
+"""A sweep in a job file: what becomes of it in the scripts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit import job as jobs
+from kit import plan
+from kit.errors import Problems, UsageError
+
+JOB = """\
+command: train.py --lr {lr} --name={name}-{lr} {other} {} {{1}}
+env: {LABEL: "lr {lr}", PLAIN: "{other}"}
+array: "%2"
+sweep:
+  lr: [0.1, 1e-3]
+  name: [a, "it's $(id)", 010]
+"""
+WRITTEN = """\
+# The sweep: task 0 of the array takes the first value of each, task 1 the second, and so on.
+KIT_TASK="${SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: Slurm sets it for each task of sbatch run_script.sh}"
+KIT_SWEEP_lr=(0.1 0.1 0.1 1e-3 1e-3 1e-3)
+KIT_SWEEP_name=(a $'it\\'s $(id)' 010 a $'it\\'s $(id)' 010)
+
+KIT_COMMAND=(train.py --lr "${KIT_SWEEP_lr[KIT_TASK]}" --name="${KIT_SWEEP_name[KIT_TASK]}"-"${KIT_SWEEP_lr[KIT_TASK]}" '{other}' '{}' '{{1}}')
+
+# The job's own variables; set inside the container, last, so that no image wins over them.
+KIT_ENV=(
+  LABEL='lr '"${KIT_SWEEP_lr[KIT_TASK]}"
+  PLAIN='{other}'
+)
+
+"""
+
+
+@pytest.fixture
+def dry_run(kit, tmp_path: Path):
+    def call(text: str, *arguments: str, check: bool = True):
+        (tmp_path / "train.py").touch()
+        (tmp_path / "job.yaml").write_text(text)
+        return kit("submit", "job.yaml", "--dry-run", *arguments, check=check)
+
+    return call
+
+
+def test_every_combination_is_a_task_with_its_values_in_env_sh(dry_run) -> None:
+    shown = dry_run(JOB).stdout
+    env = shown.split("run_script.sh <==")[0]
+    assert "# The sweep" + env.split("# The sweep")[1].rsplit("==>", 1)[0] == WRITTEN
+    assert "#SBATCH --array=0-5%2\n" in shown and "#SBATCH --output=log/slurm-%A_%a.out\n" in shown
+    assert shown.count("1e-3") == 3, "a value is elsewhere than in its column"
+
+
+def test_points_are_taken_in_their_order(dry_run) -> None:
+    shown = dry_run("command: train.py {b} {a}\nsweep:\n- {a: 1, b: 2}\n- {b: 3, a: 4}\n").stdout
+    assert "KIT_SWEEP_a=(1 4)\nKIT_SWEEP_b=(2 3)\n" in shown and "#SBATCH --array=0-1\n" in shown
+
+
+def test_the_command_line_replaces_and_adds_names(dry_run) -> None:
+    shown = dry_run("command: train.py {a} {b}\nsweep: {a: [1, 2]}\n", "--sweep", "a=3,x y", "--sweep", "b=5", "--array", "%1").stdout
+    assert "KIT_SWEEP_a=(3 'x y')\nKIT_SWEEP_b=(5 5)\n" in shown and "#SBATCH --array=0-1%1\n" in shown
+
+
+def test_without_a_sweep_braces_and_scripts_are_as_ever(dry_run) -> None:
+    shown = dry_run("command: train.py {lr}\n").stdout
+    assert "KIT_COMMAND=(train.py '{lr}')\n" in shown
+    assert "SWEEP" not in shown and "KIT_TASK=" not in shown and "--array" not in shown and "#SBATCH --output=log/slurm-%j.out\n" in shown
+
+
+def test_a_program_that_only_some_values_name_is_missed(dry_run) -> None:
+    done = dry_run("command: '{model}.py'\nsweep: {model: [train, gone]}\n", check=False)
+    assert done.stderr.startswith("kit: job.yaml:1: no such script: gone.py\n") and done.stderr.count("kit: ") == 1
+
+
+BAD = {
+    "no values": ("sweep:\narray: '%2'\n", "2: the sweep has no values"),
+    "empty mapping": ("sweep: {}\n", "2: the sweep has no values"),
+    "empty list": ("sweep:\n  lr: []\n", "3: the sweep's lr has an empty list"),
+    "one value": ("sweep:\n  lr: 0.1\n", "3: the sweep's lr has no list of values"),
+    "value nothing": ("sweep:\n  lr:\n  - 1\n  -\n", "5: the sweep's lr has nothing for a value"),
+    "value list": ("sweep: {lr: [[1]]}\n", "2: the sweep's lr has a list or a mapping for a value"),
+    "value NUL": ('sweep: {lr: ["\\0"]}\n', "2: a value of the sweep's lr contains a NUL byte, which no program can receive"),
+    "name": ("sweep: {lr: [1], l-r: [1]}\n", "2: 'l-r' cannot be a name in a sweep"),
+    "point is text": ("sweep:\n- {lr: 1}\n- 2\n", "4: a point of the sweep is not a mapping"),
+    "point lacks a name": ("sweep:\n- {lr: 1}\n- {lr: 1, x: 2}\n", "4: this point of the sweep has lr, x, and the first one lr"),
+    "unused name": ("sweep:\n  lr: [1]\n  seed: [1]\n", "4: the sweep's seed is not used"),
+    "misspelt": ("env: {A: '{ler}'}\nsweep: {lr: [1]}\n", "2: {ler} is no name of the sweep"),
+    "too many": (f"sweep: {{lr: {list(range(1001))}}}\n", "2: the sweep has 1001 tasks, more than 1000"),
+    "array with numbers": ("array: 0-3\nsweep: {lr: [1]}\n", "2: the sweep has numbers for its tasks already"),
+    "limit alone": ("array: '%4'\n", "2: the array '%4' has no tasks"),
+    "array text": ("array: many\n", "2: expected the numbers of an array, not 'many'"),
+    "array nothing": ("array:\n", "2: expected the numbers of an array, not nothing"),
+    "array open": ("array: 1-\n", "2: expected the numbers of an array, not '1-'"),
+    "array backwards": ("array: 4-1\n", "2: the array '4-1' goes from 4 down to 1"),
+    "array step": ("array: 0-4:0\n", "2: the array '0-4:0' has a step of 0"),
+    "array limit": ("array: 0-4%0\n", "2: the array '0-4%0' lets no task run"),
+    "array huge": ("array: 0-4000001\n", "2: the array '0-4000001' goes up to 4000001, and Slurm to 4000000 at most"),
+    "array under slurm": ("slurm: {array: 0-3}\n", "2: 'array' is not set under slurm"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, message = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("job.yaml").write_text("command: train.py {lr}\n" + text)
+    problems = Problems()
+    with pytest.raises(UsageError) as refused:
+        plan.resolve(jobs.load("job.yaml", {}, [], problems), str(tmp_path / "run"), problems)
+    said = str(refused.value)
+    assert said.startswith(f"kit: job.yaml:{message}\n  fix: ") and said.count("kit: ") == 1, said
+
+
+def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
+    done = dry_run("command: train.py {seed}\nsweep:\n  seed: [1]\n", "--sweep", "x", check=False)
+    assert done.stderr == ("kit: --sweep: 'x' is not NAME=VALUE,VALUE\n  fix: write all values behind one name: --sweep x=1,2,3\n")
+    done = dry_run("command: train.py {sed}\nnodes: 0\nsweep:\n  seed: [1]\n  lr: [1]\n", check=False)
+    assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
+        "kit: job.yaml:1: {sed} is no name of the sweep",
+        "kit: job.yaml:2: expected a whole number of at least 1, not '0'",
+        "kit: job.yaml:4: the sweep's seed is not used",
+        "kit: job.yaml:5: the sweep's lr is not used",
+    ]
+    assert "  fix: did you mean 'seed'?\n" in done.stderr
+    done = dry_run("command: train.py {a} {b}\nsweep: [{a: 1, b: 2}]\n", "--sweep", "b=3", check=False)
+    assert done.stderr == "kit: --sweep: the sweep's b is given at job.yaml:2, too\n  fix: keep one of them\n"
+
+
+def test_a_run_on_this_machine_is_one_task(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        'command: [bash, -c, "echo {x} ${SLURM_ARRAY_TASK_ID} ${SLURM_ARRAY_TASK_MAX}"]\nlauncher: spawn\nsweep: {x: [a, b, c]}\n'
+    )
+    history = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for wanted in ((), ("--task", "3")):
+        done = kit("run", "job.yaml", *wanted, check=False, **history)
+        assert done.returncode == 2 and done.stderr.endswith("  fix: name it: kit run JOB --task 0; all of them on a cluster: kit submit JOB\n")
+    assert not (tmp_path / "runs").exists()
+    kit("run", "job.yaml", "--task", "1", "--output", "run", **history)
+    assert kit("logs", "job", "--rank", "0", **history).stdout == "b 1 2\n"
+    (log,) = (tmp_path / "run/log").glob("*_1")
+    assert "rank0      b 1 2\n" in kit("status", log.name, **history).stdout
+    assert "is no array\n" in kit("status", "job", "--task", "1", check=False, **history).stderr
+    (tmp_path / "train.py").touch()
+    assert "and the job is none" in kit("run", "train.py", "--task", "1", check=False, **history).stderr
