@@ -52,7 +52,7 @@ def unused(folder: Path, days: int) -> list[Kept]:
     """Those that neither a build nor a run has touched for so long, and no job of this user's waits for."""
     old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
     jobs = slurm.queue().values() if old and shutil.which("squeue") else ()
-    needed = {_image(Path(job.folder, "run.json")) for job in jobs if job.state in slurm.ACTIVE}
+    needed = {_image(Path(folder, "run.json")) for folder in {job.folder for job in jobs if job.state in slurm.ACTIVE}}
     return [item for item in old if os.path.realpath(item.file) not in needed]
 
 
