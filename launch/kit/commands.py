@@ -278,7 +278,9 @@ def cancel(word: str, task: Optional[int] = None) -> None:
         return
     if run.local:
         raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
-    slurm.cancel(run.id)
+    # Of an array, tasks that others go on for have another array's id.
+    for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
+        slurm.cancel(job_id)
     _say(f"{run} is being cancelled")
 
 

@@ -53,11 +53,16 @@ def ended(run: Run, state: str, why: str = "") -> Run:
     return run
 
 
+def last_job(folder: str, job_id: str) -> str:
+    """The id of the job, or the task of an array, that goes on for this one."""
+    while (note := Path(folder, "log", job_id, "continued-by")).exists():
+        job_id = note.read_text(encoding="utf-8").strip()
+    return job_id
+
+
 def current(run: Run) -> Run:
     """The run under the id of its last job: a site may cancel preempted jobs, and then another goes on in the same run directory."""
-    newest = run.id
-    while (note := Path(run.folder, "log", newest, "continued-by")).exists():
-        newest = note.read_text(encoding="utf-8").strip()
+    newest = last_job(run.folder, run.id)
     if newest != run.id:
         run = replace(run, id=newest)
         add(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -20,10 +21,12 @@ PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
 
 def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]]:
     """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
-    match = re.fullmatch(r"(\d+)_(\d+)", word or "")
-    if match and number is None and any(run.array and run.id == match[1] for run in history.runs()):
-        word, number = match[1], int(match[2])
-    run = history.find(word)
+    match = re.fullmatch(r"(\d+)_(\d+)", word or "") if number is None else None
+    arrays_here = [run for run in history.runs() if run.array] if match else []
+    if match and (known := [run for run in arrays_here if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")]):
+        run, number = known[-1], int(match[2])
+    else:
+        run = history.find(word)
     if number is None:
         return run, None
     if not run.array:
@@ -41,7 +44,8 @@ def all_of(run: Run) -> list[Run]:
     if not run.array:
         return [run]
     ends = {known: state for state, text in run.ends.items() for known in arrays.numbers(text)}
-    return [replace(run, id=f"{run.id}_{number}", array="", ends={}, state=ends.get(number, "")) for number in arrays.numbers(run.array)]
+    ids = ((number, history.last_job(run.folder, f"{run.id}_{number}")) for number in arrays.numbers(run.array))
+    return [replace(run, id=job_id, array="", ends={}, state=ends.get(number, "")) for number, job_id in ids]
 
 
 def whole(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:

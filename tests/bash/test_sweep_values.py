@@ -16,7 +16,7 @@ from kit.plan import resolve
 from kit.render import render
 from kit.rundir import write
 from kit.sweeps import parse
-from running import SCRIPTS, environment
+from running import SCRIPTS, environment, stub
 from samples import HOSTILE_NAME
 
 JOB_ID = 7_000_000 + os.getpid() % 2000
@@ -101,3 +101,25 @@ def test_a_failure_and_its_reason_are_found_under_the_tasks_name(run: Path) -> N
     assert done.returncode == 7
     assert f"rank 0 (local rank 0) exited with code 7; the end of log/{JOB_ID}_2/rank0.out:" in done.stderr
     assert json.loads((run / "run.json").read_text())["plan"]["array"] == f"0-{len(HOSTILE) - 1}"
+
+
+def test_a_preempted_task_alone_goes_on_never_the_whole_array(run: Path) -> None:
+    """The last task of an array has the array's own id: Slurm would take that for all of its tasks."""
+    again = resolve(
+        Job(name="x", command=("bash", "-c", "exit 75"), array="0-2%1", launcher="spawn", on_preempt="checkpoint", workdir=str(run.parent)),
+        str(run.parent / "again"),
+        Problems(),
+    )
+    folder, stubs = write(again, render(again)), run.parent / "stubs"
+    asked = run.parent / "asked"
+    stub(stubs, "sbatch", f'printf "%s\\n" "sbatch $*" >>"{asked}"; printf "9\\n"')
+    stub(stubs, "scontrol", f'[[ "$1" != requeue ]] || {{ printf "%s\\n" "$*" >>"{asked}"; exit 1; }}; exec "{SCRIPTS}/local/scontrol" "$@"')
+    env = {"SLURM_JOB_ID": str(JOB_ID), "KIT_LOOPBACK": "", "PATH": f"{stubs}:{SCRIPTS / 'local'}:{os.environ['PATH']}"}
+    done = start(folder, 2, **env)
+    assert done.returncode == 75, done.stderr
+    task = f"{JOB_ID}_2"
+    assert asked.read_text().splitlines() == [
+        f"requeue {task}",
+        f"sbatch --parsable --dependency=afterany:{task} --array=2 --chdir={folder} {folder}/run_script.sh",
+    ]
+    assert (folder / f"log/{task}/continued-by").read_text() == "9_2\n"

@@ -155,6 +155,7 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
     for arguments, message in {
         ("logs", "5", "-f"): "kit: train (5) is an array of 3 tasks\n  fix: follow one: kit logs 5 -f --task 0\n",
         ("logs", "5", "--task", "3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
+        ("logs", "5_3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
         ("logs", "5", "-f", "--task", "2"): "kit: train (5_2) has ended\n  fix: its logs: kit logs 5_2\n",
     }.items():
         done = kit(*arguments, check=False, **environment)
@@ -163,6 +164,22 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
     assert kit("cancel", "5", "--task", "1", **environment).stdout == "kit: train (5_1) is being cancelled\n"
     assert kit("cancel", "5", **environment).stdout == "kit: train (5) is being cancelled\n"
     assert [line for line in calls(tmp_path) if line.startswith("scancel")] == ["scancel 5_1", "scancel 5"]
+
+
+def test_a_task_that_another_job_goes_on_for_is_found_and_cancelled_there(tmp_path: Path, tools, kit) -> None:
+    run = submitted(tmp_path, "5", "0-1", _0=DONE)
+    for job, text in {"5_1": "9_1", "9_1": ""}.items():
+        (Path(run.folder) / "log" / job).mkdir()
+        (Path(run.folder) / "log" / job / "rank0.out").write_text(f"said by {job}\n")
+        (Path(run.folder) / "log" / job / ("continued-by" if text else "node1.out")).write_text(f"{text}\n")
+    tools("squeue", "5_1|PREEMPTED|N/A|0:12|1:00|node1|None|/run\n9_1|RUNNING|N/A|0:12|1:00|node1|None|/run")
+    tools("scancel", "")
+    environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
+    assert [item.detail for item in status.of(history.runs())] == ["array of 2: 1 running, 1 completed"]
+    for word in (["5_1"], ["9_1"], ["train", "--task", "1"]):
+        assert kit("logs", *word, "--rank", "0", **environment).stdout == "said by 9_1\n"
+    kit("cancel", "5", **environment)
+    assert calls(tmp_path)[-1] == "scancel 9"
 
 
 @pytest.fixture
