@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from kit import assets, follow, rundir, slurm, stacks, status
-from kit.errors import KitError
+from kit.errors import KitError, UsageError
 from kit.history import Run
 from kit.stacks import Process
 
@@ -31,6 +31,8 @@ def show(word: Optional[str], *, full: bool, pause: bool, as_json: bool) -> None
     """Prints where the ranks are. Raises KitError where the run is not running, or nothing of it was found."""
     found = status.one(word)
     run = found.run
+    if run.array:
+        raise UsageError(f"{run} is an array, and kit hang looks into single jobs", f"what a task said last: kit status {run.id} --task N")
     if found.state != "RUNNING":
         fix = "why it ended: kit why" if not found.active else "where it is: kit status"
         raise KitError(f"{run} is not running: {found.state}{f' ({found.detail})' if found.detail else ''}", f"{fix} {run.id}")
@@ -52,7 +54,7 @@ def look(run: Run, plan: dict[str, Any], hosts: list[str], *, full: bool, pause:
     by_node = plan["launcher"] != "torchrun" and plan["tasks_per_node"] == 1
     per_node = plan["processes_per_node"] if plan["launcher"] == "torchrun" else plan["tasks_per_node"]
     script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")
-    arguments = [run.id, "NODE_RANK" if by_node else "RANK", "all" if full else "some", "pause" if pause else "no-pause"]
+    arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK", "all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
     answers = stacks.read(_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S))
     silent = [] if run.local else [host for host in hosts if host not in answers.ended]

@@ -48,6 +48,15 @@ def all_of(run: Run) -> list[Run]:
     return [replace(run, id=job_id, array="", ends={}, state=ends.get(number, "")) for number, job_id in ids]
 
 
+def single(word: Optional[str]) -> Run:
+    """A run that is no array, or one task of an array: 12_3."""
+    run, wanted = find(word, None)
+    if wanted is None and run.array:
+        first = all_of(run)[0].id
+        raise UsageError(f"{run} is an array", f"name one of its tasks, as in {first}")
+    return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
+
+
 def whole(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
     """An array as one line; `accounts` is None before Slurm's were asked.
 

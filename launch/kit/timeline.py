@@ -163,9 +163,9 @@ def _offset(node: Node, batch: dict[str, float]) -> float:
 
 def of(word: Optional[str], number: Optional[int]) -> Timeline:
     """Of a run by job id, run directory or name."""
-    from kit import follow, history, stamps
+    from kit import follow, stamps, tasks
 
-    run = history.find(word)
+    run = tasks.single(word)
     attempt = stamps.read(follow.folder(Path(run.folder), run.id), number)
     retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
     return make(attempt, f"{run}{retried}", None if run.local else _submitted(run), ended=bool(run.state))

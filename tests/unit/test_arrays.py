@@ -275,3 +275,17 @@ def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path,
     tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|/run")
     submitted(tmp_path, "1")
     assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: what it waited for ended otherwise")]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("hang", "kit: train (5) is an array, and kit hang looks into single jobs\n"),
+        ("timeline", "kit: train (5) is an array\n  fix: name one of its tasks, as in 5_0\n"),
+    ],
+)
+def test_what_looks_into_one_job_says_so_of_an_array(command: str, message: str, tmp_path: Path, tools, kit) -> None:
+    submitted(tmp_path, "5", "0-1")
+    tools("squeue", "5_[0-1]|RUNNING|N/A|0:12|1:00|node1|None|/run")
+    done = kit(command, "5", check=False, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
+    assert done.returncode == 2 and done.stderr.startswith(message)
