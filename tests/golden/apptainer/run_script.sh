@@ -467,7 +467,7 @@ batch::explain_failure() {
 batch::explain_silence() {
   local -i code="$1"
   local node='' words=''
-  IFS=: read -r node words < <(tac -- "${KIT_RUN_DIR}/log/slurm-${SLURM_JOB_ID}.out" 2>/dev/null | sed "/^kit: [^ ]*: job ${SLURM_JOB_ID} on /q" | tac |
+  IFS=: read -r node words < <(tac -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null | sed "/^kit: [^ ]*: job ${KIT_ID} on /q" | tac |
     sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
   if [[ -z "${node}" ]]; then
     batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code $1)" \
