@@ -1,0 +1,196 @@
+"""Weighs what the evidence shows: which known causes, the likeliest first, and how the run ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, Optional
+
+from kit.why import cluster, distributed, programs
+from kit.why.cause import NOTE, RANK, Cause, Weight
+from kit.why.evidence import Evidence, Failed, Log
+
+CAUSES: tuple[Cause, ...] = (
+    *cluster.VERDICTS,
+    *cluster.REFUSALS,
+    *programs.MEMORY,
+    *distributed.GPUS,
+    *distributed.RANKS,
+    *programs.FILES,
+    *programs.CODE,
+    *cluster.MACHINE,
+    *programs.SIGNALS,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    cause: Cause
+    log: Log
+    index: int  # of the line in the log that shows it
+    groups: dict[str, str]  # of the pattern
+
+    @property
+    def line(self) -> str:
+        return self.log.lines[self.index]
+
+    @property
+    def weight(self) -> Weight:
+        return self.cause.weight
+
+
+@dataclass(frozen=True)
+class Verdict:
+    first: Optional[Failed]  # the rank that failed first, if one did
+    causes: list[Finding]  # the likeliest first; empty where no known cause shows in what it said
+    others: list[Finding]  # what else was found
+
+
+def weigh(evidence: Evidence) -> Verdict:
+    """Slurm, kit and the machine have the first word; then the first rank to fail, and the nodes; the other ranks follow it."""
+    found = [finding for log in evidence.logs for finding in _in(log)]
+    first = _first(evidence, found)
+    files = {f"rank{note.rank}" for note in evidence.notes if note is not first}
+    of_others = [finding for finding in found if finding.weight > Weight.KERNEL and finding.log.kind in (RANK, NOTE) and finding.log.path.stem in files]
+    places = {id(log): place for place, log in enumerate(evidence.logs)}
+
+    def order(finding: Finding) -> tuple[int, ...]:
+        # Within one log the later line wins: it is nearer to the end, and an exception that was caught is not what killed.
+        return finding.weight, places[id(finding.log)], -finding.index, CAUSES.index(finding.cause)
+
+    causes = _once(sorted((finding for finding in found if finding not in of_others), key=order), [])
+    return Verdict(first, causes, _once(sorted(of_others, key=order), causes))
+
+
+def _in(log: Log) -> list[Finding]:
+    """Every known cause that shows in a log."""
+    found = (_find(cause, log) for cause in CAUSES if log.text)
+    return [finding for finding in found if finding]
+
+
+def _find(cause: Cause, log: Log) -> Optional[Finding]:
+    for pattern in cause.patterns_for(log.kind):
+        if last := max(pattern.finditer(log.text), key=lambda match: match.start(), default=None):
+            groups = {name: value for name, value in last.groupdict().items() if value}
+            begin = last.start("shown") if "shown" in groups else last.start()  # a pattern may need the line before
+            return Finding(cause, log, log.text.count("\n", 0, begin), groups)
+    return None
+
+
+def _first(evidence: Evidence, found: list[Finding]) -> Optional[Failed]:
+    """The first whose own words are not about another rank that is gone; a clock or a slow exit may have put one of those before it."""
+    for note in evidence.notes:
+        own = [finding.weight for finding in found if finding.log.kind in (RANK, NOTE) and finding.log.path.stem == f"rank{note.rank}"]
+        if not own or min(own) < Weight.PEER:
+            return note
+    return evidence.notes[0] if evidence.notes else None
+
+
+def _once(sorted_findings: list[Finding], before: list[Finding]) -> list[Finding]:
+    """Each cause once, and of two that one line shows the one that the tables have first."""
+    names = {finding.cause.name for finding in before}
+    lines: set[tuple[int, int]] = set()
+    kept = []
+    for finding in sorted_findings:
+        line = (id(finding.log), finding.index)
+        if finding.cause.name not in names and line not in lines:
+            kept.append(finding)
+        names.add(finding.cause.name)
+        lines.add(line)
+    return kept
+
+
+class _Again:
+    """The command that started the run, with options put in where they belong: `{again:--time 1:00:00}`."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def __format__(self, options: str) -> str:
+        at = self.words.index("--") if "--" in self.words else len(self.words)
+        before, after = (" ".join(shlex.quote(word) for word in part) for part in (self.words[:at], self.words[at:]))
+        after = "" if after == "--" else after
+        return " ".join(part for part in (before, options, after) if part)
+
+
+def _invocation(record: Mapping[str, Any]) -> list[str]:
+    """What the user typed, without a run directory, which exists by now."""
+    given = record.get("invocation")
+    words = [str(word) for word in given[1:]] if isinstance(given, list) else []
+    if not words or words[0] not in ("submit", "run", "render"):
+        return ["kit", "submit", "JOB"]
+    kept = ["kit"]
+    skip = False
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*kept, *words[index:]]
+        if not skip and word != "--follow" and not word.startswith("--output"):
+            kept.append(word)
+        skip = word == "--output"
+    return kept
+
+
+class _Facts(dict[str, Any]):
+    """Facts for the templates; what is not known stays a word in capitals."""
+
+    def __missing__(self, name: str) -> str:
+        return name.upper()
+
+
+def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
+    """again, job, node, rank, image, time, workdir, folder, processes, program, and what the pattern found."""
+    plan = evidence.plan
+    header = dict(item for item in _listed(plan, "header") if isinstance(item, list) and len(item) == 2)
+    command = _listed(plan, "command")
+    known: dict[str, Any] = {
+        "again": _Again(_invocation(evidence.record)),
+        "job": evidence.job_id or None,
+        "image": plan.get("image"),
+        "time": header.get("time") or "no limit of its own",
+        "workdir": plan.get("workdir"),
+        "folder": str(evidence.folder),
+        "processes": plan.get("processes_per_node"),
+        "program": shlex.join(str(word) for word in command[: 2 if command and os.path.basename(str(command[0])).startswith("python") else 1]) or None,
+    }
+    if finding:
+        known |= {"node": _node(evidence, finding), **finding.groups}
+        if "said" in known:
+            known["said"] = str(known["said"]).strip()
+    return _Facts({name: value for name, value in known.items() if value is not None})
+
+
+def _listed(plan: Mapping[str, Any], name: str) -> list[Any]:
+    """One of another version of kit may be none."""
+    found = plan.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _node(evidence: Evidence, finding: Finding) -> Optional[str]:
+    """Where it showed: the log's own node, or the one of its rank."""
+    log = finding.log
+    if log.kind in (RANK, NOTE):
+        return next((note.node for note in evidence.notes if note.node and log.path.stem == f"rank{note.rank}"), None)
+    return log.path.stem if log.kind == "node" and log.path.suffix == ".out" else None
+
+
+def told(template: str, known: Mapping[str, Any]) -> str:
+    return Formatter().vformat(template, (), known)
+
+
+def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:
+    """As Slurm names it; empty where nothing says that the run has ended. `noted` is the history's word."""
+    if noted:
+        return noted
+    if verdict.causes and verdict.causes[0].weight == Weight.VERDICT:
+        # Not what the log's "being ended (STATE)" says: that may be an answer from the middle of it, such as COMPLETING.
+        return {"time-limit": "TIMEOUT", "preempted": "PREEMPTED", "node-failed": "NODE_FAIL", "cancelled": "CANCELLED"}.get(
+            verdict.causes[0].cause.name, "ENDED"
+        )
+    said = [line for line in evidence.batch.lines if line.strip()][-1:]
+    if said and said[0].endswith("all ranks ended well"):
+        return "COMPLETED"
+    return "FAILED" if evidence.failed or re.search(r"^kit: error: ", evidence.batch.text, re.MULTILINE) else ""

@@ -1,0 +1,309 @@
+"""kit why: every recorded failure is named, and what is shown stands where it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+from kit.why import evidence, report, verdict
+from kit.why.cause import NODE, RANK, Weight
+from samples import HOSTILE_NAME, ROOT
+
+CORPUS = ROOT / "tests" / "corpus"
+DOCUMENT = ROOT / "docs" / "why.md"
+RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
+NAMES = {cause.name for cause in verdict.CAUSES}
+CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
+PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
+
+
+def copy_of(name: str, place: Path) -> Path:
+    """A recorded run directory. Git keeps no times, so all files get the same."""
+    run = shutil.copytree(CORPUS / name, place / "run")
+    for path in run.rglob("*"):
+        os.utime(path, ns=(10**18, 10**18))
+    return run
+
+
+def run_directory(place: Path, ranks: dict[int, tuple[str, str]], batch: str = "", nodes: dict[str, str] | None = None, nprocs: int = 2) -> Path:
+    """One made by hand: {rank: (its log, its note)}, the first to fail first."""
+    logs = place / "log" / "7"
+    logs.mkdir(parents=True)
+    (place / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"name": "made", "nodes": 2, "processes_per_node": nprocs}}))
+    (place / "log/slurm-7.out").write_text(f"kit: node1: job 7 on node[1-2]: 2 nodes x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}")
+    for age, (rank, (text, note)) in enumerate(ranks.items()):
+        (logs / f"rank{rank}.out").write_text(text)
+        if note:
+            (logs / f"rank{rank}.failed").write_text(note)
+            os.utime(logs / f"rank{rank}.failed", (10**9 + age, 10**9 + age))
+    for name, text in (nodes or {}).items():
+        (logs / f"{name}.out").write_text(text)
+    return place
+
+
+def first_cause(said: str) -> str:
+    return re.findall(r"^cause: .*\((\S+)\)$", said, re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy_of(name, tmp_path)
+    unknown: list[str] = []
+    monkeypatch.setattr(verdict._Facts, "__missing__", lambda _, field: unknown.append(field) or field)
+    report.why(str(run))
+    assert not unknown
+    said = capsys.readouterr().out
+    expected = (run / "cause").read_text().strip()
+    assert len(said.splitlines()) <= 24
+    if expected == "unknown":
+        assert "cause: not one that kit knows (unknown)\n" in said
+        return
+    found = CAUSE.search(said)
+    assert found and found[1] == expected, said
+    line = (run / found[2]).read_text().split("\n")[int(found[3]) - 1]
+    assert found[4] and report._plain(line) == found[4]
+
+
+def test_the_corpus_is_large_and_holds_no_path_of_a_machine() -> None:
+    assert len(RECORDED) >= 32
+    for path in CORPUS.rglob("*"):
+        if path.is_file() and path.suffix != ".py":
+            text = path.read_text(errors="replace")
+            assert path.stat().st_size < 20000
+            assert not re.findall(r"(?<![\w.])/(?:work|home|root)/\S*", text), path
+
+
+# From the sources of PyTorch, NCCL and the driver; no machine of the tests has a GPU to cause them with.
+KNOWN_BY_THEIR_TEXT_ONLY = [
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 GiB is free.", "gpu-out-of-memory"),
+    ("RuntimeError: CUDA error: out of memory", "gpu-out-of-memory"),
+    ("[rank0]:[E1218 20:27:21.426 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.", "nccl-timeout"),
+    ("torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", "nccl-error"),
+    ("node1:12:34 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a1B2 to 9637892 bytes\nncclSystemError: System call failed.\nError while attaching to shared memory segment /dev/shm/nccl: No space left on device", "small-shm"),
+    ("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000", "no-such-gpu"),
+    ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", "peer-gone"),
+    ("[4021.1] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "gpu-fault"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
+    ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),
+    ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW", "driver-too-old"),
+    ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "gpu-not-supported"),
+    ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx", "no-driver"),
+    ("RuntimeError: No CUDA GPUs are available", "no-driver"),
+    ("RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.", "no-driver"),
+    ("RuntimeError: CUDA error: invalid device ordinal", "no-such-gpu"),
+    ("RuntimeError: CUDA error: device-side assert triggered", "index-out-of-range"),
+    ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal-gpu-access"),
+    ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!", "device-mismatch"),
+    ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+    ("RuntimeError: can't start new thread", "too-many-processes"),
+    ("RuntimeError: Dataset not found. You can use download=True to download it", "dataset-missing"),
+    ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "no-access"),
+    ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "no-network"),
+    ("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /code/ext.so)", "glibc-too-old"),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.1. Some of the step tasks have been OOM Killed.", "host-out-of-memory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name"), KNOWN_BY_THEIR_TEXT_ONLY, ids=[text[:50] for text, _ in KNOWN_BY_THEIR_TEXT_ONLY])
+def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.why(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
+    assert first_cause(capsys.readouterr().out) == name
+
+
+def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = {0: (PEER, "1 node1 0\n"), 3: ("ValueError: a bug of its own\n", "1 node2 1\n"), 1: (PEER, "1 node1 1\n")}
+    report.why(str(run_directory(tmp_path / "run", late)))
+    said = capsys.readouterr().out
+    assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks noted a failure\n" in said
+    assert "(unknown)" in said and "  | ValueError: a bug of its own\n" in said
+    assert "what other ranks said:\n  another rank ended first, and this one noticed (peer-gone), by log/7/rank0.out:1\n" in said
+
+
+def test_slurms_word_beats_what_ranks_say_as_they_are_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+    report.why(str(run_directory(tmp_path / "run", {0: ("OSError: [Errno 28] No space left on device\n", "1 node1 0\n")}, batch)))
+    said = capsys.readouterr().out
+    assert first_cause(said) == "time-limit" and "it ended TIMEOUT\n" in said and "(disk-full)" in said
+
+
+def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "warning: OSError: [Errno 28] No space left on device: no cache\nepoch 1\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
+    report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert first_cause(capsys.readouterr().out) == "module-missing"
+
+
+def test_lines_of_an_attempt_before_a_requeue_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n"
+    again = "kit: node1: job 7 on node[3-4]: 2 nodes x 2 processes, runtime none, master 10.0.0.3:61007\n"
+    report.why(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node3 0\n")}, batch + again)))
+    said = capsys.readouterr().out
+    assert first_cause(said) == "memory-error" and "preempted" not in said
+
+
+def test_a_cause_that_is_not_known_is_called_so_with_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "".join(f"line {index}\n" for index in range(100))
+    report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")})))
+    said = capsys.readouterr().out
+    assert said.splitlines()[:3] == [
+        "made (7), 2x2: it ended FAILED",
+        "  first: rank 0 on node1 (local rank 0): exit code 3",
+        "cause: not one that kit knows (unknown)",
+    ]
+    assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said and "  | line 99\n  fix: read the whole log: kit logs 7 --errors\n" in said
+
+
+def test_runs_that_did_not_die_are_called_so(kit, tmp_path: Path) -> None:
+    ended = run_directory(tmp_path / "ended", {}, "kit: node1: all ranks ended well\n")
+    active = run_directory(tmp_path / "active", {0: ("epoch 1\n", "")})
+    waiting = run_directory(tmp_path / "waiting", {})
+    (waiting / "log/slurm-7.out").unlink()
+    never = run_directory(tmp_path / "never", {})
+    shutil.rmtree(never / "log")
+    (never / "run.json").write_text(json.dumps({"job_id": None, "plan": {"name": "made", "nodes": 1, "processes_per_node": 1}}))
+    assert kit("why", str(ended)).stdout == "made (7), 2x2: it COMPLETED: all ranks ended well\n"
+    assert kit("why", str(active)).stdout.splitlines()[0] == "made (7), 2x2: no log says that it has ended"
+    assert kit("why", str(active)).stdout.splitlines()[-1] == "  where it is: kit status 7"
+    assert kit("why", str(waiting)).stdout == "made (7), 2x2: it has no log yet\n  where it is: kit status 7\n"
+    assert kit("why", str(never)).stdout == f"made (no job), 1x1: it has not started: no job id, no log\n  start it: sbatch {never}/run_script.sh\n"
+
+
+def test_a_run_that_was_submitted_by_hand_is_found_by_its_log(kit, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})
+    (run / "run.json").write_text(json.dumps({"job_id": None, "plan": {}}))
+    assert first_cause(kit("why", str(run)).stdout) == "memory-error"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"job_id": 7}', '{"job_id": "7", "plan": null, "invocation": 3}', '{"job_id": "7", "plan": {"header": 1, "command": 5}}']
+)
+def test_a_broken_record_ends_in_words(content: str, kit, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})
+    (run / "run.json").write_text(content)
+    done = kit("why", str(run), check=False)
+    assert done.returncode in (0, 1) and "internal error" not in done.stderr
+    assert "(memory-error)" in done.stdout or "is not a run directory" in done.stderr
+
+
+def test_an_unknown_run_is_refused(kit) -> None:
+    done = kit("why", "nothing", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: there is no run nothing\n  fix: give a job id, a run directory, or a name; kit runs lists them\n")
+
+
+def test_a_run_of_kit_run_is_explained_without_naming_it(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nif os.environ['RANK'] == '1':\n    import flash_attn\n")
+    kit("run", "train.py", "-j", "1x2", "--launcher", "srun", "--runtime", "none", check=False)
+    said = kit("why").stdout
+    assert first_cause(said) == "module-missing" and "image has no Python module flash_attn" in said
+    assert "  first: rank 1 on local0 (local rank 1): exit code 1\n" in said
+
+
+def test_whatever_a_program_prints_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        b"10%\r90%\rdone\n"
+        + b"x" * 300000
+        + b"\n\x1b[31m\xff\x00Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '\x1b]0;{node}{again:\xe2\x98\x83'\n"
+    )
+    run = run_directory(tmp_path / HOSTILE_NAME, {0: ("", "1 node1 0\n")})
+    (run / "log/7/rank0.out").write_bytes(text)
+    report.why(str(run))
+    said = capsys.readouterr().out
+    assert "(file-missing)" in said and "\x1b" not in said and "{node}{again:☃" in said
+    assert max(map(len, said.splitlines())) < 1100
+
+
+def test_a_long_log_is_read_from_its_end_and_its_lines_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n" * 200000 + "MemoryError\n", "1 node1 0\n")})
+    assert sum(map(len, evidence.read(run / "log/7/rank0.out", RANK).lines)) <= evidence.TAIL
+    report.why(str(run))
+    assert "  shown by log/7/rank0.out:200001:\n  | MemoryError\n" in capsys.readouterr().out
+
+
+def test_ranks_lines_in_a_nodes_log_are_left_to_the_ranks_logs(tmp_path: Path) -> None:
+    (tmp_path / "node1.out").write_text("[rank3] MemoryError\nFATAL: no\n")
+    assert evidence.read(tmp_path / "node1.out", NODE).text == "\nFATAL: no"
+
+
+def test_nothing_is_changed_and_nothing_is_written(tmp_path: Path, kit) -> None:
+    run = copy_of("exception", tmp_path)
+
+    def state() -> dict[Path, tuple[int, bytes]]:
+        return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in [run, *run.rglob("*")]}
+
+    before = state()
+    folders = [path for path in before if path.is_dir()]
+    for path in before:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    kit("why", str(run))
+    for path in folders:
+        path.chmod(0o755)
+    assert state() == before
+
+
+def test_a_thousand_nodes_of_eight_ranks_take_less_than_two_seconds(tmp_path: Path, kit) -> None:
+    run = run_directory(
+        tmp_path / "run", {3291: ("CUDA out of memory. Tried to allocate 2.00 GiB.\n", "1 node411 3\n")}, "srun: error: node412: task 3291\n" * 9999, nprocs=8
+    )
+    logs = run / "log/7"
+    (tmp_path / "rank").write_text("step 1: loss 2.3\n" * 20000 + f"Traceback (most recent call last):\n{PEER}\n")
+    (tmp_path / "node").write_text("[rank1] step 1: loss 2.3\n" * 20000 + "a warning\n" * 2000)
+    (tmp_path / "note").write_text("1 node7 1\n")
+    for node in range(1000):
+        os.link(tmp_path / "node", logs / f"node{node}.out")
+    for rank in range(8000):
+        if rank != 3291:
+            os.link(tmp_path / "rank", logs / f"rank{rank}.out")
+            os.link(tmp_path / "note", logs / f"rank{rank}.failed")
+    before_s = _time_of_children_s()
+    said = kit("why", str(run)).stdout
+    elapsed_s = _time_of_children_s() - before_s
+    assert first_cause(said) == "gpu-out-of-memory"
+    assert "  first: rank 3291 on node411 (local rank 3): exit code 1; 7999 more ranks noted a failure\n" in said
+    assert elapsed_s < 2
+
+
+def _time_of_children_s() -> float:
+    """Of processors, since this machine may have other work."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
+    for cause in verdict.CAUSES:
+        assert re.fullmatch(r"[a-z0-9-]+", cause.name) and cause.title and cause.fix and (cause.codes or (cause.patterns and cause.where))
+        assert isinstance(cause.weight, Weight)
+        for text in (cause.title, cause.fix, cause.here):
+            assert verdict.told(text, verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]))) or text == ""
+
+
+def test_every_recorded_cause_exists() -> None:
+    assert {(CORPUS / name / "cause").read_text().strip() for name in RECORDED} <= {*NAMES, "unknown"}
+
+
+def rows() -> list[str]:
+    """The table of docs/why.md: each cause once, with what is known of no run in capitals."""
+    known = verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]), own_fix="kit's own words")
+    recorded: dict[str, int] = {}
+    for name in RECORDED:
+        cause = (CORPUS / name / "cause").read_text().strip()
+        recorded[cause] = recorded.get(cause, 0) + 1
+    shown: dict[str, str] = {}
+    for cause in verdict.CAUSES:
+        title, fix = (verdict.told(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
+        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or 'text only'} |")
+    return list(shown.values())
+
+
+def test_the_table_of_causes_is_the_code() -> None:
+    head, table = "| cause | in words | fix | recorded |\n|---|---|---|---|\n", "\n".join(rows())
+    text = DOCUMENT.read_text()
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        DOCUMENT.write_text(re.sub(re.escape(head) + r"(?:\|.*\n)*", lambda _: f"{head}{table}\n", text))
+    assert f"{head}{table}\n" in DOCUMENT.read_text()
