@@ -157,7 +157,8 @@ def test_a_cause_that_is_not_known_is_called_so_with_the_end_of_the_log(tmp_path
         "  first: rank 0 on node1 (local rank 0): exit code 3",
         "cause: not one that kit knows (unknown)",
     ]
-    assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said and "  | line 99\n  fix: read the whole log: kit logs 7 --errors\n" in said
+    assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said
+    assert said.endswith(f"  | line 99\n  fix: read the whole of it: less {os.path.relpath(tmp_path)}/run/log/7/rank0.out\n")
 
 
 def test_runs_that_did_not_die_are_called_so(kit, tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_run_of_kit_run_is_explained_without_naming_it(kit, tmp_path: Path) ->
     (tmp_path / "train.py").write_text("import os\nif os.environ['RANK'] == '1':\n    import flash_attn\n")
     kit("run", "train.py", "-j", "1x2", "--launcher", "srun", "--runtime", "none", check=False)
     said = kit("why").stdout
-    assert first_cause(said) == "module-missing" and "image has no Python module flash_attn" in said
+    assert first_cause(said) == "module-missing" and "there is no Python module flash_attn in the host's Python" in said
     assert "  first: rank 1 on local0 (local rank 1): exit code 1\n" in said
 
 
@@ -275,6 +276,27 @@ def _time_of_children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.parametrize(
+    ("words", "options", "command"),
+    [
+        ("kit submit j.yaml", "", "kit submit j.yaml"),
+        ("kit submit j.yaml --time 1 -- --time 2", "--time 3", "kit submit j.yaml --time 3 -- --time 2"),
+        ("kit submit j.yaml --time=1 --", "--time 3", "kit submit j.yaml --time 3"),
+        ("kit run t.py --env A=1 --env B=2 -j 1x2", "--env A=3 --env C=4", "kit run t.py --env B=2 -j 1x2 --env A=3 --env C=4"),
+        ("kit run t.py --slurm mem=1G --slurm hold", "--slurm mem=0", "kit run t.py --slurm hold --slurm mem=0"),
+        ("kit run t.py --name --time", "--time 3", "kit run t.py --name --time 3"),
+    ],
+)
+def test_options_are_put_into_the_command_in_place_of_those_that_it_had(words: str, options: str, command: str) -> None:
+    assert f"{verdict._Again(words.split()):{options}}" == command
+
+
+def test_the_command_is_without_a_run_directory_that_exists() -> None:
+    typed = ["/opt/kit", "submit", "a b.yaml", "--output", "run", "--follow", "--output=x", "--", "--output", "y"]
+    assert f"{verdict._Again(verdict._invocation({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
+    assert f"{verdict._Again(verdict._invocation({'invocation': ['python', 'x']}))}" == "kit submit JOB"
+
+
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
     for cause in verdict.CAUSES:
         assert re.fullmatch(r"[a-z0-9-]+", cause.name) and cause.title and cause.fix and (cause.codes or (cause.patterns and cause.where))
@@ -283,13 +305,23 @@ def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
             assert verdict.told(text, verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]))) or text == ""
 
 
+def test_the_options_of_every_fix_are_those_of_kit() -> None:
+    from kit import job
+
+    known = {job.option_name(key) for key in job.KEYS}
+    for options in re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.here))):
+        for name, value in re.findall(r"(--\S+) (\S+)", options):
+            assert name in known and value, options
+            assert "=" in value or name not in ("--env", "--slurm"), options
+
+
 def test_every_recorded_cause_exists() -> None:
     assert {(CORPUS / name / "cause").read_text().strip() for name in RECORDED} <= {*NAMES, "unknown"}
 
 
 def rows() -> list[str]:
     """The table of docs/why.md: each cause once, with what is known of no run in capitals."""
-    known = verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]), own_fix="kit's own words")
+    known = verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]), own_fix="kit's own words", inside="the image")
     recorded: dict[str, int] = {}
     for name in RECORDED:
         cause = (CORPUS / name / "cause").read_text().strip()

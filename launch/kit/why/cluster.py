@@ -53,6 +53,7 @@ VERDICTS = (
         VERDICT,
         (BATCH, NODE),
         (r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+(?: DUE TO SIGNAL[^*\n]*)? \*\*\*", r"this job is being ended \(CANCELLED\)"),
+        here="start it again: {again}",
     ),
     Cause(
         "deadline",

@@ -48,7 +48,7 @@ GPUS = (
     ),
     Cause(
         "torch-without-cuda",
-        "the image's PyTorch is the one for CPUs",
+        "the PyTorch in {inside} is the one for CPUs",
         "choose an image with CUDA, or build it for GPUs: kit build --device gpu",
         OWN,
         _HERE,

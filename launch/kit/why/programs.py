@@ -230,7 +230,7 @@ CODE = (
     ),
     Cause(
         "module-missing",
-        "the image has no Python module {module}",
+        "there is no Python module {module} in {inside}",
         "add it to the image's requirements and build again: kit build; or, of your own code, run where it lies: {again:--workdir DIR}",
         OWN,
         _HERE,
@@ -293,7 +293,7 @@ CODE = (
     Cause(
         "no-access",
         "a server refuses to hand something out: it wants a login or a token",
-        "log in before, or pass the token: {again:--env HF_TOKEN}; a gated model's terms are accepted on its page",
+        "log in before, or pass the token: {again:--env HF_TOKEN=TOKEN}; a gated model's terms are accepted on its page",
         OWN,
         _HERE,
         (r"(?:401|403) Client Error[^\n]*", r"GatedRepoError[^\n]*", r"HTTP Error 40[13][^\n]*"),

@@ -117,11 +117,9 @@ def _unknown(evidence: Evidence, first: Optional[Failed]) -> None:
     print("cause: not one that kit knows (unknown)")
     candidates = [evidence.log(RANK, f"rank{first.rank}")] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
-    for log in candidates:
-        if log and any(line.strip() for line in log.text.split("\n")):
-            _show_end(log, evidence)
-            break
-    print(f"  fix: read the whole log: kit logs {evidence.job_id} {'--errors' if first else ''}".rstrip())
+    said = next((log for log in candidates if log and log.text.strip()), evidence.batch)
+    _show_end(said, evidence)
+    print(f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(said.path))}")
 
 
 def _show_traceback(log: Log, evidence: Evidence, finding: Finding) -> None:

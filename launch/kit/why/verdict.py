@@ -11,7 +11,7 @@ from string import Formatter
 from typing import Any, Optional
 
 from kit.why import cluster, distributed, programs
-from kit.why.cause import NOTE, RANK, Cause, Weight
+from kit.why.cause import BATCH, NOTE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
 
 CAUSES: tuple[Cause, ...] = (
@@ -54,13 +54,15 @@ def weigh(evidence: Evidence) -> Verdict:
     """Slurm, kit and the machine have the first word; then the first rank to fail, and the nodes; the other ranks follow it."""
     found = [finding for log in evidence.logs for finding in _in(log)]
     first = _first(evidence, found)
-    files = {f"rank{note.rank}" for note in evidence.notes if note is not first}
-    of_others = [finding for finding in found if finding.weight > Weight.KERNEL and finding.log.kind in (RANK, NOTE) and finding.log.path.stem in files]
+    elsewhere = {f"rank{note.rank}" for note in evidence.notes if note is not first}
+    elsewhere |= {note.node for note in evidence.notes if first and note.node != first.node}
+    of_others = [finding for finding in found if finding.weight > Weight.KERNEL and finding.log.kind != BATCH and finding.log.path.stem in elsewhere]
     places = {id(log): place for place, log in enumerate(evidence.logs)}
 
     def order(finding: Finding) -> tuple[int, ...]:
         # Within one log the later line wins: it is nearer to the end, and an exception that was caught is not what killed.
-        return finding.weight, places[id(finding.log)], -finding.index, CAUSES.index(finding.cause)
+        place = -1 if finding.weight == Weight.VERDICT and finding.log.kind == BATCH else places[id(finding.log)]
+        return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
     causes = _once(sorted((finding for finding in found if finding not in of_others), key=order), [])
     return Verdict(first, causes, _once(sorted(of_others, key=order), causes))
@@ -105,16 +107,30 @@ def _once(sorted_findings: list[Finding], before: list[Finding]) -> list[Finding
 
 
 class _Again:
-    """The command that started the run, with options put in where they belong: `{again:--time 1:00:00}`."""
+    """The command that started the run, with options put in, in place of those that it had: `{again:--time 1:00:00}`."""
+
+    MANY = ("--env", "--slurm", "--mount")  # may be given again, with another name
 
     def __init__(self, words: list[str]) -> None:
-        self.words = words
+        at = words.index("--") if "--" in words else len(words)
+        self.words, self.arguments = words[:at], words[at:]
 
     def __format__(self, options: str) -> str:
-        at = self.words.index("--") if "--" in self.words else len(self.words)
-        before, after = (" ".join(shlex.quote(word) for word in part) for part in (self.words[:at], self.words[at:]))
-        after = "" if after == "--" else after
-        return " ".join(part for part in (before, options, after) if part)
+        new = options.split(" ")
+        replaced = {self._key(name, value) for name, value in zip(new, new[1:])}
+        kept = []
+        skip = False
+        for word, following in zip(self.words, [*self.words[1:], ""]):
+            name, equals, value = word.partition("=")
+            found = not skip and self._key(name, value if equals else following) in replaced
+            if not found and not skip:
+                kept.append(word)
+            skip = found and not equals
+        after = self.arguments if len(self.arguments) > 1 else []
+        return " ".join(part for part in (shlex.join(kept), options, shlex.join(after)) if part)
+
+    def _key(self, name: str, value: str) -> tuple[str, str]:
+        return name, value.partition("=")[0].partition(":")[0] if name in self.MANY else ""
 
 
 def _invocation(record: Mapping[str, Any]) -> list[str]:
@@ -150,6 +166,7 @@ def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
         "again": _Again(_invocation(evidence.record)),
         "job": evidence.job_id or None,
         "image": plan.get("image"),
+        "inside": "the host's Python" if plan.get("runtime") == "none" else "the image",
         "time": header.get("time") or "no limit of its own",
         "workdir": plan.get("workdir"),
         "folder": str(evidence.folder),
@@ -183,7 +200,7 @@ def told(template: str, known: Mapping[str, Any]) -> str:
 
 def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:
     """As Slurm names it; empty where nothing says that the run has ended. `noted` is the history's word."""
-    if noted:
+    if noted and noted != "COMPLETING":  # which Slurm says of a job in the middle of its end
         return noted
     if verdict.causes and verdict.causes[0].weight == Weight.VERDICT:
         # Not what the log's "being ended (STATE)" says: that may be an answer from the middle of it, such as COMPLETING.
