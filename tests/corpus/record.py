@@ -209,6 +209,43 @@ LOCAL = {
     ),
     "cuda-in-a-cpu-torch": Case("torch-without-cuda", "import torch\ntorch.nn.Linear(1, 1).cuda()\n", ("-j", "1x1")),
     "nccl-in-a-cpu-torch": Case("torch-without-cuda", GLOO.replace("gloo", "nccl"), TORCHRUN),
+    "a-rank-ends-early": Case("peer-gone", GLOO + "if rank == 0: dist.all_reduce(torch.ones(1))\n", TWO_NODES),
+    "mesh-not-complete": Case(
+        "rendezvous-timeout",
+        RANK + "import datetime, torch.distributed as dist\nwait = datetime.timedelta(seconds=4)\n"
+        "if rank == 0: dist.init_process_group('gloo', timeout=wait)\n"
+        "store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), 2, False, wait)\ntime.sleep(60)\n",
+    ),
+    "too-many-threads": Case(
+        "too-many-processes",
+        failing("held = [threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(500)]", "import threading\n"),
+        around='group=/sys/fs/cgroup/pids/kit-corpus; mkdir -p "${group}"; echo 150 >"${group}/pids.max"; echo $$ >"${group}/cgroup.procs"; exec "$@"',
+    ),
+    "file-too-large": Case("file-too-large", failing("open('log.bin', 'wb').write(bytes(10**8))"), around='ulimit -f 20000; exec "$@"'),
+    "token-missing": Case(
+        "no-access",
+        failing(
+            "urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/model')",
+            "import http.server, threading, urllib.request\nclass Closed(http.server.BaseHTTPRequestHandler):\n    def do_GET(self): self.send_error(401)\n"
+            "server = http.server.HTTPServer(('127.0.0.1', 0), Closed)\nthreading.Thread(target=server.serve_forever, daemon=True).start()\n",
+        ),
+    ),
+    "checkpoint-of-a-gpu": Case(
+        "checkpoint-of-a-gpu",
+        "import torch, torch.serialization\ntorch.serialization.location_tag = lambda storage: 'cuda:0'\n"
+        "torch.save(torch.ones(4), 'c.pt')  # as one that was saved from a GPU\ntorch.load('c.pt')\n",
+        ("-j", "1x1"),
+    ),
+    "spawned-rank-fails": Case(
+        "module-missing",
+        "import torch.multiprocessing as mp\ndef work(rank):\n    import apex\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
+        ("-j", "1x2", "--launcher", "spawn"),
+    ),
+    "spawned-rank-crashes": Case(
+        "segfault",
+        "import ctypes, torch.multiprocessing as mp\ndef work(rank):\n    ctypes.string_at(0)\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
+        ("-j", "1x2", "--launcher", "spawn"),
+    ),
     "ctrl-c": Case("cancelled", RANK + "time.sleep(60)\n", around='exec timeout --signal=INT 3 "$@"'),
     "no-apptainer": Case("runtime-missing", RANK, runtime=("--runtime", "apptainer", "--image", "x.sif"), before="touch x.sif"),
 }
@@ -334,21 +371,21 @@ def time_limit(name: str) -> None:
 def preempted(name: str, grace_s: int, cause: str) -> None:
     """A notice of some seconds ends ranks that do not handle SIGTERM, and with them the job, before Slurm has a reason to give one."""
     on = OnCluster(name, cause)
-    file = on.cluster.shared.parent / "etc/slurm.conf"
-    before = file.read_text()
-    on.configure(
-        f"PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\nPartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={grace_s}\n"
-        "PartitionName=high Nodes=ALL PriorityTier=9 PreemptMode=OFF",
-        "Preempt",
-    )
+    on.root("ctl", f"scontrol update partition=spot GraceTime={grace_s}")
     try:
-        on.submit("-j", "3x1", "--slurm", "partition=low", "--slurm", "exclusive")
+        on.submit("-j", "3x1", "--slurm", "partition=spot", "--slurm", "exclusive")
         on.running()
-        on.cluster.run("ctl", "srun", "--partition=high", "--exclusive", "--nodes=3", "true", timeout=120)
+        on.cluster.run("ctl", "srun", "--partition=urgent", "--exclusive", "--nodes=3", "true", timeout=120)
         on.keep()
     finally:
-        file.write_text(before)
-        on.configure("")
+        on.root("ctl", "scontrol update partition=spot GraceTime=0")
+
+
+def no_progress(name: str) -> None:
+    """Ranks that ask to go on later at once, again and again."""
+    on = OnCluster(name, "no-progress", "import sys\nsys.exit(75)\n")
+    on.submit("-j", "1x1", "--on-preempt", "checkpoint")
+    on.keep()
 
 
 def out_of_memory(name: str) -> None:
@@ -385,11 +422,11 @@ def node_failed(name: str) -> None:
         on.cluster.restore("node2")
 
 
-def signalled(name: str) -> None:
-    on = OnCluster(name, "unhandled-signal", SLEEP)
+def signalled(name: str, signal: str, cause: str) -> None:
+    on = OnCluster(name, cause)
     on.submit("-j", "2x1")
     on.running(1)
-    on.cluster.run("ctl", "scancel", "--signal=USR1", str(on.job))
+    on.cluster.run("ctl", "scancel", f"--signal={signal}", str(on.job))
     on.keep()
 
 
@@ -487,9 +524,11 @@ ON_CLUSTER: dict[str, Callable[[str], None]] = {
     "preempted": lambda name: preempted(name, 0, "preempted"),
     "preempted-after-a-notice": lambda name: preempted(name, 3, "terminated"),
     "out-of-memory-in-slurm": out_of_memory,
+    "no-progress": no_progress,
     "scancel": cancelled,
     "node-down": node_failed,
-    "usr1-from-slurm": signalled,
+    "usr1-from-slurm": lambda name: signalled(name, "USR1", "unhandled-signal"),
+    "int-from-slurm": lambda name: signalled(name, "INT", "interrupted"),
     "image-gone": image_gone,
     "image-gone-on-one-node": lambda name: image_on_one_node(name, "image-missing", "rm -f /scratch/own.sif"),
     "image-of-another-node": lambda name: image_on_one_node(name, "image-differs", "head -c 1M /images/train.sif >/scratch/own.sif"),

@@ -19,7 +19,7 @@ VERDICTS = (
     Cause(
         "time-limit",
         "the time limit was reached",
-        "ask for more time: {again:--time HH:MM:SS} (it had {time}); or write checkpoints and start again from the last one",
+        "ask for more time: {again:--time HH:MM:SS} (it had {time}); or write checkpoints, and have the job go on by itself: {again:--on-preempt checkpoint}",
         VERDICT,
         (BATCH, NODE),
         (r"DUE TO TIME LIMIT", r"this job is being ended \(TIMEOUT\)", r"DUE to TIME LIMIT"),
@@ -27,7 +27,7 @@ VERDICTS = (
     Cause(
         "preempted",
         "a job of higher priority took the nodes",
-        "write checkpoints, and have Slurm start the job again: {again:--slurm requeue=true}; or use a partition or QOS that is not preempted",
+        "write checkpoints, and have the job go on by itself: {again:--on-preempt checkpoint} (docs/preemption.md); or a partition that is not preempted",
         VERDICT,
         (BATCH, NODE),
         (r"DUE TO PREEMPTION", r"this job is being ended \(PREEMPTED\)", r"DUE to PREEMPTION"),
@@ -73,6 +73,7 @@ REFUSALS = (
     ),
     _refusal("image-damaged", "the image, or a copy of it, is damaged", "the copy of the image on this node's disk is damaged", "enroot cannot unpack "),
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable", "the mount source "),
+    _refusal("no-progress", "the run was started again and again, and does not get on", "this run makes no progress", r"this run was started again \d+ times"),
     _refusal("disk-full", "a disk is full", "MiB free; "),
     _refusal("no-torch", "no Python in the image has torch", "no Python here has torch", "there is no Python here"),
     _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for", "GPUs are visible in the container"),

@@ -31,6 +31,14 @@ GPUS = (
         (r"no kernel image is available for execution[^\n]*", r"is not compatible with the current PyTorch installation[^\n]*"),
     ),
     Cause(
+        "checkpoint-of-a-gpu",
+        "the checkpoint's tensors were on a GPU, and none is visible here",
+        "torch.load(..., map_location='cpu'), then .to(device); or ask for GPUs: {again:--gpus-per-node 8}",
+        OWN,
+        _HERE,
+        (r"Attempting to deserialize object on a CUDA device[^\n]*",),
+    ),
+    Cause(
         "no-driver",
         "no NVIDIA driver is visible in the container",
         "ask for GPUs ({again:--gpus-per-node 8}); on the node: nvidia-smi; and is the runtime's NVIDIA part (nvidia-container-toolkit, --nv) installed there?",
@@ -182,7 +190,7 @@ RANKS = (
             r"RendezvousTimeoutError[^\n]*",
             r"The client socket has timed out after [^\n]*",
             r"The client socket has failed to connect to [^\n]*",
-            r"wait timeout after \d+ms, keys: [^\n]*(?:rank|store|worker|init)[^\n]*",
+            r"wait timeout after \d+ms, keys: [^\n]*(?:default_pg|rank|store|worker|init)[^\n]*",
             r"Socket Timeout$",
         ),
     ),
@@ -248,7 +256,7 @@ RANKS = (
     Cause(
         "peer-gone",
         "another rank ended first, and this one noticed",
-        "look for the first one: kit logs {job} --errors; one without any word was killed (memory?): kit status {job}",
+        "look for the first one: kit logs {job} --errors; if none failed, one ended too early: batches must be as many on all ranks; kit status {job}",
         PEER,
         _HERE,
         (

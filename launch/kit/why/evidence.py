@@ -90,6 +90,15 @@ def job_of(folder: Path, record: dict[str, Any]) -> str:
     return logs[-1].stem[len("slurm-") :] if logs else ""
 
 
+def last_job(folder: Path, job_id: str) -> str:
+    """That one, or the one that went on for it: see history.current."""
+    seen: set[str] = set()
+    while job_id not in seen and (note := follow.folder(folder, job_id) / "continued-by").is_file():
+        seen.add(job_id)
+        job_id = note.read_text(encoding="utf-8", errors="replace").strip()[:99] or job_id
+    return job_id
+
+
 def gather(folder: Path, job_id: str, record: dict[str, Any]) -> Evidence:
     batch = read(follow.batch_log(folder, job_id), cause.BATCH)
     logs = follow.folder(folder, job_id)

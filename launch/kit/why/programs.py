@@ -235,6 +235,7 @@ CODE = (
         OWN,
         _HERE,
         (r"ModuleNotFoundError: No module named '(?P<module>[^'\n]*)'[^\n]*", r"No module named (?P<module>[\w.]+)$"),
+        here="install it where the program runs (pip install), or name an image that has it: {again:--image IMAGE}; of your own code: {again:--workdir DIR}",
     ),
     Cause(
         "import-failed",
@@ -316,7 +317,7 @@ SIGNALS = (
         "node: {again:--slurm exclude={node}}",
         SIGNAL,
         (RANK, NODE),
-        (r"Illegal instruction[^\n]*",),
+        (r"Illegal instruction[^\n]*", r"terminated with signal SIGILL[^\n]*"),
         here="it was built for a newer CPU: build it on this one",
         codes=(132,),
     ),
@@ -326,7 +327,7 @@ SIGNALS = (
         "see where: {again:--env PYTHONFAULTHANDLER=1}; extensions that were built for another torch or CUDA are the usual reason: build them in this image",
         SIGNAL,
         (RANK, NODE),
-        (r"Fatal Python error: Segmentation fault", r"Segmentation fault[^\n]*"),
+        (r"Fatal Python error: Segmentation fault", r"Segmentation fault[^\n]*", r"terminated with signal SIGSEGV[^\n]*"),
         codes=(139,),
     ),
     Cause(
@@ -335,7 +336,7 @@ SIGNALS = (
         "room in /dev/shm: df -h /dev/shm; and on the disk of what is memory-mapped; do not overwrite files that a job has mapped",
         SIGNAL,
         (RANK, NODE),
-        (r"Bus error[^\n]*",),
+        (r"Bus error[^\n]*", r"terminated with signal SIGBUS[^\n]*"),
         codes=(135,),
     ),
     Cause(
@@ -344,8 +345,8 @@ SIGNALS = (
         "ask for more memory: {again:--slurm mem=0} takes all of each node's; or fewer DataLoader workers, smaller batches; the kernel's "
         "word on the node: dmesg | grep -i oom",
         SIGNAL,
-        (BATCH, NODE),
-        (r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed", r"exitcode: -9\b[^\n]*", r"task ended with code 137\b"),
+        (BATCH, NODE, RANK),
+        (r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed", r"terminated with signal SIGKILL[^\n]*", r"exitcode: -9\b[^\n]*", r"task ended with code 137\b"),
         codes=(137,),
     ),
     Cause(

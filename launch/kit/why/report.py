@@ -12,8 +12,8 @@ from typing import Optional
 from kit import history
 from kit.errors import UsageError
 from kit.why import evidence as its
-from kit.why import verdict
-from kit.why.cause import BATCH, NODE, RANK, Weight
+from kit.why import tracebacks, verdict
+from kit.why.cause import BATCH, NODE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
 from kit.why.verdict import Finding, Verdict
 
@@ -26,7 +26,7 @@ def why(word: Optional[str]) -> None:
     run = _find(word)
     folder = Path(run.folder)
     record = its.load(folder)
-    job_id = run.id or its.job_of(folder, record)
+    job_id = its.last_job(folder, run.id or its.job_of(folder, record))
     if not job_id:
         _head(run, "it has not started: no job id, no log")
         print(f"  start it: sbatch {shlex.quote(str(folder / 'run_script.sh'))}")
@@ -69,7 +69,7 @@ def _open(run: history.Run, evidence: Evidence) -> None:
         _head(run, "kit was killed before the end of it")
         _show_end(evidence.batch, evidence)
     else:
-        _head(run, "no log says that it has ended")
+        _head(run, "Slurm starts it again" if verdict.goes_on(evidence) else "no log says that it has ended")
         _show_end(evidence.batch, evidence)
     print(f"  where it is: kit status {run.id}")
 
@@ -81,27 +81,44 @@ def _lives(evidence: Evidence) -> bool:
 
 def _dead(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) -> None:
     first, found = weighed.first, weighed.causes
-    _head(run, f"it ended {state}".replace(" ENDED", ""))
+    ended = {verdict.UNFINISHED: "no log says that it has ended, but ranks failed", verdict.ENDED: "it ended"}
+    _head(run, ended.get(state, f"it ended {state}"))
     if first:
         more = evidence.failed - 1
         others = f"; {more} more rank{'s' * (more > 1)} noted a failure" if more else ""
         print(f"  first: {first}: {outcome(first)}{others}")
     else:
         print("  no rank noted a failure of its own")
-    log = evidence.log(RANK, f"rank{first.rank}") if first else None
-    if log and found and found[0].weight > Weight.REFUSAL:
-        _show_traceback(log, evidence, found[0])
-    if found:
+    by_slurm = verdict.of_state(state, found)
+    if by_slurm:
+        _show_state(by_slurm, state, evidence)
+        _show_others(found, weighed.others, Weight.OWN, evidence)
+    elif found:
+        log = evidence.log(RANK, f"rank{first.rank}") if first else None
+        if log and found[0].weight > Weight.REFUSAL:
+            _show_traceback(log, evidence, found[0])
         _show(found[0], evidence)
+        # After Slurm's word or a refusal, signals are how the rest was ended.
+        _show_others(found[1:], weighed.others, Weight.OWN if found[0].weight <= Weight.REFUSAL else Weight.LAST, evidence)
     else:
         _unknown(evidence, first)
-    told = [finding for finding in found[1:] if found[0].weight > Weight.REFUSAL or finding.weight < Weight.SIGNAL]  # the rest is how it was ended
-    rest = [*told, *weighed.others][:OTHERS]
-    if rest:
-        print("other candidates:" if found else "what other ranks said:")
-    for item in rest:
-        known = verdict.facts(evidence, item)
-        print(f"  {_plain(verdict.told(item.cause.title, known))} ({item.cause.name}), by {_place(item.log, item.index, evidence)}")
+        _show_others([], weighed.others, Weight.LAST, evidence)
+
+
+def _show_others(found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence) -> None:
+    shown = [*(finding for finding in found if finding.weight <= most), *others][:OTHERS]
+    if shown:
+        print("other candidates:")
+    for finding in shown:
+        known = verdict.facts(evidence, finding)
+        print(f"  {_plain(verdict.told(finding.cause.title, known))} ({finding.cause.name}), by {_place(finding.log, finding.index, evidence)}")
+
+
+def _show_state(cause: Cause, state: str, evidence: Evidence) -> None:
+    known = verdict.facts(evidence, None)
+    print(f"cause: {_plain(verdict.told(cause.title, known))} ({cause.name})")
+    print(f"  shown by Slurm's word for the job: {state}")
+    print(f"  fix: {_plain(verdict.told(cause.fix, known), 1000)}")
 
 
 def _show(finding: Finding, evidence: Evidence) -> None:
@@ -118,23 +135,25 @@ def _unknown(evidence: Evidence, first: Optional[Failed]) -> None:
     candidates = [evidence.log(RANK, f"rank{first.rank}")] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
     said = next((log for log in candidates if log and log.text.strip()), evidence.batch)
-    _show_end(said, evidence)
+    if not _show_traceback(said, evidence, None):
+        _show_end(said, evidence)
     print(f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(said.path))}")
 
 
-def _show_traceback(log: Log, evidence: Evidence, finding: Finding) -> None:
-    """The end of the rank's last traceback, or of the one that has the line of the cause."""
+def _show_traceback(log: Log, evidence: Evidence, finding: Optional[Finding]) -> bool:
+    """The end of the rank's last traceback, or of the one that has the line of the cause. False where there is none."""
     lines = log.text.split("\n")
-    until = finding.index if finding.log is log else len(lines) - 1
-    begins = [index for index, line in enumerate(lines[: until + 1]) if "Traceback (most recent call last)" in line]
-    if not begins:
-        return
-    end = next((index for index in range(begins[-1] + 1, len(lines)) if lines[index][:1] not in (" ", "")), len(lines) - 1)
-    begin = max(begins[-1] + 1, end + 1 - SHOWN)
+    found, _ = tracebacks.blocks(lines)
+    if finding and finding.log is log:
+        found = [(begin, end) for begin, end in found if begin <= finding.index]
+    if not found:
+        return False
+    begin, end = found[-1]
     print(f"  the end of its traceback, {_place(log, end, evidence)}:")
-    for line in lines[begin : end + 1]:
+    for line in lines[max(begin + 1, end + 1 - SHOWN) : end + 1]:
         if line.strip():
             print(f"  | {_plain(line)}")
+    return True
 
 
 def _show_end(log: Log, evidence: Evidence) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Optional
 
-from kit.why import cluster, distributed, programs
+from kit.why import cluster, distributed, programs, tracebacks
 from kit.why.cause import BATCH, NOTE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
 
@@ -25,6 +25,12 @@ CAUSES: tuple[Cause, ...] = (
     *cluster.MACHINE,
     *programs.SIGNALS,
 )
+
+
+# Where only Slurm's accounts, which `kit status` asks, know how a job ended: the first node, which has the batch script, is gone.
+OF_STATE = {"TIMEOUT": "time-limit", "PREEMPTED": "preempted", "NODE_FAIL": "node-failed", "CANCELLED": "cancelled", "OUT_OF_MEMORY": "host-out-of-memory"}
+UNFINISHED = "UNFINISHED"  # ranks failed, and nothing says that the run has ended
+ENDED = "ENDED"  # by Slurm, in a way that has no name here
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,9 @@ class Verdict:
 
 def weigh(evidence: Evidence) -> Verdict:
     """Slurm, kit and the machine have the first word; then the first rank to fail, and the nodes; the other ranks follow it."""
-    found = [finding for log in evidence.logs for finding in _in(log)]
+    every = [finding for log in evidence.logs for finding in _in(log)]
+    survived = [finding for log in evidence.logs for finding in _survived(log, every)]
+    found = [finding for finding in every if finding not in survived]
     first = _first(evidence, found)
     elsewhere = {f"rank{note.rank}" for note in evidence.notes if note is not first}
     elsewhere |= {note.node for note in evidence.notes if first and note.node != first.node}
@@ -65,7 +73,7 @@ def weigh(evidence: Evidence) -> Verdict:
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
     causes = _once(sorted((finding for finding in found if finding not in of_others), key=order), [])
-    return Verdict(first, causes, _once(sorted(of_others, key=order), causes))
+    return Verdict(first, causes, _once(sorted(of_others + survived, key=order), causes))
 
 
 def _in(log: Log) -> list[Finding]:
@@ -81,6 +89,16 @@ def _find(cause: Cause, log: Log) -> Optional[Finding]:
             begin = last.start("shown") if "shown" in groups else last.start()  # a pattern may need the line before
             return Finding(cause, log, log.text.count("\n", 0, begin), groups)
     return None
+
+
+def _survived(log: Log, found: list[Finding]) -> list[Finding]:
+    """What a rank said of failures that it got over: exceptions before its last one, and peers that were gone before that."""
+    if log.kind != RANK:
+        return []
+    caught, last = tracebacks.caught(log.text.split("\n"))
+    own = [finding for finding in found if finding.log is log and finding.weight > Weight.KERNEL]
+    known = any(finding.index >= last and finding.index not in caught for finding in own)
+    return [finding for finding in own if finding.index in caught or (finding.weight == Weight.PEER and finding.index < last and not known)]
 
 
 def _first(evidence: Evidence, found: list[Finding]) -> Optional[Failed]:
@@ -170,11 +188,12 @@ def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
         "time": header.get("time") or "no limit of its own",
         "workdir": plan.get("workdir"),
         "folder": str(evidence.folder),
+        "node": next(iter(re.findall(r"^kit: (\S+): job \d+ on ", evidence.batch.text, re.MULTILINE)), None),
         "processes": plan.get("processes_per_node"),
         "program": shlex.join(str(word) for word in command[: 2 if command and os.path.basename(str(command[0])).startswith("python") else 1]) or None,
     }
     if finding:
-        known |= {"node": _node(evidence, finding), **finding.groups}
+        known |= {"node": _node(evidence, finding) or known["node"], **finding.groups}
         if "said" in known:
             known["said"] = str(known["said"]).strip()
     return _Facts({name: value for name, value in known.items() if value is not None})
@@ -198,8 +217,22 @@ def told(template: str, known: Mapping[str, Any]) -> str:
     return Formatter().vformat(template, (), known)
 
 
+def of_state(state: str, found: list[Finding]) -> Optional[Cause]:
+    """The cause that only the state tells: no log has it."""
+    name = OF_STATE.get(state)
+    told = found and (found[0].weight == Weight.VERDICT or found[0].cause.name == name)
+    return None if told else next((cause for cause in CAUSES if cause.name == name), None)
+
+
+def goes_on(evidence: Evidence) -> bool:
+    """Whether the last word of the batch script is that another attempt follows."""
+    return bool(re.search(r"^kit: \S+: (?:Slurm takes this job back|.*; Slurm starts this job again)", evidence.batch.text, re.MULTILINE))
+
+
 def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:
     """As Slurm names it; empty where nothing says that the run has ended. `noted` is the history's word."""
+    if goes_on(evidence):
+        return ""
     if noted and noted != "COMPLETING":  # which Slurm says of a job in the middle of its end
         return noted
     if verdict.causes and verdict.causes[0].weight == Weight.VERDICT:
@@ -210,4 +243,6 @@ def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:
     said = [line for line in evidence.batch.lines if line.strip()][-1:]
     if said and said[0].endswith("all ranks ended well"):
         return "COMPLETED"
-    return "FAILED" if evidence.failed or re.search(r"^kit: error: ", evidence.batch.text, re.MULTILINE) else ""
+    if re.search(r"^kit: error: ", evidence.batch.text, re.MULTILINE):
+        return "FAILED"
+    return UNFINISHED if evidence.failed else ""
