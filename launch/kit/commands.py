@@ -59,7 +59,8 @@ def run(plan: Plan, task: Optional[int] = None) -> None:
     code = local.run(plan, run, task)
     elapsed = f"{time.monotonic() - start:.1f} s"
     if code:
-        _say(f"{'stopped' if code in (75, 129, 130, 143) else 'failed'} with exit code {code} after {elapsed}; scripts and logs: {_short(run)}")
+        what = "stopped" if code in (75, 129, 130, 143) else "failed"
+        _say(f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {_short(run)}")
         sys.exit(code)
     _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
 
@@ -156,7 +157,9 @@ def _follow(run: Path, job_id: str) -> None:
         return
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""
-    raise _Failed(f"job {job_id} {state.name} with exit code {state.exit_code}{why}", f"its logs: {_short(run)}/log", state.exit_code or 1)
+    raise _Failed(
+        f"job {job_id} {state.name} with exit code {state.exit_code}{why}", f"see: kit why {job_id}; its logs: {_short(run)}/log", state.exit_code or 1
+    )
 
 
 class _Watch:

@@ -67,6 +67,7 @@ VERDICTS = (
 
 REFUSALS = (
     _refusal("node-not-ready", "nodes were not ready in time", r"not ready after \d+ s"),
+    _refusal("nodes-bad", "too few of the nodes can work, spares included", r"\d+ of \d+ nodes can work, and the job needs", "nodes were allocated, of which "),
     _refusal("image-differs", "a node sees another image than the first node", "is another image here than on the first node"),
     _refusal(
         "image-missing", "the image is not there, or not readable", "does not exist here or cannot be read", "there is no image ", "the image .* cannot be read"

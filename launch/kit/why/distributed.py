@@ -214,8 +214,7 @@ RANKS = (
     Cause(
         "nccl-timeout",
         "a collective on GPUs was not finished in time: a rank is late, hangs, or is gone",
-        "find the rank that never came to it: TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 keep a record; rank 0's long "
-        "work alone wants init_process_group(timeout=...)",
+        "next time, while it hangs: kit hang {job} shows where each rank is; rank 0's long work alone wants init_process_group(timeout=...)",
         PEER,
         _HERE,
         (
@@ -228,7 +227,7 @@ RANKS = (
     Cause(
         "collective-timeout",
         "a collective was not finished in time: a rank is late, hangs, or is gone",
-        "see where the other ranks are: kit logs {job} --rank N; rank 0's long work alone wants init_process_group(timeout=...)",
+        "next time, while it hangs: kit hang {job} shows where each rank is; rank 0's long work alone wants init_process_group(timeout=...)",
         PEER,
         _HERE,
         (
