@@ -240,7 +240,7 @@ def test_a_run_that_was_submitted_by_hand_is_found_by_its_log(kit, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"job_id": 7}', '{"job_id": "7", "plan": null, "invocation": 3}', '{"job_id": "7", "plan": {"header": 1, "command": 5}}']
+    "content", ["", "[]", "{", '{"job_id": 7}', '{"job_id": "7", "plan": 5, "invocation": 3}', '{"job_id": "7", "plan": {"header": 1, "command": 5}}']
 )
 def test_a_broken_record_ends_in_words(content: str, kit, tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})

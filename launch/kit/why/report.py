@@ -52,7 +52,8 @@ def _find(word: Optional[str]) -> history.Run:
             raise
     folder = Path(word).absolute()
     record = its.load(folder)
-    plan = record.get("plan") or {}
+    plan = record.get("plan")
+    plan = plan if isinstance(plan, dict) else {}
     shape = f"{plan.get('nodes', '?')}x{plan.get('processes_per_node', '?')}"
     return history.Run(str(record.get("job_id") or ""), str(folder), str(plan.get("name") or folder.name), shape, 0.0, bool(record.get("local")))
 

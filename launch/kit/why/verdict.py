@@ -231,15 +231,13 @@ def goes_on(evidence: Evidence) -> bool:
 
 def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:
     """As Slurm names it; empty where nothing says that the run has ended. `noted` is the history's word."""
-    if goes_on(evidence):
-        return ""
     if noted and noted != "COMPLETING":  # which Slurm says of a job in the middle of its end
         return noted
+    if goes_on(evidence):
+        return ""
     if verdict.causes and verdict.causes[0].weight == Weight.VERDICT:
         # Not what the log's "being ended (STATE)" says: that may be an answer from the middle of it, such as COMPLETING.
-        return {"time-limit": "TIMEOUT", "preempted": "PREEMPTED", "node-failed": "NODE_FAIL", "cancelled": "CANCELLED"}.get(
-            verdict.causes[0].cause.name, "ENDED"
-        )
+        return {name: state for state, name in OF_STATE.items()}.get(verdict.causes[0].cause.name, ENDED)
     said = [line for line in evidence.batch.lines if line.strip()][-1:]
     if said and said[0].endswith("all ranks ended well"):
         return "COMPLETED"
