@@ -249,11 +249,6 @@ def timeline(
 
 
 @app.command()
-def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False), task: Optional[int] = _TASK) -> None:
-    """End a run, with all tasks of an array."""
-
-
-@app.command()
 def why(run: Optional[str] = _RUN) -> None:
     """Say why a run died: the rank that failed first, the likeliest cause, and its fix."""
     from kit.why import report
@@ -262,8 +257,8 @@ def why(run: Optional[str] = _RUN) -> None:
 
 
 @app.command()
-def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False)) -> None:
-    """End a run."""
+def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False), task: Optional[int] = _TASK) -> None:
+    """End a run, with all tasks of an array."""
     from kit import commands
 
     commands.cancel(run, task)
