@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from slurm_cluster import Cluster, until
@@ -37,6 +38,14 @@ def submit(cluster: Cluster, project: Path, *arguments: str, check: bool = True,
     return cluster.run(
         cluster.controller, "bash", "-c", 'cd "$1" && shift && exec kit submit "$@"', "bash", cluster.path(project), *arguments, check=check, timeout=timeout_s
     )
+
+
+def why(cluster: Cluster, project: Path, run: str = "run") -> str:
+    """The cause that `kit why` puts first, by its name in docs/why.md."""
+    said = cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why "./$2"', "bash", cluster.path(project), run).stdout
+    found = re.search(r"^cause: .* \(([a-z-]+)\)$", said, re.MULTILINE)
+    assert found, said
+    return found[1]
 
 
 def job_id(project: Path, run: str = "run") -> int:

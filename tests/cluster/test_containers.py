@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs import RUNTIMES, job_id, nothing_left, read, submit
+from jobs import RUNTIMES, job_id, nothing_left, read, submit, why
 from samples import HOSTILE_NAME
 from slurm_cluster import Cluster, until
 
@@ -231,6 +231,8 @@ def test_however_a_job_ends_no_process_and_no_mount_is_left(end: str, kit_cluste
             kit_cluster.kill_slurmd("node2")
         states = {kit_cluster.wait(job_id(place, runtime), timeout=120).state for runtime in RUNTIMES}
         assert states == {{"scancel": "CANCELLED", "time limit": "TIMEOUT", "killed node": "NODE_FAIL"}[end]}
+        causes = {why(kit_cluster, place, runtime) for runtime in RUNTIMES}
+        assert causes == {{"scancel": "cancelled", "time limit": "time-limit", "killed node": "node-failed"}[end]}
     finally:
         if end == "killed node":
             kit_cluster.restore("node2")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import job_id, nothing_left, read, submit
+from jobs import job_id, nothing_left, read, submit, why
 from slurm_cluster import Cluster, Ended, Process, until
 
 pytestmark = pytest.mark.cluster
@@ -63,8 +63,7 @@ class Job:
         return self.log(f"slurm-{self.id}.out")
 
     def why(self) -> str:
-        """What `kit why` says first."""
-        return self.cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why run', "bash", self.cluster.path(self.project)).stdout
+        return why(self.cluster, self.project)
 
 
 @pytest.fixture
@@ -90,6 +89,7 @@ def test_a_rank_that_is_killed(start: Callable[..., Job]) -> None:
     ended = job.ended()
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
     assert re.search(r"^kit: error: node2: rank [23] \(local rank [01]\) was killed by SIGKILL", job.said, re.MULTILINE)
+    assert job.why() == "host-out-of-memory"  # nobody else is told of, who might have sent it
 
 
 def test_a_torchrun_that_is_killed(start: Callable[..., Job]) -> None:
@@ -98,6 +98,7 @@ def test_a_torchrun_that_is_killed(start: Callable[..., Job]) -> None:
     ended = job.ended()
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
     assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed); the end of log/" in job.said
+    assert job.why() == "node-task-killed"
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_a_node_whose_network_is_cut(kit_cluster: Cluster, project: Path, cut_of
     ended = job.ended(timeout=90)
     assert ended.state == "NODE_FAIL"
     assert re.search(r"^kit: error: node2: this node is down", job.said, re.MULTILINE)
+    assert job.why() == "node-failed"
 
 
 def test_a_disk_that_is_full_on_one_node(kit_cluster: Cluster, start: Callable[..., Job]) -> None:
@@ -140,6 +142,7 @@ def test_a_disk_that_is_full_on_one_node(kit_cluster: Cluster, start: Callable[.
         kit_cluster.run("node2", "umount", "-l", "/scratch/states", root=True)
     assert (ended.state, ended.exit_code) == ("FAILED", 1)
     assert "No space left on device" in job.said and "kit: error: node2: rank" in job.said
+    assert job.why() == "disk-full"
 
 
 def test_a_shared_directory_that_cannot_be_read_for_a_while(kit_cluster: Cluster, project: Path, start: Callable[..., Job]) -> None:
@@ -162,7 +165,16 @@ def test_a_shared_directory_that_one_node_does_not_have_when_the_job_starts(kit_
     assert (ended.state, ended.exit_code) == ("FAILED", 127)
     assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Exited with exit code 127); the end of log/" in job.said
     assert f"  fix: see whether node2 has {kit_cluster.path(project)}/run: it must be on a file system that every node sees\n" in job.said
+    assert job.why() == "run-directory-missing-on-a-node"
     nothing_left(kit_cluster)
+
+
+def test_a_job_that_is_preempted_for_good(kit_cluster: Cluster, start: Callable[..., Job]) -> None:
+    job = start("1000", options=("--slurm", "partition=spot"))
+    kit_cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true", timeout=90)
+    assert job.ended().state == "PREEMPTED"
+    assert "kit: error: node1: this job is being ended (PREEMPTED)\n  fix: a job of higher priority took its place" in job.said
+    assert job.why() == "preempted"
 
 
 def test_a_controller_that_is_restarted_while_a_job_runs(kit_cluster: Cluster, project: Path, start: Callable[..., Job]) -> None:

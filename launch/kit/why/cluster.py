@@ -80,6 +80,22 @@ REFUSALS = (
     _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for", "GPUs are visible in the container"),
     _refusal("workdir-missing", "the working directory is not in the container", "the working directory "),
     _refusal("run-directory-missing", "the first node does not see the run directory", "no env.sh in "),
+    Cause(
+        "run-directory-missing-on-a-node",
+        "{node} does not see the run directory",
+        "put {folder} on a file system that every node sees; look there: srun --nodelist={node} ls {folder}",
+        REFUSAL,
+        (BATCH,),
+        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Exited with exit code 12[67]\)",),
+    ),
+    Cause(
+        "node-task-killed",
+        "the process that starts the ranks of {node} was killed with SIGKILL: by the kernel, because memory ran out, or by hand",
+        "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word on the node: dmesg | grep -i oom",
+        REFUSAL,
+        (BATCH,),
+        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Killed\)",),
+    ),
     _refusal(
         "runtime-missing",
         "what runs the container is not installed on a node",
@@ -97,7 +113,7 @@ REFUSALS = (
         "{own_fix}",
         REFUSAL,
         (NODE, BATCH),
-        (_SAID.format("").replace("(?P<said>", r"(?P<said>(?!this job is being ended|this node is )"),),
+        (_SAID.format("").replace("(?P<said>", r"(?P<said>(?!this job is being ended|this node is |nothing there could say why)"),),
     ),
 )
 

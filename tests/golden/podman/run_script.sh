@@ -469,12 +469,15 @@ batch::explain_failure() {
   # Making a file there refreshes what an NFS client remembers of the folder.
   : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
+  local node='' words='' code='' local_rank=''
+  batch::ask_srun
   if ((${#failed[@]} == 0)); then
     # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
     cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
-    batch::explain_silence "${srun_code}"
+    batch::explain_silence
+  elif [[ "${words}" == Killed ]] && ! (cd -- "${KIT_LOG_DIR}" && grep -qF -- " ${node} " "${failed[@]}"); then
+    batch::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
-  local code='' node='' local_rank=''
   local -r rank="${failed[0]//[!0-9]/}"
   read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   preempt::stopped "${code}"
@@ -482,18 +485,22 @@ batch::explain_failure() {
   exit "${code}"
 }
 
-# batch::explain_silence SRUN_CODE - nobody on a node could say why: its first process was killed, or did not even start. What
-# srun said of the first such node stands in the job's own log, whose place the #SBATCH lines set. Ends with that node's code.
-batch::explain_silence() {
-  local -i code="$1"
-  local node='' words=''
+# batch::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail. It stands in the job's own
+# log, whose place the #SBATCH lines set; after the last attempt's first line.
+batch::ask_srun() {
   IFS=: read -r node words < <(tac -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null | sed "/^kit: [^ ]*: job ${KIT_ID} on /q" | tac |
     sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
+}
+
+# batch::explain_silence - nobody on the caller's `node` could say why: its first process was killed, or did not even start. Ends
+# with its code.
+batch::explain_silence() {
   if [[ -z "${node}" ]]; then
-    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code $1)" \
+    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})" \
       "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
-    exit "${code}"
+    exit "${srun_code}"
   fi
+  code="${srun_code}"
   [[ "${words}" != Killed ]] || code=137
   [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
   batch::show_end "${node}: nothing there could say why its part of the job ended (srun: ${words})" "${node}.out"
