@@ -33,7 +33,7 @@ app = typer.Typer(
 def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
 
-    The command itself receives a function that makes its plan: `plan(output)`.
+    The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say.
     """
     parameters = [
         _parameter("target", str, typer.Argument(..., metavar="JOB", help="A job file (.yaml), or a program: train.py", show_default=False)),
@@ -53,7 +53,7 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapper(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output: _plan(values, output), **mine)
+        command(lambda output, code="snapshot": _plan(values, output, code), **mine)
 
     signature = inspect.Signature([*parameters, *own])
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
@@ -66,14 +66,14 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def _plan(values: dict[str, Any], output: Optional[str]) -> Any:
+def _plan(values: dict[str, Any], output: Optional[str], code: str) -> Any:
     from kit import plan, rundir
 
     problems = Problems()
     overrides = _overrides(values, problems)
     job = jobs.load(values["target"], overrides, values["arguments"] or [], problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
-    return plan.resolve(job, run_dir, problems)
+    return plan.resolve(job, run_dir, problems, code)
 
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
@@ -132,14 +132,14 @@ def submit(
 @app.command()
 @_takes_a_job
 def run(
-    plan: Callable[[Optional[str]], Any],
+    plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
     task: Optional[int] = typer.Option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
 ) -> None:
     """Write the same scripts and run them on this machine, without Slurm."""
     from kit import commands
 
-    commands.run(plan(output), task)
+    commands.run(plan(output, code="live"), task)  # it starts at once
 
 
 @app.command()
@@ -273,6 +273,30 @@ def nodes(
     from kit import commands
 
     commands.nodes(cluster, forget)
+
+
+@app.command()
+def rerun(
+    run: Optional[str] = _RUN,
+    output: Optional[str] = _OUTPUT,
+    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="Another image than the run had.", show_default=False),
+    follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
+) -> None:
+    """Start a run once more, with the code and the scripts that it had."""
+    from kit import rerun as its
+
+    its.rerun(run, output, image, follow=follow)
+
+
+@app.command()
+def diff(
+    first: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
+    second: str = typer.Argument(..., metavar="RUN", help="The one to compare it with.", show_default=False),
+) -> None:
+    """Show what differs between two runs: settings, variables, image, code. Ends with 1 where something does."""
+    from kit import difference
+
+    sys.exit(difference.show(first, second))
 
 
 _ARGUMENTS = typer.Option(

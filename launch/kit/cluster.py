@@ -24,6 +24,7 @@ class Cluster:
     scratch: str = ""  # node-local, writable: containers are created below it
     env: dict[str, str] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
+    text: str = field(default="", compare=False)  # of the profile's file, for the run's record
 
 
 _PARSERS = {
@@ -54,7 +55,7 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
     parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))
     if parsed["scratch"] and not os.path.isabs(parsed["scratch"]):
         problems.add(keys["scratch"].where, "scratch must be an absolute path", "name a node-local folder: `scratch: /local`")
-    return Cluster(name=path.stem, **parsed)
+    return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)
 
 
 def folders() -> list[Path]:

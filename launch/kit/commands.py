@@ -23,7 +23,7 @@ def render(plan: Plan) -> None:
 
     _say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
-    _say(f"wrote {_short(run)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
+    _say(f"wrote {_short(run)}{_of_code(plan)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
@@ -50,11 +50,17 @@ def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: l
 
 
 def run(plan: Plan, task: Optional[int] = None) -> None:
-    from kit import local, rundir
+    from kit import rundir
 
     _check_task(plan, task)
     _say_runtime(plan)
-    run = rundir.write(plan, render_plan(plan))
+    start_here(plan, rundir.write(plan, render_plan(plan)), task)
+
+
+def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
+    """Runs a run directory on this machine, and ends with its exit code."""
+    from kit import local
+
     start = time.monotonic()
     code = local.run(plan, run, task)
     elapsed = f"{time.monotonic() - start:.1f} s"
@@ -93,20 +99,26 @@ def _ask_slurm(plan: Plan, options: list[str]) -> None:
 
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for an estimate, but the script must be somewhere.
-        run = rundir.write(replace(plan, run_dir=f"{folder}/run"), render_plan(plan))
+        run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None), render_plan(plan))
         _say(slurm.test_only(run / "run_script.sh", options))
 
 
 def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
+    from kit import rundir
+
+    for node in plan.left_out:
+        until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
+        _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
+    hand_to_slurm(plan, rundir.write(plan, render_plan(plan)), follow, options)
+
+
+def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> None:
+    """Submits a run directory; where Slurm refuses it, nothing of it is kept."""
     import shutil
 
     from kit import history, rundir, slurm
     from kit.follow import batch_log
 
-    for node in plan.left_out:
-        until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
-        _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
-    run = rundir.write(plan, render_plan(plan))
     try:
         job_id = slurm.submit(run / "run_script.sh", options)
     except slurm.Unsure:
@@ -114,7 +126,7 @@ def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
     except KitError:
         shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
         raise
-    _say(f"submitted job {job_id}\n  run directory: {_short(run)}")
+    _say(f"submitted job {job_id}\n  run directory: {_short(run)}{_of_code(plan)}")
     waits = {"sbatch_options": options} if options else {}
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **waits})
     noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=False, array=plan.array or "")
@@ -206,6 +218,18 @@ def _say_runtime(plan: Plan) -> None:
     # On stderr: a dry run's stdout is the scripts.
     if plan.image and plan.why_runtime:
         print(f"kit: runtime {plan.runtime}: {plan.why_runtime}", file=sys.stderr, flush=True)
+    for note in plan.code.sources.notes if plan.code else ():
+        print(f"kit: {note}", file=sys.stderr, flush=True)
+
+
+def _of_code(plan: Plan) -> str:
+    """A line about what was frozen, or why nothing was."""
+    if not plan.code:
+        return f"\n  code:          live: {plan.why_live}" if plan.why_live else ""
+    from kit.progress import size
+
+    count = len(plan.code.sources.names)
+    return f"\n  code:          {count} file{'s' if count != 1 else ''}, {size(plan.code.sources.bytes)}, as now"
 
 
 def _say(text: str) -> None:

@@ -43,6 +43,9 @@ class Job:
     max_requeues: Optional[int] = _key(values.count_or_zero, "how often the job is started again [as long as it makes progress]", "N")
     time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
     workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
+    code: Optional[str] = _key(
+        values.code, "snapshot: what runs is the code as it was at submission; live: as it is at the start [snapshot; kit run: live]", "snapshot|live"
+    )
     mounts: Optional[tuple[values.Mount, ...]] = _key(
         values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True
     )

@@ -29,14 +29,14 @@ def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Proble
     mounts = list(own)
     if job.workdir and not any(mount.target == job.workdir for mount in own):
         mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
-    if not _is_there(run_dir, mounts):
+    if not is_there(run_dir, mounts):
         # Last, so that no other mount hides it or makes it read-only.
         mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
-    _check_expressible(mounts, runtime, problems)
+    check_expressible(mounts, runtime, problems)
     return tuple(mounts)
 
 
-def _is_there(path: str, mounts: list[Mount]) -> bool:
+def is_there(path: str, mounts: list[Mount]) -> bool:
     """Whether these mounts show a folder under its own name, writable. Each mount less is 10 ms of Apptainer's start."""
     for mount in reversed(mounts):
         inner = os.path.relpath(path, mount.target)
@@ -62,7 +62,7 @@ def _check_without_container(own: tuple[Mount, ...], problems: Problems) -> None
             problems.add(mount.where, f"without a container, {mount.source} cannot appear as {mount.target}", fix)
 
 
-def _check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
+def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
     for mount in mounts:
         for word in runtime.words("mounts-refuse"):
             for path in sorted({mount.source, mount.target}):

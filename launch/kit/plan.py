@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from kit import choice, images, mounting, program, sbatch, values
+from kit import choice, images, mounting, program, sbatch, snapshot, values
 from kit import cluster as clusters
 from kit import nodes as noted
 from kit.errors import KitError, Problems
@@ -52,10 +52,13 @@ class Plan:
     cluster: str
     array: Optional[str] = None  # the tasks' numbers, as sbatch takes them
     sweep: sweeps.Table = ()
+    profile: str = ""  # the text of the cluster's, for the record
+    code: Optional[snapshot.Snapshot] = None  # None where the job runs live code
+    why_live: str = ""  # empty where the job says so
 
 
-def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
-    """Raises UsageError with every problem found, those of reading the job included."""
+def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot") -> Plan:
+    """`code` is for a job that does not say. Raises UsageError with every problem found, those of reading the job included."""
     try:
         cluster = clusters.load(job.cluster, job.where("cluster"), problems)
     except KitError as error:
@@ -69,8 +72,9 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
     choice.check_spares(job, stage, problems)
     shape = _shape(job, launcher)
     mounts = mounting.complete(job, run_dir, runtime, problems)
-    _check_line(run_dir, "the run directory", problems)
+    check_line(run_dir, "the run directory", problems)
     program.check(job, launcher, mounts, runtime, problems)
+    taken = snapshot.take(job, run_dir, {**cluster.env, **(job.env or {})}, mounts, runtime, code, problems)
     bad_nodes = noted.file(cluster.name)
     left_out = () if "nodelist" in {**cluster.slurm, **(job.slurm or {})} else noted.bad(bad_nodes)  # who names nodes wants those
     header = sbatch.header(job, cluster, shape, run_dir, [node.name for node in left_out], problems)
@@ -105,8 +109,8 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         image_sha256=sha256,
         workdir=job.workdir,
         mounts=mounts,
-        command=job.command,
-        env=tuple({**cluster.env, **(job.env or {})}.items()),
+        command=taken.command,
+        env=tuple(taken.env.items()),
         header=header,
         stage=stage,
         on_preempt=on_preempt,
@@ -118,6 +122,9 @@ def resolve(job: Job, run_dir: str, problems: Problems) -> Plan:
         cluster=cluster.name,
         array=array,
         sweep=sweep,
+        profile=cluster.text,
+        code=taken.snapshot,
+        why_live=taken.why_live,
     )
 
 
@@ -142,7 +149,7 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
         problems.add(job.where("processes_per_node"), f"the launcher {launcher.name} starts one process on each node", fix)
 
 
-def _check_line(path: str, what: str, problems: Problems) -> None:
+def check_line(path: str, what: str, problems: Problems) -> None:
     if found := values.CONTROL.search(path):
         problems.add(what, f"its path contains the control character {found.group()!r}", "Slurm reads it from one line of text: start from another folder")
 

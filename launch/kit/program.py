@@ -12,6 +12,7 @@ from kit.values import Mount
 
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
+PYTHONS = ("python", "python3")
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}  # a program that reads one of these knows other launchers, too
 
 
@@ -31,7 +32,7 @@ def check(job: Job, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runti
 
 
 def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:
-    path = _on_this_side(os.path.normpath(os.path.join(job.workdir or "", script)), mounts, contained=runtime.name != "none")
+    path = on_this_side(os.path.normpath(os.path.join(job.workdir or "", script)), mounts, contained=runtime.name != "none")
     if path is None:
         return
     if not os.path.isfile(path):
@@ -40,7 +41,18 @@ def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tup
         _check_spawn(job, script, path, launcher.name, problems)
 
 
-def _on_this_side(path: str, mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:
+def missing(command: tuple[str, ...], workdir: str, mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:
+    """The file that a command runs, where it is not there."""
+    path = _path(command, workdir, mounts, contained=contained)
+    return None if path is None or os.path.isfile(path) else path
+
+
+def _path(command: tuple[str, ...], workdir: str, mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:
+    script = _script(command)
+    return on_this_side(os.path.normpath(os.path.join(workdir, script)), mounts, contained=contained) if script else None
+
+
+def on_this_side(path: str, mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:
     """The same file outside the container; None where it is the image's own."""
     if not contained:
         return path
@@ -93,9 +105,25 @@ def _spawns(text: str) -> Optional[int]:
 def _script(command: tuple[str, ...]) -> Optional[str]:
     """The file that a command runs, where that can be told."""
     first = command[0]
-    if first in ("python", "python3"):
-        words = list(command[1:])
-        while words and words[0] in ("-u", "-O", "-B", "-s", "-I", "-E"):
-            words.pop(0)
+    if first in PYTHONS:
+        words = command[_after_options(command) :]
         return words[0] if words and words[0].endswith(".py") else None
-    return first if first.endswith(".py") or "/" in first else None
+    return first if is_path(first) else None
+
+
+def is_path(word: str) -> bool:
+    """Whether a command's first word names a file; else it is looked for on PATH."""
+    return word.endswith(".py") or "/" in word
+
+
+def module(command: tuple[str, ...]) -> Optional[int]:
+    """The place of MODULE in a command `python -m MODULE`."""
+    index = _after_options(command)
+    return index + 1 if command[0] in PYTHONS and command[index : index + 1] == ("-m",) and len(command) > index + 1 else None
+
+
+def _after_options(command: tuple[str, ...]) -> int:
+    index = 1
+    while index < len(command) and command[index] in ("-u", "-O", "-B", "-s", "-I", "-E"):
+        index += 1
+    return index

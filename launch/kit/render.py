@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Callable
 
-from kit import assets, plugins
+from kit import assets, plugins, snapshot
 from kit.plan import Plan
 from kit.quote import bash, sbatch
 
@@ -15,11 +16,13 @@ _LINT_MARK = re.compile(r"\A# shellcheck shell=bash\n")
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """The three scripts of a run directory, in the order in which they are read."""
+    """The three scripts of a run directory, in the order in which they are read; and one more where a module is started."""
+    starter = {snapshot.STARTER: _read(snapshot.STARTER)} if plan.code and plan.code.is_module else {}
     return {
         "env.sh": _env(plan),
         "run_script.sh": _with_header(_script("run_script.sh", plan), plan),
         f"{plan.launcher}.sh": _script(f"launchers/{plan.launcher}.sh", plan),
+        **starter,
     }
 
 
@@ -69,9 +72,10 @@ def _env(plan: Plan) -> str:
         from kit import sweeps
 
         sweep, quoted = sweeps.environment(plan.sweep), functools.partial(sweeps.word, table=plan.sweep)
-    command = " ".join(quoted(word) for word in plan.command)
+    command = " ".join(_movable(word, plan, quoted) for word in plan.command)
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
-    variables = "".join(f"\n  {name}={quoted(value)}" for name, value in plan.env)
+    variables = "".join(f"\n  {name}={_movable(value, plan, quoted)}" for name, value in plan.env)
+    code = f'"${{KIT_RUN_DIR}}"/{snapshot.FOLDER} # frozen at submission; first on PYTHONPATH' if plan.code else ""
     return f"""\
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the scripts beside this file use these variables
@@ -104,9 +108,16 @@ KIT_WORKDIR={bash(plan.workdir)}
 KIT_MOUNTS=({mounts}
 )
 
-{sweep}KIT_COMMAND=({command})
+{sweep}KIT_CODE={code}
+KIT_COMMAND=({command})
 
 # The job's own variables; set inside the container, last, so that no image wins over them.
 KIT_ENV=({variables}
 )
 """
+
+
+def _movable(value: str, plan: Plan, quoted: Callable[[str], str]) -> str:
+    """A word in which the run directory goes by its variable, so that it may be moved."""
+    parts = value.split(f"{plan.run_dir}/") if plan.code else [value]
+    return '"${KIT_RUN_DIR}"/'.join(quoted(part) if part or len(parts) == 1 else "" for part in parts)

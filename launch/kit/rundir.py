@@ -9,12 +9,12 @@ import os
 import re
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import kit
-from kit import images
+from kit import images, snapshot
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -27,14 +27,27 @@ def choose(name: str) -> Path:
 
 
 def write(plan: Plan, files: dict[str, str]) -> Path:
-    """Creates the plan's run directory with the scripts, its record and an empty log/.
+    """Creates the plan's run directory with the scripts, its record, an empty log/, and the code where the plan has it frozen."""
 
-    It is written under a temporary name beside its place and renamed. Raises UsageError where something is there.
-    """
+    def fill(folder: Path) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            (folder / name).chmod(0o700 if name != "env.sh" else 0o600)
+        (folder / "log").mkdir()
+        code = snapshot.copy(plan.code, folder / snapshot.FOLDER) if plan.code else {"live": True, "why": plan.why_live}
+        save(folder, record(plan, code))
+
+    place = make(Path(plan.run_dir), fill)
+    if plan.image_sha256 and plan.image:
+        images.note_use(Path(plan.image))
+    return place
+
+
+def make(place: Path, fill: Callable[[Path], None]) -> Path:
+    """Creates a folder that `fill` fills under a temporary name beside its place. Raises UsageError where something is there."""
     import shutil
     import tempfile
 
-    place = Path(plan.run_dir)
     try:
         if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
             raise UsageError(f"{place} already exists", "name another folder, or remove it")
@@ -45,11 +58,7 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
             f"cannot write below {place.parent}: {error.strerror}", "start from a folder that you may write to, on a file system that every node sees"
         ) from None
     try:
-        for name, text in files.items():
-            (unfinished / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-            (unfinished / name).chmod(0o700 if name != "env.sh" else 0o600)
-        (unfinished / "log").mkdir()
-        save(unfinished, record(plan))
+        fill(unfinished)
         unfinished.rename(place)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -57,12 +66,10 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    if plan.image_sha256 and plan.image:
-        images.note_use(Path(plan.image))
     return place
 
 
-def record(plan: Plan) -> dict[str, Any]:
+def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
     """What run.json holds at first: the plan, and what would be needed to repeat it."""
     return {
         "kit": kit.__version__,
@@ -70,7 +77,8 @@ def record(plan: Plan) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "invocation": sys.argv,
         "job_id": None,
-        "plan": asdict(plan),
+        "plan": {name: value for name, value in asdict(replace(plan, code=None)).items() if name not in ("code", "why_live")},
+        "code": code,
         "git": _git(plan.workdir),
     }
 

@@ -243,6 +243,16 @@ def _settable(name: str, where: str, problems: Problems) -> bool:
     return False
 
 
+CODE = ("snapshot", "live")
+
+
+def code(given: Given, problems: Problems) -> Optional[str]:
+    if given.value in CODE:
+        return str(given.value)
+    problems.add(given.where, f"expected {' or '.join(CODE)}, not {_kind(given)}", "snapshot: the code as it is now; live: as it is when the job starts")
+    return None
+
+
 def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
     """sbatch options by their long names; kept with their places, since sbatch.py judges them."""
     if not isinstance(given.value, dict):

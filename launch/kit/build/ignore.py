@@ -14,11 +14,11 @@ def read(folder: Path, recipe: Path) -> Callable[[str], bool]:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError:
             continue
-        return _matcher([line.strip() for line in lines])
+        return matcher([line.strip() for line in lines])
     return lambda name: False
 
 
-def _matcher(lines: list[str]) -> Callable[[str], bool]:
+def matcher(lines: list[str]) -> Callable[[str], bool]:
     rules = []
     for line in lines:
         keep = line.startswith("!")

@@ -31,6 +31,7 @@ KIT_MOUNTS=(
   /data /data ro
 )
 
+KIT_CODE=
 KIT_COMMAND=(train.py --name $'it\'s $HOME\n')
 
 # The job's own variables; set inside the container, last, so that no image wins over them.

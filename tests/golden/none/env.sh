@@ -29,6 +29,7 @@ KIT_WORKDIR=/shared/project
 KIT_MOUNTS=(
 )
 
+KIT_CODE=
 KIT_COMMAND=(train.py --name $'it\'s $HOME\n')
 
 # The job's own variables; set inside the container, last, so that no image wins over them.

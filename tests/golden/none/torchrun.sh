@@ -111,6 +111,8 @@ inside::enter() {
       [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
     fi
   fi
+  # The code as it was at submission comes before what is installed of the same name. The job's own PYTHONPATH holds it.
+  [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"
   # torchrun would set one thread per rank and leave the other CPUs idle.
   local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))

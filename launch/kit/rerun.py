@@ -1,0 +1,145 @@
+"""Starts a run once more: the scripts and the code as its run directory holds them, not as the project's files are today."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from kit import history, images, mounting, plugins, program, rundir, snapshot
+from kit.errors import KitError, Problems, UsageError
+from kit.job import absolute
+from kit.plan import Plan, check_line
+from kit.quote import bash, sbatch
+from kit.values import Mount
+
+
+def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, follow: bool) -> None:
+    from kit import commands
+
+    old = folder_of(word)
+    facts = rundir.load(old)
+    before = _plan(old, facts)
+    run_dir = absolute(output, Path.cwd()) if output else str(rundir.choose(before.name))
+    plan = _moved(before, run_dir)
+    if image:
+        plan = replace(plan, image=absolute(image, Path.cwd()))
+    plan = _with_image(plan, is_named=bool(image))
+    live = facts.get("code", {}).get("live", True)
+    _check(plan, old, live=live)
+    said = f"{old.name} had live code: what runs now is {plan.workdir} as it is today" if live else f"the code and the scripts are those of {old.name}"
+    print(f"kit: {said}", file=sys.stderr, flush=True)
+    run = rundir.make(Path(run_dir), lambda folder: _fill(folder, old, before, plan, facts))
+    if plan.image_sha256 and plan.image:
+        images.note_use(Path(plan.image))
+    if facts.get("local"):
+        commands.start_here(plan, run)
+    else:
+        commands.hand_to_slurm(plan, run, follow)
+
+
+def folder_of(word: Optional[str]) -> Path:
+    """The run directory that a job id, a path or a name means; one that was only rendered is in no history."""
+    if word and os.path.isfile(os.path.join(word, "run.json")):
+        return Path(os.path.abspath(word))
+    return Path(history.find(word).folder)
+
+
+def _plan(run: Path, facts: dict[str, Any]) -> Plan:
+    """As it was recorded. The scripts decide what runs; this is for kit's own words, its checks and its history."""
+    given = facts.get("plan", {})
+    known = {item.name: given[item.name] for item in fields(Plan) if item.name in given}
+    try:
+        known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
+        for name in ("command", "env", "header"):
+            known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])
+        return Plan(**known)
+    except (KeyError, TypeError):
+        raise KitError(
+            f"{run / 'run.json'} does not hold what this kit needs: another version wrote it", f"start it by hand: sbatch {run}/run_script.sh"
+        ) from None
+
+
+def _moved(plan: Plan, new: str) -> Plan:
+    """The same plan in another run directory."""
+    old = plan.run_dir
+    mounts = [mount for mount in plan.mounts if mount.target != old]
+    if plan.runtime != "none" and not mounting.is_there(new, mounts):
+        mounts.append(Mount(new, new, False, "the run directory"))
+    command = tuple(word.replace(f"{old}/", f"{new}/") for word in plan.command)
+    env = tuple((name, value.replace(f"{old}/", f"{new}/")) for name, value in plan.env)
+    header = tuple((option, new if option == "chdir" else value) for option, value in plan.header)
+    return replace(plan, run_dir=new, mounts=tuple(mounts), header=header, command=command, env=env)
+
+
+def _with_image(plan: Plan, *, is_named: bool) -> Plan:
+    """Checked as at every submission: the same one as then, unless another is named."""
+    if not plan.image or "://" in plan.image:
+        return plan
+    if not os.path.exists(plan.image):
+        raise UsageError(f"no such image: {plan.image}", "name another: --image FILE")
+    runtime = plugins.find("runtimes", plan.runtime, "")
+    kind = "folder" if os.path.isdir(plan.image) else os.path.splitext(plan.image)[1]
+    if kind not in runtime.words("images"):
+        raise UsageError(f"{plan.runtime} cannot run '{plan.image}'", f"it runs {', '.join(runtime.words('images'))}", where="--image")
+    sha256, fingerprint = images.check(Path(plan.image)) or None, images.fingerprint(Path(plan.image))
+    if not is_named:
+        for what, then, now in (("sha256", plan.image_sha256, sha256), ("fingerprint", plan.fingerprint, fingerprint)):
+            if then and now != then:
+                fix = f"put the old one back; or run in this one: --image {plan.image}"
+                raise UsageError(f"{plan.image} is another image than the run had: {what} {now}, not {then}", fix)
+    return replace(plan, image_sha256=sha256, fingerprint=fingerprint)
+
+
+def _check(plan: Plan, old: Path, *, live: bool) -> None:
+    problems = Problems()
+    check_line(plan.run_dir, "the run directory", problems)
+    if plan.runtime != "none":
+        mounting.check_expressible(list(plan.mounts), plugins.find("runtimes", plan.runtime, ""), problems)
+    problems.raise_if_any()
+    if not os.path.isdir(plan.workdir):
+        raise KitError(f"the working directory {plan.workdir} is gone", f"the run's data and results belong there; make it again: mkdir -p {plan.workdir}")
+    if not live and not (old / snapshot.FOLDER).is_dir():
+        raise KitError(f"{old / snapshot.FOLDER} is gone, which held the run's code", "submit the job again, with the code of today")
+    missing = program.missing(plan.command, plan.workdir, plan.mounts, contained=plan.runtime != "none") if live else None
+    if missing:
+        raise KitError(f"the run had live code, and {missing} is gone", "put it back")
+
+
+def _fill(folder: Path, old: Path, before: Plan, plan: Plan, facts: dict[str, Any]) -> None:
+    for name in ("run_script.sh", "env.sh", f"{plan.launcher}.sh", snapshot.STARTER):
+        if (old / name).exists():
+            shutil.copy(old / name, folder / name)
+        elif name != snapshot.STARTER:
+            raise KitError(f"{old} has no {name}", "the run cannot be repeated; submit the job again")
+    _edit(folder / "run_script.sh", f"#SBATCH --chdir={sbatch(before.run_dir)}\n", f"#SBATCH --chdir={sbatch(plan.run_dir)}\n")
+    _edit(folder / "env.sh", _mount_lines(before), _mount_lines(plan))
+    if plan.image != before.image:
+        _edit(folder / "env.sh", f"\nKIT_IMAGE={bash(before.image or '')}\n", f"\nKIT_IMAGE={bash(plan.image or '')}\n")
+    (folder / "log").mkdir()
+    if not facts.get("code", {}).get("live", True):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(old / snapshot.FOLDER, folder / snapshot.FOLDER, symlinks=True, ignore=ignored)
+    now = rundir.record(plan, facts.get("code", {"live": True}))
+    of_code = {} if facts.get("code", {}).get("live", True) else {"git": facts.get("git")}
+    rundir.save(folder, {**now, **of_code, "kit": facts.get("kit"), "rerun_of": str(old)})
+
+
+def _mount_lines(plan: Plan) -> str:
+    return "KIT_MOUNTS=(" + "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts) + "\n)\n"
+
+
+def _edit(file: Path, before: str, after: str) -> None:
+    """Replaces the one place that differs; what the user has changed by hand stays."""
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    if before == after:
+        return
+    if text.count(before) != 1:
+        raise KitError(
+            f"{file.name} of the run was changed by hand, where the run directory or the image stands",
+            "copy the run directory, edit it, and: sbatch run_script.sh",
+        )
+    file.write_text(text.replace(before, after), encoding="utf-8", errors="surrogateescape")

@@ -1,0 +1,194 @@
+"""Which files of a project are its code: those that git does not ignore, or, without git, all but what is plainly something else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Callable, NamedTuple, Optional
+
+from kit.errors import Problems
+from kit.progress import size
+
+LARGE = 10 << 20  # bytes of one file
+MOST_BYTES = 200 << 20
+MOST_FILES = 20_000
+IGNORE = ".kitignore"
+ELSE = f"or take it out in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
+
+
+class Sources(NamedTuple):
+    """Paths relative to `root`; bytes that are no UTF-8 are in them as Python's surrogates."""
+
+    root: str
+    names: tuple[str, ...]  # files and symbolic links
+    bytes: int
+    left_out: tuple[str, ...]  # files and folders that a program may still look for
+    notes: tuple[str, ...] = ()  # what the user should know of it
+
+
+class Found(NamedTuple):
+    names: list[str]
+    left_out: list[str]
+    by_git: bool
+
+
+def find(root: str, where: str, problems: Problems) -> Sources:
+    """What is there now. More than a snapshot should hold becomes a problem."""
+    is_ignored, is_simple = _kitignore(root)
+    notes: list[str] = []
+    found = _by_git(root, notes) or _by_walking(root, is_ignored if is_simple else lambda name: False)
+    left_out = dict.fromkeys(found.left_out)
+    names, total, large = [], 0, []
+    for name in _of_this_project(found.names, left_out):
+        if is_ignored(name):
+            left_out[_outermost(name, is_ignored) if is_simple else name] = None
+            continue
+        try:
+            facts = os.lstat(os.path.join(root, name))
+        except OSError:
+            continue  # git knows it, but it was deleted
+        if stat.S_ISREG(facts.st_mode) and facts.st_size > LARGE:
+            large.append((name, facts.st_size))
+        elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
+            names.append(name)
+            total += facts.st_size
+    if found.by_git:
+        for name, count in large:
+            problems.add(where, f"{name} is too large for a snapshot of the code: {size(count)}", f"ignore it in .gitignore, {ELSE}")
+    else:
+        left_out |= dict.fromkeys(name for name, _ in large)
+        notes += [f"not in the snapshot, for it has {size(count)}, but linked there: {name}" for name, count in large]
+    _check_total(root, len(names), total, where, problems)
+    return Sources(root, tuple(names), total, tuple(left_out), tuple(notes))
+
+
+def _check_total(root: str, count: int, total: int, where: str, problems: Problems) -> None:
+    if count > MOST_FILES:
+        problems.add(where, f"{root} holds more than {MOST_FILES:,} files, too many for a snapshot of the code", f"start from the project's own folder, {ELSE}")
+    elif total > MOST_BYTES:
+        fix = f"start from the project's own folder, {ELSE}"
+        problems.add(where, f"the files of {root} are too large for a snapshot of the code, together: {size(total)}", fix)
+
+
+def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
+    """Whether a name stays out; and whether with a folder all stays out that is in it."""
+    try:
+        with open(os.path.join(root, IGNORE), encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return (lambda name: False), True
+    from kit.build import ignore
+
+    return ignore.matcher(lines), not any(line.startswith("!") for line in lines)
+
+
+def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
+    parts = name.split("/")
+    return next(path for path in ("/".join(parts[: count + 1]) for count in range(len(parts))) if is_ignored(path))
+
+
+def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
+    """Without run directories, images, virtual environments and Python's caches, whatever git thinks of them."""
+    there = set(names)
+    foreign = {"runs"}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if file == "pyvenv.cfg" or (file == "run_script.sh" and f"{folder}/env.sh".lstrip("/") in there):
+            foreign.add(folder)
+    foreign.discard("")  # the project itself
+    kept = []
+    for name in names:
+        parts = name.split("/")
+        if parts[0] == "images" and len(parts) > 1:
+            left_out["images"] = None
+        elif "__pycache__" not in parts and not any("/".join(parts[:count]) in foreign for count in range(1, len(parts))):
+            kept.append(name)
+    return kept
+
+
+# ---------------------------------------------------------------- with git
+
+
+def _by_git(root: str, notes: list[str]) -> Optional[Found]:
+    """Tracked and new files; None where this is no checkout, or none that git can read."""
+    if not _in_checkout(root):
+        return None
+    names = _git_lists(root, "--cached", "--others")
+    ignored = _git_lists(root, "--others", "--ignored", "--directory") if names is not None else None
+    if names is None or ignored is None:
+        notes.append(f"git cannot list the files of {root}: the snapshot of the code holds what looks like code")
+        return None
+    files = _with_submodules(root, names)
+    if not files:
+        return None  # the whole folder is ignored
+    return Found(files, [name.rstrip("/") for name in ignored if _may_be_looked_for(root, name)], True)
+
+
+def _in_checkout(root: str) -> bool:
+    """Whether git would find a repository; asking it costs more than a look."""
+    folder = os.path.realpath(root)
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if folder == (folder := os.path.dirname(folder)):
+            return False
+    return True
+
+
+def _git_lists(root: str, *which: str) -> Optional[list[str]]:
+    import subprocess
+
+    # A git hook that calls this sets these for its own repository.
+    env = {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
+    command = ["git", "-C", root, "ls-files", "-z", *which, "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else None
+
+
+def _with_submodules(root: str, names: list[str]) -> list[str]:
+    """git names a repository inside another one by its folder alone."""
+    files: dict[str, None] = {}  # a file in conflict is listed several times
+    for name in names:
+        inner = os.path.join(root, name)
+        if os.path.islink(inner) or not os.path.isdir(inner):
+            files[name] = None
+        elif os.path.lexists(os.path.join(inner, ".git")):
+            prefix = name.rstrip("/") + "/"
+            files |= dict.fromkeys(prefix + file for file in _with_submodules(inner, _git_lists(inner, "--cached", "--others") or []))
+    return list(files)
+
+
+def _may_be_looked_for(root: str, name: str) -> bool:
+    """Of what git ignores, data and built modules; not caches, environments and earlier runs."""
+    parts = name.rstrip("/").split("/")
+    if name.endswith("/") and (parts[-1].startswith(".") or os.path.exists(os.path.join(root, name, "pyvenv.cfg"))):
+        return False
+    return parts[0] != "runs" and "__pycache__" not in parts and not name.endswith(".pyc")
+
+
+# ---------------------------------------------------------------- without
+
+
+def _by_walking(root: str, is_ignored: Callable[[str], bool]) -> Found:
+    names: list[str] = []
+    left_out: list[str] = []
+    for folder, folders, files in os.walk(root):
+        inner = os.path.relpath(folder, root)
+        prefix = "" if inner == "." else inner + "/"
+        if prefix and ("pyvenv.cfg" in files or {"env.sh", "run_script.sh"} <= set(files)):
+            folders.clear()
+            continue
+        names += [prefix + name for name in sorted(files)]
+        kept = []
+        for name in sorted(folders):
+            if os.path.islink(os.path.join(folder, name)):
+                names.append(prefix + name)
+            elif (not prefix and name == "images") or is_ignored(prefix + name):
+                left_out.append(prefix + name)
+            elif not name.startswith(".") and name != "__pycache__" and (prefix or name != "runs"):
+                kept.append(name)
+        folders[:] = kept
+        if len(names) > MOST_FILES:
+            break  # too many, whatever follows
+    return Found(names, left_out, False)
