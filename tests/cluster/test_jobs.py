@@ -246,7 +246,7 @@ def test_what_the_user_has_at_home_stays_out_of_the_container(runtime: str, kit_
         ended = kit_cluster.wait(job, timeout=120)
         assert (ended.state, ended.exit_code) == ("COMPLETED", 0), read(project / "run/log" / f"slurm-{job}.out")
         environ = json.loads(read(project / "run/log" / str(job) / "rank0.out").splitlines()[1])[1]
-        assert environ["PYTHONNOUSERSITE"] == "1" and "PYTHONHOME" not in environ and "PYTHONPATH" not in environ
+        assert environ["PYTHONNOUSERSITE"] == "1" and "PYTHONHOME" not in environ and environ["PYTHONPATH"] == environ["KIT_CODE"]
     finally:
         kit_cluster.run("ctl", "bash", "-c", f"cd && rm -rf {' '.join(traps)}")
 

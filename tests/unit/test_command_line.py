@@ -41,7 +41,7 @@ def test_options_beat_the_file_and_maps_add_up(kit, tmp_path: Path, program: Pat
     )
     kit(
         "render", "job.yaml", "--output", "out", "--name", "b", "-j", "3x2", "--time", "20", "--env", "A=line=x", "--slurm", "partition=line",
-        "--mount", "/var:/data:ro", "--remap-root", "--", "--epochs", "5", "--odd=$HOME",
+        "--mount", "/var:/data:ro", "--remap-root", "--code", "live", "--", "--epochs", "5", "--odd=$HOME",
     )  # fmt: skip
     plan = json.loads((tmp_path / "out/run.json").read_text())["plan"]
     assert plan["name"] == "b" and plan["nodes"] == 3 and plan["processes_per_node"] == 2 and plan["remap_root"] is True
@@ -73,7 +73,7 @@ def test_the_run_directory_is_mounted_where_nothing_else_shows_it(case: str, kit
 
 
 def test_a_program_needs_no_job_file(kit, tmp_path: Path, program: Path) -> None:
-    kit("render", "train.py", "-j", "2x4", "--output", "out", "--", "--epochs", "3")
+    kit("render", "train.py", "-j", "2x4", "--output", "out", "--code", "live", "--", "--epochs", "3")
     plan = json.loads((tmp_path / "out/run.json").read_text())["plan"]
     assert (plan["name"], plan["nodes"], plan["processes_per_node"], plan["command"]) == ("train", 2, 4, ["train.py", "--epochs", "3"])
 
@@ -103,7 +103,7 @@ def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Pat
 
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:
     kit("render", "train.py", "--output", "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["env.sh", "log", "run.json", "run_script.sh", "torchrun.sh"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["code", "env.sh", "log", "run.json", "run_script.sh", "torchrun.sh"]
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "out/env.sh").stat().st_mode & 0o777 == 0o600
 

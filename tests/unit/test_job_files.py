@@ -182,13 +182,13 @@ def test_what_only_a_shell_understands_is_refused(command: str, message: str, fi
 def test_a_command_may_go_on_in_the_next_line(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: |\n  python train.py \\\n    --epochs 3\n")
-    assert "KIT_COMMAND=(python train.py --epochs 3)\n" in kit("submit", "job.yaml", "--dry-run").stdout
+    assert "KIT_COMMAND=(python train.py --epochs 3)\n" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
 
 
 def test_yaml_types_do_not_change_what_was_written(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: [train.py, 010, no, 1.10]\ntime: 10:30:00\nenv: {A: 010, B: no, C: 1.10, D: ~/x, E: ''}\n")
-    shown = kit("submit", "job.yaml", "--dry-run").stdout
+    shown = kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
     assert "#SBATCH --time=10:30:00\n" in shown
     assert "KIT_COMMAND=(train.py 010 no 1.10)\n" in shown
     assert "\nKIT_ENV=(\n  A=010\n  B=no\n  C=1.10\n  D='~/x'\n  E=''\n)\n" in shown

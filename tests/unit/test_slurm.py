@@ -29,7 +29,14 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_job_id_is_found_in_sbatchs_answer(answer: str, stub, kit, tmp_path: Path) -> None:
     stub("sbatch", f"printf '%s\\n' '{answer}'")
     done = kit("submit", "train.py", "--output", "run")
-    assert done.stdout == "kit: submitted job 77\n  run directory: run\n  follow it:     tail -F run/log/slurm-77.out\n"
+    size = (tmp_path / "stubs/sbatch").stat().st_size
+    expected = [
+        "kit: submitted job 77",
+        "  run directory: run",
+        f"  code:          2 files, {size} bytes, as now",
+        "  follow it:     tail -F run/log/slurm-77.out",
+    ]
+    assert done.stdout.splitlines() == expected
     assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "77"
 
 

@@ -1,0 +1,281 @@
+"""What a snapshot of the code holds, and which words of a command are taken from it. Real git, real folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from kit import snapshot, sources
+from kit.errors import KitError, Problems, UsageError
+from samples import HOSTILE_NAME
+
+GIT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
+
+
+@pytest.fixture(autouse=True)
+def own_git_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in GIT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *IDENTITY, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def write(folder: Path, **files: str) -> None:
+    """write(folder, a__b_py="text") makes a/b.py."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def found(folder: Path) -> sources.Sources:
+    problems = Problems()
+    result = sources.find(str(folder), "code", problems)
+    problems.raise_if_any()
+    return result
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(found(folder).names)
+
+
+def test_git_says_what_is_code(project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", gone_py="1", pkg__a_py="1", _gitignore="*.log\n/data/\n*.so\n.venv/\n", x_log="1", data__big="1", pkg__c_so="1")
+    git(project, "add", "train.py", "gone.py", "pkg/a.py")
+    git(project, "commit", "-m", "x")
+    (project / "gone.py").unlink()
+    write(project, new_py="1", runs__one__run_json="{}", images__a_json="{}", other__pyvenv_cfg="", other__lib_py="1", pkg__cached_py="1")
+    (project / ".venv").mkdir()
+    (project / ".venv/pyvenv.cfg").touch()
+    (project / "out").mkdir()  # a run directory at a place of the user's own
+    for file in ("env.sh", "run_script.sh", "run.json"):
+        (project / "out" / file).touch()
+    assert names(project) == [".gitignore", "new.py", "pkg/a.py", "pkg/cached.py", "train.py"]
+    # What git ignores may still be looked for beside the code: data, logs, modules built in place.
+    assert sorted(found(project).left_out) == ["data", "images", "pkg/c.so", "x.log"]
+    # A part of a checkout is a project of its own.
+    assert names(project / "pkg") == ["a.py", "cached.py"]
+
+
+def test_submodules_and_repositories_inside_are_code_too(project: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init")
+    write(library, lib_py="1")
+    git(library, "add", ".")
+    git(library, "commit", "-m", "x")
+    git(project, "init")
+    git(project, "submodule", "add", str(library), "third/party")
+    git(project, "clone", str(library), "nested")
+    write(project, train_py="1")
+    (project / "third/party/lib.py").write_text("changed")
+    assert names(project) == [".gitmodules", "nested/lib.py", "third/party/lib.py", "train.py"]
+
+
+def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project: Path) -> None:
+    write(project, train_py="1", pkg__a_py="1", venv__pyvenv_cfg="1", venv__lib__b_py="1", runs__r__env_sh="1", images__x_json="1", run__env_sh="1")
+    (project / "run/run_script.sh").touch()
+    for folder in (".cache", "pkg/__pycache__"):
+        (project / folder).mkdir()
+        (project / folder / "x.py").touch()
+    (project / "weights.pt").write_bytes(b"")
+    os.truncate(project / "weights.pt", sources.LARGE + 1)
+    result = found(project)
+    assert sorted(result.names) == ["pkg/a.py", "train.py"]
+    assert sorted(result.left_out) == ["images", "weights.pt"]
+    assert result.notes == ("not in the snapshot, for it has 10 MiB, but linked there: weights.pt",)
+
+
+def test_kitignore_takes_more_out(project: Path) -> None:
+    write(project, train_py="1", data__a__b_json="1", data__c_json="1", notes_txt="1")
+    (project / ".kitignore").write_text("# not code\ndata\n*.txt\n")
+    for by_git in (False, True):
+        if by_git:
+            git(project, "init")
+        assert names(project) == [".kitignore", "train.py"]
+        assert sorted(found(project).left_out) == ["data", "notes.txt"]
+    (project / ".kitignore").write_text("data\n!data/c.json\n")
+    assert names(project) == [".kitignore", "data/c.json", "notes.txt", "train.py"]
+
+
+def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1")
+    os.truncate(project / "train.py", sources.LARGE + 1)
+    with pytest.raises(UsageError) as raised:
+        found(project)
+    assert str(raised.value) == (
+        "kit: code: train.py is too large for a snapshot of the code: 10 MiB\n  fix: ignore it in .gitignore, or take it out in .kitignore, "
+        "which is written as .dockerignore is; or run live code: `code: live`"
+    )
+
+
+@pytest.mark.parametrize(("limit", "value", "problem"), [("MOST_FILES", 2, "holds more than 2 files"), ("MOST_BYTES", 2, "together: 3 bytes")])
+def test_too_much_is_refused(limit: str, value: int, problem: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, a_py="1", b_py="1", c_py="1")
+    monkeypatch.setattr(sources, limit, value)
+    with pytest.raises(UsageError, match=problem):
+        found(project)
+
+
+def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) -> None:
+    git(project, "init")
+    odd = [f"{HOSTILE_NAME}.py", "new\nline.py", os.fsdecode(b"not-utf8-\xff.py")]
+    for name in [*odd, "train.py", "pkg/a.py"]:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(f"text of {name!r}")
+    (project / "train.py").chmod(0o754)
+    (project / "inside").symlink_to("pkg/a.py")
+    (project / "pkg/up").symlink_to("../train.py")
+    (project / "outside").symlink_to("../elsewhere")
+    (project / "folder").symlink_to("pkg")
+    (project / ".gitignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data/numbers").write_text("1")
+    kit("render", "train.py", "--output", "out", cwd=project)
+    code = project / "out/code"
+    for name in [*odd, "pkg/a.py"]:
+        assert (code / name).read_text() == f"text of {name!r}" and not (code / name).samefile(project / name)
+    assert (code / "train.py").stat().st_mode & 0o777 == 0o700 and (code / "pkg/a.py").stat().st_mode & 0o777 == 0o600
+    links = {name: os.readlink(code / name) for name in ("inside", "pkg/up", "outside", "folder", "data")}
+    outside, data = f"{project}/../elsewhere", f"{project}/data"
+    assert links == {"inside": "pkg/a.py", "pkg/up": "../train.py", "outside": outside, "folder": "pkg", "data": data}
+    facts = json.loads((project / "out/run.json").read_text())["code"]
+    assert (facts["live"], facts["folder"], facts["used"], facts["left_out"]) == (False, "code", ["train.py"], 1)
+    assert facts["files"] == sum(1 for path in code.rglob("*") if (path.is_symlink() or path.is_file())) - 1  # the link to data
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["train.py", "conf/a.yaml"], ["CODE/train.py", "CODE/conf/a.yaml"]),
+        (
+            ["PROJECT/train.py", "--config=conf/a.yaml", "--config", "PROJECT/conf/a.yaml"],
+            ["CODE/train.py", "--config=CODE/conf/a.yaml", "--config", "CODE/conf/a.yaml"],
+        ),
+        (["./train.py", "../project/conf/a.yaml", "notes.txt", "a.yaml"], ["CODE/train.py", "CODE/conf/a.yaml", "notes.txt", "a.yaml"]),
+        (["python", "-u", "train.py", "--lr", "1e-3"], ["python", "-u", "CODE/train.py", "--lr", "1e-3"]),
+        (["bash", "run.sh"], ["bash", "CODE/run.sh"]),
+        (["./tool", "tool"], ["CODE/tool", "tool"]),
+        # What an option like these names is written, and would not be found where it is looked for.
+        (["train.py", "--output", "results.json", "--save-to=results.json"], ["CODE/train.py", "--output", "results.json", "--save-to=results.json"]),
+        (["train.py", "--data", "results.json"], ["CODE/train.py", "--data", "CODE/results.json"]),
+        (["python", "-m", "pkg.sub", "conf/a.yaml"], ["python", "RUN/module.py", "pkg.sub", "CODE/conf/a.yaml"]),
+        (["python", "-m", "timeit", "conf/a.yaml"], ["python", "-m", "timeit", "CODE/conf/a.yaml"]),
+        # Nothing below the working directory.
+        (["/usr/bin/env", "x"], None),
+        (["bash", "-c", "python train.py"], None),
+        (["python", "-m", "timeit"], None),
+        (["python", "-m"], None),
+        (["python"], None),
+    ],
+)
+def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], words: list[str], kit, project: Path) -> None:
+    write(project, train_py="1", conf__a_yaml="1", run_sh="1", notes_txt="1", results_json="1", pkg__sub_py="1")
+    (project / "tool").touch()
+    (project / "job.yaml").write_text(json.dumps({"command": [word.replace("PROJECT", str(project)) for word in command]}))
+    done = kit("render", "job.yaml", "--output", "out", cwd=project)
+    facts = json.loads((project / "out/run.json").read_text())
+    if words is None:
+        assert facts["plan"]["command"] == command
+        assert facts["code"] == {"live": True, "why": "the command names no file of the working directory"}
+        assert "\n  code:          live: the command names no file of the working directory\n" in done.stdout
+        assert not (project / "out/code").exists() and "\nKIT_CODE=\n" in (project / "out/env.sh").read_text()
+        return
+    assert facts["plan"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
+    assert str(project / "out") not in (project / "out/env.sh").read_text(), "the run directory may be moved"
+    assert (project / "out/module.py").exists() == ("RUN/module.py" in words)
+
+
+def test_live_code_is_left_alone(kit, project: Path) -> None:
+    write(project, train_py="1")
+    (project / "job.yaml").write_text("command: train.py\ncode: live\n")
+    kit("render", "job.yaml", "--output", "out", cwd=project)
+    assert "\nKIT_CODE=\nKIT_COMMAND=(train.py)\n" in (project / "out/env.sh").read_text()
+    assert json.loads((project / "out/run.json").read_text())["code"] == {"live": True, "why": ""}
+    done = kit("submit", "train.py", "--code", "lively", cwd=project, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "kit: --code: expected snapshot or live, not 'lively'\n  fix: snapshot: the code as it is now; live: as it is when the job starts\n",
+    )
+
+
+def test_a_program_that_git_ignores_is_live_and_said_so(kit, project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", other_py="1")
+    (project / ".gitignore").write_text("train.py\n")
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    assert "\n  code:          live: git or .kitignore ignores what the command names\n" in done.stdout
+
+
+def test_what_another_mount_shows_in_the_working_directory_is_not_taken_for_its_own(kit, project: Path, tmp_path: Path) -> None:
+    write(project, train_py="1", conf__a_yaml="mine")
+    write(tmp_path, other__a_yaml="theirs")
+    (project / "x.sif").touch()
+    arguments = ("train.py", "--image", "x.sif", "--mount", f"{tmp_path}/other:{project}/conf", "--output", "out")
+    kit("render", *arguments, "--", "conf/a.yaml", cwd=project)
+    plan = json.loads((project / "out/run.json").read_text())["plan"]
+    assert plan["command"] == [f"{project}/out/code/train.py", "conf/a.yaml"]
+
+
+def test_the_jobs_own_pythonpath_follows_the_snapshot(kit, project: Path) -> None:
+    write(project, train_py="1", src__pkg_py="1")
+    (project / "empty").mkdir()
+    kit("render", "train.py", "--output", "out", "--env", f"PYTHONPATH=src:.:{project}/src:/opt/x:empty", cwd=project)
+    code = f"{project}/out/code"
+    ((name, value),) = json.loads((project / "out/run.json").read_text())["plan"]["env"]
+    assert (name, value.split(":")) == ("PYTHONPATH", [code, f"{code}/src", f"{code}/src", "/opt/x", "empty"])
+
+
+def test_a_dry_run_shows_the_words_and_copies_nothing(kit, project: Path) -> None:
+    write(project, train_py="1")
+    shown = kit("submit", "train.py", "--dry-run", "--output", "out", cwd=project).stdout
+    assert '\nKIT_CODE="${KIT_RUN_DIR}"/code # frozen at submission; first on PYTHONPATH\nKIT_COMMAND=("${KIT_RUN_DIR}"/code/train.py)\n' in shown
+    assert sorted(path.name for path in project.iterdir()) == ["train.py"]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_left(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, train_py="1")
+    taken = snapshot.Snapshot(found(project), str(project), ("train.py",), False)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read all
+    with pytest.raises(KitError, match=f"cannot read {project}/train.py for the snapshot of the code: Permission denied"):
+        snapshot.copy(taken, tmp_path / "code")
+    monkeypatch.undo()
+    (project / "train.py").unlink()
+    assert snapshot.copy(taken, tmp_path / "other")["files"] == 0  # an editor's temporary file may vanish
+
+
+def test_a_disk_that_fills_up_leaves_nothing(kit, project: Path) -> None:
+    write(project, train_py="1")
+    (project / "large.py").write_bytes(b"#" * 3_000_000)
+    script = "ulimit -f 1000; trap '' XFSZ; exec \"$@\""  # 512 or 1,024 bytes each
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", os.sys.executable, "-m", "kit", "render", "train.py", "--output", "out"], cwd=project, capture_output=True, text=True
+    )  # type: ignore[attr-defined]
+    assert (done.returncode, done.stderr) == (1, f"kit: cannot write {project}/out: File too large\n  fix: free space or quota: df -h, quota -s\n")
+    assert sorted(path.name for path in project.iterdir()) == ["large.py", "train.py"]
+
+
+def test_a_refused_submission_leaves_nothing(kit, project: Path) -> None:
+    write(project, train_py="1")
+    done = kit("submit", "train.py", cwd=project, check=False, PATH="/usr/bin:/bin")
+    assert done.returncode == 1 and "sbatch is not installed here" in done.stderr
+    assert list((project / "runs").iterdir()) == []
