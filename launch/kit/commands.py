@@ -218,7 +218,7 @@ def _say_runtime(plan: Plan) -> None:
     # On stderr: a dry run's stdout is the scripts.
     if plan.image and plan.why_runtime:
         print(f"kit: runtime {plan.runtime}: {plan.why_runtime}", file=sys.stderr, flush=True)
-    for note in plan.code.sources.notes if plan.code else ():
+    for note in plan.code.notes if plan.code else ():
         print(f"kit: {note}", file=sys.stderr, flush=True)
 
 

@@ -6,6 +6,7 @@ Only code is frozen. The job still works in its working directory, where its dat
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -20,8 +21,8 @@ from kit.values import Mount
 FOLDER = "code"  # in the run directory
 STARTER = "module.py"  # of launch/scripts; in the run directory where the program is a module
 ENDINGS = (".py", ".sh", ".bash", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-# The file that such an option names is written: in the copy nobody would look for it.
-WRITES = ("out", "save", "log", "result", "dump", "export", "write", "report", "checkpoint")
+# The file that an option with such a word names is written: in the copy nobody would look for it.
+WRITES = re.compile(r"[-_.](out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)(?!.*(conf|cfg))", re.IGNORECASE)
 
 
 class Snapshot(NamedTuple):
@@ -29,6 +30,7 @@ class Snapshot(NamedTuple):
     workdir: str  # what the program calls sources.root
     used: tuple[str, ...]  # the files of the command
     is_module: bool
+    notes: tuple[str, ...] = ()  # what the user should know of it
 
 
 class Code(NamedTuple):
@@ -62,7 +64,9 @@ def take(job: Job, run_dir: str, env: dict[str, str], mounts: tuple[Mount, ...],
         words[module - 1] = f"{run_dir}/{STARTER}"  # instead of -m
     if "PYTHONPATH" in env:
         env = {**env, "PYTHONPATH": _python_path(env["PYTHONPATH"], workdir, place, names)}
-    return Code(tuple(words), env, Snapshot(sources, workdir, tuple(name for _, name in used.values()), is_module), "")
+    frozen = tuple(name for _, name in used.values())
+    notes = (*sources.notes, *(note for name in frozen for note in _starts_live_code(root, name, names)))
+    return Code(tuple(words), env, Snapshot(sources, workdir, frozen, is_module, notes), "")
 
 
 def _files(command: tuple[str, ...], workdir: str, root: Optional[str], mounts: tuple[Mount, ...], *, contained: bool) -> dict[int, tuple[str, str]]:
@@ -73,7 +77,7 @@ def _files(command: tuple[str, ...], workdir: str, root: Optional[str], mounts: 
         if not path or (index and not path.endswith(ENDINGS)) or (not index and not program.is_path(word)):
             continue
         before = option if equals else command[index - 1] if index else ""
-        if before.startswith("-") and any(part in before.lower() for part in WRITES):
+        if before.startswith("-") and WRITES.search(before):
             continue
         full = os.path.normpath(os.path.join(workdir, path))
         name = os.path.relpath(full, workdir)
@@ -81,6 +85,21 @@ def _files(command: tuple[str, ...], workdir: str, root: Optional[str], mounts: 
         if root and here == os.path.join(root, name) and not name.startswith("../") and os.path.isfile(here):
             found[index] = (option + equals, name)
     return found
+
+
+def _starts_live_code(root: str, name: str, names: set[str]) -> list[str]:
+    """A shell script names its programs as the working directory has them, which is live."""
+    if not name.endswith((".sh", ".bash")):
+        return []
+    try:
+        with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError:
+        return []
+    if "KIT_CODE" in text:
+        return []
+    started = [word for word in dict.fromkeys(re.findall(r"[\w./-]+\.py\b", text)) if os.path.normpath(word) in names]
+    return [f'{name} is a snapshot, but the {word} that it names is live: write "${{KIT_CODE:-.}}"/{os.path.normpath(word)} there' for word in started[:1]]
 
 
 def _top(module: str) -> str:

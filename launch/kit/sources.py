@@ -13,7 +13,7 @@ LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
 MOST_FILES = 20_000
 IGNORE = ".kitignore"
-ELSE = f"or take it out in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
+ELSE = f"or in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
 
 
 class Sources(NamedTuple):
@@ -52,21 +52,25 @@ def find(root: str, where: str, problems: Problems) -> Sources:
         elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
             names.append(name)
             total += facts.st_size
-    if found.by_git:
-        for name, count in large:
-            problems.add(where, f"{name} is too large for a snapshot of the code: {size(count)}", f"ignore it in .gitignore, {ELSE}")
-    else:
+    shown = ", ".join(f"{name} ({size(count)})" for name, count in large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else "")
+    if large and found.by_git:
+        problems.add(where, f"too large for a snapshot of the code: {shown}", f"ignore in .gitignore what is no code, {ELSE}")
+    elif large:
         left_out |= dict.fromkeys(name for name, _ in large)
-        notes += [f"not in the snapshot, for it has {size(count)}, but linked there: {name}" for name, count in large]
+        notes.append(f"not in the snapshot of the code, but linked there, and live: {shown}")
     _check_total(root, len(names), total, where, problems)
     return Sources(root, tuple(names), total, tuple(left_out), tuple(notes))
 
 
 def _check_total(root: str, count: int, total: int, where: str, problems: Problems) -> None:
     if count > MOST_FILES:
-        problems.add(where, f"{root} holds more than {MOST_FILES:,} files, too many for a snapshot of the code", f"start from the project's own folder, {ELSE}")
+        problems.add(
+            where,
+            f"{root} holds more than {MOST_FILES:,} files, too many for a snapshot of the code",
+            f"start from the project's own folder; name what is no code in .gitignore, {ELSE}",
+        )
     elif total > MOST_BYTES:
-        fix = f"start from the project's own folder, {ELSE}"
+        fix = f"start from the project's own folder; name what is no code in .gitignore, {ELSE}"
         problems.add(where, f"the files of {root} are too large for a snapshot of the code, together: {size(total)}", fix)
 
 

@@ -97,7 +97,7 @@ def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project
     result = found(project)
     assert sorted(result.names) == ["pkg/a.py", "train.py"]
     assert sorted(result.left_out) == ["images", "weights.pt"]
-    assert result.notes == ("not in the snapshot, for it has 10 MiB, but linked there: weights.pt",)
+    assert result.notes == ("not in the snapshot of the code, but linked there, and live: weights.pt (10 MiB)",)
 
 
 def test_kitignore_takes_more_out(project: Path) -> None:
@@ -115,11 +115,14 @@ def test_kitignore_takes_more_out(project: Path) -> None:
 def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> None:
     git(project, "init")
     write(project, train_py="1")
-    os.truncate(project / "train.py", sources.LARGE + 1)
+    for name in ("a.pt", "b.pt", "c.pt", "d.pt"):
+        (project / name).touch()
+        os.truncate(project / name, sources.LARGE + 1)
     with pytest.raises(UsageError) as raised:
         found(project)
     assert str(raised.value) == (
-        "kit: code: train.py is too large for a snapshot of the code: 10 MiB\n  fix: ignore it in .gitignore, or take it out in .kitignore, "
+        "kit: code: too large for a snapshot of the code: a.pt (10 MiB), b.pt (10 MiB), c.pt (10 MiB) and 1 more\n"
+        "  fix: ignore in .gitignore what is no code, or in .kitignore, "
         "which is written as .dockerignore is; or run live code: `code: live`"
     )
 
@@ -173,6 +176,11 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
         (["./tool", "tool"], ["CODE/tool", "tool"]),
         # What an option like these names is written, and would not be found where it is looked for.
         (["train.py", "--output", "results.json", "--save-to=results.json"], ["CODE/train.py", "--output", "results.json", "--save-to=results.json"]),
+        (["train.py", "--out.file=results.json", "--ckpt", "results.json"], ["CODE/train.py", "--out.file=results.json", "--ckpt", "results.json"]),
+        (
+            ["train.py", "--log-config", "results.json", "--catalog=results.json"],
+            ["CODE/train.py", "--log-config", "CODE/results.json", "--catalog=CODE/results.json"],
+        ),
         (["train.py", "--data", "results.json"], ["CODE/train.py", "--data", "CODE/results.json"]),
         (["python", "-m", "pkg.sub", "conf/a.yaml"], ["python", "RUN/module.py", "pkg.sub", "CODE/conf/a.yaml"]),
         (["python", "-m", "timeit", "conf/a.yaml"], ["python", "-m", "timeit", "CODE/conf/a.yaml"]),
@@ -199,6 +207,15 @@ def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], w
     assert facts["plan"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
     assert str(project / "out") not in (project / "out/env.sh").read_text(), "the run directory may be moved"
     assert (project / "out/module.py").exists() == ("RUN/module.py" in words)
+
+
+def test_a_shell_script_that_starts_live_code_is_noticed(kit, project: Path) -> None:
+    write(project, train_py="1", run_sh="python -u ./train.py\n")
+    (project / "job.yaml").write_text("command: bash run.sh\n")
+    done = kit("submit", "job.yaml", "--dry-run", cwd=project)
+    assert done.stderr == 'kit: run.sh is a snapshot, but the ./train.py that it names is live: write "${KIT_CODE:-.}"/train.py there\n'
+    (project / "run.sh").write_text('python -u "${KIT_CODE:-.}"/train.py\n')
+    assert kit("submit", "job.yaml", "--dry-run", cwd=project).stderr == ""
 
 
 def test_live_code_is_left_alone(kit, project: Path) -> None:
