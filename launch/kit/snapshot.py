@@ -135,9 +135,8 @@ def copy(snapshot: Snapshot, place: Path) -> dict[str, Any]:
         size = _copy_one(snapshot, name, target)
         if size is not None:
             files, total = files + 1, total + size
-    for name in snapshot.sources.left_out:
-        _link(snapshot, name, place)
-    return {"live": False, "folder": FOLDER, "files": files, "bytes": total, "used": list(snapshot.used), "left_out": len(snapshot.sources.left_out)}
+    linked = [name for name in snapshot.sources.to_link() if _link(snapshot, name, place)]
+    return {"live": False, "folder": FOLDER, "files": files, "bytes": total, "used": list(snapshot.used), "linked": len(linked)}
 
 
 def _copy_one(snapshot: Snapshot, name: str, target: Path) -> Optional[int]:
@@ -171,13 +170,14 @@ def _link_target(target: str, name: str, workdir: str) -> str:
     return os.path.join(workdir, inner) if inner.startswith("..") else target
 
 
-def _link(snapshot: Snapshot, name: str, place: Path) -> None:
+def _link(snapshot: Snapshot, name: str, place: Path) -> bool:
     """Data, and modules that were built in place, are found beside the code as ever; but they are the live ones."""
     target = place / name
     original = os.path.join(snapshot.workdir, name)
     if os.path.lexists(target) or not os.path.lexists(os.path.join(snapshot.sources.root, name)) or f"{place}/".startswith(original + "/"):
-        return
+        return False
     if any(parent.is_symlink() for parent in target.parents if parent.is_relative_to(place)):
-        return
+        return False
     target.parent.mkdir(parents=True, exist_ok=True)
     os.symlink(original, target)
+    return True

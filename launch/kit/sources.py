@@ -22,24 +22,27 @@ class Sources(NamedTuple):
     root: str
     names: tuple[str, ...]  # files and symbolic links
     bytes: int
-    left_out: tuple[str, ...]  # files and folders that a program may still look for
-    notes: tuple[str, ...] = ()  # what the user should know of it
-
-
-class Found(NamedTuple):
-    names: list[str]
-    left_out: list[str]
     by_git: bool
+    left_out: tuple[str, ...]  # files and folders that a program may still look for, but those that git ignores
+    notes: tuple[str, ...]  # what the user should know of it
+
+    def to_link(self) -> list[str]:
+        """All that was left out. What git ignores is asked for here: a dry run has no need of it."""
+        ignored = _git_lists(self.root, "--others", "--ignored", "--directory") if self.by_git else None
+        return [*self.left_out, *(name.rstrip("/") for name in ignored or [] if _may_be_looked_for(self.root, name))]
 
 
 def find(root: str, where: str, problems: Problems) -> Sources:
     """What is there now. More than a snapshot should hold becomes a problem."""
     is_ignored, is_simple = _kitignore(root)
     notes: list[str] = []
-    found = _by_git(root, notes) or _by_walking(root, is_ignored if is_simple else lambda name: False)
-    left_out = dict.fromkeys(found.left_out)
+    left_out: dict[str, None] = {}
+    listed = _by_git(root, notes)
+    by_git = listed is not None
+    if listed is None:
+        listed = _by_walking(root, is_ignored if is_simple else lambda name: False, left_out)
     names, total, large = [], 0, []
-    for name in _of_this_project(found.names, left_out):
+    for name in _of_this_project(listed, left_out):
         if is_ignored(name):
             left_out[_outermost(name, is_ignored) if is_simple else name] = None
             continue
@@ -53,13 +56,13 @@ def find(root: str, where: str, problems: Problems) -> Sources:
             names.append(name)
             total += facts.st_size
     shown = ", ".join(f"{name} ({size(count)})" for name, count in large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else "")
-    if large and found.by_git:
+    if large and by_git:
         problems.add(where, f"too large for a snapshot of the code: {shown}", f"ignore in .gitignore what is no code, {ELSE}")
     elif large:
         left_out |= dict.fromkeys(name for name, _ in large)
         notes.append(f"not in the snapshot of the code, but linked there, and live: {shown}")
     _check_total(root, len(names), total, where, problems)
-    return Sources(root, tuple(names), total, tuple(left_out), tuple(notes))
+    return Sources(root, tuple(names), total, by_git, tuple(left_out), tuple(notes))
 
 
 def _check_total(root: str, count: int, total: int, where: str, problems: Problems) -> None:
@@ -113,19 +116,15 @@ def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
 # ---------------------------------------------------------------- with git
 
 
-def _by_git(root: str, notes: list[str]) -> Optional[Found]:
+def _by_git(root: str, notes: list[str]) -> Optional[list[str]]:
     """Tracked and new files; None where this is no checkout, or none that git can read."""
     if not _in_checkout(root):
         return None
     names = _git_lists(root, "--cached", "--others")
-    ignored = _git_lists(root, "--others", "--ignored", "--directory") if names is not None else None
-    if names is None or ignored is None:
+    if names is None:
         notes.append(f"git cannot list the files of {root}: the snapshot of the code holds what looks like code")
         return None
-    files = _with_submodules(root, names)
-    if not files:
-        return None  # the whole folder is ignored
-    return Found(files, [name.rstrip("/") for name in ignored if _may_be_looked_for(root, name)], True)
+    return _with_submodules(root, names) or None  # none where the whole folder is ignored
 
 
 def _in_checkout(root: str) -> bool:
@@ -174,25 +173,24 @@ def _may_be_looked_for(root: str, name: str) -> bool:
 # ---------------------------------------------------------------- without
 
 
-def _by_walking(root: str, is_ignored: Callable[[str], bool]) -> Found:
+def _by_walking(root: str, is_ignored: Callable[[str], bool], left_out: dict[str, None]) -> list[str]:
     names: list[str] = []
-    left_out: list[str] = []
     for folder, folders, files in os.walk(root):
         inner = os.path.relpath(folder, root)
         prefix = "" if inner == "." else inner + "/"
         if prefix and ("pyvenv.cfg" in files or {"env.sh", "run_script.sh"} <= set(files)):
             folders.clear()
             continue
-        names += [prefix + name for name in sorted(files)]
+        names += [prefix + name for name in sorted(files) if name != ".git"]
         kept = []
         for name in sorted(folders):
             if os.path.islink(os.path.join(folder, name)):
                 names.append(prefix + name)
             elif (not prefix and name == "images") or is_ignored(prefix + name):
-                left_out.append(prefix + name)
+                left_out[prefix + name] = None
             elif not name.startswith(".") and name != "__pycache__" and (prefix or name != "runs"):
                 kept.append(name)
         folders[:] = kept
         if len(names) > MOST_FILES:
             break  # too many, whatever follows
-    return Found(names, left_out, False)
+    return names

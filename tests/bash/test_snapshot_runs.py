@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from running import SCRIPTS, bash, environment
-from samples import ROOT
+from samples import HOSTILE_NAME, ROOT
 
 PROGRAM = """\
 import json, os, sys
@@ -166,6 +166,24 @@ def test_a_run_is_repeated_when_only_its_directory_is_left(kit, project: Path) -
     assert kit("diff", "runs/first", "runs/second", cwd=project).stdout == "kit: first and second do not differ\n"
     third = kit("rerun", "runs/second", "--output", "runs/third", cwd=project)
     assert f'"{project}/runs/third/code"' in third.stdout
+
+
+def test_hostile_names_survive_the_snapshot_and_the_repetition(kit, tmp_path: Path) -> None:
+    project = tmp_path / HOSTILE_NAME
+    project.mkdir()
+    script, settings = f"{HOSTILE_NAME}.py", f"{HOSTILE_NAME}\n.json"
+    (project / script).write_text("import json, os, sys\nprint(json.dumps([__file__, *sys.argv[1:], os.environ['KIT_CODE']]))\n")
+    (project / settings).touch()
+    first, second = (project / f"{word} {HOSTILE_NAME}" for word in ("first", "second"))
+    kit("run", f"./{script}", "--code", "snapshot", "--launcher", "srun", "--output", str(first), "--", f"--x={settings}", cwd=project)
+    kit("rerun", str(first), "--output", str(second), cwd=project)
+    for run in (first, second):
+        (log,) = run.glob("log/*/rank0.out")
+        assert json.loads(log.read_text()) == [f"{run}/code/{script}", f"--x={run}/code/{settings}", f"{run}/code"]
+        lint = subprocess.run(["shellcheck", "env.sh", "run_script.sh", "srun.sh"], cwd=run, capture_output=True, text=True)
+        assert lint.returncode == 0, lint.stdout
+    assert kit("diff", str(first), str(second), cwd=project).returncode == 0
+    assert not list(tmp_path.rglob("[XY]")), "a command substitution was executed"
 
 
 def test_the_scripts_as_they_were_edited_by_hand_are_repeated(kit, project: Path) -> None:

@@ -66,7 +66,7 @@ def test_git_says_what_is_code(project: Path) -> None:
         (project / "out" / file).touch()
     assert names(project) == [".gitignore", "new.py", "pkg/a.py", "pkg/cached.py", "train.py"]
     # What git ignores may still be looked for beside the code: data, logs, modules built in place.
-    assert sorted(found(project).left_out) == ["data", "images", "pkg/c.so", "x.log"]
+    assert sorted(set(found(project).to_link())) == ["data", "images", "pkg/c.so", "x.log"]
     # A part of a checkout is a project of its own.
     assert names(project / "pkg") == ["a.py", "cached.py"]
 
@@ -107,7 +107,7 @@ def test_kitignore_takes_more_out(project: Path) -> None:
         if by_git:
             git(project, "init")
         assert names(project) == [".kitignore", "train.py"]
-        assert sorted(found(project).left_out) == ["data", "notes.txt"]
+        assert sorted(set(found(project).to_link())) == ["data", "notes.txt"]
     (project / ".kitignore").write_text("data\n!data/c.json\n")
     assert names(project) == [".kitignore", "data/c.json", "notes.txt", "train.py"]
 
@@ -158,7 +158,7 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
     outside, data = f"{project}/../elsewhere", f"{project}/data"
     assert links == {"inside": "pkg/a.py", "pkg/up": "../train.py", "outside": outside, "folder": "pkg", "data": data}
     facts = json.loads((project / "out/run.json").read_text())["code"]
-    assert (facts["live"], facts["folder"], facts["used"], facts["left_out"]) == (False, "code", ["train.py"], 1)
+    assert (facts["live"], facts["folder"], facts["used"], facts["linked"]) == (False, "code", ["train.py"], 1)
     assert facts["files"] == sum(1 for path in code.rglob("*") if (path.is_symlink() or path.is_file())) - 1  # the link to data
 
 
@@ -296,3 +296,18 @@ def test_a_refused_submission_leaves_nothing(kit, project: Path) -> None:
     done = kit("submit", "train.py", cwd=project, check=False, PATH="/usr/bin:/bin")
     assert done.returncode == 1 and "sbatch is not installed here" in done.stderr
     assert list((project / "runs").iterdir()) == []
+
+
+def test_a_checkout_that_git_cannot_read_is_listed_without_it(kit, project: Path) -> None:
+    write(project, train_py="1", pkg__a_py="1")
+    (project / ".git").write_text("gitdir: /nowhere\n")
+    assert names(project) == ["pkg/a.py", "train.py"]
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    assert done.stderr == f"kit: git cannot list the files of {project}: the snapshot of the code holds what looks like code\n"
+
+
+def test_a_wholly_ignored_folder_of_a_checkout_is_listed_without_git(project: Path) -> None:
+    git(project, "init")
+    (project / ".gitignore").write_text("/scratch/\n")
+    write(project, scratch__train_py="1")
+    assert names(project / "scratch") == ["train.py"]
