@@ -13,7 +13,7 @@ MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20
 SECRET = ("TOKEN", "SECRET", "PASS", "KEY")
 # Not the run's own doing, or compared elsewhere.
-_ELSEWHERE = {"run_dir", "why_runtime", "env", "header", "mounts", "image", "fingerprint", "image_sha256"}
+_ELSEWHERE = {"run_dir", "why_runtime", "bad_nodes", "left_out", "env", "header", "mounts", "image", "fingerprint", "image_sha256"}
 
 Pairs = dict[str, tuple[Optional[str], Optional[str]]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -51,16 +51,19 @@ def folder_of(word: Optional[str]) -> Path:
 def _plan(run: Path, facts: dict[str, Any]) -> Plan:
     """As it was recorded. The scripts decide what runs; this is for kit's own words, its checks and its history."""
     given = facts.get("plan", {})
-    known = {item.name: given[item.name] for item in fields(Plan) if item.name in given}
+    # A key that is younger than the run has no meaning for its scripts.
+    known = {
+        item.name: given.get(item.name, {"int": 0, "str": ""}.get(str(item.type))) for item in fields(Plan) if item.name in given or item.default is MISSING
+    }
     try:
+        known["left_out"] = ()  # the header has them
         known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
         for name in ("command", "env", "header"):
             known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])
-        return Plan(**known)
     except (KeyError, TypeError):
-        raise KitError(
-            f"{run / 'run.json'} does not hold what this kit needs: another version wrote it", f"start it by hand: sbatch {run}/run_script.sh"
-        ) from None
+        fix = f"start it by hand: sbatch {run}/run_script.sh"
+        raise KitError(f"{run / 'run.json'} does not hold what kit needs: another version wrote it", fix) from None
+    return Plan(**known)
 
 
 def _moved(plan: Plan, new: str) -> Plan:

@@ -138,12 +138,12 @@ def test_the_snapshot_comes_before_any_other_pythonpath(kit, project: Path) -> N
 
 
 def test_without_a_snapshot_no_pythonpath_is_set() -> None:
-    script = f'source "{ROOT}/launch/scripts/inside.sh"; KIT_GPUS_PER_NODE=0 KIT_RUNTIME=none NPROC_PER_NODE=1 KIT_WORKDIR=/ KIT_ENV=() KIT_CODE="$1"\n'
-    script += 'inside::enter NODE_RANK=0\nprintf "%s" "${PYTHONPATH-unset}"'
+    script = 'source "$2"; KIT_CODE="$1"; inside::use_snapshot; printf "%s" "${PYTHONPATH-unset}"'
+    inside = ROOT / "launch/scripts/inside.sh"
     env = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
-    assert bash(script, "", env=env).stdout == "unset"
-    assert bash(script, "/run/code", env=env).stdout == "/run/code"
-    assert bash(script, "/run/code", env={**env, "PYTHONPATH": "/a:/b"}).stdout == "/run/code:/a:/b"
+    assert bash(script, "", inside, env=env).stdout == "unset"
+    assert bash(script, "/run/code", inside, env=env).stdout == "/run/code"
+    assert bash(script, "/run/code", inside, env={**env, "PYTHONPATH": "/a:/b"}).stdout == "/run/code:/a:/b"
 
 
 # ---------------------------------------------------------------- again, and compared
@@ -192,6 +192,21 @@ def test_the_scripts_as_they_were_edited_by_hand_are_repeated(kit, project: Path
     env_sh.write_text(env_sh.read_text().replace("NNODES=1", "NNODES=1 # mine"))
     kit("rerun", "first", "--output", "second", cwd=project)
     assert "NNODES=1 # mine\n" in (project / "second/env.sh").read_text()
+
+
+def test_a_run_of_an_older_kit_is_repeated_too(kit, project: Path) -> None:
+    kit("run", "train.py", "--code", "snapshot", "--launcher", "srun", "--output", "first", "--", "conf.yaml", cwd=project)
+    record = project / "first/run.json"
+    facts = json.loads(record.read_text())
+    for key in ("spares", "left_out", "on_preempt", "profile"):
+        del facts["plan"][key]
+    record.write_text(json.dumps(facts))
+    assert "kit: done in" in kit("rerun", "first", "--output", "second", cwd=project).stdout
+    del facts["plan"]["header"]
+    record.write_text(json.dumps(facts))
+    done = kit("rerun", "first", "--output", "third", cwd=project, check=False)
+    problem = f"kit: {record} does not hold what kit needs: another version wrote it"
+    assert (done.returncode, done.stderr) == (1, f"{problem}\n  fix: start it by hand: sbatch {project}/first/run_script.sh\n")
 
 
 def test_live_code_is_repeated_as_it_is_today_and_said_so(kit, project: Path) -> None:

@@ -111,14 +111,17 @@ inside::enter() {
       [[ -O "${HOME}" && ! -L "${HOME}" ]] || inside::die "${HOME} belongs to somebody else" "have it removed"
     fi
   fi
-  # The code as it was at submission comes before what is installed of the same name. The job's own PYTHONPATH holds it.
-  [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"
+  inside::use_snapshot
   # torchrun would set one thread per rank and leave the other CPUs idle.
   local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
 }
+
+# inside::use_snapshot - the code as it was at submission comes before what is installed of the same name. A PYTHONPATH of
+# the job's own, which replaces this one, begins with it, too.
+inside::use_snapshot() { [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"; }
 
 # inside::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that
 # one. Else to the first Python: whether the program can do without is for its launcher to say.
