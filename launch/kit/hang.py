@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from kit import assets, follow, rundir, slurm, stacks, status
+from kit import assets, follow, rundir, slurm, snapshot, stacks, status
 from kit.errors import KitError, UsageError
 from kit.history import Run
 from kit.stacks import Process
@@ -100,8 +100,14 @@ def _print(run: Run, plan: dict[str, Any], seen: Seen, full: bool) -> None:
         ranks = [rank for rank, place in seen.missing.items() if place == node]
         print(f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} no process on {node or 'any node that answered'}")
     for group in stacks.groups(seen.processes):
-        _print_group(run, plan["workdir"], group, full)
+        _print_group(run, _project(run, plan), group, full)
     _print_means(seen)
+
+
+def _project(run: Run, plan: dict[str, Any]) -> str:
+    """Where the program's own files are: in the run's snapshot of the code, or in the working directory."""
+    code = os.path.join(run.folder, snapshot.FOLDER)
+    return code if os.path.isdir(code) else str(plan["workdir"])
 
 
 def _print_group(run: Run, folder: str, group: list[Process], full: bool) -> None:
@@ -202,7 +208,11 @@ def _as_json(run: Run, plan: dict[str, Any], seen: Seen) -> dict[str, Any]:
         "silent_nodes": seen.silent,
         "missing_ranks": [{"rank": rank, "node": node or None} for rank, node in seen.missing.items()],
         "groups": [
-            {"ranks": [process.rank for process in group], "where": stacks.where(group[0], plan["workdir"]), "processes": [_facts(run, each) for each in group]}
+            {
+                "ranks": [process.rank for process in group],
+                "where": stacks.where(group[0], _project(run, plan)),
+                "processes": [_facts(run, each) for each in group],
+            }
             for group in stacks.groups(seen.processes)
         ],
     }

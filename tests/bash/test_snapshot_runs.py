@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from running import SCRIPTS, bash, environment
-from samples import HOSTILE_NAME, ROOT
+from samples import HOSTILE_NAME
 
 PROGRAM = """\
 import json, os, sys
@@ -139,8 +139,8 @@ def test_the_snapshot_comes_before_any_other_pythonpath(kit, project: Path) -> N
 
 def test_without_a_snapshot_no_pythonpath_is_set() -> None:
     script = 'source "$2"; KIT_CODE="$1"; inside::use_snapshot; printf "%s" "${PYTHONPATH-unset}"'
-    inside = ROOT / "launch/scripts/inside.sh"
-    env = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    inside = SCRIPTS / "inside.sh"
+    env = {name: value for name, value in environment(KIT_SCRIPTS=str(SCRIPTS)).items() if name != "PYTHONPATH"}
     assert bash(script, "", inside, env=env).stdout == "unset"
     assert bash(script, "/run/code", inside, env=env).stdout == "/run/code"
     assert bash(script, "/run/code", inside, env={**env, "PYTHONPATH": "/a:/b"}).stdout == "/run/code:/a:/b"
