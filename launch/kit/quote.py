@@ -24,6 +24,10 @@ def _escape(match: re.Match[str]) -> str:
     return _ESCAPES.get(character, f"\\x{ord(character):02x}")
 
 
+def bash_array(words: list[str]) -> str:
+    return "(" + " ".join(bash(word) for word in words) + ")"
+
+
 def sbatch(value: str) -> str:
     """A value in an #SBATCH line, whose parser knows double quotes and the backslash, and takes # for a comment."""
     if _PLAIN.match(value.replace(",", "")):

@@ -36,9 +36,10 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     if plan.image_sha256 and plan.image:
         images.note_use(Path(plan.image))
     if facts.get("local"):
-        commands.start_here(plan, run)
+        _, _, task = str(facts.get("job_id")).partition("_")  # of an array
+        commands.start_here(plan, run, int(task) if task else None)
     else:
-        commands.hand_to_slurm(plan, run, follow)
+        commands.hand_to_slurm(plan, run, follow, [])  # what it waited for then has ended
 
 
 def folder_of(word: Optional[str]) -> Path:

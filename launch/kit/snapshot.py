@@ -33,6 +33,14 @@ class Snapshot(NamedTuple):
     notes: tuple[str, ...] = ()  # what the user should know of it
 
 
+class _Word(NamedTuple):
+    """A word of the command that names a file, or, in a sweep, one for each task."""
+
+    before: str  # --option=
+    path: str  # in the working directory
+    names: tuple[str, ...]
+
+
 class Code(NamedTuple):
     """What runs, and from where."""
 
@@ -49,42 +57,61 @@ def take(job: Job, run_dir: str, env: dict[str, str], mounts: tuple[Mount, ...],
         return Code(command, env, None, "")
     root = program.on_this_side(workdir, mounts, contained=runtime.name != "none")
     module = program.module(command)
-    candidates = _files(command, workdir, root, mounts, contained=runtime.name != "none")
+    candidates = _files(job, workdir, root, mounts, contained=runtime.name != "none")
     if root is None or not (candidates or (module is not None and _is_there(root, command[module]))):
         return Code(command, env, None, "the command names no file of the working directory")
     sources = find(root, job.where("code") or "code", problems)
     names = set(sources.names)
-    used = {index: (prefix, name) for index, (prefix, name) in candidates.items() if name in names}
+    used = {index: word for index, word in candidates.items() if names.issuperset(os.path.normpath(name) for name in word.names)}
     is_module = module is not None and any(name.startswith(f"{_top(command[module])}/") or name == f"{_top(command[module])}.py" for name in names)
     if not used and not is_module:
         return Code(command, env, None, "git or .kitignore ignores what the command names")
     place = f"{run_dir}/{FOLDER}"
-    words = [f"{used[index][0]}{place}/{used[index][1]}" if index in used else word for index, word in enumerate(command)]
+    words = [f"{used[index].before}{place}/{used[index].path}" if index in used else word for index, word in enumerate(command)]
     if is_module and module is not None:
         words[module - 1] = f"{run_dir}/{STARTER}"  # instead of -m
     if "PYTHONPATH" in env:
         env = {**env, "PYTHONPATH": _python_path(env["PYTHONPATH"], workdir, place, names)}
-    frozen = tuple(name for _, name in used.values())
+    frozen = tuple(os.path.normpath(name) for word in used.values() for name in word.names)
     notes = (*sources.notes, *(note for name in frozen for note in _starts_live_code(root, name, names)))
     return Code(tuple(words), env, Snapshot(sources, workdir, frozen, is_module, notes), "")
 
 
-def _files(command: tuple[str, ...], workdir: str, root: Optional[str], mounts: tuple[Mount, ...], *, contained: bool) -> dict[int, tuple[str, str]]:
-    """{index of a word: (what stands before the path, the path in the working directory)} of those that name code or settings there."""
+def _files(job: Job, workdir: str, root: Optional[str], mounts: tuple[Mount, ...], *, contained: bool) -> dict[int, _Word]:
+    """{index of a word: what it is} of those that name code or settings of the working directory."""
     found = {}
+    command = job.command or ()
     for index, word in enumerate(command):
         option, equals, path = word.partition("=") if index and word.startswith("-") else ("", "", word)
-        if not path or (index and not path.endswith(ENDINGS)) or (not index and not program.is_path(word)):
-            continue
         before = option if equals else command[index - 1] if index else ""
         if before.startswith("-") and WRITES.search(before):
             continue
-        full = os.path.normpath(os.path.join(workdir, path))
-        name = os.path.relpath(full, workdir)
-        here = program.on_this_side(full, mounts, contained=contained)
-        if root and here == os.path.join(root, name) and not name.startswith("../") and os.path.isfile(here):
-            found[index] = (option + equals, name)
+        paths = _points(path, job)
+        if not all(each and (each.endswith(ENDINGS) if index else program.is_path(each)) for each in paths):
+            continue
+        names = [_name(each, workdir, root, mounts, contained=contained) for each in paths]
+        if len(paths) == 1 and names[0]:
+            found[index] = _Word(option + equals, names[0], (names[0],))
+        elif len(paths) > 1 and all(name == os.path.normpath(each) for name, each in zip(names, paths)):
+            found[index] = _Word(option + equals, path, tuple(paths))  # the sweep's {name} stays in it
     return found
+
+
+def _points(path: str, job: Job) -> list[str]:
+    """All that a path becomes, in the tasks of a sweep."""
+    if not job.sweep:
+        return [path]
+    from kit import sweeps
+
+    return sweeps.programs(path, job.sweep)
+
+
+def _name(path: str, workdir: str, root: Optional[str], mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:
+    """A file of the working directory, by its path there; None for any other."""
+    full = os.path.normpath(os.path.join(workdir, path))
+    name = os.path.relpath(full, workdir)
+    here = program.on_this_side(full, mounts, contained=contained)
+    return name if root and here == os.path.join(root, name) and not name.startswith("../") and os.path.isfile(here) else None
 
 
 def _starts_live_code(root: str, name: str, names: set[str]) -> list[str]:

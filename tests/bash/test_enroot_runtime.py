@@ -20,7 +20,7 @@ from typing import Optional
 import pytest
 from kit.images import fingerprint
 from kit.quote import bash as quoted
-from kit.quote import bash as word
+from kit.quote import bash_array
 from running import SCRIPTS, STUBS, TAG, bash, environment, processes, stub, until
 
 IMAGE = "hsqs\netc/environment PATH=/image/bin:/usr/bin:/bin\netc/environment BUILD=1\netc/os-release NAME=one two\nusr/lib/x data\n"
@@ -59,7 +59,7 @@ class Node:
     def command(self, *words: str) -> list[str]:
         values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root}
         values["KIT_FINGERPRINT"] = fingerprint(self.image) or ""
-        text = "".join(f"{name}={quoted(value)}\n" for name, value in values.items()) + f"KIT_MOUNTS=({' '.join(map(word, self.mounts))})\n"
+        text = "".join(f"{name}={quoted(value)}\n" for name, value in values.items()) + f"KIT_MOUNTS={bash_array(self.mounts)}\n"
         env_sh = self.folder / "env.sh"
         if not env_sh.exists() or env_sh.read_text() != text:  # a start before this one may be reading it
             env_sh.write_text(text)

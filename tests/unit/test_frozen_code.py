@@ -239,6 +239,18 @@ def test_a_program_that_git_ignores_is_live_and_said_so(kit, project: Path) -> N
     assert "\n  code:          live: git or .kitignore ignores what the command names\n" in done.stdout
 
 
+def test_every_file_of_a_sweep_is_taken_from_the_snapshot(kit, project: Path) -> None:
+    write(project, train_py="1", conf__a_yaml="1", conf__b_yaml="1")
+    job = {"command": "train.py --c conf/{c}.yaml --x={c}.yaml --f {f}", "sweep": {"c": ["a", "b"], "f": ["conf/a.yaml", "/etc/x.yaml"]}}
+    (project / "job.yaml").write_text(json.dumps(job))
+    kit("render", "job.yaml", "--output", "out", cwd=project)
+    c, f = '"${KIT_SWEEP_c[KIT_TASK]}"', '"${KIT_SWEEP_f[KIT_TASK]}"'
+    code = '"${KIT_RUN_DIR}"/code'
+    assert f"\nKIT_COMMAND=({code}/train.py --c {code}/conf/{c}.yaml --x={c}.yaml --f {f})\n" in (project / "out/env.sh").read_text()
+    facts = json.loads((project / "out/run.json").read_text())
+    assert facts["code"]["used"] == ["train.py", "conf/a.yaml", "conf/b.yaml"]
+
+
 def test_what_another_mount_shows_in_the_working_directory_is_not_taken_for_its_own(kit, project: Path, tmp_path: Path) -> None:
     write(project, train_py="1", conf__a_yaml="mine")
     write(tmp_path, other__a_yaml="theirs")
