@@ -23,6 +23,7 @@ KIT_TASK="${SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: Slurm sets it
 KIT_SWEEP_lr=(0.1 0.1 0.1 1e-3 1e-3 1e-3)
 KIT_SWEEP_name=(a $'it\\'s $(id)' 010 a $'it\\'s $(id)' 010)
 
+KIT_CODE=
 KIT_COMMAND=(train.py --lr "${KIT_SWEEP_lr[KIT_TASK]}" --name="${KIT_SWEEP_name[KIT_TASK]}"-"${KIT_SWEEP_lr[KIT_TASK]}" '{other}' '{}' '{{1}}')
 
 # The job's own variables; set inside the container, last, so that no image wins over them.
@@ -39,7 +40,7 @@ def dry_run(kit, tmp_path: Path):
     def call(text: str, *arguments: str, check: bool = True):
         (tmp_path / "train.py").touch()
         (tmp_path / "job.yaml").write_text(text)
-        return kit("submit", "job.yaml", "--dry-run", *arguments, check=check)
+        return kit("submit", "job.yaml", "--code", "live", "--dry-run", *arguments, check=check)
 
     return call
 
