@@ -38,6 +38,8 @@ REASONS = {
     "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
 }
 LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
+# As slurmstepd says it in the batch script's log.
+ENDED_BY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
 
 class Status(NamedTuple):
@@ -120,6 +122,9 @@ def told(run: Run) -> tuple[str, str]:
     text = re.split(rf"^kit: \S+: job {run.id} on ", text, flags=re.MULTILINE)[-1]  # the last attempt
     error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
     ending = re.search(r"this job is being ended \((\w+)\)", text)
+    if ending and ending[1] in slurm.ACTIVE:  # Slurm's answer from the middle of it
+        cause = re.search(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", text)
+        return (ENDED_BY.get(cause[1], "CANCELLED"), "") if cause else ("", "")
     if ending:
         return ending[1], ""
     if text.rstrip().endswith("all ranks ended well"):

@@ -96,6 +96,16 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
 LIMIT = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
 
 
+@pytest.mark.parametrize(
+    ("reason", "ending"), [("", "CANCELLED"), (" DUE TO TIME LIMIT", "TIMEOUT"), (" DUE TO PREEMPTION", "PREEMPTED"), (" DUE TO NODE FAILURE", "NODE_FAIL")]
+)
+def test_what_slurm_only_called_completing_ended_as_its_daemon_said(reason: str, ending: str, tmp_path: Path, tools) -> None:
+    tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
+    said = f"slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-21T13:34:23{reason} ***\nkit: error: n1: this job is being ended (COMPLETING)\n"
+    submitted(tmp_path, "1", said=said)
+    assert [item.state for item in status.of(history.runs())] == [ending]
+
+
 def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "1")
     submitted(tmp_path, "2")
