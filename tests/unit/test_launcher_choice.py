@@ -38,7 +38,10 @@ def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> Non
     ("options", "expected"),
     [
         (["--launcher", "srun", "--max-restarts", "1"], "kit: --max-restarts: the launcher srun starts no rank again\n  fix: use `launcher: torchrun`"),
-        (["--slurm", "signal=USR1@60"], "kit: --slurm: 'signal' would end the job: torchrun dies of it\n  fix: for a checkpoint in time: `on_preempt: checkpoint`"),
+        (
+            ["--slurm", "signal=USR1@60"],
+            "kit: --slurm: 'signal' would end the job: torchrun dies of it\n  fix: for a checkpoint in time: `on_preempt: checkpoint`",
+        ),
         (["--launcher", "srun", "--slurm", "signal=B:USR1@60"], "kit: --slurm: with B: the signal goes to the batch script, and would end it\n"),
         (["--launcher", "tensorflow", "--processes-per-node", "4"], "kit: --processes-per-node: the launcher tensorflow starts one process on each node\n"),
         (["--launcher", "srun", "-j", "1x4", "--slurm", "gpus-per-task=1"], "kit: --slurm: with gpus-per-task each rank sees one GPU alone"),

@@ -49,7 +49,7 @@ preempt::check_progress() {
   [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: sbatch ${KIT_RUN_DIR}/run_script.sh"
 }
 
-# preempt::asked SRUN_PID - whether Slurm wants a checkpoint; then has the ranks write it, and waits for them. Where they
+# preempt::asked [SRUN_PID] - whether Slurm wants a checkpoint; then has the ranks write it, and waits for them. Where they
 # need too long, or did not even start, the job goes back to the queue without.
 preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
@@ -57,12 +57,12 @@ preempt::asked() {
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
   kit::say "asked all ranks for a checkpoint"
+  [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri spare_s=$((KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2)) begin_s=SECONDS # what Slurm needs to end a job in order
-  while kill -0 "${1:-0}" 2>/dev/null && [[ -n "${1:-}" && -z "${KIT_SIGNAL}" ]]; do
+  while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
     ((SECONDS - begin_s < KIT_CHECKPOINT_S - spare_s)) || preempt::go_on "the ranks have not ended"
     sleep 0.5
   done
-  [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
 }
 
 # preempt::stopped CODE - a rank ended with this code.
