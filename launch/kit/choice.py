@@ -38,6 +38,9 @@ def on_preempt(job: Job, problems: Problems) -> str:
     if chosen not in known:
         fix = did_you_mean(chosen, known, "write `on_preempt: checkpoint`; docs/preemption.md says what the program does then")
         problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
+    if chosen == "checkpoint" and job.max_restarts:
+        fix = "keep one: Slurm starts a job again that lost a node, and on_preempt has it go on from its checkpoint"
+        problems.add(job.where("max_restarts"), "torchrun would start ranks again at once that have stopped for a checkpoint", fix)
     if chosen == "none":
         for key in ("checkpoint_s", "max_requeues"):
             if getattr(job, key) is not None:

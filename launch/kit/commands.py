@@ -157,7 +157,7 @@ def _say_array(run: Run, follow: bool) -> None:
 
 def _follow(run: Path, job_id: str) -> None:
     """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
-    from kit import follow, slurm
+    from kit import follow, history, slurm
 
     watch = _Watch(job_id)
     try:
@@ -166,6 +166,11 @@ def _follow(run: Path, job_id: str) -> None:
         _say(f"job {job_id} goes on; to end it: scancel {job_id}")
         sys.exit(130)
     if state.name == "COMPLETED":
+        return
+    following = history.last_job(str(run), job_id)
+    if following != job_id:
+        _say(f"job {job_id} {state.name}; job {following} goes on for it")
+        _follow(run, following)
         return
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import rundir, snapshot
+from kit import rundir, secret, snapshot
 from kit.rerun import folder_of
 
 MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20
-SECRET = ("TOKEN", "SECRET", "PASS", "KEY")
 # Not the run's own doing, or compared elsewhere.
 _ELSEWHERE = {"run_dir", "why_runtime", "bad_nodes", "left_out", "env", "header", "mounts", "image", "fingerprint", "image_sha256"}
 
@@ -29,7 +28,7 @@ def show(first: str, second: str) -> int:
     for title, lines in found.items():
         print(f"\n{title}:")
         for line in lines:
-            print(f"  {line}".encode("utf-8", "backslashreplace").decode())
+            print(f"  {secret.hide(line)}".encode("utf-8", "backslashreplace").decode())
     return 1
 
 
@@ -38,7 +37,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
     one, two = _Run(first), _Run(second)
     sections = {
         "plan": _changes(one.plan(), two.plan()),
-        "variables": _changes(one.variables(), two.variables(), is_secret=_is_secret),
+        "variables": _changes(one.variables(), two.variables(), is_secret=secret.is_secret),
         "image": _changes(one.image(), two.image()),
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.text("profile"), two.text("profile")),
@@ -105,13 +104,9 @@ def _changes(one: dict[str, str], two: dict[str, str], is_secret: Any = lambda n
         if before == after:
             continue
         if is_secret(name):
-            before, after = (None if value is None else "(not shown)" for value in (before, after))
+            before, after = (None if value is None else secret.HIDDEN for value in (before, after))
         lines.append(f"{name}: {'(not there)' if before is None else before} -> {'(not there)' if after is None else after}")
     return lines
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in SECRET)
 
 
 def _code(one: _Run, two: _Run) -> list[str]:

@@ -37,7 +37,7 @@ def show(word: Optional[str], *, full: bool, pause: bool, as_json: bool) -> None
         fix = "why it ended: kit why" if not found.active else "where it is: kit status"
         raise KitError(f"{run} is not running: {found.state}{f' ({found.detail})' if found.detail else ''}", f"{fix} {run.id}")
     plan = rundir.load(Path(run.folder))["plan"]
-    hosts = [f"local{index}" for index in range(plan["nodes"])] if run.local else slurm.hosts(found.detail)
+    hosts = [f"local{index}" for index in range(plan["nodes"])] if run.local else _started_on(run) or slurm.hosts(found.detail)
     seen = look(run, plan, hosts, full=full, pause=pause)
     if as_json:
         print(json.dumps(_as_json(run, plan, seen), indent=2))
@@ -46,6 +46,16 @@ def show(word: Optional[str], *, full: bool, pause: bool, as_json: bool) -> None
         raise KitError(f"no rank of {run} has a process: they have not started yet, or have ended", f"what they said: kit logs {run.id}")
     print(f"kit: {run}, {found.elapsed}: {len(seen.processes)} of {seen.ranks} ranks seen on {len(hosts)} node{'s' * (len(hosts) > 1)}")
     _print(run, plan, seen, full)
+
+
+def _started_on(run: Run) -> list[str]:
+    """The nodes that the job uses, as its batch script noted them: with spares it has more."""
+    from kit import stamps
+
+    try:
+        return list(stamps.read(follow.folder(Path(run.folder), run.id), None).nodes)
+    except KitError:
+        return []
 
 
 def look(run: Run, plan: dict[str, Any], hosts: list[str], *, full: bool, pause: bool) -> Seen:

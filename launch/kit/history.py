@@ -55,8 +55,10 @@ def ended(run: Run, state: str, why: str = "") -> Run:
 
 def last_job(folder: str, job_id: str) -> str:
     """The id of the job, or the task of an array, that goes on for this one."""
-    while (note := Path(folder, "log", job_id, "continued-by")).exists():
-        job_id = note.read_text(encoding="utf-8").strip()
+    seen: set[str] = set()
+    while job_id not in seen and (note := Path(folder, "log", job_id, "continued-by")).is_file():
+        seen.add(job_id)
+        job_id = note.read_text(encoding="utf-8", errors="replace").strip()[:99] or job_id  # a full disk leaves it empty
     return job_id
 
 

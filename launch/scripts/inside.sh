@@ -15,14 +15,15 @@ inside::die() {
 # inside::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The
 # job's values hold; but who set them may want to know what they displace.
 inside::report_overridden() {
-  local kit_pair kit_name kit_other
+  local kit_pair kit_name kit_own kit_other
   for kit_pair in "${KIT_ENV[@]}"; do
     kit_name="${kit_pair%%=*}"
     [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    printf -v kit_own '%q' "${kit_pair#*=}"
     printf -v kit_other '%q' "${!kit_name}"
-    case "${kit_name}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_other='another value' ;; esac
-    printf 'kit: %s: %s is %q as the job says, not %s as the image or the site says\n' \
-      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_pair#*=}" "${kit_other}" >&2
+    case "${kit_name^^}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_own='(not shown)' kit_other='another value' ;; esac
+    printf 'kit: %s: %s is %s as the job says, not %s as the image or the site says\n' \
+      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_own}" "${kit_other}" >&2
   done
 }
 

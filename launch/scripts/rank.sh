@@ -7,11 +7,14 @@
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
+  # The log of an attempt before, when Slurm started the job again, is kept.
+  ((${SLURM_RESTART_COUNT:-0} == 0)) || printf 'kit: %s: attempt %d\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$((SLURM_RESTART_COUNT + 1))" >>"${kit_file}.out"
   exec {kit_asking}>/dev/null
   [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || exec {kit_asking}> >(rank::ask_for_checkpoint)
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
+    exec {kit_asking}>&-
     tee -a -- "${kit_file}.out" | rank::prefix "[rank${RANK}] "
   ) 2>&1
   local -r kit_logger=$!

@@ -99,8 +99,8 @@ def logs(run: Path) -> dict[str, str]:
 
 
 def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
-    """What run_script.sh printed, but for its first line, which is checked here, and the stand-in's own."""
-    first, *rest = done.stderr.splitlines()
+    """What run_script.sh printed, but for its first line, which is checked here, that of a later attempt, and the stand-in's own."""
+    first, *rest = (line for line in done.stderr.splitlines() if not re.fullmatch(rf"kit: local0: job {JOB_ID} on local0: attempt 2", line))
     shape = rf"kit: local0: job {JOB_ID} on \S+: \d+ nodes x \d+ processes, runtime none, master 127\.0\.0\.1:(\d+)"
     found = re.fullmatch(shape, first)
     # The ports after the job's own serve where something else listens on it.
@@ -170,7 +170,7 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
     assert (again.returncode, told(again, port=PORT + 997)) == (0, ["kit: local0: all ranks ended well"])
     found = logs(run)
     assert sorted(found) == ["local0.out", "rank0.out"]
-    assert found["rank0.out"] == "attempt 0\nattempt 1\n"
+    assert found["rank0.out"] == "attempt 0\nkit: local0: attempt 2\nattempt 1\n"
     assert found["local0.out"].startswith(node_log) and found["local0.out"].endswith("[rank0] attempt 1\n")
 
 
@@ -291,7 +291,7 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
     assert logs(run)["rank0.out"] == "the job mine\n"
     assert logs(run)["local0.out"].splitlines()[:2] == [
         "kit: local0: GREETING is the\\ job as the job says, not the\\ image\\'s as the image or the site says",
-        "kit: local0: HF_TOKEN is mine as the job says, not another value as the image or the site says",
+        "kit: local0: HF_TOKEN is (not shown) as the job says, not another value as the image or the site says",
     ]
     assert "not for logs" not in "".join(logs(run).values())
 
@@ -355,16 +355,51 @@ def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> Non
     run = run_dir(tmp_path, 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75', on_preempt="checkpoint")
     real = SCRIPTS / "local/scontrol"
     stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || {{ echo "Requested operation is presently disabled" >&2; exit 1; }}\nexec {real} "$@"\n')
-    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" >{tmp_path}/sbatch\necho "99;kit"\n')
-    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" "${{!SLURM_@}}" >{tmp_path}/sbatch\necho "99;kit"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURM_CONF="/etc/slurm/slurm.conf"))
     assert done.returncode == 75
     assert done.stderr.splitlines()[-3:] == [
         "kit: local0: all ranks have stopped for a checkpoint, progress: step 1; Slurm starts this job again",
         "kit: local0: it does not: Requested operation is presently disabled",
         "kit: local0: job 99 goes on",
     ]
-    assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == ["--parsable", f"--dependency=afterany:{JOB_ID}", f"--chdir={run}", f"{run}/run_script.sh"]
+    # Of this job's variables the new one gets none: with its restarts it would count wrongly.
+    options = ["--parsable", f"--dependency=afterany:{JOB_ID}", "--nodes=1", f"--chdir={run}", f"{run}/run_script.sh"]
+    assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == [*options, "SLURM_CONF"]
     assert logs(run)["continued-by"] == "99\n"
+
+
+NODES = ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "bad", "said"),
+    [
+        # n2 would be the master if n1 were bad; it does not answer, so who reaches it says nothing.
+        ("printf 'n1|n2|\\nn3|n2|\\n'", 0, ["n2", "n4"], "2 of 4 nodes can work, and the job needs 3"),
+        ("printf 'n1||\\nn2|n1|\\nn3|n1|\\nn4|n1|\\n'", 0, ["n1"], "3 nodes, from n2"),
+        ("printf 'n1||\\nn2||has 5 MB free\\nn3||\\nn4||\\n'", 0, ["n2"], "3 nodes, from n1"),
+        ("printf 'n1|n2|\\n'", 1, ["n1"], "3 of 4 nodes can work, and the job needs 3"),  # the first reaches no other
+        ("true", 1, [], "srun did not start on any node (code 1)"),
+    ],
+)
+def test_of_nodes_with_a_spare_the_bad_ones_alone_are_remembered(answers: str, code: int, bad: list[str], said: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=3, spares=1, bad_nodes=str(tmp_path / "state/bad"))
+    stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || {{ echo "started: $*" >&2; exit 9; }}\n{answers}\nexit {code}\n')
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || printf "%s\\n" {" ".join(NODES)}\n')
+    stub(tmp_path / "bin", "getent", "echo 192.0.2.1\n")
+    done = start(run, env=slurm(nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]"))
+    noted = (tmp_path / "state/bad").read_text().splitlines() if (tmp_path / "state/bad").exists() else []
+    assert [line.split()[1] for line in noted] == bad, done.stderr
+    if "nodes, from" in said:
+        good = [node for node in NODES if node not in bad]
+        assert f"kit: n1: starting on {' '.join(good)}\n" in done.stderr and f"--nodelist={','.join(good)} " in done.stderr + logs_of_nodes(run)
+    else:
+        assert done.returncode == 1 and f"kit: error: n1: {said}" in done.stderr
+
+
+def logs_of_nodes(run: Path) -> str:
+    return "".join(logs(run).values())
 
 
 def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_torchrun_that_is_killed(start: Callable[..., Job]) -> None:
     job.kill("node2", "torch.distributed.run")
     ended = job.ended()
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
-    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed); the end of log/" in job.said
+    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed; image /images/train.sif); the end of log/" in job.said
     assert job.why() == "node-task-killed"
 
 
@@ -163,7 +163,10 @@ def test_a_shared_directory_that_one_node_does_not_have_when_the_job_starts(kit_
     finally:
         kit_cluster.run("node2", "umount", "/shared", root=True)
     assert (ended.state, ended.exit_code) == ("FAILED", 127)
-    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Exited with exit code 127); the end of log/" in job.said
+    assert (
+        "kit: error: node2: nothing there could say why its part of the job ended (srun: Exited with exit code 127; image /images/train.sif); the end of log/"
+        in job.said
+    )
     assert f"  fix: see whether node2 has {kit_cluster.path(project)}/run: it must be on a file system that every node sees\n" in job.said
     assert job.why() == "run-directory-missing-on-a-node"
     nothing_left(kit_cluster)

@@ -184,6 +184,17 @@ def test_a_newcomers_first_word_is_answered(kit) -> None:
     assert (done.returncode, done.stderr) == (2, "kit: there is no run yet\n  fix: start one: kit submit job.yaml\n")
 
 
+def test_a_run_goes_on_under_the_id_of_its_last_job_and_a_note_that_a_full_disk_cut_off_is_none(tmp_path: Path) -> None:
+    run = submitted(tmp_path, "1")
+    notes = {job_id: Path(run.folder, "log", job_id, "continued-by") for job_id in "12"}
+    notes["2"].parent.mkdir()
+    notes["1"].write_text("2\n")
+    assert [history.find(word).id for word in (None, "1", "2", "train")] == ["2"] * 4
+    for text in ("", "1\n"):  # and one that goes round ends somewhere
+        notes["2"].write_text(text)
+        assert history.last_job(run.folder, "1") in ("1", "2")
+
+
 def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     asks = "import time; time.time = lambda: 1e9; from kit import local; print(local.new_id())"
     others = [subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]

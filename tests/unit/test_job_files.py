@@ -81,6 +81,11 @@ BAD = {
         "3: spares and a range of nodes both say how many may be missing",
         "keep one: `nodes: 4` with `spares: 1`",
     ),
+    "restarts of what stopped": (
+        "on_preempt: checkpoint\nmax_restarts: 2\n",
+        "3: torchrun would start ranks again at once that have stopped for a checkpoint",
+        "keep one: Slurm starts a job again that lost a node, and on_preempt has it go on from its checkpoint",
+    ),
     "requeues of what is not requeued": (
         "max_requeues: 3\n",
         "2: max_requeues says nothing without on_preempt",

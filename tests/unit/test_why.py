@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit import history
+from kit.errors import UsageError
 from kit.why import evidence, report, verdict
 from kit.why.cause import NODE, RANK, Weight
 from samples import HOSTILE_NAME, ROOT
@@ -202,7 +203,33 @@ def test_the_job_that_went_on_for_another_is_the_one_that_counts(tmp_path: Path,
     report.why(str(run))
     assert capsys.readouterr().out == "made (9), 2x2: it COMPLETED: all ranks ended well\n"
     (run / "log/9/continued-by").write_text("7\n")  # nobody does that, but an endless loop would be worse
-    assert evidence.last_job(run, "7") in ("7", "9")
+    assert history.last_job(str(run), "7") in ("7", "9")
+
+
+def test_what_a_rank_said_in_an_earlier_attempt_is_not_its_last_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\nkit: node1: attempt 2\nquiet\n"
+    report.why(str(run_directory(tmp_path / "run", {0: (log, "3 node1 0\n")}, "kit: error: node1: rank 0 (local rank 0) exited with code 3; the end of:\n")))
+    said = capsys.readouterr().out
+    assert "ModuleNotFoundError" not in said and "quiet" in said
+
+
+def test_a_job_that_was_to_start_again_and_was_refused_has_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = "kit: node1: stopped; Slurm starts this job again\nkit: error: node1: the job that should go on is refused\n  fix: submit it by hand: sbatch x\n"
+    report.why(str(run_directory(tmp_path / "run", {0: ("saved\n", "75 node1 0\n")}, batch)))
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "made (7), 2x2: it ended FAILED" and "the job that should go on is refused" in said
+
+
+def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})
+    for name in ("slurm-7.out", "7"):
+        (run / "log" / name).rename(run / "log" / name.replace("7", "7_3"))
+    history.new(run, "made", 2, 2, "7", local=False, array="0-3")
+    report.why("7_3")
+    assert first_cause(capsys.readouterr().out) == "memory-error"
+    with pytest.raises(UsageError, match="is an array\n  fix: name one of its tasks, as in 7_0"):
+        report.why("7")
 
 
 def test_a_cause_that_is_not_known_is_called_so_with_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ REFUSALS = (
         "put {folder} on a file system that every node sees; look there: srun --nodelist={node} ls {folder}",
         REFUSAL,
         (BATCH,),
-        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Exited with exit code 12[67]\)",),
+        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Exited with exit code 12[67][;)]",),
     ),
     Cause(
         "node-task-killed",
@@ -94,7 +94,7 @@ REFUSALS = (
         "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word on the node: dmesg | grep -i oom",
         REFUSAL,
         (BATCH,),
-        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Killed\)",),
+        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Killed[;)]",),
     ),
     _refusal(
         "runtime-missing",

@@ -22,7 +22,7 @@ COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
 _OF_RANK = re.compile(r"^\[rank\d+\] ")  # in a node's log: the rank's own log has it, too
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
-_ATTEMPT = re.compile(r"^kit: \S+: (attempt \d+$|job \d+ on )")
+_ATTEMPT = re.compile(r"^kit: \S+: (attempt \d+$|job [\d_]+ on )")
 _FIRST_RANK = re.compile(r"^kit: error: \S+: rank (\d+) \(local rank ", re.MULTILINE)
 _NAMED_NODE = re.compile(r"^(?:srun: error|kit: error|slurmstepd-?\S*: error): (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?::| CANCELLED)", re.MULTILINE)
 
@@ -88,15 +88,6 @@ def job_of(folder: Path, record: dict[str, Any]) -> str:
         return str(record["job_id"])
     logs = sorted((folder / "log").glob("slurm-*.out"), key=lambda path: path.stat().st_mtime)
     return logs[-1].stem[len("slurm-") :] if logs else ""
-
-
-def last_job(folder: Path, job_id: str) -> str:
-    """That one, or the one that went on for it: see history.current."""
-    seen: set[str] = set()
-    while job_id not in seen and (note := follow.folder(folder, job_id) / "continued-by").is_file():
-        seen.add(job_id)
-        job_id = note.read_text(encoding="utf-8", errors="replace").strip()[:99] or job_id
-    return job_id
 
 
 def gather(folder: Path, job_id: str, record: dict[str, Any]) -> Evidence:

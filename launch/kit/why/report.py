@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit import history
+from kit import history, tasks
 from kit.errors import UsageError
 from kit.why import evidence as its
 from kit.why import tracebacks, verdict
@@ -26,7 +26,7 @@ def why(word: Optional[str]) -> None:
     run = _find(word)
     folder = Path(run.folder)
     record = its.load(folder)
-    job_id = its.last_job(folder, run.id or its.job_of(folder, record))
+    job_id = history.last_job(run.folder, run.id or its.job_of(folder, record))
     if not job_id:
         _head(run, "it has not started: no job id, no log")
         print(f"  start it: sbatch {shlex.quote(str(folder / 'run_script.sh'))}")
@@ -46,7 +46,7 @@ def why(word: Optional[str]) -> None:
 def _find(word: Optional[str]) -> history.Run:
     """As every command finds a run; and a run directory that came from elsewhere."""
     try:
-        return history.find(word)
+        return tasks.single(word)
     except UsageError:
         if word is None or not os.path.isfile(os.path.join(word, "run.json")):
             raise

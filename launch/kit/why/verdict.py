@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Optional
 
+from kit import secret
 from kit.why import cluster, distributed, programs, tracebacks
 from kit.why.cause import BATCH, NOTE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
@@ -157,6 +158,7 @@ def _invocation(record: Mapping[str, Any]) -> list[str]:
     words = [str(word) for word in given[1:]] if isinstance(given, list) else []
     if not words or words[0] not in ("submit", "run", "render"):
         return ["kit", "submit", "JOB"]
+    words = [words[0], *(_shown(word, before) for before, word in zip(words, words[1:]))]
     kept = ["kit"]
     skip = False
     for index, word in enumerate(words):
@@ -166,6 +168,13 @@ def _invocation(record: Mapping[str, Any]) -> list[str]:
             kept.append(word)
         skip = word == "--output"
     return kept
+
+
+def _shown(word: str, before: str) -> str:
+    """A word of a command, without the value of a secret variable."""
+    name, equals, _ = word.removeprefix("--env=").partition("=")
+    is_env = before == "--env" or word.startswith("--env=")
+    return f"{word[: word.index(name)]}{name}=..." if is_env and equals and secret.is_secret(name) else word
 
 
 class _Facts(dict[str, Any]):
@@ -188,7 +197,7 @@ def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
         "time": header.get("time") or "no limit of its own",
         "workdir": plan.get("workdir"),
         "folder": str(evidence.folder),
-        "node": next(iter(re.findall(r"^kit: (\S+): job \d+ on ", evidence.batch.text, re.MULTILINE)), None),
+        "node": next(iter(re.findall(r"^kit: (\S+): job [\d_]+ on ", evidence.batch.text, re.MULTILINE)), None),
         "processes": plan.get("processes_per_node"),
         "program": shlex.join(str(word) for word in command[: 2 if command and os.path.basename(str(command[0])).startswith("python") else 1]) or None,
     }
@@ -226,7 +235,8 @@ def of_state(state: str, found: list[Finding]) -> Optional[Cause]:
 
 def goes_on(evidence: Evidence) -> bool:
     """Whether the last word of the batch script is that another attempt follows."""
-    return bool(re.search(r"^kit: \S+: (?:Slurm takes this job back|.*; Slurm starts this job again)", evidence.batch.text, re.MULTILINE))
+    said = list(re.finditer(r"^kit: \S+: (?:Slurm takes this job back|.*; Slurm starts this job again)", evidence.batch.text, re.MULTILINE))
+    return bool(said) and not re.search(r"^kit: error: ", evidence.batch.text[said[-1].end() :], re.MULTILINE)
 
 
 def state(evidence: Evidence, verdict: Verdict, noted: str) -> str:

@@ -23,13 +23,17 @@ nodes::choose() {
       [[ "${host}" == "${master}" || ${#good[@]} -gt 0 ]] || continue
       [[ -n "${problem["${host}"]:-}" || " ${deaf["${host}"]:-} " == *" ${master} "* ]] || good+=("${host}")
     done
-    [[ "${good[0]:-}" != "${master}" ]] || ((${#good[@]} < needed)) || break
+    ((${#good[@]} < needed)) || break
   done
-  for host in "${!deaf[@]}"; do
-    if [[ " ${deaf["${host}"]} " == *" ${master} "* ]]; then
-      problem["${host}"]="${problem["${host}"]:-cannot reach ${master}}"
-    fi
-  done
+  if ((${#good[@]} >= needed)); then
+    for host in "${hosts[@]}"; do
+      [[ "${host}" != "${master}" ]] || break
+      problem["${host}"]="${problem["${host}"]:-is not reached by the others}"
+    done
+    for host in "${!deaf[@]}"; do # where no master was found, who reaches whom says nothing of who is bad
+      [[ " ${deaf["${host}"]} " != *" ${master} "* ]] || problem["${host}"]="${problem["${host}"]:-cannot reach ${master}}"
+    done
+  fi
   if ((${#good[@]} < needed && ${#hosts[@]} > 2 && ${#deaf[@]} <= 1)); then
     # This one is more likely to be the bad one than all the others.
     problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
@@ -38,7 +42,8 @@ nodes::choose() {
   local -i able=0
   for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
   ((${#good[@]} >= needed)) ||
-    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}" "see why above; other nodes: submit again, which leaves the bad ones out"
+    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
+      "see why above; kit submit leaves the bad ones out"
   hosts=("${good[@]:0:needed}")
   kit::say "starting on $(batch::sorted "${hosts[@]}")"
 }
@@ -54,13 +59,21 @@ nodes::ask() {
   local host answers rc said unreached
   local -ri begin_s=SECONDS
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
+  KIT_SLURMD_PORT="$(nodes::slurmd_port)"
+  export KIT_SLURMD_PORT
   exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
   local -r srun_pid=$!
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
     IFS='|' read -r -t 1 -u "${answers}" host unreached said || rc=$?
-    ((rc == 0 || rc > 128)) || break # all have ended
-    [[ -z "${host:-}" || "${rc}" != 0 ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+    if ((rc != 0 && rc <= 128)); then # all have ended
+      rc=0
+      wait "${srun_pid}" || rc=$?
+      ((rc == 0 || ${#deaf[@]} > 0)) ||
+        kit::die "srun did not start on any node (code ${rc})" "its own words are above; that says nothing of the nodes: submit again"
+      break
+    fi
+    ((rc != 0)) || [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
   done
   exec {answers}<&-
   kill -TERM "${srun_pid}" 2>/dev/null || true
@@ -80,16 +93,14 @@ nodes::remember() {
 
 # nodes::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 nodes::answer() {
-  local master address problem='' unreached=''
-  local -i free_mb gpus port
-  port="$(nodes::slurmd_port)"
-  for master in "$@"; do
-    [[ "${master}" != "$(kit::node)" ]] || continue
-    # slurmd listens there, so nothing of ours has to: what a port of it shows is the way there.
-    if ! address="$(net::address "${master}" 2>/dev/null)" || ! timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${port}" 2>/dev/null; then
-      unreached+="${master} "
-    fi
-  done
+  local master problem='' unreached
+  local -i free_mb gpus
+  unreached="$(
+    for master in "$@"; do # at the same time
+      [[ "${master}" == "$(kit::node)" ]] || nodes::reaches "${master}" || printf '%s ' "${master}" &
+    done
+    wait
+  )"
   free_mb="$(df --output=avail --block-size=1M -- "${KIT_SCRATCH:-/tmp}" 2>/dev/null | tail -n 1)" || free_mb=0
   if ((free_mb < KIT_DISK_MB)); then
     problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
@@ -98,6 +109,12 @@ nodes::answer() {
     ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
   fi
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
+}
+
+# nodes::reaches HOST - slurmd listens there, so nothing of ours has to: what its port shows is the way there.
+nodes::reaches() {
+  local address
+  address="$(net::address "$1" 2>/dev/null)" && timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${KIT_SLURMD_PORT}" 2>/dev/null
 }
 
 nodes::slurmd_port() {

@@ -5,10 +5,14 @@
 # The exit code of a rank that has written its checkpoint and wants to go on later: EX_TEMPFAIL of sysexits.h.
 readonly KIT_GO_ON=75
 
+# preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too.
+preempt::listen() {
+  KIT_ASKED=''
+  trap 'KIT_ASKED=yes' USR1
+}
+
 # preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on.
 preempt::begin() {
-  KIT_ASKED='' # by Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too
-  trap 'KIT_ASKED=yes' USR1
   preempt::follow
   preempt::check_progress
   preempt::progress >>"${KIT_LOG_DIR}/attempts"
@@ -70,6 +74,7 @@ preempt::stopped() { (($1 != KIT_GO_ON)) || preempt::go_on "all ranks have stopp
 
 # preempt::go_on WHY - ends this attempt, and sees that there is another.
 preempt::go_on() {
+  [[ -z "${KIT_SIGNAL}" ]] || batch::end "${KIT_GO_ON}" # cancelled meanwhile
   if [[ -n "${KIT_LOOPBACK:-}" ]]; then
     kit::say "$1; start it again to go on"
     exit "${KIT_GO_ON}"
@@ -79,7 +84,7 @@ preempt::go_on() {
   local answer
   if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
     kit::say "it does not: ${answer}"
-    preempt::submit
+    preempt::submit || exit 1
   fi
   exit "${KIT_GO_ON}"
 }
@@ -87,11 +92,19 @@ preempt::go_on() {
 # preempt::submit - a job for the same run directory, which begins when this one is gone. Not when the ranks have ended: a
 # site that cancels preempted jobs leaves no time for that.
 preempt::submit() {
-  local next
-  local -a task=() # of an array this one alone goes on
-  [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || task=(--array="${SLURM_ARRAY_TASK_ID}")
-  next="$(sbatch --parsable --dependency="afterany:${KIT_ID}" "${task[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" ||
-    kit::die "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+  local next name
+  local -a options=(--nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}") unset=()
+  # Of an array this one alone goes on.
+  [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
+  # With this job's variables the new one would have its restarts for its own.
+  for name in "${!SLURM_@}"; do
+    case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
+  done
+  if ! next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")"; then
+    # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
+    printf 'kit: error: %s: the job that should go on is refused\n  fix: submit it by hand: sbatch %s/run_script.sh\n' "$(kit::node)" "${KIT_RUN_DIR}" >&2
+    return 1
+  fi
   next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   kit::say "job ${next} goes on"

@@ -35,14 +35,15 @@ inside::die() {
 # inside::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The
 # job's values hold; but who set them may want to know what they displace.
 inside::report_overridden() {
-  local kit_pair kit_name kit_other
+  local kit_pair kit_name kit_own kit_other
   for kit_pair in "${KIT_ENV[@]}"; do
     kit_name="${kit_pair%%=*}"
     [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    printf -v kit_own '%q' "${kit_pair#*=}"
     printf -v kit_other '%q' "${!kit_name}"
-    case "${kit_name}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_other='another value' ;; esac
-    printf 'kit: %s: %s is %q as the job says, not %s as the image or the site says\n' \
-      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_pair#*=}" "${kit_other}" >&2
+    case "${kit_name^^}" in *TOKEN* | *SECRET* | *PASS* | *KEY*) kit_own='(not shown)' kit_other='another value' ;; esac
+    printf 'kit: %s: %s is %s as the job says, not %s as the image or the site says\n' \
+      "${SLURMD_NODENAME:-${HOSTNAME}}" "${kit_name}" "${kit_own}" "${kit_other}" >&2
   done
 }
 
@@ -176,11 +177,14 @@ inside::choose_program() {
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
+  # The log of an attempt before, when Slurm started the job again, is kept.
+  ((${SLURM_RESTART_COUNT:-0} == 0)) || printf 'kit: %s: attempt %d\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$((SLURM_RESTART_COUNT + 1))" >>"${kit_file}.out"
   exec {kit_asking}>/dev/null
   [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || exec {kit_asking}> >(rank::ask_for_checkpoint)
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
+    exec {kit_asking}>&-
     tee -a -- "${kit_file}.out" | rank::prefix "[rank${RANK}] "
   ) 2>&1
   local -r kit_logger=$!

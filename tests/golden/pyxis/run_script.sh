@@ -309,6 +309,7 @@ nodes::answer() { :; }
 
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
+preempt::listen() { :; }
 preempt::begin() { :; }
 preempt::asked() { return 1; }
 preempt::stopped() { :; }
@@ -321,6 +322,10 @@ batch::main() {
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
+  KIT_SIGNAL=''
+  trap 'KIT_SIGNAL=TERM' TERM
+  preempt::listen
   KIT_STAMPED=()
   batch::stamp start
   local -r restart="${SLURM_RESTART_COUNT:-0}"
@@ -331,7 +336,9 @@ batch::main() {
   [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   mkdir -p -- "${KIT_LOG_DIR}"
-  rm -f -- "${KIT_LOG_DIR}"/*.failed # left by an attempt before a requeue
+  # What the logs have from here on is not of an attempt before a requeue.
+  rm -f -- "${KIT_LOG_DIR}"/*.failed
+  ((restart == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((restart + 1))"
   nodes::choose
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${#hosts[@]}"
@@ -350,9 +357,6 @@ batch::main() {
   kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
-  # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
-  KIT_SIGNAL=''
-  trap 'KIT_SIGNAL=TERM' TERM
   preempt::begin
   batch::choose_srun "${hosts[@]}"
   batch::stamp distribute
@@ -429,6 +433,7 @@ batch::make_ready() {
   local -i report_s=30
   while :; do
     rc=0
+    ! preempt::asked || exit 1
     read -r -t 1 -u "${answers}" host moments || rc=$?
     if ((rc == 0)); then
       [[ -n "${host}" ]] || continue
@@ -590,7 +595,7 @@ batch::explain_silence() {
   code="${srun_code}"
   [[ "${words}" != Killed ]] || code=137
   [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
-  batch::show_end "${node}: nothing there could say why its part of the job ended (srun: ${words})" "${node}.out"
+  batch::show_end "${node}: nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})" "${node}.out"
   case "${code}" in
     126 | 127) printf '  fix: see whether %s has %s: it must be on a file system that every node sees\n' "${node}" "${KIT_RUN_DIR}" >&2 ;;
     137) printf '  fix: its first process was killed, by the kernel when memory is short, or by hand: see dmesg there\n' >&2 ;;
