@@ -89,7 +89,7 @@ def test_more_bad_nodes_than_spares_end_the_job_before_any_container(kit_cluster
             kit_cluster.run(node, "umount", "/scratch", root=True)
     assert kit_cluster.wait(job_id(who)).state == "FAILED"
     assert "kit: node1: leaving out node2: has 64 MB free in /scratch, less than 1024\n" in done.stdout
-    assert "kit: error: node1: 1 of 3 nodes can work, and the job needs 2\n" in done.stdout
+    assert "kit: error: node1: 1 of 3 nodes can work, and the job needs 2, which all reach the first of them\n" in done.stdout
     assert nodes_of(done.stdout) == []
     nothing_left(kit_cluster)
 
