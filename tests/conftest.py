@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_history_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """However a test starts kit, the runs that it notes are not among those of who tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("history")))
+        yield
 
 
 @pytest.fixture
