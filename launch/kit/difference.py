@@ -28,7 +28,8 @@ def show(first: str, second: str) -> int:
     for title, lines in found.items():
         print(f"\n{title}:")
         for line in lines:
-            print(f"  {secret.hide(line)}".encode("utf-8", "backslashreplace").decode())
+            line = line if title == "variables" else secret.hide(line)  # those are hidden one by one
+            print(f"  {line}".encode("utf-8", "backslashreplace").decode())
     return 1
 
 

@@ -63,4 +63,4 @@ def test_the_number_of_ranks_does_not_change_the_losses(one_process, two_nodes):
 def test_every_rank_stamps_its_first_step_once(two_nodes, stamps):
     words = sorted(line.split() for line in stamps.read_text().splitlines())
     assert [line[:2] for line in words] == [["step", "0"], ["step", "1"]]
-    assert all(0 <= stamps.stat().st_mtime - float(moment) < 60 for _, _, moment in words)
+    assert all(-1 < stamps.stat().st_mtime - float(moment) < 60 for _, _, moment in words)
