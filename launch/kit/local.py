@@ -56,7 +56,7 @@ def new_id() -> str:
     Containers are named by it, and what a run leaves is ended by it, so two runs must not meet even when they start in
     the same millisecond.
     """
-    return f"{int(time.time()) % 200}{os.getpid():07d}"
+    return f"{100 + int(time.time()) % 100}{os.getpid():07d}"  # no 0 in front: bash would read an octal number
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
