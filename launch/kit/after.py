@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from kit import history, status
 from kit.errors import UsageError
-from kit.history import Run
 from kit.plan import Plan
+from kit.runs import history, status
+from kit.runs.history import Run
 
 KINDS = {"ok": "afterok", "any": "afterany", "notok": "afternotok"}
 WORDS = {"ok": "to end well", "any": "to end", "notok": "to fail"}

@@ -168,11 +168,11 @@ def status(
     task: Optional[int] = _TASK,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
-    from kit import history
-    from kit import status as shown
+    from kit.runs import history
+    from kit.runs import status as shown
 
     if run is not None or task is not None:
-        from kit import tasks
+        from kit.runs import tasks
 
         found_run, number = tasks.find(run, task)
         shown.show_one(shown.of([found_run])[0] if number is None else tasks.one(found_run, number))
@@ -191,8 +191,8 @@ def runs(
     last: int = typer.Option(50, "--last", metavar="N", help="The last N of them."),
 ) -> None:
     """List the runs that were ever submitted from here, the newest last."""
-    from kit import history
-    from kit import status as shown
+    from kit.runs import history
+    from kit.runs import status as shown
 
     found = [run for run in history.runs() if not name or name in run.name]
     matching = [item for item in shown.of(found) if not state or item.state == state.upper()]
@@ -225,7 +225,7 @@ def hang(
     as_json: bool = typer.Option(False, "--json", help="For other programs."),
 ) -> None:
     """Show where the ranks of a run are at this moment: those at the same place together, the odd ones out first."""
-    from kit import hang as its
+    from kit.runs import hang as its
 
     its.show(run, full=full, pause=pause, as_json=as_json)
 
@@ -237,12 +237,12 @@ def timeline(
     svg: Optional[str] = typer.Option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
 ) -> None:
     """Show where the time of a run's start went, on every node."""
-    from kit import bars
-    from kit import timeline as times
+    from kit.runs import bars
+    from kit.runs import timeline as times
 
     bars.show(found := times.of(run, attempt))
     if svg:
-        from kit import drawing
+        from kit.runs import drawing
 
         Path(svg).write_text(drawing.draw(found), encoding="utf-8")
         print(f"kit: wrote {svg}")
@@ -283,7 +283,7 @@ def rerun(
     follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
 ) -> None:
     """Start a run once more, with the code and the scripts that it had."""
-    from kit import rerun as its
+    from kit.runs import rerun as its
 
     its.rerun(run, output, image, follow=follow)
 
@@ -294,7 +294,7 @@ def diff(
     second: str = typer.Argument(..., metavar="RUN", help="The one to compare it with.", show_default=False),
 ) -> None:
     """Show what differs between two runs: settings, variables, image, code. Ends with 1 where something does."""
-    from kit import difference
+    from kit.runs import difference
 
     sys.exit(difference.show(first, second))
 

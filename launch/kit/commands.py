@@ -15,7 +15,7 @@ from kit.plan import Plan
 from kit.render import render as render_plan
 
 if TYPE_CHECKING:
-    from kit.history import Run
+    from kit.runs.history import Run
 
 
 def render(plan: Plan) -> None:
@@ -116,8 +116,9 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     """Submits a run directory; where Slurm refuses it, nothing of it is kept."""
     import shutil
 
-    from kit import history, rundir, slurm
-    from kit.follow import batch_log
+    from kit import rundir, slurm
+    from kit.runs import history
+    from kit.runs.follow import batch_log
 
     try:
         job_id = slurm.submit(run / "run_script.sh", options)
@@ -140,7 +141,8 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
 
 def _say_array(run: Run, follow: bool) -> None:
     """Of all tasks, what can be said in lines: their logs would be mixed up."""
-    from kit import arrays, tasks
+    from kit import arrays
+    from kit.runs import tasks
 
     numbers = arrays.numbers(run.array)
     if not follow:
@@ -157,7 +159,8 @@ def _say_array(run: Run, follow: bool) -> None:
 
 def _follow(run: Path, job_id: str) -> None:
     """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
-    from kit import follow, history, slurm
+    from kit import slurm
+    from kit.runs import follow, history
 
     watch = _Watch(job_id)
     try:
@@ -257,8 +260,8 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
     """The whole logs, or those of a node, of a rank, of the ranks that failed; of an array, those of all tasks or of one."""
     import shutil
 
-    from kit import follow as its
-    from kit import tasks
+    from kit.runs import follow as its
+    from kit.runs import tasks
 
     run, number = tasks.find(word, task)
     runs = [item for item in tasks.all_of(run) if number is None or tasks.number(item) == number]
@@ -281,7 +284,7 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
 
 
 def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> list[Path]:
-    from kit import follow as its
+    from kit.runs import follow as its
 
     folder = its.folder(Path(run.folder), run.id)
     if errors:
@@ -300,7 +303,8 @@ def _follow_again(run: Run) -> None:
 
 
 def cancel(word: str, task: Optional[int] = None) -> None:
-    from kit import slurm, status, tasks
+    from kit import slurm
+    from kit.runs import status, tasks
 
     whole, number = tasks.find(word, task)
     found = status.of([whole])[0] if number is None else tasks.one(whole, number)

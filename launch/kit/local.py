@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from kit import assets, follow, history, rundir
+from kit import assets, rundir
 from kit.plan import Plan
+from kit.runs import follow, history
 
 
 def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:

@@ -7,7 +7,7 @@
 # are shown: "all", or "some": where their rank waits for them. PAUSE is "pause" or "no-pause": without py-spy, which pauses
 # each process for some milliseconds. PY_SPY are files that may be one.
 #
-# It prints lines of fields, with tabs between them; each starts with the node's name (see launch/kit/stacks.py):
+# It prints lines of fields, with tabs between them; each starts with the node's name (see launch/kit/runs/stacks.py):
 #   begin MACHINE | process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail
 

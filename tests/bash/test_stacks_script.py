@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hanging import py_spy
-from kit import stacks
+from kit.runs import stacks
 from running import SCRIPTS, TAG, stub, until
 
 # Without py-spy beside it, which that of a virtual environment may have.

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import arrays, history, slurm, status, tasks
+from kit import arrays, slurm
+from kit.runs import history, status, tasks
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from kit import hang, history
 from kit.errors import KitError
+from kit.runs import hang, history
 
 RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
 QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run"

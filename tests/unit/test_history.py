@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import history, local, slurm, status
+from kit import local, slurm
 from kit.errors import UsageError
+from kit.runs import history, status
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from kit import bars, drawing, history, stamps, timeline
 from kit.errors import KitError, UsageError
+from kit.runs import bars, drawing, history, stamps, timeline
 from samples import HOSTILE_NAME, ROOT
 
 RECORDED = ROOT / "tests/unit/recorded"

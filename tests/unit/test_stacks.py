@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit import hang, kernel, stacks
+from kit.runs import hang, kernel, stacks
 
 RECORDED = Path(__file__).parent / "stacks"
 WAITING_IN_LOADER = "in _BaseDataLoaderIter.__next__, called at loading.py:33 in main"

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit import history
 from kit.errors import UsageError
+from kit.runs import history
 from kit.why import evidence, report, verdict
 from kit.why.cause import NODE, RANK, Weight
 from samples import HOSTILE_NAME, ROOT

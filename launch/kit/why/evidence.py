@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import follow
 from kit.errors import KitError
+from kit.runs import follow
 from kit.why import cause
 
 TAIL = 65536  # bytes of a log that are read, from its end

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit import history, tasks
 from kit.errors import UsageError
+from kit.runs import history, tasks
 from kit.why import evidence as its
 from kit.why import tracebacks, verdict
 from kit.why.cause import BATCH, NODE, RANK, Cause, Weight

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit import rundir, secret, snapshot
-from kit.rerun import folder_of
+from kit.runs.rerun import folder_of
 
 MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20

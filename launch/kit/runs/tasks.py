@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit import arrays, follow, history, slurm, status, table
+from kit import arrays, slurm, table
 from kit.errors import KitError, UsageError
-from kit.history import Run
-from kit.status import Status
+from kit.runs import follow, history, status
+from kit.runs.history import Run
+from kit.runs.status import Status
 
 PERIOD_S = 2.0
 PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from kit import kernel
+from kit.runs import kernel
 
 # What is installed rather than written for the run: packages, Python's own library, code made while running.
 INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3\.\d+/|^<")

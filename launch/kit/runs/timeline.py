@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from kit.errors import KitError
-from kit.stamps import Attempt, Node
+from kit.runs.stamps import Attempt, Node
 
 if TYPE_CHECKING:
-    from kit.history import Run
+    from kit.runs.history import Run
 
 # In the order in which they happen; `launch` twice, before the nodes get ready and after.
 PHASES = {
@@ -163,7 +163,7 @@ def _offset(node: Node, batch: dict[str, float]) -> float:
 
 def of(word: Optional[str], number: Optional[int]) -> Timeline:
     """Of a run by job id, run directory or name."""
-    from kit import follow, stamps, tasks
+    from kit.runs import follow, stamps, tasks
 
     run = tasks.single(word)
     attempt = stamps.read(follow.folder(Path(run.folder), run.id), number)
@@ -173,7 +173,7 @@ def of(word: Optional[str], number: Optional[int]) -> Timeline:
 
 def _submitted(run: Run) -> Optional[float]:
     """When the job came into the queue: submitted by hand, or by an earlier job of this run that was preempted."""
-    from kit import stamps
+    from kit.runs import stamps
 
     for note in Path(run.folder, "log").glob("*/continued-by"):
         if note.read_text(encoding="utf-8").strip() == run.id:

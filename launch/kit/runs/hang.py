@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from kit import assets, follow, rundir, slurm, snapshot, stacks, status
+from kit import assets, rundir, slurm, snapshot
 from kit.errors import KitError, UsageError
-from kit.history import Run
-from kit.stacks import Process
+from kit.runs import follow, stacks, status
+from kit.runs.history import Run
+from kit.runs.stacks import Process
 
 PATIENCE_S = 30  # for the slowest node
 
@@ -50,7 +51,7 @@ def show(word: Optional[str], *, full: bool, pause: bool, as_json: bool) -> None
 
 def _started_on(run: Run) -> list[str]:
     """The nodes that the job uses, as its batch script noted them: with spares it has more."""
-    from kit import stamps
+    from kit.runs import stamps
 
     try:
         return list(stamps.read(follow.folder(Path(run.folder), run.id), None).nodes)

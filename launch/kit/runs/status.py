@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import follow, history, slurm, table
+from kit import slurm, table
 from kit.errors import KitError
-from kit.history import Run
+from kit.runs import follow, history
+from kit.runs.history import Run
 
 DAY_S = 86400
 TAIL = 16384  # bytes of a log that are looked at
@@ -73,7 +74,7 @@ def _one(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, 
     if run.local:
         return _local(run)
     if run.array:
-        from kit import tasks
+        from kit.runs import tasks
 
         return tasks.whole(run, queue, accounts)
     found = look(run, queue, accounts or {})
@@ -167,7 +168,7 @@ def show_one(status: Status) -> None:
     run = status.run
     print(f"\nrun directory: {run.folder}")
     if run.array:
-        from kit import tasks
+        from kit.runs import tasks
 
         tasks.show(status)
     for path in sorted(follow.folder(Path(run.folder), run.id).glob("*.out"), key=_order):

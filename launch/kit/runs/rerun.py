@@ -9,11 +9,12 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import history, images, mounting, plugins, program, rundir, snapshot
+from kit import images, mounting, plugins, program, rundir, snapshot
 from kit.errors import KitError, Problems, UsageError
 from kit.job import absolute
 from kit.plan import Plan, check_line
 from kit.quote import bash, sbatch
+from kit.runs import history
 from kit.values import Mount
 
 

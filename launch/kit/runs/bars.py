@@ -6,8 +6,9 @@ import shutil
 import statistics
 import sys
 
-from kit import status, table
-from kit.timeline import PHASES, Row, Span, Timeline
+from kit import table
+from kit.runs import status
+from kit.runs.timeline import PHASES, Row, Span, Timeline
 
 MOST_ROWS = 20  # with more nodes, only the slowest of each phase have a bar
 SLOWEST = 3
