@@ -95,6 +95,11 @@ class Queued(NamedTuple):
     folder: str  # where it works: for a job of kit's, its run directory
 
 
+def ask(command: list[str]) -> str:
+    """What one of Slurm's commands prints about the cluster. Raises KitError where it fails."""
+    return _call(command)
+
+
 def queue() -> dict[str, Queued]:
     """This user's jobs by their ids, those that ended some minutes ago included; an array's by those of its tasks: 12_3."""
     from kit import arrays

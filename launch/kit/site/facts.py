@@ -1,0 +1,139 @@
+"""The partitions of a cluster and the nodes in them, as Slurm tells. Two calls, whose answers grow with the kinds of nodes alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Optional
+
+from kit import slurm
+from kit.errors import KitError
+
+DAY_S = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes of a partition that are alike."""
+
+    count: int
+    cpus: int  # as Slurm counts: hardware threads, mostly
+    memory_mb: int
+    gpus: dict[str, int] = field(default_factory=dict, hash=False)  # per node, {type: number}; the type is "" where Slurm knows none
+    features: tuple[str, ...] = ()
+
+    @property
+    def all_gpus(self) -> int:
+        return sum(self.gpus.values())
+
+
+@dataclass(frozen=True)
+class Partition:
+    name: str
+    kinds: tuple[Kind, ...]
+    default: bool = False
+    up: bool = True  # it takes jobs and starts them
+    time_limit_s: Optional[int] = None  # None where there is none
+    default_time_s: Optional[int] = None
+    most_nodes: Optional[int] = None  # for one job
+    memory_limit_mb: Optional[int] = None  # per node, for one job
+    accounts: Optional[tuple[str, ...]] = None  # that may use it; None: all but those denied
+    denied_accounts: tuple[str, ...] = ()
+    exclusive: bool = False  # jobs have whole nodes here, whatever they ask for
+
+    @property
+    def nodes(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+
+@dataclass(frozen=True)
+class Facts:
+    partitions: dict[str, Partition]
+
+    @property
+    def default(self) -> Optional[Partition]:
+        return next((partition for partition in self.partitions.values() if partition.default), None)
+
+
+def ask() -> Facts:
+    """Raises KitError where there is no Slurm here, or it does not answer."""
+    kinds = _kinds(slurm.ask(["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"]))
+    partitions = {}
+    for line in slurm.ask(["scontrol", "--all", "--oneliner", "show", "partition"]).splitlines():
+        said = dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
+        if said.get("PartitionName"):
+            partitions[said["PartitionName"]] = _partition(said, kinds.get(said["PartitionName"], ()))
+    return Facts(partitions)
+
+
+def accounts(user: str) -> Optional[dict[str, set[str]]]:
+    """The accounts of a user with the partitions for which each holds, an empty set for all; None where Slurm keeps no accounts."""
+    try:
+        lines = slurm.ask(["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=Account,Partition"]).splitlines()
+    except KitError:
+        return None
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        account, _, partition = line.partition("|")
+        if account:
+            found.setdefault(account, set()).update({partition} - {""})
+    return found or None
+
+
+def seconds(text: str) -> Optional[int]:
+    """Of a time as Slurm takes and writes it: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]; None for no limit or no such time."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()) or len(parts) > 3:
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, secs = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, secs = numbers
+    else:
+        hours, (minutes, secs) = 0, (*numbers, 0)[:2]
+    return int(days or 0) * DAY_S + hours * 3600 + minutes * 60 + secs
+
+
+def gpus(gres: str) -> dict[str, int]:
+    """{type: number} of Slurm's `gpu:a100:4(S:0-1),gpu:2,nic:1`."""
+    found: dict[str, int] = {}
+    for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|\Z)", gres):
+        found[kind] = found.get(kind, 0) + int(number)
+    return found
+
+
+def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
+    found: dict[str, tuple[Kind, ...]] = {}
+    for line in lines.splitlines():
+        # A partition without nodes has (null) and 0 in its place.
+        partition, count, cpus, memory, gres, features = line.split("|", 5)
+        if count.isdecimal() and int(count):
+            named = tuple(feature for feature in features.split(",") if feature != "(null)")
+            kind = Kind(int(count), _number(cpus) or 0, _number(memory) or 0, gpus(gres), named)
+            found[partition] = (*found.get(partition, ()), kind)
+    return found
+
+
+def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
+    allowed = said.get("AllowAccounts", "ALL")
+    return Partition(
+        name=said["PartitionName"],
+        kinds=kinds,
+        default=said.get("Default") == "YES",
+        up=said.get("State", "UP") == "UP",
+        time_limit_s=seconds(said.get("MaxTime", "")),
+        default_time_s=seconds(said.get("DefaultTime", "")),
+        most_nodes=_number(said.get("MaxNodes", "")),
+        memory_limit_mb=_number(said.get("MaxMemPerNode", "")),
+        accounts=None if allowed == "ALL" else tuple(allowed.split(",")),
+        denied_accounts=tuple(said.get("DenyAccounts", "").split(",")) if said.get("DenyAccounts") else (),
+        exclusive=said.get("OverSubscribe", "").startswith("EXCLUSIVE"),
+    )
+
+
+def _number(text: str) -> Optional[int]:
+    """The leading number: sinfo writes 8+ where nodes differ after all."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None

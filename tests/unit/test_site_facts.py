@@ -1,0 +1,104 @@
+"""What is read of Slurm's answers about a cluster. The commands are stand-ins that print what real ones did."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kit.errors import KitError
+from kit.site import facts
+from kit.site.facts import Facts, Kind, Partition
+
+# Slurm 24.11, with names changed.
+SINFO = """\
+cpu|3|2|3000|(null)|(null)
+gpu|2|128|1031000|gpu:a100:4(S:0-3)|ib,a100
+gpu|1|192|2063000|gpu:h100:8,nic:2|h100
+old|4|64+|256000+|gpu:2|(null)
+empty|0|0|0|(null)|(null)
+"""
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED \
+OverSubscribe=NO State=UP TotalCPUs=6 TotalNodes=3 DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED
+PartitionName=gpu AllowGroups=ALL AllowAccounts=ml,physics AllowQos=ALL AllocNodes=ALL Default=NO QoS=N/A DefaultTime=00:30:00 MaxNodes=2 MaxTime=2-00:00:00 \
+OverSubscribe=EXCLUSIVE State=UP TotalCPUs=448 TotalNodes=3 MaxMemPerNode=500000
+PartitionName=old DenyAccounts=guests Default=NO MaxTime=04:00:00 State=DRAIN
+PartitionName=empty Default=NO MaxTime=04:00:00 State=UP
+"""
+
+
+@pytest.fixture
+def slurm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def put(command: str, text: str, code: int = 0) -> None:
+        (tmp_path / f"{command}.txt").write_text(text)
+        (tmp_path / command).write_text(f"#!/bin/sh\ncat '{tmp_path}/{command}.txt'\nexit {code}\n")
+        (tmp_path / command).chmod(0o755)
+
+    return put
+
+
+def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
+    slurm_says("sinfo", SINFO)
+    slurm_says("scontrol", PARTITIONS)
+    found = facts.ask()
+    a100, h100 = Kind(2, 128, 1031000, {"a100": 4}, ("ib", "a100")), Kind(1, 192, 2063000, {"h100": 8}, ("h100",))
+    assert found == Facts(
+        {
+            "cpu": Partition("cpu", (Kind(3, 2, 3000),), default=True),
+            "gpu": Partition(
+                "gpu",
+                (a100, h100),
+                time_limit_s=2 * 86400,
+                default_time_s=1800,
+                most_nodes=2,
+                memory_limit_mb=500000,
+                accounts=("ml", "physics"),
+                exclusive=True,
+            ),
+            "old": Partition("old", (Kind(4, 64, 256000, {"": 2}),), up=False, time_limit_s=4 * 3600, denied_accounts=("guests",)),
+            "empty": Partition("empty", (), time_limit_s=4 * 3600),
+        }
+    )
+    assert found.default == found.partitions["cpu"]
+    assert (found.partitions["gpu"].nodes, h100.all_gpus) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("30", 1800),
+        ("1:30", 90),
+        ("02:00:00", 7200),
+        ("1-12", 129600),
+        ("2-00:30", 174600),
+        ("1-00:00:01", 86401),
+        ("UNLIMITED", None),
+        ("NONE", None),
+        ("", None),
+    ],
+)
+def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
+    assert facts.seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "gres, expected", [("gpu:a100:4(S:0-1),gpu:2,nic:1", {"a100": 4, "": 2}), ("(null)", {}), ("gpu:3", {"": 3}), ("mps:100,gpu:v100:1", {"v100": 1})]
+)
+def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> None:
+    assert facts.gpus(gres) == expected
+
+
+def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
+    slurm_says("sacctmgr", "", code=1)
+    assert facts.accounts("ada") is None
+    slurm_says("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
+    assert facts.accounts("ada") == {"ml": set(), "physics": {"gpu", "cpu"}}
+
+
+def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:
+    slurm_says("sinfo", "", code=1)
+    with pytest.raises(KitError, match="sinfo refuses"):
+        facts.ask()
