@@ -45,7 +45,7 @@ nodes::choose() {
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
       "see why above; kit submit leaves the bad ones out"
   hosts=("${good[@]:0:needed}")
-  kit::say "starting on $(batch::sorted "${hosts[@]}")"
+  kit::say "starting on $(printf '%s\n' "${hosts[@]}" | batch::first_ten)"
 }
 
 # nodes::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not

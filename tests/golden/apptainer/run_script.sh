@@ -317,9 +317,8 @@ batch::choose_srun() {
 # batch::make_ready HOST... - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local -A late=()
-  local host moments answers rc
-  for host in "$@"; do late["${host}"]=yes; done
+  local answer more='' answers rc
+  KIT_ANSWERS=() # a line of each node that is ready
   # Each node answers with its name and its moments, over srun's own connection: no file system in between.
   exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
@@ -327,19 +326,25 @@ batch::make_ready() {
   while :; do
     rc=0
     ! preempt::asked || exit 1
-    read -r -t 1 -u "${answers}" host moments || rc=$?
+    IFS= read -r -t 1 -u "${answers}" answer || rc=$?
+    ((rc <= 128)) || more+="${answer}" # half a line
     if ((rc == 0)); then
-      [[ -n "${host}" ]] || continue
-      unset "late[${host}]"
-      batch::stamp ready "${host} ${moments}"
+      answer="${more}${answer}"$'\n'
+      # bash reads a pipe by the character: a second for 5,000 answers. What else is there already, dd takes as one piece.
+      if read -r -t 0 -u "${answers}"; then
+        answer+="$(dd bs=64K count=1 status=none <&"${answers}" && printf .)"
+        answer="${answer%.}"
+      fi
+      batch::note_answers "${answer}"
+      more="${answer##*$'\n'}"
     elif ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
       kill -TERM "${srun_pid}" 2>/dev/null || true
-      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::sorted "${!late[@]}")" \
+      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::late "$@" | batch::first_ten)" \
         "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s"
     elif ((SECONDS - begin_s >= report_s)); then
-      kit::say "waiting since ${report_s} s for ${#late[@]} of ${NNODES} nodes: $(batch::sorted "${!late[@]}")"
+      kit::say "waiting since ${report_s} s for $(batch::late "$@" | wc -l) of ${NNODES} nodes: $(batch::late "$@" | batch::first_ten)"
       report_s+=report_s # 30 s, 60 s, 2 minutes ...
       batch::keep_stamps
     fi
@@ -352,10 +357,24 @@ batch::make_ready() {
   batch::stamp all-ready
 }
 
-# batch::sorted NODE... - the first ten of them.
-batch::sorted() {
-  printf '%s\n' "$@" | sort --version-sort | head -n 10 | paste -sd ' '
-  (($# <= 10)) || printf 'and %d more\n' "$(($# - 10))"
+# batch::note_answers TEXT - of nodes that are ready, a line each; what is after the last newline is not yet one.
+batch::note_answers() {
+  local -a lines
+  mapfile -t lines <<<"${1%$'\n'*}"
+  KIT_ANSWERS+=("${lines[@]}")
+  stamp::now
+  KIT_STAMPED+=("${lines[@]/#/ready ${KIT_NOW} }")
+}
+
+# batch::late NODE... - those that have not answered.
+batch::late() { printf '%s\n' "$@" | grep -vxFf <(printf '%s\n' "${KIT_ANSWERS[@]%% *}") || true; }
+
+# batch::first_ten - of the nodes on its input.
+batch::first_ten() {
+  local -a nodes
+  mapfile -t nodes < <(sort --version-sort)
+  printf '%s' "${nodes[*]:0:10}"
+  ((${#nodes[@]} <= 10)) || printf ' and %d more' "$((${#nodes[@]} - 10))"
 }
 
 batch::start_ranks() {
