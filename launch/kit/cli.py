@@ -18,7 +18,7 @@ import typer
 
 import kit
 from kit import job as jobs
-from kit.errors import KitError, Problem, Problems, UsageError
+from kit.errors import KitError, Problem, Problems, UsageError, did_you_mean
 from kit.given import Given
 
 app = typer.Typer(
@@ -413,7 +413,7 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
         command = getattr(getattr(error, "ctx", None), "command_path", "kit")
-        print(Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
+        print(_misspelt(error, f"see: {command} --help") or Problem("", error.format_message(), f"see: {command} --help"), file=sys.stderr)
         return UsageError.exit_code
     if os.environ.get("KIT_TRACEBACK"):
         raise error
@@ -423,3 +423,12 @@ def _report(error: Exception) -> int:
     else:
         print(Problem("", f"internal error: {error!r}", "please report it, with what KIT_TRACEBACK=1 in the environment adds"), file=sys.stderr)
     return 1
+
+
+def _misspelt(error: Any, otherwise: str) -> Optional[Problem]:
+    """Of an option that does not exist, the one that was meant."""
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if not name or not context or not hasattr(error, "possibilities"):
+        return None
+    known = ["--help", *(spelling for item in context.command.params for spelling in [*item.opts, *item.secondary_opts] if spelling.startswith("-"))]
+    return Problem("", f"No such option: {name}", did_you_mean(name, known, otherwise))
