@@ -12,14 +12,14 @@ from kit.sbatch import Header
 
 LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
 _ITEM = r"\d+(-\d+(:\d+)?)?"
-_SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%\d+)?")
+SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%\d+)?")
 _HOW = "write it as sbatch does: 0-9, 0-9:3 or 1,4,7; with %2 behind it two run at a time"
 
 
 def parse(given: Given, problems: Problems) -> Optional[str]:
     """The text for sbatch; %2 alone is for a sweep, which has its own numbers."""
     text = given.value
-    if not isinstance(text, str) or not text or not _SYNTAX.fullmatch(text):
+    if not isinstance(text, str) or not text or not SYNTAX.fullmatch(text):
         problems.add(given.where, f"expected the numbers of an array, not {_shown(given)}", _HOW)
         return None
     numbers, percent, limit = text.partition("%")

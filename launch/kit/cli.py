@@ -372,6 +372,14 @@ def images_gc(
     collect.collect(Path(folder or before).absolute(), nodes, cluster, days, yes=yes)
 
 
+@app.command()
+def schema(cluster: bool = typer.Option(False, "--cluster", help="Of a cluster profile instead.")) -> None:
+    """Print the JSON schema of a job file, by which an editor checks and completes one."""
+    from kit import schema as its
+
+    print(its.text(of_cluster=cluster))
+
+
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
     if version:

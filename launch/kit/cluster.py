@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from kit import assets, given, values
 from kit.errors import Problems, UsageError, did_you_mean
@@ -35,6 +35,19 @@ _PARSERS = {
     "env": values.environment,
     "slurm": values.options,
 }
+MEANINGS = {
+    "description": "for who reads it: which site this is",
+    "runtime": "what runs containers there, where a job does not say [auto]",
+    "gpu_directive": f"how its Slurm wants GPUs asked for: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
+    "scratch": "a folder on each node's own disk, with variables such as $USER: containers and copies of images go below it [/tmp]",
+    "env": "variables for every job; the job's own go over them",
+    "slurm": "sbatch options for every job, by their long names; the job's own go over them",
+}
+
+
+def parsers() -> dict[str, Callable[[Given, Problems], Any]]:
+    """Of each key of a profile."""
+    return dict(_PARSERS)
 
 
 def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
@@ -64,6 +77,11 @@ def folders() -> list[Path]:
     return [Path(config, "kit", "clusters"), assets.folder("env")]
 
 
+def names() -> list[str]:
+    """Of all profiles."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+
+
 def is_file_name(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) or os.sep in name
 
@@ -77,6 +95,6 @@ def _find(name: str, where: str) -> Path:
         path = folder / f"{name}.yaml"
         if os.path.isfile(path):
             return path
-    known = sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+    known = names()
     otherwise = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, otherwise), where=where)

@@ -131,3 +131,13 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
     if len(memory) > 1:
         problems.add(given[memory[1]][1], f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]][1]})", f"keep one of {', '.join(_MEMORY)}")
     return own
+
+
+def options() -> list[str]:
+    """Those that a job or a profile may set, as far as they are known: plug-ins such as Pyxis add more."""
+    return sorted(set(_KNOWN) | {"signal"})
+
+
+def refused() -> dict[str, str]:
+    """{option: what says it instead, a key of the job file, or "" for what the generated scripts set}."""
+    return {**dict.fromkeys(_OWNED, ""), **_KEYS}
