@@ -380,6 +380,23 @@ def schema(cluster: bool = typer.Option(False, "--cluster", help="Of a cluster p
     print(its.text(of_cluster=cluster))
 
 
+@app.command()
+def completion(shell: str = typer.Argument(..., metavar="bash|zsh|fish", help="The shell.", show_default=False)) -> None:
+    """Print what a shell needs to complete commands, options, runs and files. For bash: source <(kit completion bash)."""
+    from kit import completion as its
+
+    print(its.script(shell), end="")
+
+
+@app.command(hidden=True)
+def complete(context: typer.Context, shell: str, piece: str, line: str) -> None:
+    """Say what may stand at the end of a command line: for the scripts of kit completion."""
+    from kit import completion as its
+
+    for found in its.answer(shell, piece, line, context.find_root().command):
+        print(found)
+
+
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
     if version:

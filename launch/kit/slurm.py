@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -130,6 +131,25 @@ def down_nodes(nodes: str) -> list[str]:
     """Of these nodes, those that Slurm holds for dead."""
     lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]).stdout.split("\n")
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
+
+
+def partitions(within_s: float) -> list[str]:
+    """Their names; none where Slurm does not say so in that time, for somebody waits at a prompt."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile() as output:  # no pipe: what a wrapper has started might hold it open
+            command = ["sinfo", "--noheader", "--format=%R"]
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(command, env=_environment(), stdin=nothing, stdout=output, stderr=nothing, start_new_session=True)
+            try:
+                process.wait(within_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return sorted(set(_content(output).split()))
+    except OSError:
+        return []
 
 
 def hosts(nodes: str) -> list[str]:

@@ -17,10 +17,10 @@ SCRIPTS = ROOT / "launch" / "scripts"
 
 
 def is_bash(path: Path) -> bool:
-    if not path.is_file() or path.suffix not in ("", ".sh"):
+    if not path.is_file() or path.suffix not in ("", ".sh", ".bash"):
         return False
     first = path.open("rb").readline()
-    return path.suffix == ".sh" or (first.startswith(b"#!") and b"bash" in first)
+    return path.suffix != "" or (first.startswith(b"#!") and b"bash" in first)
 
 
 def relative(paths: list[Path]) -> list[str]:

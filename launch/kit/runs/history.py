@@ -73,6 +73,15 @@ def current(run: Run) -> Run:
 
 def runs() -> list[Run]:
     """The oldest first. Run directories that are gone are left out."""
+    return [run for run in _noted() if os.path.isdir(run.folder)]
+
+
+def newest(most: int) -> list[Run]:
+    """The last ones of them, without looking at the directories of all others."""
+    return [run for run in _noted()[-most:] if os.path.isdir(run.folder)]
+
+
+def _noted() -> list[Run]:
     found: dict[str, Run] = {}
     names = {item.name for item in fields(Run)}
     try:
@@ -86,7 +95,7 @@ def runs() -> list[Run]:
         except (ValueError, TypeError, AttributeError):
             continue  # cut off, or of another version
         found[run.folder] = run
-    return [run for run in found.values() if os.path.isdir(run.folder)]
+    return list(found.values())
 
 
 def find(word: Optional[str]) -> Run:
