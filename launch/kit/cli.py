@@ -410,6 +410,7 @@ def main() -> NoReturn:
     """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
     gc.freeze()
     gc.enable()
+    _build_only(*sys.argv[1:2])
     try:
         code = app(standalone_mode=False)
     except KeyboardInterrupt:
@@ -419,6 +420,17 @@ def main() -> NoReturn:
     except Exception as error:
         code = _report(error)
     _leave(code or 0)
+
+
+def _build_only(name: str = "") -> None:
+    """Leaves Typer the one command that is named: building them all takes a tenth of the start-up time.
+
+    Without such a name all are built: for the help, for a hint, and for what completes their names.
+    """
+    named = [item for item in app.registered_commands if item.callback and (item.name or item.callback.__name__) == name]
+    if named and name != "complete":
+        app.registered_commands[:] = named
+        app.registered_groups.clear()
 
 
 def _leave(code: int) -> NoReturn:
