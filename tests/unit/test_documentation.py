@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import os
 import re
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kit import cluster, plugins
+import typer
+from kit import cli, cluster, plugins
 from kit import job as jobs
 from samples import ROOT
 
@@ -85,3 +90,52 @@ def test_every_failure_in_the_table_has_its_test() -> None:
     assert len(rows) >= 29
     for file, name in rows:
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
+def test_the_reference_is_the_code() -> None:
+    """After a change of commands, options or keys: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_documentation.py, and read the difference."""
+    made = runpy.run_path(str(ROOT / "docs/reference.py"))
+    gc.enable()  # cli.py leaves that to main()
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        made["PAGE"].write_text(made["page"](), encoding="utf-8")
+    page = made["PAGE"].read_text()
+    assert page == made["page"]()
+    for name, command in _commands().items():
+        for parameter in command.params:
+            for spelling in [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []:
+                assert re.search(rf"`{spelling}[ `]", page), f"{name} {spelling}"
+
+
+def _commands() -> dict[str, Any]:
+    """All of them that a user may call, by what is typed."""
+    root = typer.main.get_command(cli.app)
+    gc.enable()
+    found = {"kit": root}
+    for name, command in root.commands.items():
+        found |= {f"kit {name}": command, **{f"kit {name} {inner}": item for inner, item in getattr(command, "commands", {}).items()}}
+    return {name: command for name, command in found.items() if not command.hidden}
+
+
+def test_every_command_argument_and_option_says_what_it_is() -> None:
+    for name, command in _commands().items():
+        assert (command.help or "").strip(), f"{name} has no help"
+        for parameter in command.params:
+            assert (parameter.help or "").strip(), f"{name}: {parameter.name} has no help"
+
+
+def test_every_key_says_what_it_is() -> None:
+    assert all(facts["meaning"].strip() for facts in jobs.KEYS.values())
+    assert set(cluster.MEANINGS) == set(cluster.parsers()), "launch/kit/cluster.py: MEANINGS"
+    assert all(meaning.strip() for meaning in cluster.MEANINGS.values())
+
+
+def test_every_command_is_explained_outside_of_the_reference() -> None:
+    pages = README + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md") if path.name != "reference.md")
+    for name in _commands():
+        assert re.search(rf"\b{name}\b", pages), f"{name} is neither in the README nor in docs/"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        for target in re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Makes docs/reference.md: every command, every option, every key of a job file and of a profile, as the code has them.
+
+python docs/reference.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from kit import cli, cluster, plugins, sbatch
+from kit import job as jobs
+
+PAGE = Path(__file__).with_name("reference.md")
+HEAD = """\
+# Reference
+
+<!-- Made by docs/reference.py; a test compares it with the code. -->
+
+Everything that kit understands; what it is for stands in the [README](../README.md) and the other pages.
+In an editor the keys complete and check themselves, and in a shell the Tab key knows commands, options, runs and files:
+[editors.md](editors.md).
+"""
+
+
+def page() -> str:
+    root = typer.main.get_command(cli.app)
+    parts = [HEAD, _keys(), _profile(), _plugins(), _slurm(), "## Commands\n", _command("kit", root)]
+    for name, command in root.commands.items():
+        if not command.hidden:
+            parts.append(_command(f"kit {name}", command))
+            parts += [_command(f"kit {name} {inner}", item) for inner, item in getattr(command, "commands", {}).items()]
+    return "\n".join(parts)
+
+
+def _keys() -> str:
+    rows = [(f"`{key}`", _option(key), facts["meaning"]) for key, facts in jobs.KEYS.items()]
+    more = "\nThe options are those of the commands that take a job; they go over the file. In brackets is what holds where nothing is said.\n"
+    return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
+
+
+def _option(key: str) -> str:
+    if key == "command":
+        return "`JOB`"
+    name = jobs.option_name(key)
+    return f"`{name}`" if jobs.KEYS[key]["metavar"] else f"`{name}`, `--no-{name[2:]}`"
+
+
+def _profile() -> str:
+    rows = [(f"`{key}`", cluster.MEANINGS.get(key, "")) for key in cluster.parsers()]
+    return "## Keys of a cluster profile\n\n" + _table(("key", "meaning"), rows)
+
+
+def _plugins() -> str:
+    kinds = (("runtime", "runtimes"), ("launcher", "launchers"), ("stage", "stages"), ("on_preempt", "preempt"))
+    rows = [(f"`{key}`", ", ".join(f"`{name}`" for name in plugins.names(kind))) for key, kind in kinds]
+    return "## Names that keys take\n\n" + _table(("key", "one of"), rows)
+
+
+def _slurm() -> str:
+    own = [(f"`{name}`", f"the key `{key}`" if key else "the generated scripts") for name, key in sorted(sbatch.refused().items())]
+    known = ", ".join(f"`{name}`" for name in sbatch.options())
+    said = f"Any option of sbatch by its long name, a plug-in's, too. Known, and guarded against misspelling, are {known}.\n\nThese are said otherwise:\n\n"
+    return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own)
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [item for item in command.params if item.param_type_name == "argument"]
+    takes_a_job = set(jobs.KEYS) - {"command"} <= {item.name for item in command.params}
+    said_above = set(jobs.KEYS) if takes_a_job else set()
+    options = [item for item in command.params if item.param_type_name == "option" and not item.hidden and item.name not in said_above]
+    words = " ".join([name, *(item.metavar or item.name.upper() for item in arguments)])
+    help_text = " ".join((command.help or "").split()) + (" Takes the options of all keys of a job file, too." if takes_a_job else "")
+    rows = [(f"`{item.metavar or item.name.upper()}`", _meaning(item)) for item in arguments]
+    rows += [(", ".join(f"`{spelling}`" for spelling in _spellings(item)), _meaning(item)) for item in options]
+    table = "\n" + _table(("argument or option", "meaning"), rows) if rows else ""
+    return f"### `{words}`\n\n{help_text}\n{table}"
+
+
+def _spellings(option: Any) -> list[str]:
+    value = "" if getattr(option, "is_flag", False) else f" {option.metavar or 'TEXT'}"
+    return [f"{spelling}{value}" for spelling in [*option.opts, *option.secondary_opts]]
+
+
+def _meaning(parameter: Any) -> str:
+    meaning = " ".join((parameter.help or "").split())
+    shown = parameter.show_default and parameter.default is not None and not getattr(parameter, "is_flag", False)
+    return f"{meaning.rstrip('.')} [{parameter.default}]." if shown else meaning
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
