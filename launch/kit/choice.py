@@ -22,6 +22,13 @@ def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Pl
     return found, why
 
 
+def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
+    if runtime and runtime.words("where") == ["local"]:
+        fix = f"make a file of the image once: kit build {str(job.image).replace('docker://', 'dockerd://')}"
+        where = job.where("runtime") or job.where("image")
+        problems.add(where, f"the runtime {runtime.name} is for `kit run`: on a node it would start outside the job", fix)
+
+
 def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> str:
     """How the image gets to the nodes; a rehearsal without a container has nothing to stage."""
     found = plugin("stages", job.stage or "none", job.where("stage"), problems)
@@ -107,7 +114,10 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> No
     if kind == "none":
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
     elif "://" not in kind and not os.path.exists(str(job.image)):
-        problems.add(where, f"no such image: {job.image}", "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry")
+        from kit import mistakes
+
+        fix = "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry"
+        problems.add(where, f"no such image: {job.image}", mistakes.neighbour(str(job.image), fix))
     elif kind == "docker://" and kind not in accepted:
         fix = f"every node would download it; make a file of it once: kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
         problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)

@@ -33,7 +33,8 @@ app = typer.Typer(
 def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
 
-    The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say.
+    The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say, and
+    `site` has the job held against what Slurm says of the cluster.
     """
     parameters = [
         _parameter("target", str, typer.Argument(..., metavar="JOB", help="A job file (.yaml), or a program: train.py", show_default=False)),
@@ -53,7 +54,7 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapper(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output, code="snapshot": _plan(values, output, code), **mine)
+        command(lambda output, code="snapshot", site=False: _plan(values, output, code, site), **mine)
 
     signature = inspect.Signature([*parameters, *own])
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
@@ -66,14 +67,24 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def _plan(values: dict[str, Any], output: Optional[str], code: str) -> Any:
-    from kit import plan, rundir
+def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool) -> Any:
+    from kit import choice, plan, rundir
+    from kit import site as its
 
     problems = Problems()
     overrides = _overrides(values, problems)
     job = jobs.load(values["target"], overrides, values["arguments"] or [], problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
-    return plan.resolve(job, run_dir, problems, code)
+    if not site:
+        return plan.resolve(job, run_dir, problems, code)
+    if not its.has_slurm():
+        return plan.resolve(job, run_dir, problems, code, lambda header, given, runtime, launcher: choice.check_submittable(job, runtime, problems))
+    from kit.site.check import Check
+
+    check = Check(job, problems)
+    made = plan.resolve(job, run_dir, problems, code, check)
+    check.say()
+    return made
 
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
@@ -116,7 +127,7 @@ _AFTER = typer.Option(
 @app.command()
 @_takes_a_job
 def submit(
-    plan: Callable[[Optional[str]], Any],
+    plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
     test_only: bool = typer.Option(False, "--test-only", help="Ask Slurm when the job would start; submit nothing."),
@@ -126,7 +137,7 @@ def submit(
     """Write the scripts and submit them to Slurm."""
     from kit import commands
 
-    commands.submit(plan(output), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
+    commands.submit(plan(output, site=True), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
 
 
 @app.command()

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from kit import plugins
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 from kit.render import render as render_plan
@@ -27,10 +26,6 @@ def render(plan: Plan) -> None:
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
-    runtime = plugins.find("runtimes", plan.runtime, "")
-    if runtime.words("where") == ["local"]:
-        fix = f"make a file of the image once: kit build {str(plan.image).replace('docker://', 'dockerd://')}"
-        raise UsageError(f"the runtime {plan.runtime} is for `kit run`: on a node it would start outside the job", fix)
     _say_runtime(plan)
     options: list[str] = []
     if after:

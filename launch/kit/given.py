@@ -37,9 +37,12 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
     except yaml.MarkedYAMLError as error:
+        from kit import mistakes
+
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise UsageError(f"not valid YAML: {error.problem}", "check indentation, colons and quotes around that line", where=f"{path}{line}") from None
+        problem, fix = mistakes.yaml(error, path.read_text(encoding="utf-8").splitlines())
+        raise UsageError(f"not valid YAML: {problem}", fix, where=f"{path}{line}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"not valid YAML: {error}", "remove the character named above", where=str(path)) from None
     if root is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from kit import cluster as clusters
 from kit import given, images, values
-from kit.errors import Problems, UsageError, did_you_mean
+from kit.errors import Problems, UsageError
 from kit.given import Given
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     else:
         keys = {"command": Given([Given(target, target)], target)}
         base = Path.cwd()
-    _reject_unknown(keys, problems)
+    meant = _reject_unknown(keys, problems)
     theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
     parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].get("many")}}
     parsed.setdefault("name", path.stem or "job")
     parsed.setdefault("workdir", str(base))
-    if parsed.get("command") is None and "command" not in keys:
+    if parsed.get("command") is None and "command" not in (*keys, *meant):
         problems.add(target, "no command is given", "add `command: train.py`")
     elif parsed.get("command"):
         words = [values.no_nul(word, "arguments after --", problems) for word in arguments]
@@ -98,11 +98,17 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     return Job(**parsed, places={"command": target, **places})
 
 
-def _reject_unknown(keys: dict[str, Given], problems: Problems) -> None:
-    for key in list(keys):
-        if key not in KEYS:
-            problems.add(keys[key].where, f"unknown key '{key}'", did_you_mean(key, list(KEYS), f"the keys are {', '.join(KEYS)}"))
-            del keys[key]
+def _reject_unknown(keys: dict[str, Given], problems: Problems) -> list[str]:
+    """The keys that were probably meant, whose lack is then no second mistake."""
+    meant = []
+    for key in [key for key in keys if key not in KEYS]:
+        from kit import mistakes  # imported late: only a mistake needs it
+
+        likely, fix = mistakes.key(key, list(KEYS))
+        problems.add(keys[key].where, f"unknown key '{key}'", fix)
+        meant += likely
+        del keys[key]
+    return meant
 
 
 def _parse(keys: dict[str, Given], base: Path, problems: Problems) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 from kit import choice, images, mounting, program, sbatch, snapshot, values
 from kit import cluster as clusters
 from kit import nodes as noted
 from kit.errors import KitError, Problems
+from kit.given import Given
 from kit.job import Job
 from kit.plugins import Plugin
 
@@ -57,7 +58,11 @@ class Plan:
     why_live: str = ""  # empty where the job says so
 
 
-def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot") -> Plan:
+# Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems.
+Judge = Callable[[sbatch.Header, dict[str, Given], Optional[Plugin], Optional[Plugin]], None]
+
+
+def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None) -> Plan:
     """`code` is for a job that does not say. Raises UsageError with every problem found, those of reading the job included."""
     try:
         cluster = clusters.load(job.cluster, job.where("cluster"), problems)
@@ -86,6 +91,8 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot") 
 
         array, sweep = its.resolve(job, problems)
         header = arrays.header(header, array or "")
+    if judge:
+        judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = _check_image(job, image, problems)
     problems.raise_if_any()

@@ -36,7 +36,10 @@ def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tup
     if path is None:
         return
     if not os.path.isfile(path):
-        problems.add(job.where("command"), f"no such script: {script}", f"looked for {path}; relative paths start at the working directory")
+        from kit import mistakes
+
+        fix = f"looked for {path}; relative paths start at the working directory"
+        problems.add(job.where("command"), f"no such script: {script}", mistakes.neighbour(path, fix))
     elif launcher and launcher.name != "spawn" and path.endswith(".py"):
         _check_spawn(job, script, path, launcher.name, problems)
 

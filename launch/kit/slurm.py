@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
@@ -65,6 +66,15 @@ def test_only(script: Path, options: Sequence[str] = ()) -> str:
     return _call(["sbatch", "--test-only", *options, str(script)], script).strip()
 
 
+def estimate(header: str) -> str:
+    """The same for a batch script of #SBATCH lines alone, which is written nowhere. Raises KitError with Slurm's words where it refuses."""
+    done = _run(["sbatch", "--test-only"], given=header)
+    if done.returncode:
+        lines = [re.sub(r"^sbatch: |^error: ", "", line) for line in done.stderr.replace("sbatch: error: ", "").strip().splitlines()]
+        raise KitError(lines[-1] if lines else f"exit code {done.returncode}")
+    return done.stderr or done.stdout
+
+
 def cancel(job_id: str) -> None:
     _call(["scancel", job_id])
 
@@ -99,6 +109,36 @@ class Queued(NamedTuple):
 def ask(command: list[str]) -> str:
     """What one of Slurm's commands prints about the cluster. Raises KitError where it fails."""
     return _call(command)
+
+
+def ask_together(commands: list[list[str]], within_s: float) -> list[str]:
+    """What Slurm's commands print, all of them asked at the same time. Raises KitError where one fails, Unsure where one is not back in time."""
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            started.append(_start(command))
+        end = time.monotonic() + within_s
+        answers = [process.communicate(timeout=max(0.0, end - time.monotonic())) for process in started]
+    except subprocess.TimeoutExpired as late:
+        raise Unsure(f"{late.cmd[0]} has not answered for {within_s:.0f} s", "is slurmctld up? scontrol ping") from None
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+    for command, process, (_, errors) in zip(commands, started, answers):
+        if process.returncode:
+            words = " ".join(errors.split()) or f"exit code {process.returncode}"
+            raise KitError(f"{command[0]} refuses: {words}", "check with: scontrol ping")
+    return [output for output, _ in answers]
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(command, env=_environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace")
+    except FileNotFoundError:
+        raise _missing(command[0]) from None
 
 
 def queue() -> dict[str, Queued]:
@@ -208,6 +248,15 @@ def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
     return done.stdout
 
 
+def mpi_types() -> Optional[list[str]]:
+    """What srun --mpi takes here; None where that cannot be told."""
+    try:
+        done = _run(["srun", "--mpi=list"])
+    except KitError:
+        return None
+    return re.split(r"[\s,]+", done.stdout + done.stderr) if done.returncode == 0 else None
+
+
 def has_pyxis() -> bool:
     """Whether srun takes --container-image here."""
     try:
@@ -233,10 +282,11 @@ def _call(command: list[str], script: Optional[Path] = None, **variables: str) -
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
 
 
-def _run(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """`given` is what it reads."""
     try:
         env = {**_environment(), **variables}
-        return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=120)
+        return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", input=given, timeout=120)
     except FileNotFoundError:
         raise _missing(command[0]) from None
     except subprocess.TimeoutExpired:

@@ -63,7 +63,10 @@ def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
     value = given.value
     if isinstance(value, str) and re.match(r"\d{1,9}\Z", value) and int(value) >= least:
         return int(value)
-    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}", "write a plain number")
+    fix = "write a plain number"
+    if isinstance(value, str) and (typed := re.match(r"([A-Za-z]\w*):(\d+)\Z", value)):
+        fix = f'write {typed[2]}; a type of GPU goes into `slurm: {{gres: "gpu:{value}"}}`'
+    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}", fix)
     return None
 
 
@@ -85,6 +88,10 @@ def nodes(given: Given, problems: Problems) -> Optional[Nodes]:
     if dash and least:
         problems.add(given.where, f"expected a range of nodes, not '{given.value}'", "write the least first: 2-4")
         return None
+    if isinstance(given.value, list):
+        fix = 'write how many; which ones is for Slurm to choose, or: `slurm: {nodelist: "node1,node2"}`'
+        problems.add(given.where, "expected a number of nodes, not a list", fix)
+        return None
     number = count(given, problems)
     return Nodes(number, number) if number else None
 
@@ -105,7 +112,10 @@ def time_limit(given: Given, problems: Problems) -> Optional[str]:
     value = given.value
     if isinstance(value, str) and TIME.match(value):
         return value
-    problems.add(given.where, f"expected a time limit, not {_kind(given)}", "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes")
+    from kit import mistakes  # imported late, as everywhere
+
+    fix = mistakes.time_in_words(value) if isinstance(value, str) else ""
+    problems.add(given.where, f"expected a time limit, not {_kind(given)}", fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes")
     return None
 
 
@@ -113,6 +123,8 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
     """A list is taken as it is; a string is split as a shell splits words, and nothing in it is expanded."""
     if isinstance(given.value, list):
         words = [_word(item, problems) for item in given.value]
+    elif given.value is None:
+        words = []
     else:
         line_given = text(given, problems)
         if line_given is None:
@@ -140,17 +152,16 @@ def _check_shell_habits(words: list[str], where: str, problems: Problems) -> Non
     name, equals, _ = words[0].partition("=")
     if equals and ENV_NAME.match(name):
         problems.add(where, f"the command starts with the variable {name}", f"write it under `env: {{{name}: ...}}`")
-    for word in words:
-        if word in ("&&", "||", "|", ";", "&", ">", ">>", "<"):
-            problems.add(
-                where, f"the command contains '{word}', but no shell reads it", "put the lines into a script and name that, or write the command as a list"
-            )
+    if found := [f"'{word}'" for word in dict.fromkeys(words) if word in ("&&", "||", "|", ";", "&", ">", ">>", "<")]:
+        fix = "put the lines into a script and name that, or write the command as a list"
+        problems.add(where, f"the command contains {' and '.join(found)}, but no shell reads it", fix)
 
 
 def _word(given: Given, problems: Problems) -> str:
     if isinstance(given.value, str):
         return no_nul(given.value, given.where, problems)
-    problems.add(given.where, f"expected text, not {_kind(given)}", 'quote it: ""')
+    fix = 'for an empty word write ""' if given.value is None else "write all words in one list: [train.py, --lr, 0.1]"
+    problems.add(given.where, f"expected a word of the command, not {_kind(given)}", fix)
     return ""
 
 
@@ -172,6 +183,9 @@ def _mount(given: Given, problems: Problems) -> Optional[Mount]:
         return _mount_from_keys(given, given.value, problems)
     if not isinstance(given.value, str):
         problems.add(given.where, f"expected a mount, not {_kind(given)}", "write SOURCE:TARGET[:ro]")
+        return None
+    if re.match(r"(type|source|src)=", given.value):
+        problems.add(given.where, f"cannot read the mount '{given.value}'", "these are Docker's words; write SOURCE:TARGET[:ro]")
         return None
     parts = given.value.split(":")
     read_only = len(parts) == 3 and parts[2] == "ro"
@@ -218,7 +232,7 @@ def _checked_mount(mount: Mount, problems: Problems) -> Optional[Mount]:
 
 def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
     if not isinstance(given.value, dict):
-        problems.add(given.where, f"expected variables, not {_kind(given)}", "write one NAME: value line each, indented")
+        problems.add(given.where, f"expected variables, not {_kind(given)}", "write one NAME: value line each, indented, with a colon and no dash")
         return None
     values = {}
     for name, item in given.value.items():
@@ -256,12 +270,20 @@ def code(given: Given, problems: Problems) -> Optional[str]:
 def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
     """sbatch options by their long names; kept with their places, since sbatch.py judges them."""
     if not isinstance(given.value, dict):
-        problems.add(given.where, f"expected OPTION: value lines, not {_kind(given)}", "use sbatch's long names: `partition: gpu`")
+        fix = (
+            "indent the options in the lines below it: `  partition: gpu`"
+            if given.value is None
+            else "use sbatch's long names, without dashes: `partition: gpu`"
+        )
+        problems.add(given.where, f"expected OPTION: value lines, not {_kind(given)}", fix)
         return None
     found = {}
     for name, item in given.value.items():
         if isinstance(item.value, (list, dict)):
-            problems.add(item.where, f"the option {name} has {_kind(item)} for a value", "write it as on sbatch's command line, commas included")
+            fix = "write it as on sbatch's command line, commas included"
+            if isinstance(item.value, list) and all(isinstance(part.value, str) for part in item.value):
+                fix = f'write it as on sbatch\'s command line: `{name}: "{",".join(str(part.value) for part in item.value)}"`'
+            problems.add(item.where, f"the option {name} has {_kind(item)} for a value", fix)
         else:
             found[name[2:] if name.startswith("--") else name] = item
     return found

@@ -177,6 +177,6 @@ def test_it_is_refused_on_a_cluster(kit, tmp_path: Path) -> None:
     done = kit("submit", "waiting.py", "--image", IMAGE, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "kit: the runtime docker is for `kit run`: on a node it would start outside the job\n"
+        "kit: --image: the runtime docker is for `kit run`: on a node it would start outside the job\n"
         f"  fix: make a file of the image once: kit build {IMAGE.replace('docker', 'dockerd')}\n",
     )

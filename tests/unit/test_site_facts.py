@@ -99,6 +99,7 @@ def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
 
 
 def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:
+    slurm_says("scontrol", PARTITIONS)
     slurm_says("sinfo", "", code=1)
     with pytest.raises(KitError, match="sinfo refuses"):
         facts.ask()

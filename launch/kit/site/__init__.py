@@ -1,1 +1,12 @@
 """What a cluster is, as its Slurm tells: facts to check a job with, and to write a profile from."""
+
+from __future__ import annotations
+
+import os
+
+
+def has_slurm() -> bool:
+    """Whether there is a Slurm here that can be asked about the cluster to which sbatch submits."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = any(os.access(os.path.join(folder, "sinfo"), os.X_OK) for folder in folders)
+    return found and not any(os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"))

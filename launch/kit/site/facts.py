@@ -40,6 +40,7 @@ class Partition:
     accounts: Optional[tuple[str, ...]] = None  # that may use it; None: all but those denied
     denied_accounts: tuple[str, ...] = ()
     exclusive: bool = False  # jobs have whole nodes here, whatever they ask for
+    complete: bool = True  # False where it has nodes that sinfo does not show, as a cloud's that are switched off
 
     @property
     def nodes(self) -> int:
@@ -55,29 +56,39 @@ class Facts:
         return next((partition for partition in self.partitions.values() if partition.default), None)
 
 
-def ask() -> Facts:
-    """Raises KitError where there is no Slurm here, or it does not answer."""
-    kinds = _kinds(slurm.ask(["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"]))
+def ask(within_s: float = 60) -> Facts:
+    """Raises KitError where there is no Slurm here, or it does not answer in time."""
+    commands = [["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"], ["scontrol", "--all", "--oneliner", "show", "partition"]]
+    nodes, lines = slurm.ask_together(commands, within_s)
+    kinds = _kinds(nodes)
     partitions = {}
-    for line in slurm.ask(["scontrol", "--all", "--oneliner", "show", "partition"]).splitlines():
+    for line in lines.splitlines():
         said = dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
         if said.get("PartitionName"):
             partitions[said["PartitionName"]] = _partition(said, kinds.get(said["PartitionName"], ()))
     return Facts(partitions)
 
 
-def accounts(user: str) -> Optional[dict[str, set[str]]]:
+def accounts(user: str, within_s: float = 60) -> Optional[dict[str, set[str]]]:
     """The accounts of a user with the partitions for which each holds, an empty set for all; None where Slurm keeps no accounts."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=Account,Partition"]
     try:
-        lines = slurm.ask(["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=Account,Partition"]).splitlines()
+        rows = [line.split("|") for line in slurm.ask_together([command], within_s)[0].splitlines()]
     except KitError:
         return None
     found: dict[str, set[str]] = {}
-    for line in lines:
-        account, _, partition = line.partition("|")
-        if account:
-            found.setdefault(account, set()).update({partition} - {""})
-    return found or None
+    for account, partition, *_ in (row for row in rows if row[0] and len(row) > 1):
+        found.setdefault(account, set()).add(partition)
+    return {account: set() if "" in partitions else partitions for account, partitions in found.items()} or None
+
+
+def settings(*names: str, within_s: float = 60) -> dict[str, str]:
+    """Of Slurm's configuration, in small letters; empty where it does not say."""
+    try:
+        text = slurm.ask_together([["scontrol", "show", "config"]], within_s)[0]
+    except KitError:
+        return {}
+    return {name: value.strip().lower() for name, value in re.findall(r"^(\w+) *= (.*)$", text, re.MULTILINE) if name in names}
 
 
 def seconds(text: str) -> Optional[int]:
@@ -108,7 +119,7 @@ def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
     found: dict[str, tuple[Kind, ...]] = {}
     for line in lines.splitlines():
         # A partition without nodes has (null) and 0 in its place.
-        partition, count, cpus, memory, gres, features = line.split("|", 5)
+        partition, count, cpus, memory, gres, features = (*line.split("|", 5), "", "", "", "", "")[:6]
         if count.isdecimal() and int(count):
             named = tuple(feature for feature in features.split(",") if feature != "(null)")
             kind = Kind(int(count), _number(cpus) or 0, _number(memory) or 0, gpus(gres), named)
@@ -118,6 +129,7 @@ def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
 
 def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
     allowed = said.get("AllowAccounts", "ALL")
+    shown = sum(kind.count for kind in kinds)
     return Partition(
         name=said["PartitionName"],
         kinds=kinds,
@@ -130,6 +142,7 @@ def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         accounts=None if allowed == "ALL" else tuple(allowed.split(",")),
         denied_accounts=tuple(said.get("DenyAccounts", "").split(",")) if said.get("DenyAccounts") else (),
         exclusive=said.get("OverSubscribe", "").startswith("EXCLUSIVE"),
+        complete=said.get("TotalNodes", str(shown)) == str(shown),
     )
 
 
