@@ -142,6 +142,19 @@ def submit(
 
 @app.command()
 @_takes_a_job
+def when(
+    plan: Callable[..., Any],
+    partition: Optional[str] = typer.Option(None, "--partition", metavar="A,B", help="In these alone [all].", show_default=False),
+    shapes: bool = typer.Option(True, "--shapes/--no-shapes", help="The same ranks on other numbers of nodes, too."),
+) -> None:
+    """Ask Slurm where and in which shape the job would start first; submit nothing."""
+    from kit.site import when as its
+
+    its.show(plan(None, code="live"), sys.argv[2:], partition, other_shapes=shapes)
+
+
+@app.command()
+@_takes_a_job
 def run(
     plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,

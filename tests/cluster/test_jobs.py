@@ -258,9 +258,9 @@ def test_slurm_is_asked_without_submitting(kit_cluster: Cluster, project: Path) 
 
 
 def test_what_slurm_refuses_is_said_in_two_lines_and_leaves_nothing(kit_cluster: Cluster, project: Path) -> None:
-    done = submit(kit_cluster, project, "program.py", "--image", kit_cluster.sif, "--slurm", "partition=nowhere", check=False)
+    done = submit(kit_cluster, project, "program.py", "--image", kit_cluster.sif, "--slurm", "reservation=nowhere", check=False)
     assert done.returncode == 1
-    assert "kit: sbatch refuses: " in done.stderr and "invalid partition" in done.stderr and "\n  fix: " in done.stderr
+    assert "kit: sbatch refuses: " in done.stderr and "reservation is invalid" in done.stderr and "\n  fix: " in done.stderr
     assert list((project / "runs").iterdir()) == []
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import site_slurm
 import typer
+from kit.errors import UsageError
 from samples import ROOT
 
 FOLDER = ROOT / "tests/bad_jobs"
@@ -24,22 +26,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH of nothing but stand-ins for Slurm, which print what is in files beside them."""
-    place = tmp_path / "slurm"
-    shutil.copytree(FOLDER / "slurm", place)
-    for command, text in {
-        "sinfo": "exec /bin/cat '{}/sinfo.txt'",
-        "scontrol": "case $* in *config) exec /bin/cat '{0}/config.txt' ;; *) exec /bin/cat '{0}/partitions.txt' ;; esac",
-        "sacctmgr": "exec /bin/cat '{}/accounts.txt'",
-        "srun": "echo 'MPI plugin types are...'; echo none; echo cray_shasta",
-    }.items():
-        (place / command).write_text(f"#!/bin/sh\n{text.format(place)}\n")
-        (place / command).chmod(0o755)
-    monkeypatch.setenv("PATH", str(place))
-    for name in [name for name in os.environ if name.startswith(("SBATCH_", "SLURM_", "XDG_CONFIG"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return place
+    return site_slurm.put(tmp_path / "slurm", monkeypatch)
 
 
 @pytest.fixture
@@ -95,3 +82,82 @@ def test_all_mistakes_of_a_file_are_said_with_their_places_and_nothing_is_writte
 def test_there_are_sixty_files_and_each_has_its_message() -> None:
     assert len(NAMES) >= 60
     assert sorted(path.stem for path in FOLDER.glob("*.expected")) == NAMES
+
+
+def job(project: Path, text: str) -> str:
+    (project / "job.yaml").write_text(f"command: train.py\n{text}\n")
+    return "job.yaml"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nodes: 8\ngpus_per_node: 4\ntime: 2-00:00:00\nslurm: {partition: gpu, mem: 0, account: physics}",
+        "nodes: 2-40\nslurm: {partition: cpu}",
+        "nodes: 3\ngpus_per_node: 8\nslurm: {partition: 'gpu,mixed'}",  # fits the second
+        "gpus_per_node: 4\nnodes: 60\nslurm: {partition: cloud}",  # of which sinfo shows one node
+        "gpus_per_node: 2\nslurm: {partition: old, gres: 'gpu:k80:2'}",  # whose GPUs have no type
+        "time: 5-00:00:00\nslurm: {partition: gpu, qos: long}",  # which may lift the limit
+        "slurm: {partition: gpu, constraint: 'ib&a100|x'}",
+        "processes_per_node: 100\nslurm: {overcommit: true}",
+        "slurm: {partition: elsewhere, clusters: other}",
+    ],
+)
+def test_nothing_is_said_of_a_job_that_may_start(text: str, slurm: Path, project: Path, capsys) -> None:
+    assert submit(capsys, job(project, text)) == (0, "")
+
+
+def test_a_sound_job_costs_two_calls_and_only_submission_asks(slurm: Path, project: Path, capsys) -> None:
+    submit(capsys, job(project, "nodes: 2"))
+    assert site_slurm.calls(slurm) == ["scontrol", "sinfo"]
+    for arguments in (["render", "job.yaml", "--output", "run"], ["run", "job.yaml", "--runtime", "nowhere"]):
+        try:
+            command().main(arguments, standalone_mode=False)
+        except UsageError:
+            assert arguments[0] == "run"
+    assert site_slurm.calls(slurm) == ["scontrol", "sinfo"]
+
+
+def test_without_slurm_nothing_is_asked(slurm: Path, project: Path, capsys) -> None:
+    (slurm / "sinfo").unlink()
+    assert submit(capsys, job(project, "slurm: {partition: nowhere}")) == (0, "")
+    assert site_slurm.calls(slurm) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("exec /bin/sleep 60", "sinfo has not answered for 1 s"),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo refuses: Unable to contact slurm controller"),
+    ],
+)
+def test_a_slurm_that_does_not_answer_is_a_warning_of_one_line(answer: str, said: str, slurm: Path, project: Path, capsys, monkeypatch) -> None:
+    from kit.site import check
+
+    monkeypatch.setattr(check, "PATIENCE_S", 1)
+    site_slurm.stand_in(slurm, "sinfo", answer)
+    expected = f"kit: warning: Slurm does not answer ({said}), so the job is not checked against the cluster\n"
+    assert submit(capsys, job(project, "slurm: {partition: nowhere}")) == (0, expected)
+
+
+def test_a_sites_own_plugin_may_choose_the_partition(slurm: Path, project: Path, capsys) -> None:
+    name = job(project, "gpus_per_node: 4")
+    assert submit(capsys, name)[0] == 2
+    (slurm / "config.txt").write_text("JobSubmitPlugins        = lua\n")
+    assert submit(capsys, name) == (0, "")
+
+
+def test_accounts_are_free_text_where_slurm_does_not_enforce_them(slurm: Path, project: Path, capsys) -> None:
+    (slurm / "config.txt").write_text("AccountingStorageEnforce = none\n")
+    assert submit(capsys, job(project, "slurm: {partition: cpu, account: anything}")) == (0, "")
+    site_slurm.stand_in(slurm, "sacctmgr", "exit 1")
+    assert submit(capsys, job(project, "slurm: {partition: cpu, account: anything}")) == (0, "")
+
+
+def test_options_and_the_environment_are_places_too(slurm: Path, project: Path, capsys, monkeypatch) -> None:
+    name = job(project, "nodes: 2\nslurm: {partition: cpu}")
+    said = submit(capsys, name, "--gpus-per-node", "6", "--slurm", "partition=gpu")[1]
+    assert said.startswith("kit: --gpus-per-node: the job asks for 6 GPUs per node, and the nodes of partition gpu have 4 (a100)\n")
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    assert submit(capsys, name)[1].startswith("kit: SBATCH_PARTITION: there is no partition 'nowhere' here\n")

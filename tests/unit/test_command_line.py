@@ -22,7 +22,7 @@ def program(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("key", [item.name for item in dataclasses.fields(jobs.Job) if item.name in jobs.KEYS and item.name != "command"])
-@pytest.mark.parametrize("command", ["submit", "run", "render"])
+@pytest.mark.parametrize("command", ["submit", "run", "render", "when"])
 def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str, key: str) -> None:
     assert re.search(rf"^  {jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
 

@@ -119,8 +119,11 @@ def _memory(partition: Partition, asked: Asked) -> Optional[Misfit]:
     limit = min(most, partition.memory_limit_mb or most)
     if not most or asked.memory_mb <= limit:
         return None
+    wanted, there = words.size(asked.memory_mb), words.size(limit)
+    if wanted == there:  # but for what rounding hides
+        wanted, there = f"{asked.memory_mb}M", f"{limit}M"
     what = f"partition {partition.name} gives a job" if limit < most else f"the nodes of partition {partition.name} have"
-    problem = f"the job asks for {words.size(asked.memory_mb)} of memory per node, and {what} {words.size(limit)} at most"
+    problem = f"the job asks for {wanted} of memory per node, and {what} {there} at most"
     if asked.memory_option != "mem":
         parts = asked.cpus if asked.memory_option == "mem-per-cpu" else asked.gpus
         return Misfit("mem", problem, f"`{asked.memory_option}: {limit // max(1, parts)}M`")

@@ -1,0 +1,209 @@
+"""kit when, with stand-ins for Slurm whose sbatch estimates as it is told."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import site_slurm
+import typer
+
+# Reads the script on its standard input, notes it, and answers by partition, nodes and time limit.
+SBATCH = """\
+partition=none nodes=1 time=none
+while read -r line; do
+  case $line in
+    *--partition=*) partition=${{line#*=}} ;;
+    *--nodes=*) nodes=${{line#*=}} ;;
+    *--time=*) time=${{line#*=}} ;;
+  esac
+done
+echo "$partition $nodes $time" >>{0}/asked
+case "$partition $nodes $time" in
+%s
+esac
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = site_slurm.put(tmp_path / "slurm", monkeypatch)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").touch()
+    monkeypatch.chdir(project)
+    return place
+
+
+def answers(place: Path, cases: dict[str, float | str]) -> None:
+    """Of sbatch: {"partition nodes time", as a pattern: seconds from now until the start, or an error}."""
+    lines = []
+    for pattern, answer in cases.items():
+        text = f"sbatch: error: {answer}"
+        if not isinstance(answer, str):
+            at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + answer + 5))
+            text = f"sbatch: Job 7 to start at {at} using 8 processors on nodes n[1-2] in partition x"
+        code = 1 if isinstance(answer, str) else 0
+        lines.append("  {}) echo '{}' >&2; exit {} ;;".format(pattern.replace(" ", chr(92) + " "), text, code))
+    site_slurm.stand_in(place, "sbatch", SBATCH % "\n".join(lines))
+
+
+@functools.cache
+def command() -> Any:
+    from kit import cli
+
+    gc.enable()  # which the module turns off for its own start
+    return typer.main.get_command(cli.app)
+
+
+def when(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout without the clock's times and with two blanks between its columns, stderr."""
+    from kit import cli
+
+    kit = command()
+    monkeypatch.setattr(sys, "argv", ["kit", "when", *arguments])
+    capsys.readouterr()
+    try:
+        code = kit.main(["when", *arguments], standalone_mode=False) or 0
+    except Exception as error:
+        code = cli._report(error)
+    out, err = capsys.readouterr()
+    return code, re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"\((\w\w\w|\d\d \w\w\w \d{4}) \d\d:\d\d\)", "(TIME)", out)), err
+
+
+def asked(place: Path) -> list[str]:
+    return (place / "asked").read_text().splitlines()
+
+
+def job(text: str) -> None:
+    Path("job.yaml").write_text(f"command: train.py\n{text}\n")
+
+
+def test_partitions_and_shapes_are_sorted_by_their_start(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\ngpus_per_node: 4\nslurm: {partition: gpu, mem: 100G}")
+    answers(
+        slurm,
+        {
+            "gpu 2 *": 7800,
+            "gpu 4 *": 1200,
+            "gpu 8 *": 90000,
+            "mixed 1 *": 0,
+            "mixed 2 *": 604800,
+            "debug *": "Invalid account or account/partition combination specified",
+            "* * *": "out of order",
+        },
+    )
+    code, out, err = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu,mixed,debug,down,cpu", "--env", "A=b c", "--", "--nodes", "3")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "START  PARTITION  NODES x GPUS  WHERE  TO SUBMIT IT SO",
+        "now  mixed  1x8  n[1-2]  kit submit job.yaml --env 'A=b c' -j 1x8 --gpus-per-node 8 --slurm mem=200G --slurm partition=mixed -- --nodes 3",
+        "in 20 min (TIME)  gpu  4x2  n[1-2]  kit submit job.yaml --env 'A=b c' -j 4x2 --gpus-per-node 2 --slurm mem=50G -- --nodes 3",
+        "in 2 h 10 min (TIME)  gpu  2x4  n[1-2]  kit submit job.yaml --env 'A=b c' -- --nodes 3",
+        "in 1 day 1 h (TIME)  gpu  8x1  n[1-2]  kit submit job.yaml --env 'A=b c' -j 8x1 --gpus-per-node 1 --slurm mem=25G -- --nodes 3",
+        "in 7 days (TIME)  mixed  2x4  n[1-2]  kit submit job.yaml --env 'A=b c' --slurm partition=mixed -- --nodes 3",
+        "",
+        "not possible:",
+        "  down: it starts no jobs at present",
+        "  cpu: its nodes have no GPUs, and the job asks for 4 on each",
+        "  debug: your account may not use it (Invalid account or account/partition combination specified)",
+        "  mixed 4x2: out of order",
+    ]
+    assert sorted(path.name for path in Path().iterdir()) == ["job.yaml", "train.py"]
+
+
+def test_a_shorter_time_is_shown_where_it_helps(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\ntime: 24:00:00")
+    answers(slurm, {"cpu 2 24*": 36000, "cpu 2 12*": 0, "old 2 *": 600, "* * *": "no"})
+    code, out, _ = when(capsys, monkeypatch, "job.yaml", "--partition=cpu,old", "--no-shapes", "--time", "24:00:00")
+    assert code == 0
+    assert out.splitlines() == [
+        "START  PARTITION  NODES x PROCESSES  TIME LIMIT  WHERE  TO SUBMIT IT SO",
+        "now  cpu  2x1  12:00:00  n[1-2]  kit submit job.yaml --time 12:00:00",
+        "in 10 min (TIME)  old  2x1  24:00:00  n[1-2]  kit submit job.yaml --time 24:00:00 --slurm partition=old",
+        "in 10 h (TIME)  cpu  2x1  24:00:00  n[1-2]  kit submit job.yaml --time 24:00:00",
+    ]
+
+
+def test_all_partitions_are_asked_about_at_most_24_times_the_jobs_own_first(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 24\nprocesses_per_node: 2\ntime: 01:00:00\nslurm: {partition: cpu}")
+    answers(slurm, {"* * *": 0})
+    code, out, _ = when(capsys, monkeypatch, "job.yaml")
+    assert code == 0
+    assert len(asked(slurm)) <= 24
+    assert out.splitlines()[1].split()[:3] == ["now", "cpu", "24x2"]
+    assert "  empty: it has no nodes\n" in out
+
+
+@pytest.mark.parametrize("text", ["nodes: 1-2", "nodes: 2\nslurm: {nodelist: 'n1,n2'}", "nodes: 2\nslurm: {gpus: 8}", "nodes: 2\nslurm: {gres: 'gpu:a100:4'}"])
+def test_a_job_that_says_which_nodes_keeps_its_shape(text: str, slurm: Path, capsys, monkeypatch) -> None:
+    job(f"{text}\nprocesses_per_node: 4")
+    answers(slurm, {"* * *": 0})
+    assert when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[0] == 0
+    assert len(asked(slurm)) == 1
+
+
+def test_spares_and_the_processes_of_srun_go_with_the_shape(slurm: Path, capsys, monkeypatch) -> None:
+    from kit.site import shapes
+
+    scripts = []
+    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    job("nodes: 2\nspares: 1\nprocesses_per_node: 4\nlauncher: srun\nslurm: {cpus-per-task: 2}")
+    answers(slurm, {"* * *": 0})
+    assert when(capsys, monkeypatch, "job.yaml", "--partition", "cpu")[0] == 0
+    shown = {(options["nodes"], options["ntasks-per-node"], options["cpus-per-task"]) for options in scripts}
+    assert shown == {("3", "4", "2"), ("2", "8", "2"), ("5", "2", "2"), ("9", "1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--partition", "gpuu"], 2, "kit: --partition: there is no partition 'gpuu' here\n  fix: did you mean 'gpu'?\n"),
+        (["--nodes", "0"], 2, "kit: --nodes: expected a whole number of at least 1, not '0'\n  fix: write a plain number\n"),
+        (
+            ["--partition", "cpu", "--nodes", "41", "--no-shapes"],
+            1,
+            "kit: Slurm would take the job in none of these\n  fix: see what there is: sinfo; or ask for less: ",
+        ),
+    ],
+)
+def test_mistakes_are_said_in_two_lines(arguments: list[str], code: int, message: str, slurm: Path, capsys, monkeypatch) -> None:
+    job("")
+    answers(slurm, {"* * *": 0})
+    found = when(capsys, monkeypatch, "job.yaml", *arguments)
+    assert found[0] == code
+    assert found[2].startswith(message)
+
+
+def test_without_slurm_it_says_so(slurm: Path, capsys, monkeypatch) -> None:
+    job("")
+    (slurm / "sinfo").unlink()
+    code, _, err = when(capsys, monkeypatch, "job.yaml")
+    assert (code, err) == (1, "kit: sinfo is not installed here\n  fix: submit from a login node of the cluster; on this machine alone: kit run\n")
+
+
+def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path, capsys, monkeypatch) -> None:
+    job("")
+    monkeypatch.setenv("SBATCH_PARTITION", "gpu")
+    assert when(capsys, monkeypatch, "job.yaml")[2] == "kit: SBATCH_PARTITION is set, so that every job goes to gpu\n  fix: unset SBATCH_PARTITION\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "expected"),
+    [
+        ("job.yaml -j2x8 --mount a:/b", ("-j", "4x4"), "kit submit job.yaml --mount a:/b -j 4x4"),
+        ("job.yaml --nodes=2 --processes-per-node 8", ("-j", "4x4"), "kit submit job.yaml -j 4x4"),
+        ("job.yaml --nodes 2 --gpus-per-node 8 --shapes", (), "kit submit job.yaml --nodes 2 --gpus-per-node 8"),
+        ("--partition a,b t.py --time=9 -- -j 1", ("--time", "4"), "kit submit t.py --time 4 -- -j 1"),
+    ],
+)
+def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: tuple[str, ...], expected: str) -> None:
+    from kit.site.when import command as line
+
+    assert line(typed.split(), options) == expected
