@@ -286,13 +286,26 @@ def _run(command: list[str], given: str = "", **variables: str) -> subprocess.Co
     """`given` is what it reads."""
     try:
         env = {**_environment(), **variables}
-        return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", input=given, timeout=120)
+        with _file(given) as file:
+            return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=120)
     except FileNotFoundError:
         raise _missing(command[0]) from None
     except subprocess.TimeoutExpired:
         raise Unsure(
             f"{command[0]} has not answered for two minutes", "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping"
         ) from None
+
+
+def _file(text: str) -> IO[bytes]:
+    """A file that exists nowhere, with this text."""
+    if not text:
+        return open(os.devnull, "rb")
+    import tempfile
+
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(text.encode("utf-8", "surrogateescape"))
+    file.seek(0)
+    return file
 
 
 def _missing(command: str) -> KitError:

@@ -102,6 +102,7 @@ def job(project: Path, text: str) -> str:
         "slurm: {partition: gpu, constraint: 'ib&a100|x'}",
         "processes_per_node: 100\nslurm: {overcommit: true}",
         "slurm: {partition: elsewhere, clusters: other}",
+        "time: 3-00:00:00\nslurm: {partition: gpu, time-min: 12:00:00}",
     ],
 )
 def test_nothing_is_said_of_a_job_that_may_start(text: str, slurm: Path, project: Path, capsys) -> None:

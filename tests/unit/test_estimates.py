@@ -207,3 +207,10 @@ def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: t
     from kit.site.when import command as line
 
     assert line(typed.split(), options) == expected
+
+
+def test_a_partition_of_whole_nodes_is_not_asked_for_parts_of_more(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\ngpus_per_node: 2")
+    answers(slurm, {"* * *": 0})
+    assert when(capsys, monkeypatch, "job.yaml", "--partition", "whole")[0] == 0
+    assert sorted(asked(slurm)) == ["whole 1 none", "whole 2 none"]

@@ -65,7 +65,7 @@ def read(options: dict[str, Optional[str]], spares: int = 0, *, own_cpus: bool =
         types=tuple(kind for kind in gpus if kind),
         memory_mb=memory_mb,
         memory_option=memory_option,
-        time_s=facts.seconds(options.get("time") or ""),
+        time_s=facts.seconds(options.get("time-min") or options.get("time") or ""),  # Slurm cuts the time down to that where it must
         feature=feature if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) else "",
         limits_hold="qos" not in options,
     )

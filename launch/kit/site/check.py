@@ -7,6 +7,7 @@ certain nothing is said: sbatch is the judge, and `kit render` asks nobody.
 from __future__ import annotations
 
 import os
+import re
 from typing import Optional
 
 from kit import choice
@@ -45,7 +46,7 @@ class Check:
             self.warnings.add("", f"warning: Slurm does not answer ({error.problems[0].problem}), so the job is not checked against the cluster")
             return
         self._partitions(found)
-        self._plugins(runtime, launcher)
+        self._plugins(launcher)
 
     def say(self) -> None:
         import sys
@@ -135,11 +136,11 @@ class Check:
     def _processes(self) -> int:
         return self.job.processes_per_node or self.job.gpus_per_node or 1
 
-    def _plugins(self, runtime: Optional[Plugin], launcher: Optional[Plugin]) -> None:
-        """What srun must have for this job. The nodes' own may have what this machine's lacks: no more than a warning."""
+    def _plugins(self, launcher: Optional[Plugin]) -> None:
+        """What srun must have for this job. A profile knows its site, and the nodes may have what this machine lacks: no more than a warning."""
         from kit import slurm
 
-        if runtime and runtime.name == "pyxis" and not slurm.has_pyxis():
+        if self.job.runtime == "pyxis" and not slurm.has_pyxis():
             self._warn_key("runtime", "srun has no --container-image on this machine: is Pyxis missing?", "see: srun --help; or `runtime: enroot`")
         if launcher and launcher.words("mpi") and (types := slurm.mpi_types()) is not None and not {"pmix", "pmi2"} & set(types):
             self._warn_key("launcher", "srun has neither pmix nor pmi2 on this machine", "see: srun --mpi=list; programs without MPI: `launcher: srun`")
@@ -152,7 +153,10 @@ class Check:
         if misfit.option in ("gres", "constraint"):  # a name, which is no mistake where another partition knows it
             known = [other.name for other in found.partitions.values() if any(_knows(kind, wanted) for kind in other.kinds)]
             return f"that is in partition {' and '.join(known)}" if known else misfit.fix
-        parts = [part for part in (misfit.fix, elsewhere) if part]
+        fix = misfit.fix
+        if misfit.option == "gpus-per-node" and self.job.processes_per_node == wanted.gpus:  # a rank for each GPU stays one
+            fix = re.sub(r"`gpus_per_node: (\d+)`", r"`gpus_per_node: \1` and `processes_per_node: \1`", fix)
+        parts = [part for part in (fix, elsewhere) if part]
         return f"write {'; or '.join(parts)}" if parts else "ask for less, or name another partition; sinfo shows what there is"
 
     def _offers(self, partition: Partition, wanted: Asked) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Optional
 
 from kit.errors import did_you_mean
@@ -33,7 +34,11 @@ def suits(kind: Kind, asked: Asked) -> bool:
     """Whether a node of this kind is enough for the job's share of it."""
     types = all(name in kind.gpus or "" in kind.gpus for name in asked.types)
     feature = not asked.feature or asked.feature in kind.features
-    return kind.all_gpus >= asked.gpus and kind.cpus >= asked.cpus and kind.memory_mb >= asked.memory_mb and types and feature
+    return kind.all_gpus >= asked.gpus and kind.cpus >= asked.cpus and _memory_of(kind) >= asked.memory_mb and types and feature
+
+
+def _memory_of(kind: Kind) -> float:
+    return kind.memory_mb if kind.memory_mb > 1 else math.inf  # 1 is what Slurm has where nobody told it
 
 
 def _time(partition: Partition, asked: Asked) -> Optional[Misfit]:
@@ -76,7 +81,7 @@ def _demand(partition: Partition, asked: Asked) -> str:
         found.append(words.number(asked.gpus, " ".join([*asked.types, "GPU"])))
     if any(kind.cpus < asked.cpus for kind in kinds):
         found.append(words.number(asked.cpus, "CPU"))
-    if any(kind.memory_mb < asked.memory_mb for kind in kinds):
+    if any(_memory_of(kind) < asked.memory_mb for kind in kinds):
         found.append(f"{words.size(asked.memory_mb)} of memory")
     if any(asked.feature not in kind.features for kind in kinds) and asked.feature:
         found.append(f"the feature {asked.feature}")
@@ -117,7 +122,7 @@ def _cpus(partition: Partition, asked: Asked) -> Optional[Misfit]:
 def _memory(partition: Partition, asked: Asked) -> Optional[Misfit]:
     most = max(kind.memory_mb for kind in partition.kinds)
     limit = min(most, partition.memory_limit_mb or most)
-    if not most or asked.memory_mb <= limit:
+    if most <= 1 or asked.memory_mb <= limit:
         return None
     wanted, there = words.size(asked.memory_mb), words.size(limit)
     if wanted == there:  # but for what rounding hides

@@ -57,7 +57,12 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         if "mem" in header and (memory := _scaled(header["mem"], plan.nodes, nodes)):
             options += ["--slurm", f"mem={memory}"]
         found.append(replace(variant, nodes=nodes, processes=processes, gpus=gpus, options=(*options, *variant.options)))
-    return sorted(found, key=lambda other: (abs(math.log(other.nodes / plan.nodes)), other.nodes))
+    return sorted(found, key=lambda other: distance(plan, other))
+
+
+def distance(plan: Plan, variant: Variant) -> float:
+    """How far from the job's own number of nodes; half as many are as far as twice as many."""
+    return abs(math.log(variant.nodes / plan.nodes))
 
 
 def shorter(variant: Variant) -> Optional[Variant]:

@@ -98,8 +98,10 @@ def _variants(plan: Plan, found: Facts, names: list[str], refused: dict[str, lis
             own_ones.append(variant)
             short += [half for half in [shapes.shorter(variant)] if half]
         if other_shapes:
-            other += [shape for shape in shapes.others(plan, variant) if not shapes.misfits(plan, shape, partition)]
-    return [*own_ones, *short[:SHORTER], *other]
+            # Where jobs have whole nodes, parts of more of them cost more.
+            allowed = [shape for shape in shapes.others(plan, variant) if not (partition.exclusive and shape.nodes > plan.nodes)]
+            other += [shape for shape in allowed if not shapes.misfits(plan, shape, partition)]
+    return [*own_ones, *short[:SHORTER], *sorted(other, key=lambda shape: shapes.distance(plan, shape))]
 
 
 def _ask(plan: Plan, variants: list[Variant], refused: dict[str, list[str]]) -> list[Start]:
