@@ -56,7 +56,7 @@ def test_a_sound_job_passes_without_a_word(kit_cluster: Cluster, here: Path) -> 
 
 def test_whole_nodes_that_are_not_used_are_a_warning(kit_cluster: Cluster, here: Path) -> None:
     done = kit(kit_cluster, here, "submit", "train.py", "-j", "2x1", "--slurm", "exclusive", "--dry-run")
-    assert "kit: --slurm: warning: exclusive: 2 whole nodes of 4 CPUs are charged, and the job uses 2 of these 8\n  fix: " in done.stderr
+    assert "kit: --slurm: warning: exclusive: 2 whole nodes of 4 CPUs are charged, and the job has 2 ranks for these 8\n  fix: " in done.stderr
 
 
 def test_the_soonest_partition_comes_first_and_nothing_is_submitted(kit_cluster: Cluster, here: Path) -> None:

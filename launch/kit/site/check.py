@@ -123,8 +123,10 @@ class Check:
         if used < whole and (own or (partition.exclusive and least.all_gpus)):
             why = "exclusive" if own else f"partition {partition.name} shares no nodes"
             nodes = f"{words.number(wanted.nodes, 'whole node')} of {words.number(whole, what)} {'is' if wanted.nodes == 1 else 'are'} charged"
-            problem = f"{why}: {nodes}, and the job uses {used * wanted.nodes} of these {whole * wanted.nodes}"
-            all_of_it = f"`gpus_per_node: {whole}`" if least.all_gpus else f"`processes_per_node: {whole}`, or threads"
+            # Ranks with a node to themselves share out its CPUs as threads: nobody can tell here whether they use them.
+            has = f"has {words.number(used * wanted.nodes, 'rank')} for" if what == "CPU" and not wanted.own_cpus else f"asks for {used * wanted.nodes} of"
+            problem = f"{why}: {nodes}, and the job {has} these {whole * wanted.nodes}"
+            all_of_it = f"`gpus_per_node: {whole}`" if least.all_gpus else "by more ranks on each node, or by threads"
             instead = "leave `exclusive` out" if own else "name a partition that shares nodes"
             self._warn("exclusive" if own else "gpus-per-node", problem, f"use all of it: {all_of_it}; or {instead}")
         types = {tuple(sorted(kind.gpus)) for kind in kinds}
