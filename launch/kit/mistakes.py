@@ -46,7 +46,7 @@ def key(word: str, known: list[str]) -> tuple[list[str], str]:
     close = plain if plain in known else OTHER_NAMES.get(plain) or did_you_mean(plain, known, "", cutoff=0.75)[len("did you mean '") : -len("'?")]
     if close:
         return [close], f"did you mean '{close}'?"
-    if (option := word.lower().replace("_", "-")) in sbatch.KNOWN:
+    if (option := word.lower().replace("_", "-")) in sbatch.options():
         return [], f"an option of sbatch goes under slurm: `slurm: {{{option}: ...}}`"
     return [], f"the keys are {', '.join(known)}"
 

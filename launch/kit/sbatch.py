@@ -47,7 +47,7 @@ _GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
 _SHORT = {"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"}
 _PLUGINS = ("container-",)  # Pyxis
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
-KNOWN = """
+_KNOWN = """
     account acctg-freq batch bb bbf begin clusters comment constraint container container-id contiguous core-spec
     cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude
     exclusive extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres
@@ -116,7 +116,7 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
             problems.add(where, "with B: the signal goes to the batch script, and would end it", "leave B: out: then it reaches the program")
         elif name in _OWNED:
             problems.add(where, f"'{name}' is set by the generated scripts", "remove it")
-        elif name not in KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, KNOWN, "", cutoff=0.8)):
+        elif name not in _KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
             problems.add(where, f"unknown sbatch option '{name}'", hint)
         elif len(name) < 2 or not all(character.isalnum() or character == "-" for character in name):
             problems.add(where, f"'{name}' cannot be an sbatch option", f"use the long name without dashes: `{_SHORT.get(name, 'partition')}`")
