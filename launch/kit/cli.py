@@ -37,7 +37,7 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
     `site` has the job held against what Slurm says of the cluster.
     """
     parameters = [
-        _parameter("target", str, typer.Argument(..., metavar="JOB", help="A job file (.yaml), or a program: train.py", show_default=False)),
+        _parameter("target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program [job.yaml]", show_default=False)),
         _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False)),
         _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
     ]
@@ -73,7 +73,8 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool) 
 
     problems = Problems()
     overrides = _overrides(values, problems)
-    job = jobs.load(values["target"], overrides, values["arguments"] or [], problems)
+    target, arguments = _target(values["target"], values["arguments"] or [])
+    job = jobs.load(target, overrides, arguments, problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
     if not site:
         return plan.resolve(job, run_dir, problems, code)
@@ -85,6 +86,15 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool) 
     made = plan.resolve(job, run_dir, problems, code, check)
     check.say()
     return made
+
+
+def _target(target: Optional[str], arguments: list[str]) -> tuple[str, list[str]]:
+    """The named job, or the one that is here; `kit submit -- --lr 1` names none."""
+    if target is not None and not target.startswith("-"):
+        return target, arguments
+    if not os.path.isfile("job.yaml"):
+        raise UsageError("no job is named, and there is no job.yaml here", "name one: kit submit JOB; kit init writes a first one")
+    return "job.yaml", [target, *arguments] if target else arguments
 
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
@@ -122,6 +132,21 @@ _OUTPUT = typer.Option(None, "--output", metavar="DIR", help="The run directory 
 _AFTER = typer.Option(
     None, "--after", metavar="RUN", help="Start when that run has ended well; any:RUN when it has ended, notok:RUN when it failed. May be given again."
 )
+
+
+@app.command()
+def init(
+    folder: str = typer.Argument(".", metavar="[FOLDER]", help="Where your program is, and job.yaml is to be [here].", show_default=False),
+    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="The job's image [the last one of kit build here].", show_default=False),
+    partition: Optional[str] = typer.Option(None, "--partition", metavar="NAME", help="Slurm's partition [one with GPUs, or the default].", show_default=False),
+    look: bool = typer.Option(True, "--look/--no-look", help="--no-look: without asking an idle node, by a job of seconds, what it has."),
+    local: bool = typer.Option(False, "--local", help="Write a job for kit run on this machine, whether there is a Slurm or not."),
+    force: bool = typer.Option(False, "--force", help="Replace files that are there already."),
+) -> None:
+    """Look at this cluster, and write its profile and a first job, job.yaml."""
+    from kit.site import init as its
+
+    its.init(Path(folder), image, partition, local=local, ask_node=look, force=force)
 
 
 @app.command()

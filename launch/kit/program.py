@@ -68,11 +68,7 @@ def on_this_side(path: str, mounts: tuple[Mount, ...], *, contained: bool) -> Op
 
 def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Problems) -> None:
     """A program that starts its own ranks, started once for each rank, would start their square."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            line = _spawns(file.read(1 << 20))
-    except OSError:
-        return
+    line = spawns_at(path)
     if line is None:
         return
     problems.add(
@@ -80,6 +76,15 @@ def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Prob
         f"the program starts its ranks itself, and {launcher} would start it once for every rank",
         f"use `launcher: spawn`, which starts it once on each node; or remove the spawn and read LOCAL_RANK, which {launcher} sets",
     )
+
+
+def spawns_at(path: str) -> Optional[int]:
+    """The line of a program on which it starts its ranks itself; None where it does not."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return _spawns(file.read(1 << 20))
+    except OSError:
+        return None
 
 
 def _spawns(text: str) -> Optional[int]:

@@ -128,7 +128,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["images", "gc", "--dayz", "2"], "kit: No such option: --dayz\n  fix: did you mean '--days'?\n"),
         (["why", "--quux"], "kit: No such option: --quux\n  fix: see: "),
         (["submti", "train.py"], "kit: No such command 'submti'."),
-        (["submit"], "kit: Missing argument 'JOB'."),
+        (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name one: kit submit JOB; kit init writes a first one"),
         (["submit", "train.py", "--slurm", "partitionn=x"], "kit: --slurm: unknown sbatch option 'partitionn'\n  fix: did you mean 'partition'?"),
     ],
 )

@@ -41,6 +41,8 @@ class Partition:
     denied_accounts: tuple[str, ...] = ()
     exclusive: bool = False  # jobs have whole nodes here, whatever they ask for
     complete: bool = True  # False where it has nodes that sinfo does not show, as a cloud's that are switched off
+    preempt: str = "OFF"  # what becomes of a job that gives way to another: OFF, REQUEUE, CANCEL, SUSPEND
+    hidden: bool = False  # not meant for everybody: Hidden, RootOnly, or of some groups alone
 
     @property
     def nodes(self) -> int:
@@ -143,7 +145,19 @@ def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         denied_accounts=tuple(said.get("DenyAccounts", "").split(",")) if said.get("DenyAccounts") else (),
         exclusive=said.get("OverSubscribe", "").startswith("EXCLUSIVE"),
         complete=said.get("TotalNodes", str(shown)) == str(shown),
+        preempt=said.get("PreemptMode", "OFF"),
+        hidden="YES" in (said.get("Hidden"), said.get("RootOnly")) or not _is_of_group(said.get("AllowGroups", "ALL")),
     )
+
+
+def _is_of_group(allowed: str) -> bool:
+    if allowed == "ALL":
+        return True
+    import grp
+    import os
+
+    names = allowed.split(",")
+    return any(group.gr_name in names for group in grp.getgrall() if group.gr_gid in {os.getgid(), *os.getgroups()})
 
 
 def _number(text: str) -> Optional[int]:

@@ -1,0 +1,309 @@
+"""`kit init`: what it makes of recorded sites, to the byte, and that it spoils nothing. Slurm's commands are stand-ins that print what real ones did."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit.cluster import load
+from kit.errors import KitError, Problems, UsageError
+from kit.site import init as its
+from kit.site import look
+from samples import HOSTILE_NAME, ROOT
+
+SITES = Path(__file__).parent / "sites"
+STAND_IN = """\
+#!/bin/bash
+cd '{site}' || exit 1
+case "${{0##*/}} $*" in
+  "scontrol show config") file=config ;;
+  "scontrol --all --oneliner show partition") file=partitions ;;
+  "scontrol --oneliner show node "*) file=show-node ;;
+  "scontrol show hostnames "*) echo "${{3}}" && exit ;;
+  "sinfo --noheader --Node "*) file=nodes ;;
+  "sinfo "*) file=kinds ;;
+  "sacctmgr "*associations*) file=associations ;;
+  "sacctmgr "*) file=user ;;
+  "srun --help") file=help ;;
+  "srun "*) file=node && printf '%s\\n' "$*" >>asked ;;
+  "sbatch "*) cat estimate >&2 && exit ;;
+esac
+cat "${{file}}"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """slurm(SITE) is a folder with a site's answers, to be changed, and its commands in `bin`."""
+
+    def make(name: str) -> Path:
+        site = tmp_path_factory.mktemp(name)
+        (site / "bin").mkdir()
+        for file in (SITES / name).iterdir():
+            if file.is_file():
+                (site / file.name).write_text(file.read_text())
+        for command in ("scontrol", "sinfo", "sacctmgr", "srun", "sbatch") if name != "laptop" else ():
+            (site / "bin" / command).write_text(STAND_IN.format(site=site))
+            (site / "bin" / command).chmod(0o755)
+        return site
+
+    return make
+
+
+@pytest.fixture
+def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """init(site) is what kit init says there, in the folder tmp_path/project; the profile is below tmp_path/config."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def call(site: Path, **options: object) -> str:
+        for name in ("look", "node"):
+            if (site / name).exists():
+                (site / name).write_text((site / name).read_text().replace("PROJECT", str(project)))
+        monkeypatch.setenv("PATH", f"{site}/bin:/usr/bin:/bin")
+        monkeypatch.setattr(look, "here", lambda folders: look.read((site / "look").read_text()))
+        its.init(project, **{"image": None, "partition": None, "local": False, "ask_node": True, "force": False, **options})  # type: ignore[arg-type]
+        return capsys.readouterr().out.replace(str(tmp_path), "TMP")
+
+    return call
+
+
+def files(tmp_path: Path) -> dict[str, str]:
+    found = {path.name: path for path in (tmp_path / "config/kit/clusters").glob("*.yaml")} | {"job.yaml": tmp_path / "project/job.yaml"}
+    return {name: path.read_text().replace(str(tmp_path), "TMP") for name, path in found.items()}
+
+
+def of_users(project: Path) -> None:
+    """A program, and an image of kit build."""
+    (project / "train.py").write_text("import torch\n")
+    (project / "images").mkdir()
+    (project / "images/first-1.sqsh").write_bytes(b"x")
+    (project / "images/first-1.json").write_text(json.dumps({"file": "first-1.sqsh", "size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}))
+    (project / "images/first.json").symlink_to("first-1.json")
+
+
+@pytest.mark.parametrize("name", ["cpus", "a100", "laptop"])
+def test_the_files_of_a_recorded_site(name: str, slurm, init, tmp_path: Path) -> None:
+    """cpus: nodes with a disk and a torch of their own. a100: 4 GPUs, InfiniBand, accounts, Pyxis, nothing idle. laptop: no Slurm."""
+    if name == "a100":
+        of_users(tmp_path / "project")
+    found = {"said": init(slurm(name)), **files(tmp_path)}
+    golden = SITES / name / "expected"
+    if os.environ.get("KIT_UPDATE_GOLDEN"):
+        golden.mkdir(exist_ok=True)
+        for file, text in found.items():
+            (golden / file).write_text(text)
+    assert found == {path.name: path.read_text() for path in golden.iterdir()}
+    assert (tmp_path / "project/digits.py").exists() == (name != "a100")
+    assert not [path for path in (tmp_path / "project").iterdir() if path.name.startswith(".")]
+
+
+def change(site: Path, file: str, old: str, new: str) -> None:
+    text = (site / file).read_text()
+    assert old in text
+    (site / file).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "cluster, name",
+    [
+        ("../../etc/passwd", "etc-passwd"),
+        (HOSTILE_NAME, "a-b-c-d-touch-X-touch-Y"),
+        ("generic", "generic-cluster"),
+        ("no", "no"),
+        ("404", "404"),
+        ("site.yaml", "site-yaml"),
+        ("☃", "cluster"),
+    ],
+)
+def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, name: str, slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    change(site, "config", "hydra", cluster)
+    init(site)
+    assert [path.relative_to(tmp_path / "config") for path in (tmp_path / "config").rglob("*.*")] == [Path(f"kit/clusters/{name}.yaml")]
+    assert its._plan(tmp_path / "project/job.yaml", None).cluster == name
+
+
+@pytest.mark.parametrize("devices, shipped", [("rdma\tmlx5_0\tInfiniBand\n", "infiniband"), ("rdma\trdmap0s6\tUnspecified\n", "efa"), ("", "generic")])
+def test_a_fabric_gets_what_its_own_profile_says(devices: str, shipped: str, slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    (site / "node").write_text((site / "node").read_text() + devices)
+    init(site)
+    problems = Problems()
+    ours, theirs = (load(str(path), "", problems) for path in (tmp_path / "config/kit/clusters/hydra.yaml", ROOT / f"env/{shipped}.yaml"))
+    assert (ours.env, {name: item.value for name, item in ours.slurm.items()}) == (theirs.env, {name: item.value for name, item in theirs.slurm.items()})
+    assert not problems.found
+
+
+def test_where_no_limits_come_along_none_need_be_kept_away(slurm, init, tmp_path: Path) -> None:
+    site = slurm("a100")
+    change(site, "config", "PropagateResourceLimits = ALL", "PropagateResourceLimits = NONE")
+    init(site)
+    assert "propagate" not in files(tmp_path)["deep-thought.yaml"]
+
+
+def test_an_older_slurm_is_asked_for_gpus_by_gres(slurm, init, tmp_path: Path) -> None:
+    site = slurm("a100")
+    change(site, "config", "select/cons_tres", "select/cons_res")
+    init(site)
+    assert "\n# found: SelectType=select/cons_res, which knows no --gpus-per-node\ngpu_directive: gres\n" in files(tmp_path)["deep-thought.yaml"]
+    assert ("gres", "gpu:4") in its._plan(tmp_path / "project/job.yaml", None).header
+
+
+@pytest.mark.parametrize(
+    "programs, command, launcher",
+    [
+        ({"main.py": "", "other.py": "import torch"}, ("main.py",), "torchrun"),
+        ({"fit.py": "from torch import nn", "tool.py": "import os"}, ("fit.py",), "torchrun"),
+        ({"a.py": "import torch", "b.py": "import torch"}, ("digits.py", "--epochs", "20"), "torchrun"),
+        ({f"{HOSTILE_NAME}.py": "import torch"}, (f"{HOSTILE_NAME}.py",), "torchrun"),
+        ({"train.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n"}, ("train.py",), "spawn"),
+    ],
+)
+def test_the_program_that_is_there_is_the_jobs(programs: dict[str, str], command: tuple[str, ...], launcher: str, slurm, init, tmp_path: Path) -> None:
+    for name, text in programs.items():
+        (tmp_path / "project" / name).write_text(text)
+    init(slurm("cpus"))
+    plan = its._plan(tmp_path / "project/job.yaml", None)
+    assert (plan.command, plan.launcher) == (command, launcher)
+    assert (tmp_path / "project/digits.py").exists() == (command[0] == "digits.py")
+
+
+def test_an_idle_node_is_asked_by_a_job_in_that_partition_alone(slurm, init) -> None:
+    site = slurm("a100")
+    change(site, "nodes", "g001|mix", "g001|idle")
+    (site / "node").write_text((SITES / "cpus/node").read_text().replace("c01", "g001"))
+    said = init(site)
+    assert "and g001 of it" in said
+    (asked,) = [line for line in (site / "asked").read_text().splitlines() if line.startswith("--nodelist")]
+    assert {"--nodelist=g001", "--nodes=1", "--partition=gpu", "--account=ml", "--gres=gpu:1"} <= set(asked.split())
+    (site / "asked").unlink()
+    init(site, ask_node=False, force=True)
+    assert not (site / "asked").exists()
+
+
+def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    (site / "node").unlink()
+    init(site)
+    assert "\n# guessed: /tmp of a node was not seen: srun on c01: " in files(tmp_path)["hydra.yaml"]
+
+
+def test_a_folder_that_nodes_do_not_see_is_told(slurm, init) -> None:
+    site = slurm("cpus")
+    change(site, "node", "yes\t77", "yes\t78")
+    assert "c01 does not see TMP/project: start from a folder that all nodes share" in init(site)
+
+
+def test_a_job_that_slurm_would_refuse_is_an_error_that_stops_a_chain_of_commands(slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    (site / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2\nexit 1\n")
+    with pytest.raises(KitError, match=r"the files are written, but Slurm would not take the job: .*Invalid account"):
+        init(site)
+    assert set(files(tmp_path)) == {"hydra.yaml", "job.yaml"}
+
+
+def test_a_named_partition_must_be_one_of_slurms(slurm, init) -> None:
+    with pytest.raises(UsageError, match="no partition 'gqu'"):
+        init(slurm("a100"), partition="gqu")
+    assert "  partition      cpu " in init(slurm("a100"), partition="cpu")
+
+
+def here(path: Path) -> set[str]:
+    return {str(item.relative_to(path)) for item in path.rglob("*")}
+
+
+def test_where_nobody_can_be_asked_nothing_is_replaced(kit, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "job.yaml").write_text("command: mine.py\n")
+    done = kit("init", "--local", cwd=project, check=False, XDG_CONFIG_HOME=str(config))
+    assert done.returncode == 2
+    assert done.stderr == "kit: job.yaml is there already, and says something else\n  fix: to replace it: kit init --force; or move it away\n"
+    assert here(project) == {"job.yaml"} and not [path for path in config.rglob("*") if path.is_file()]
+    kit("init", "--local", "--force", cwd=project, XDG_CONFIG_HOME=str(config))
+    assert (project / "job.yaml").read_text() != "command: mine.py\n"
+
+    # A profile may have been changed for all other projects: it stays, and the next project has its job.
+    profile = config / "kit/clusters/local.yaml"
+    profile.write_text("env: {MINE: yes}\n")
+    said = kit("init", "other", "--local", cwd=project, XDG_CONFIG_HOME=str(config)).stdout
+    assert "local.yaml, which says something else; to replace it: kit init --force\n" in said and "wrote other/job.yaml\n" in said
+    assert profile.read_text() == "env: {MINE: yes}\n"
+    again = kit("init", "other", "--local", cwd=project, XDG_CONFIG_HOME=str(config)).stdout
+    assert "other/job.yaml says this already\n" in again
+
+
+@pytest.mark.parametrize("answer, replaced", [("y", True), ("", False), ("no", False)])
+def test_at_a_terminal_every_replacement_is_asked_for(answer: str, replaced: bool, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: digits.py\n")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "kit", "init", "--local"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    os.write(ours, f"{answer}\n".encode())
+    said = process.communicate(timeout=60)[0].decode()
+    os.close(ours)
+    os.close(theirs)
+    assert "job.yaml is there already, and says something else; replace it? [y/N] " in said
+    assert process.returncode == 0, said
+    assert ("kit: wrote job.yaml" in said, "kit: kept job.yaml" in said) == (replaced, not replaced)
+    assert ((tmp_path / "job.yaml").read_text() == "command: digits.py\n") == (not replaced)
+
+
+def test_a_slurm_that_does_not_answer_is_told_in_two_lines(kit, slurm, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    (site / "bin/scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n")
+    environment = {"PATH": f"{site}/bin:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    done = kit("init", check=False, **environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "kit: Slurm does not answer: scontrol: slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n"
+        "  fix: is it up? scontrol ping; without it, for this machine alone: kit init --local\n"
+    )
+    assert here(tmp_path) == set()
+    kit("init", "--local", **environment)
+
+
+@pytest.mark.parametrize("folder, config", [("/proc/nowhere", "config"), (".", "/proc/nowhere")])
+def test_a_place_that_cannot_be_written_is_told_and_nothing_is_left(folder: str, config: str, kit, tmp_path: Path) -> None:
+    done = kit("init", folder, "--local", check=False, XDG_CONFIG_HOME=str(tmp_path / config))
+    assert done.returncode == 1
+    assert done.stderr.startswith("kit: cannot write /proc/nowhere/") and done.stderr.count("\n") == 2 and "\n  fix: make " in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_job_that_kit_cannot_use_is_not_written(kit, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    done = kit("init", "--local", "--image", "notes.txt", check=False, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert done.returncode == 1 and done.stderr.startswith("kit: nothing was written: kit could not use the job: ")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.txt"]
+    done = kit("init", "--local", "--image", "nowhere.sif", check=False)
+    assert done.returncode == 2 and done.stderr.startswith("kit: --image: no such image: nowhere.sif\n  fix: ")
+
+
+def test_kit_submit_takes_the_job_that_is_here(kit, tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    kit("init", "--local", **environment)
+    assert "digits.py --epochs 20" in kit("submit", "--dry-run", **environment).stdout
+    assert "digits.py --epochs 20 --epochs 3" in kit("submit", "--dry-run", "--", "--epochs", "3", **environment).stdout
+
+
+def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE_NAME
+    folder.mkdir()
+    found = look.here([str(folder), str(tmp_path / "nowhere")])
+    assert found.host and found.cpus == len(os.sched_getaffinity(0)) and found.memory_mb > 100
+    assert found.folders.keys() == {str(folder)}
+    assert found.folders[str(folder)].writable and found.folders[str(folder)].number == str(folder.stat().st_ino)
