@@ -47,14 +47,14 @@ look::network() {
   done
 }
 
-# Its type, KiB that are free, whether this user may write, and its number, by which two machines see whether it is the same.
+# Its type, KiB that are free, whether this user may write, and what tells whether two machines see the same one: its inode and birth.
 look::folder() {
   local -r folder="$1"
   local type free number writable=no
   [[ -d "${folder}" ]] || return 0
   # A file server that is gone would keep df waiting.
   read -r type free < <(timeout 10 df --output=fstype,avail -- "${folder}" 2>/dev/null | tail -n 1) || return 0
-  number="$(timeout 10 stat -c %i -- "${folder}")" || return 0
+  number="$(timeout 10 stat -c %i.%W -- "${folder}")" || return 0
   [[ ! -w "${folder}" ]] || writable=yes
   printf 'folder\t%s\t%s\t%s\t%s\t%s\n' "${folder}" "${type}" "${free}" "${writable}" "${number}"
 }

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -198,10 +199,18 @@ def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, 
     assert "\n# guessed: /tmp of a node was not seen: srun on c01: " in files(tmp_path)["hydra.yaml"]
 
 
-def test_a_folder_that_nodes_do_not_see_is_told(slurm, init) -> None:
+def test_a_folder_that_nodes_do_not_see_is_told(slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
     change(site, "node", "yes\t77", "yes\t78")
-    assert "c01 does not see TMP/project: start from a folder that all nodes share" in init(site)
+    assert re.search(r"^  folder +not shared +guessed: TMP/project is another folder on c01$", init(site), re.MULTILINE)
+    for name in ("look", "node"):
+        (site / name).write_text((site / name).read_text() + "folder\t/home/ada\tnfs4\t900\tyes\t5\n")
+    change(site, "node", f"folder\t{tmp_path}/project", "folder\t/elsewhere")
+    change(site, "look", "/tmp\txfs\t40000000\tyes\t128.1700000001", "/tmp\ttmpfs\t40000000\tyes\t1.0")  # another one, of the same number
+    with pytest.raises(KitError) as error:
+        init(site, force=True)
+    fix = "start from a folder that all nodes share, such as one below /home/ada; if it is one: kit init --no-look"
+    assert str(error.value) == f"kit: c01 does not see {tmp_path}/project\n  fix: {fix}"
 
 
 def test_a_job_that_slurm_would_refuse_is_an_error_that_stops_a_chain_of_commands(slurm, init, tmp_path: Path) -> None:
@@ -215,7 +224,7 @@ def test_a_job_that_slurm_would_refuse_is_an_error_that_stops_a_chain_of_command
 def test_a_named_partition_must_be_one_of_slurms(slurm, init) -> None:
     with pytest.raises(UsageError, match="no partition 'gqu'"):
         init(slurm("a100"), partition="gqu")
-    assert "  partition      cpu " in init(slurm("a100"), partition="cpu")
+    assert re.search(r"^  partition +cpu +found: --partition named it; no time limit$", init(slurm("a100"), partition="cpu"), re.MULTILINE)
 
 
 def here(path: Path) -> set[str]:
@@ -306,4 +315,4 @@ def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: P
     found = look.here([str(folder), str(tmp_path / "nowhere")])
     assert found.host and found.cpus == len(os.sched_getaffinity(0)) and found.memory_mb > 100
     assert found.folders.keys() == {str(folder)}
-    assert found.folders[str(folder)].writable and found.folders[str(folder)].number == str(folder.stat().st_ino)
+    assert found.folders[str(folder)].writable and found.folders[str(folder)].number.startswith(f"{folder.stat().st_ino}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit import images
+from kit.errors import KitError
 from kit.site.facts import Kind, Partition
 from kit.site.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
 
@@ -66,7 +67,7 @@ def shape(site: Site, *, example: bool) -> tuple[Shape, Point]:
         kind.all_gpus,
         cpus if whole else min(cpus, ranks * CPUS_OF_A_RANK),
         clock(min(time_s, limit_s)),
-        min(item.memory_mb for item in alike) // 1024,
+        round(min(item.memory_mb for item in alike) / 1024),
     )
     return found, Point(f"{nodes} x {ranks} ranks", f"{partition.name} has {words}")
 
@@ -92,6 +93,8 @@ def partition(site: Site, chosen: Partition) -> Point:
     which = (
         "the default partition" if chosen.default else "has GPUs, which the default partition has not" if any(k.gpus for k in chosen.kinds) else "the largest"
     )
+    if site.is_partition_named:
+        return Point(chosen.name, f"--partition named it; {limit}")
     if not others:
         return Point(chosen.name, f"{which}, {limit}")
     return Point(chosen.name, f"{which}, {limit}{more}", "another suits you")
@@ -167,15 +170,19 @@ def account(site: Site, chosen: Partition) -> Point:
 
 
 def folder(site: Site, project: Path) -> Point:
-    """Whether the nodes see the project's folder."""
+    """Whether the nodes see the project's folder. Raises KitError where one does not have it at all."""
     mine = site.here.folders.get(str(project))
     if mine is None or not site.cluster:
         return Point("here", f"{project} is on this machine") if not site.cluster else Point("unknown", f"{project} was not seen", "nodes do not see it")
     if site.node:
         theirs = site.node.folders.get(str(project))
-        if theirs and theirs.number == mine.number:
+        if theirs and theirs.is_same(mine):
             return Point("shared", f"{site.node.host} sees it")
-        return Point("not shared", f"{site.node.host} does not see {project}: start from a folder that all nodes share")
+        if theirs:
+            return Point("not shared", f"{project} is another folder on {site.node.host}", "it is the same: else start from another folder")
+        common = [path for path, there in site.node.folders.items() if path in site.here.folders and there.is_same(site.here.folders[path])]
+        fix = f"start from a folder that all nodes share{', such as one below ' + common[0] if common else ''}; if it is one: kit init --no-look"
+        raise KitError(f"{site.node.host} does not see {project}", fix)
     if mine.is_shared:
         return Point("shared", f"it is on {mine.type}", "the nodes do not see it")
     return Point("unknown", f"it is on {mine.type}, which is seldom shared", "the nodes do not see it: then start from another folder")

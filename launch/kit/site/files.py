@@ -93,7 +93,10 @@ class Files:
 
 
 def _agreed(path: Path) -> bool:
-    return input(f"kit: {_short(path)} is there already, and says something else; replace it? [y/N] ").strip().lower() in ("y", "yes")
+    try:
+        return input(f"kit: {_short(path)} is there already, and says something else; replace it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D
+        return False
 
 
 def _umask() -> int:

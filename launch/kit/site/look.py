@@ -18,11 +18,15 @@ class Folder:
     type: str  # ext4, nfs4, lustre ...
     free_kib: int
     writable: bool
-    number: str  # its inode: the same on every machine that sees the same folder
+    number: str  # its inode, and when it was made: the top folders of two disks have the same inode
 
     @property
     def is_shared(self) -> bool:
         return self.type.startswith(SHARED)
+
+    def is_same(self, other: Folder) -> bool:
+        """Whether two machines see one folder. What is in memory is nobody else's, whatever its number."""
+        return self.number == other.number and not self.type.startswith(IN_MEMORY)
 
     @property
     def is_a_disk(self) -> bool:

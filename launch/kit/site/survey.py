@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -29,6 +30,7 @@ class Site:
     config: dict[str, str] = field(default_factory=dict)  # of `scontrol show config`
     facts: Facts = field(default_factory=lambda: Facts({}))
     partition: Optional[Partition] = None  # the one for a first job
+    is_partition_named: bool = False  # by the user
     accounts: Optional[dict[str, set[str]]] = None  # None where Slurm keeps none
     account: str = ""  # the user's default one
     pyxis: bool = False
@@ -63,7 +65,7 @@ def survey(folder: Path, partition: Optional[str], *, local: bool, ask_node: boo
     user = _user()
     accounts = facts.accounts(user)
     chosen = _partition(found, accounts, partition)
-    site = Site(config.get("ClusterName", ""), here, config, found, chosen, accounts, _account(user) if accounts else "", pyxis)
+    site = Site(config.get("ClusterName", ""), here, config, found, chosen, partition is not None, accounts, _account(user) if accounts else "", pyxis)
     nodes = _nodes(chosen)
     if not nodes:
         return site
@@ -155,6 +157,7 @@ def _ask(site: Site, partition: Partition, node: str, folders: list[str]) -> tup
         options["account"] = account
     if _with_gpus(partition):
         options["gres"] = "gpu:1"  # some sites refuse jobs there that want none; every Slurm knows this way to ask
+    print(f"kit: asking {node} what it has, by a job of some seconds; without it: kit init --no-look", file=sys.stderr, flush=True)
     try:
         return look.on_node(node, options, folders), ""
     except KitError as error:
