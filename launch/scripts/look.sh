@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # look.sh - what this machine is: a line for each thing, its words apart by tabs. It changes nothing.
 #
-#   look.sh FOLDER...     the folders whose file systems are of interest
+#   look.sh CODE FOLDER...     what has python3 print the version of torch; the folders whose file systems are of interest
 set -euo pipefail
 export LC_ALL=C
 shopt -s nullglob
@@ -31,8 +31,9 @@ look::tools() {
 
 # The version of torch for the python3 that a job without a container would take; torch itself is not loaded.
 look::torch() {
+  local -r code="$1"
   local version
-  version="$(timeout 20 python3 -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null)" || return 0
+  version="$(timeout 20 python3 -c "${code}" 2>/dev/null)" || return 0
   printf 'torch\t%s\n' "${version}"
 }
 
@@ -62,8 +63,8 @@ look::folder() {
 look::machine
 look::gpus
 look::tools
-look::torch
+look::torch "$1"
 look::network
-for folder in "$@"; do
+for folder in "${@:2}"; do
   look::folder "${folder}"
 done

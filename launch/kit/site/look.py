@@ -10,6 +10,7 @@ from kit.errors import KitError
 
 # Names of file systems, as df has them.
 SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "cifs", "smb", "afs", "orangefs", "pvfs", "glusterfs", "fuse.", "9p", "vast", "dvs")
+_VERSION = 'from importlib.metadata import version; print(version("torch"))'
 IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 
 
@@ -97,4 +98,4 @@ def read(text: str) -> Look:
 
 def _command(folders: list[str]) -> list[str]:
     script = (assets.folder("launch/scripts") / "look.sh").read_text(encoding="utf-8")
-    return ["bash", "-c", script, "look.sh", *folders]
+    return ["bash", "-c", script, "look.sh", _VERSION, *folders]
