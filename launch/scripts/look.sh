@@ -48,16 +48,16 @@ look::network() {
   done
 }
 
-# Its type, KiB that are free, whether this user may write, and what tells whether two machines see the same one: its inode and birth.
+# Its type, KiB that are free, whether this user may write, and what tells whether two machines see the same one: its inode, its last change.
 look::folder() {
   local -r folder="$1"
-  local type free number writable=no
+  local type free inode changed writable=no
   [[ -d "${folder}" ]] || return 0
   # A file server that is gone would keep df waiting.
   read -r type free < <(timeout 10 df --output=fstype,avail -- "${folder}" 2>/dev/null | tail -n 1) || return 0
-  number="$(timeout 10 stat -c %i.%W -- "${folder}")" || return 0
+  read -r inode changed < <(timeout 10 stat -c '%i %Y' -- "${folder}" 2>/dev/null) || return 0
   [[ ! -w "${folder}" ]] || writable=yes
-  printf 'folder\t%s\t%s\t%s\t%s\t%s\n' "${folder}" "${type}" "${free}" "${writable}" "${number}"
+  printf 'folder\t%s\t%s\t%s\t%s\t%s\t%s\n' "${folder}" "${type}" "${free}" "${writable}" "${inode}" "${changed}"
 }
 
 look::machine

@@ -201,12 +201,12 @@ def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, 
 
 def test_a_folder_that_nodes_do_not_see_is_told(slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
-    change(site, "node", "yes\t77", "yes\t78")
+    change(site, "node", "nfs4\t900000000\tyes\t77", "nfs4\t900000000\tyes\t78")
     assert re.search(r"^  folder +not shared +guessed: TMP/project is another folder on c01$", init(site), re.MULTILINE)
     for name in ("look", "node"):
-        (site / name).write_text((site / name).read_text() + "folder\t/home/ada\tnfs4\t900\tyes\t5\n")
+        (site / name).write_text((site / name).read_text() + "folder\t/home/ada\tnfs4\t900\tyes\t5\t1700000000\n")
     change(site, "node", f"folder\t{tmp_path}/project", "folder\t/elsewhere")
-    change(site, "look", "/tmp\txfs\t40000000\tyes\t128.1700000001", "/tmp\ttmpfs\t40000000\tyes\t1.0")  # another one, of the same number
+    change(site, "look", "/tmp\txfs\t40000000\tyes\t128", "/tmp\ttmpfs\t40000000\tyes\t1")  # another one, of the same number
     with pytest.raises(KitError) as error:
         init(site, force=True)
     fix = "start from a folder that all nodes share, such as one below /home/ada; if it is one: kit init --no-look"
@@ -315,4 +315,16 @@ def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: P
     found = look.here([str(folder), str(tmp_path / "nowhere")])
     assert found.host and found.cpus == len(os.sched_getaffinity(0)) and found.memory_mb > 100
     assert found.folders.keys() == {str(folder)}
-    assert found.folders[str(folder)].writable and found.folders[str(folder)].number.startswith(f"{folder.stat().st_ino}.")
+    assert found.folders[str(folder)].writable and found.folders[str(folder)].inode == str(folder.stat().st_ino)
+
+
+def test_two_machines_see_one_folder_or_two() -> None:
+    def same(first: str, second: str) -> bool:
+        mine, theirs = (look.read(f"folder\t/x\t{line}\n".replace(" ", "\t")).folders["/x"] for line in (first, second))
+        return mine.is_same(theirs)
+
+    assert same("nfs4 9 yes 77 1700000000", "nfs4 9 yes 77 1700000005")  # a client's cache is a minute old
+    assert not same("nfs4 9 yes 77 1700000000", "nfs4 9 yes 78 1700000000")
+    assert same("ext4 9 yes 77 1700000000", "ext4 9 yes 77 1700000000")  # containers of one machine
+    assert not same("xfs 9 yes 128 1700000000", "xfs 9 yes 128 1700000005")  # the tops of two disks
+    assert not same("tmpfs 9 yes 1 1700000000", "tmpfs 9 yes 1 1700000000")

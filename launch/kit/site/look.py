@@ -19,15 +19,18 @@ class Folder:
     type: str  # ext4, nfs4, lustre ...
     free_kib: int
     writable: bool
-    number: str  # its inode, and when it was made: the top folders of two disks have the same inode
+    inode: str
+    changed: str  # when something in it was made or removed
 
     @property
     def is_shared(self) -> bool:
         return self.type.startswith(SHARED)
 
     def is_same(self, other: Folder) -> bool:
-        """Whether two machines see one folder. What is in memory is nobody else's, whatever its number."""
-        return self.number == other.number and not self.type.startswith(IN_MEMORY)
+        """Whether two machines see one folder. The top folders of two disks have the same inode; a file server's clients may know an old time."""
+        if self.type.startswith(IN_MEMORY):
+            return False
+        return self.inode == other.inode and (self.is_shared or self.changed == other.changed)
 
     @property
     def is_a_disk(self) -> bool:
@@ -89,9 +92,9 @@ def read(text: str) -> Look:
         rdma={words[0]: words[1] for words in rows.get("rdma", []) if len(words) == 2},
         networks=names("network"),
         folders={
-            words[0]: Folder(words[1], int(words[2]), words[3] == "yes", words[4])
+            words[0]: Folder(words[1], int(words[2]), words[3] == "yes", words[4], words[5])
             for words in rows.get("folder", [])
-            if len(words) == 5 and words[2].isdecimal()
+            if len(words) == 6 and words[2].isdecimal()
         },
     )
 
