@@ -16,7 +16,8 @@ import pytest
 from kit.cluster import load
 from kit.errors import KitError, Problems, UsageError
 from kit.site import init as its
-from kit.site import look
+from kit.site import look, survey
+from kit.site.facts import Facts, Kind, Partition
 from samples import HOSTILE_NAME, ROOT
 
 SITES = Path(__file__).parent / "sites"
@@ -328,3 +329,22 @@ def test_two_machines_see_one_folder_or_two() -> None:
     assert same("ext4 9 yes 77 1700000000", "ext4 9 yes 77 1700000000")  # containers of one machine
     assert not same("xfs 9 yes 128 1700000000", "xfs 9 yes 128 1700000005")  # the tops of two disks
     assert not same("tmpfs 9 yes 1 1700000000", "tmpfs 9 yes 1 1700000000")
+
+
+@pytest.mark.parametrize(
+    "partitions, chosen",
+    [
+        ({"cpu": {"default": True}, "gpu": {"gpus": 4}}, "gpu"),
+        ({"big": {"gpus": 4, "count": 9}, "usual": {"gpus": 4, "default": True}}, "usual"),
+        ({"spot": {"gpus": 4, "count": 9, "preempt": "CANCEL"}, "kept": {"gpus": 4}}, "kept"),
+        ({"small": {"count": 1}, "big": {"count": 9}}, "big"),
+        ({"big": {"count": 9, "up": False}, "hidden": {"count": 9, "hidden": True}, "small": {"count": 1}}, "small"),
+        ({"theirs": {"count": 9, "accounts": ("chemistry",)}, "no-guests": {"count": 9, "denied_accounts": ("ml",)}, "small": {}}, "small"),
+    ],
+)
+def test_the_partition_of_a_first_job(partitions: dict[str, dict[str, object]], chosen: str) -> None:
+    found = {}
+    for name, facts in partitions.items():
+        more = {key: value for key, value in facts.items() if key not in ("gpus", "count")}
+        found[name] = Partition(name, (Kind(facts.get("count", 2), 8, 8000, {"": facts["gpus"]} if "gpus" in facts else {}),), **more)
+    assert survey._partition(Facts(found), {"ml": set()}, None).name == chosen
