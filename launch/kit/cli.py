@@ -37,7 +37,9 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
     `site` has the job held against what Slurm says of the cluster.
     """
     parameters = [
-        _parameter("target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program [job.yaml]", show_default=False)),
+        _parameter(
+            "target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False)
+        ),
         _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False)),
         _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
     ]
