@@ -327,6 +327,29 @@ def nodes(
 
 
 @app.command()
+def doctor(
+    job: Optional[str] = typer.Argument(None, metavar="[JOB]", help="What this job needs: a job file (.yaml), or a program.", show_default=False),
+    count: Optional[int] = typer.Option(None, "--nodes", metavar="N", help="N of the nodes [all that are free].", show_default=False, min=1),
+    nodelist: Optional[str] = typer.Option(None, "--nodelist", metavar="LIST", help="These nodes, such as node[1-4].", show_default=False),
+    partition: Optional[str] = typer.Option(None, "--partition", metavar="NAME", help="Those of a partition [the default one].", show_default=False),
+    account: Optional[str] = typer.Option(None, "--account", metavar="NAME", help="Whom Slurm charges for the short job.", show_default=False),
+    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
+    runtime: Optional[str] = typer.Option(None, "--runtime", metavar="NAME", help="What runs the containers.", show_default=False),
+    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="The job's image.", show_default=False),
+    wait: int = typer.Option(60, "--wait", metavar="SECONDS", help="How long the short job may wait for its nodes.", min=1),
+    as_json: bool = typer.Option(False, "--json", help="For other programs."),
+) -> None:
+    """Find what would keep a job from starting: on this machine and on every node. Ends with 1 where something would."""
+    from kit.doctor import visit
+
+    if image and not job:
+        raise UsageError("an image is a job's", "name the job, too: kit doctor JOB --image FILE", where="--image")
+    options = {"cluster": cluster, "runtime": runtime, "image": image}
+    wanted = visit.Wanted(job, count, nodelist, wait, as_json, options, {"partition": partition, "account": account})
+    sys.exit(visit.visit(wanted))
+
+
+@app.command()
 def rerun(
     run: Optional[str] = _RUN,
     output: Optional[str] = _OUTPUT,

@@ -41,6 +41,11 @@ def _script(name: str, plan: Plan) -> str:
     return _INLINE.sub(sourced, _LINT_MARK.sub("", _read(name)))
 
 
+def alone(name: str) -> str:
+    """A script that is no part of a run directory, with the files that it sources in their places."""
+    return _INLINE.sub(lambda match: _LINT_MARK.sub("", _read(match[1])), _read(name))
+
+
 def _read(name: str) -> str:
     return (assets.folder("launch/scripts") / name).read_text(encoding="utf-8")
 

@@ -316,3 +316,71 @@ def _environment() -> dict[str, str]:
     """Without the SLURM_ variables of a job that this may run in, which sbatch would pass on to the new one."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_")) or name in kept}
+
+
+def answers() -> str:
+    """Empty where slurmctld answers; else what Slurm says of it."""
+    done = _run(["scontrol", "ping"])
+    said = (done.stdout + done.stderr).strip()
+    # One of several controllers is enough.
+    return "" if re.search(r" (is|are) UP|/UP\b|\bUP/", said) else said or f"scontrol ping ended with {done.returncode}"
+
+
+def config() -> dict[str, str]:
+    """slurm.conf, as slurmctld has it."""
+    return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", _call(["scontrol", "show", "config"]), re.MULTILINE))
+
+
+class NodeFacts(NamedTuple):
+    name: str
+    address: str  # NodeAddr: a name or an address
+    state: str  # IDLE+DRAIN, DOWN*
+    reason: str
+    gpus: int
+    partitions: list[str]
+
+
+def all_nodes() -> list[NodeFacts]:
+    found = []
+    for line in _call(["scontrol", "show", "node", "--oneliner"]).splitlines():
+        facts = dict(re.findall(r"(?:^| )(NodeName|NodeAddr|State|Gres|Partitions)=(\S*)", line))
+        reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
+        gpus = sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", facts.get("Gres", "")))
+        partitions = [name for name in facts.get("Partitions", "").split(",") if name]
+        if name := facts.get("NodeName", ""):
+            found.append(NodeFacts(name, facts.get("NodeAddr", ""), facts.get("State", ""), reason[1] if reason else "", gpus, partitions))
+    return found
+
+
+def default_partition() -> str:
+    for line in _call(["scontrol", "show", "partition", "--oneliner"]).splitlines():
+        if " Default=YES" in line:
+            return line.split()[0].partition("=")[2]
+    return ""
+
+
+def would_start(options: dict[str, str]) -> str:
+    """Slurm's estimate for a job of one node with these options. Raises KitError where it would refuse it."""
+    words = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+    return _call(["sbatch", "--test-only", "--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true", *words]).strip()
+
+
+def begin_on_nodes(nodes: list[str], command: list[str], options: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a command on each of the nodes, as one short job; its input goes to all of them."""
+    shape = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+    # Where one node fails, the others are to go on.
+    steady = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--export=ALL", "--time=5", "--mem=500M"]
+    more = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+    line = ["srun", "--job-name=kit-doctor", *shape, *steady, *more, *command]
+    try:
+        # A session of its own: Ctrl-C is for kit, which ends the job.
+        return subprocess.Popen(line, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    except FileNotFoundError:
+        raise _missing("srun") from None
+
+
+def accounts() -> list[str]:
+    """Those that this user may use; empty where sacctmgr knows none."""
+    import getpass
+
+    return _call(["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={getpass.getuser()}", "format=Account"]).split()
