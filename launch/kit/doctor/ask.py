@@ -55,7 +55,8 @@ class Talk:
         for line in lines:
             node = facts.add(self.nodes, line.decode("utf-8", "replace"))
             if node and node.has("clock") and node.name not in self.clocks:
-                self.clocks[node.name] = (float(node.one("clock")[0] or 0), now_s)
+                with contextlib.suppress(ValueError):  # a `date` that does not know %N
+                    self.clocks[node.name] = (float(node.one("clock")[0]), now_s)
 
     def say(self, line: str) -> None:
         assert self.process.stdin

@@ -31,7 +31,7 @@ class Check:
     looks: str  # at what
     problems: dict[str, Problem]
     judge: Callable[[Node, Cluster], Iterator[Found]]
-    seen: Callable[[Node], str] = lambda _: ""  # what to show where all is well
+    seen: Callable[[Node, Cluster], str] = lambda _, __: ""  # what to show where all is well
     matters: Callable[[Cluster], bool] = lambda _: True  # whether it says anything about what is asked
 
 
@@ -78,7 +78,7 @@ def _judge(node: Node, cluster: Cluster, checks: Sequence[Check], result: Result
             finding = _finding(node.name, check, found)
             result.findings.append(finding)
             verdicts[check.name] = max(verdicts[check.name], finding.verdict, key=ORDER.index)
-        result.seen.setdefault(node.name, {})[check.name] = check.seen(node) if verdicts[check.name] == OK else ""
+        result.seen.setdefault(node.name, {})[check.name] = check.seen(node, cluster) if verdicts[check.name] == OK else ""
 
 
 def _finding(node: str, check: Check, found: Found) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 LOGIN = "login"  # the column of the machine that kit runs on
+LENGTHS = {"tool": 2, "engine": 2, "mount": 2, "half-made": 1, "limit": 3, "interface": 2, "rdma": 2, "unknown-name": 1, "loopback-name": 2, "reach": 4}
 
 
 @dataclass
@@ -94,8 +95,8 @@ class Cluster:
 def add(nodes: dict[str, Node], line: str) -> Optional[Node]:
     """Notes a line of doctor.sh, and returns who said it; None for any other line."""
     name, *fields = line.rstrip("\n").split("\t")
-    if name not in nodes or not fields:
-        return None
+    if name not in nodes or len(fields) <= LENGTHS.get(fields[0] if fields else "", 0):
+        return None  # srun's words, or a line that was cut off
     nodes[name].said.setdefault(fields[0], []).append(fields[1:])
     return nodes[name]
 

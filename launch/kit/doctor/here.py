@@ -73,7 +73,7 @@ CHECKS = (
             "none": Problem(WARN, "nothing here runs containers", "install docker, podman or apptainer; without containers kit run needs a Python with torch"),
         },
         _runtimes,
-        lambda node: ", ".join(f"{name} {version}" for name, version in node.all("tool")),
+        lambda node, _: ", ".join(f"{name} {version}" for name, version in node.all("tool")),
     ),
     Check(
         "torch",
@@ -83,7 +83,7 @@ CHECKS = (
             "needed": Problem(FAIL, "no Python here has torch", "pip install torch; or run in a container: --image"),
         },
         _torch,
-        lambda node: node.one("torch")[0],
+        lambda node, _: node.one("torch")[0],
     ),
     *(check for check in judges.CHECKS if check.name in ("scratch", "space", "disk", "mounts", "image", "shm", "limits", "driver")),
 )

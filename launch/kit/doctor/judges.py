@@ -58,7 +58,7 @@ def _runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("version", f"{needed} {version}, others have {usual}", {"runtime": needed})
 
 
-def _seen_runtime(node: Node) -> str:
+def _seen_runtime(node: Node, _: Cluster) -> str:
     return ", ".join(f"{name} {version}" for name, version in node.all("tool"))
 
 
@@ -118,9 +118,9 @@ def _space(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("inodes", f"{inodes} inodes free", {"folder": folder})
 
 
-def _seen_space(node: Node) -> str:
-    folder, _, _, kind, free, _, _ = node.one("scratch", 7)
-    return f"{folder} ({kind}), {int(free) // 1024} GiB free" if free.isdecimal() else ""
+def _seen_space(node: Node, cluster: Cluster) -> str:
+    folder, _, _, _, free, _, _ = _place(node, cluster)
+    return f"{folder}: {int(free) // 1024} GiB free" if free.isdecimal() else ""
 
 
 def _disk(node: Node, cluster: Cluster) -> Iterator[Found]:
@@ -176,7 +176,7 @@ def _image(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 def _shm(node: Node, _: Cluster) -> Iterator[Found]:
-    size, _, problem = node.one("shm", 3)
+    size, _free, problem = node.one("shm", 3)
     if problem:
         yield Found("unusable", problem)
     elif int(size or 0) <= SHM_LITTLE_MIB:
@@ -323,7 +323,7 @@ CHECKS = (
             ),
         },
         _disk,
-        lambda node: node.one("scratch", 7)[3],
+        lambda node, cluster: _place(node, cluster)[3],
     ),
     Check(
         "containers",
@@ -340,7 +340,7 @@ CHECKS = (
             "outside": Problem(WARN, "Slurm does not keep the job in a cgroup", "see slurmd's log there for cgroup errors; cgroup.conf"),
         },
         _cgroups,
-        lambda node: node.one("cgroups")[0],
+        lambda node, _: node.one("cgroups")[0],
     ),
     Check(
         "clock",
@@ -362,7 +362,7 @@ CHECKS = (
             "read-only": Problem(FAIL, "{folder} cannot be written there", "mount it for writing there, and see who may: ls -ld {folder}"),
         },
         _folder,
-        lambda node: node.one("folder", 2)[1],
+        lambda node, _: node.one("folder", 2)[1],
     ),
     Check(
         "mounts",
@@ -383,7 +383,7 @@ CHECKS = (
             "does-not-start": Problem(FAIL, "apptainer cannot start the image", "its words are above; a damaged image is built or copied again"),
         },
         _image,
-        lambda node: "starts" if node.one("start")[0] == "ok" else "",
+        lambda node, _: "starts" if node.one("start")[0] == "ok" else "",
         lambda cluster: bool(cluster.asked.image),
     ),
     *NETWORK,
@@ -396,7 +396,7 @@ CHECKS = (
             "small": Problem(WARN, f"{SHM} is small for DataLoader workers", "as root there: mount -o remount,size=50% /dev/shm"),
         },
         _shm,
-        lambda node: f"{int(node.one('shm')[0] or 0) / 1024:.1f} GiB",
+        lambda node, _: f"{int(node.one('shm')[0] or 0) / 1024:.1f} GiB",
     ),
     Check(
         "limits",
@@ -413,7 +413,7 @@ CHECKS = (
             ),
         },
         _limits,
-        lambda node: ", ".join(f"{name} {soft}" for name, soft, *_ in node.all("limit")),
+        lambda node, _: ", ".join(f"{name} {soft}" for name, soft, *_ in node.all("limit")),
     ),
     Check(
         "gpus",
@@ -424,7 +424,7 @@ CHECKS = (
             )
         },
         _gpus,
-        lambda node: str(node.gpus),
+        lambda node, _: str(node.gpus or ""),
         _wants_gpus,
     ),
     Check(
@@ -443,7 +443,7 @@ CHECKS = (
             ),
         },
         _driver,
-        lambda node: node.one("driver")[0],
+        lambda node, _: node.one("driver")[0],
         lambda cluster: bool(cluster.asked.image) and any(node.has("driver") for node in cluster.answered),
     ),
 )

@@ -152,5 +152,5 @@ LOGIN = (
         {"unwritable": Problem(FAIL, "no run directory can be made here", "start from a folder that you may write to, on a file system that every node sees")},
         _here,
     ),
-    Check("kit", "kit and its Python", {}, lambda _, __: iter(()), lambda node: "{} with Python {}".format(*node.one("kit", 2)[:2])),
+    Check("kit", "kit and its Python", {}, lambda _, __: iter(()), lambda node, _: "{} with Python {}".format(*node.one("kit", 2)[:2])),
 )

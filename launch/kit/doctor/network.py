@@ -94,7 +94,7 @@ def _is_chosen(name: str, wanted: str) -> bool:
     return any(name == word if exactly else name.startswith(word) for word in known) != but
 
 
-def _seen_interfaces(node: Node) -> str:
+def _seen_interfaces(node: Node, _: Cluster) -> str:
     rdma = sum(state == "ACTIVE" for _, state in node.all("rdma"))
     names = dict.fromkeys(name for name, _ in node.all("interface"))
     return ", ".join([*names, *([f"{rdma} RDMA ports"] if rdma else [])])
@@ -135,7 +135,7 @@ NETWORK = (
             ),
         },
         _ports,
-        lambda node: ", ".join(node.one("listener", 4)[1:]),
+        lambda node, _: ", ".join(node.one("listener", 4)[1:]),
         _several,
     ),
     Check(

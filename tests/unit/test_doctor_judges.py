@@ -1,0 +1,394 @@
+"""kit doctor without a cluster: how facts become verdicts, how they are shown, and what its document says."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit.doctor import checks, facts, here, judges, login, report
+from kit.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
+from kit.doctor.facts import Asked, Cluster, Node
+from samples import ROOT
+
+DOCUMENT = ROOT / "docs" / "doctor.md"
+HEALTHY = """\
+user	ada	1000
+tool	apptainer	1.4.5
+tool	enroot	3.5.0
+namespaces	ok
+subuid	ada:100000:65536
+subgid	ada:100000:65536
+scratch	/local	/local	yes	xfs	90000	1000000	2000000
+containers	/local/kit-1000/enroot/data	/local	yes	xfs	90000	1000000	2000000
+limit	memlock	unlimited	unlimited
+limit	nofile	131072	131072
+limit	nproc	500000	500000
+shm	64000	64000
+cgroups	v2	1
+gpus	8	8
+driver	550.54.15	12.4
+folder	ok	nfs4
+image	ok
+image-cuda	12.4
+interface	eth0	10.0.0.{number}
+rdma	mlx5_0	ACTIVE
+listener	perl	61000	61997	62994
+ready
+connected
+"""
+
+
+def cluster(count: int = 3, asked: Asked | None = None, **changes: str) -> Cluster:
+    """Healthy nodes node1, node2 ... that reach each other; `changes` replace or add lines of one: node2="shm\t64\t64\t"."""
+    nodes = {f"node{number}": Node(f"node{number}", state="IDLE", gpus=8) for number in range(1, count + 1)}
+    for number, (name, node) in enumerate(nodes.items(), 1):
+        lines = HEALTHY.format(number=number).splitlines()
+        for other in range(1, min(count, 5) + 1):
+            lines += [f"reach\tnode{other}\t10.0.0.{other}\t{port}\topen" for port in (61000, 61997) if other != number]
+        for change in changes.get(name, "").splitlines():
+            kept = change.split("\t")[: 4 if change.startswith("reach") else 2 if change.startswith(("limit", "tool")) else 1]
+            lines = [line for line in lines if line.split("\t")[: len(kept)] != kept]
+            lines.append(change) if "\t" in change else None
+        for line in lines:
+            assert facts.add(nodes, f"{name}\t{line}") is node
+    return Cluster(asked or Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
+
+
+def judged(found: Cluster) -> Result:
+    return checks.judge(found, Node(facts.LOGIN), judges.CHECKS, ())
+
+
+def found(result: Result) -> list[tuple[str, str, str]]:
+    return [(finding.node, finding.check, finding.verdict) for finding in result.findings]
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_healthy_nodes_have_no_finding(count: int) -> None:
+    result = judged(cluster(count))
+    assert result.findings == [] and result.starts
+    assert set(result.verdicts["node1"].values()) == {OK}
+
+
+CASES = [
+    ("tool\tenroot\t3.4.1", ("runtime", WARN)),
+    ("namespaces\tunshare: Operation not permitted", ("namespaces", FAIL)),
+    ("subgid", ("subuid", WARN)),
+    ("scratch\t/local\t/\t/ is of root:root with mode 755\text4\t90000\t1\t1", ("scratch", FAIL)),
+    ("scratch-owner\t/local/kit-1000 is of root:root with mode 755", ("scratch", FAIL)),
+    ("containers\t/local/d\t/local\tyes\txfs\t20000\t1000000\t2000000", ("space", FAIL)),  # an image of 8 GB, unpacked
+    ("containers\t/local/d\t/local\tyes\txfs\t90000\t12\t2000000", ("space", WARN)),
+    ("containers\t/local/d\t/local\tyes\tunknown\t-\t-\t-", ("space", WARN)),
+    ("containers\t/local/d\t/local\tyes\tlustre\t90000\t-\t-", ("disk", FAIL)),
+    ("containers\t/local/d\t/local\tyes\ttmpfs\t90000\t-\t-", ("disk", WARN)),
+    ("half-made\t/local/.kit-1.unfinished", ("containers", WARN)),
+    ("cgroups\tv1\t1", ("cgroups", WARN)),
+    ("folder\tmissing", ("folder", FAIL)),
+    ("folder\tother\tNo such file", ("folder", FAIL)),
+    ("folder\tread-only\tPermission denied", ("folder", FAIL)),
+    ("mount\tmissing\t/data", ("mounts", FAIL)),
+    ("image\tmissing", ("image", FAIL)),
+    ("image\tother", ("image", FAIL)),
+    ("start\tFATAL: no", ("image", FAIL)),
+    ("shm\t64\t64\t", ("shm", FAIL)),
+    ("shm\t512\t512\t", ("shm", WARN)),
+    ("limit\tnofile\t256\t256", ("limits", FAIL)),
+    ("limit\tnproc\t2000\t2000", ("limits", WARN)),
+    ("limit\tmemlock\t64\t64", ("limits", FAIL)),
+    ("gpus\t7\t7", ("gpus", FAIL)),
+    ("gpus\t0\t0\tnvidia-smi: Unable to determine the device handle", ("gpus", FAIL)),
+    ("driver\t470.57\t11.4", ("driver", FAIL)),
+    ("driver\t535.1\t12.2", ("driver", NOTE)),
+    ("unknown-name\tnode3", ("names", FAIL)),
+    ("loopback-name\tnode2\t127.0.1.1", ("names", WARN)),
+    ("loopback-name\tnode3\t127.0.0.1", ("names", FAIL)),
+    ("listener\tfailed\tport 61000: Address already in use", ("ports", WARN)),
+    ("reach\tnode3\t10.0.0.3\t61000\tConnection refused", ("ports", FAIL)),
+    ("reach\tnode3\t10.0.0.99\t61000\topen", ("names", FAIL)),
+    ("interface\tdocker0\t172.17.0.1", ("interfaces", FAIL)),
+    ("rdma\tmlx5_0\tDOWN", ("interfaces", WARN)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "expected"), CASES, ids=[change.replace("\t", " ")[:40] for change, _ in CASES])
+def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change: str, expected: tuple[str, str]) -> None:
+    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",))
+    result = judged(cluster(3, asked, node2=change))
+    if change.startswith("interface"):  # which the others then look for elsewhere
+        result.findings[:] = [finding for finding in result.findings if finding.check != "names"]
+    assert found(result) == [("node2", *expected)]
+    assert result.starts == (expected[1] != FAIL)
+    assert "{" not in re.sub(r"\{nodes\}", "", "".join(finding.what + finding.fix for finding in result.findings))
+
+
+def test_every_problem_of_the_table_is_caused_by_some_test() -> None:
+    """So that the table holds none that nothing leads to."""
+    tested = (ROOT / "tests/cluster/test_doctor.py").read_text() + Path(__file__).read_text()
+    for check in judges.CHECKS:
+        assert f'"{check.name}"' in tested, check.name
+
+
+@pytest.mark.parametrize(("skew_s", "verdict"), [(0.4, OK), (-3.0, WARN), (400.0, FAIL)])
+def test_a_clock_that_is_off(skew_s: float, verdict: str) -> None:
+    one = cluster()
+    one.nodes[1].skew_s = skew_s
+    assert judged(one).verdicts["node2"]["clock"] == verdict
+
+
+def test_a_node_that_nobody_reaches_is_to_blame_itself() -> None:
+    shut = "".join(f"reach\tnode3\t10.0.0.3\t{port}\tNo route to host\n" for port in (61000, 61997))
+    result = judged(cluster(3, node1=shut, node2=shut))
+    assert found(result) == [("node3", "ports", FAIL)]
+    assert (result.findings[0].what, result.findings[0].evidence) == ("node[1-2] cannot connect to it", "10.0.0.3, ports 61000,61997: No route to host")
+
+
+def test_a_refused_connection_is_none_where_nothing_could_listen() -> None:
+    refused = "reach\tnode3\t10.0.0.3\t61000\tConnection refused\n"
+    assert judged(cluster(3, node1=refused, node2=refused, node3="listener\tnone\t61000\t61997\t62994")).findings == []
+
+
+@pytest.mark.parametrize(
+    ("needed", "named", "verdict"), [(2, False, WARN), (3, False, FAIL), (1, True, FAIL)], ids=["enough-left", "too-few-left", "asked-for-by-name"]
+)
+def test_a_drained_node_matters_as_much_as_it_is_needed(needed: int, named: bool, verdict: str) -> None:
+    one = cluster(3, Asked(runtime="enroot", nodes=needed, named=named))
+    one.nodes[1] = Node("node2", state="IDLE+DRAIN", reason="fan", asked=False)
+    result = judged(one)
+    assert found(result) == [("node2", "state", verdict)] and result.findings[0].evidence == "IDLE+DRAIN: fan"
+    assert set(result.verdicts["node2"]) == {"state"}
+
+
+@pytest.mark.parametrize("state", ["IDLE", "MIXED+PLANNED", "ALLOCATED", "IDLE+CLOUD+POWERED_DOWN", "IDLE+POWERING_DOWN"])
+def test_states_of_nodes_that_are_well(state: str) -> None:
+    assert not judges.is_unwell(state)
+
+
+@pytest.mark.parametrize("state", ["DOWN", "DOWN*", "IDLE*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE+NOT_RESPONDING", "FAIL", "UNKNOWN", "DOWN+CLOUD+POWERED_DOWN"])
+def test_states_of_nodes_that_are_not(state: str) -> None:
+    assert judges.is_unwell(state)
+
+
+def test_a_busy_node_is_a_note_and_no_warning() -> None:
+    one = cluster()
+    one.nodes[2] = Node("node3", state="ALLOCATED", asked=False)
+    result = judged(one)
+    assert found(result) == [("node3", "state", NOTE)] and result.starts
+
+
+def test_a_node_that_does_not_answer_fails() -> None:
+    one = cluster()
+    one.nodes[2] = Node("node3", state="IDLE", problem="Unable to contact slurmd")
+    assert found(judged(one)) == [("node3", "answers", FAIL)]
+
+
+def test_without_a_named_runtime_the_first_that_is_there_counts() -> None:
+    assert cluster(2, Asked()).runtime() == "enroot"
+    bare = cluster(2, Asked())
+    for node in bare.nodes:
+        node.said["tool"] = [["apptainer", "1.4.5"]]
+    assert bare.runtime() == "apptainer"
+    for node in bare.nodes:
+        node.said.pop("tool")
+    assert bare.runtime() == "none"
+    assert found(judged(bare)) == [("node1", "runtime", WARN), ("node2", "runtime", WARN)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "chosen"),
+    [("", "eth0", True), ("", "docker0", False), ("ib", "ib0", True), ("=ib", "ib0", False), ("^lo,docker", "eth0", True), ("^eth", "eth0", False)],
+)
+def test_interfaces_are_chosen_as_nccl_does(wanted: str, name: str, chosen: bool) -> None:
+    result = judged(cluster(2, Asked(runtime="enroot", interfaces=wanted), **{f"node{number}": f"interface\t{name}\t10.0.0.{number}" for number in (1, 2)}))
+    assert (result.findings == []) == chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["node1", "node2", "node3"], "node[1-3]"),
+        (["node3"], "node3"),
+        (["login", "node2", "node1", "node7"], "login,node[1-2,7]"),
+        (["n08", "n09", "n10", "n12"], "n[08-10,12]"),
+        (["n9", "n10"], "n[9-10]"),
+        (["gpu-a-1", "cpu1"], "gpu-a-1,cpu1"),
+    ],
+)
+def test_names_are_folded_as_slurm_does(names: list[str], shown: str) -> None:
+    assert facts.folded(names) == shown
+
+
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("terminal", "encoding", "expected"), [(True, "utf-8", report.SIGNS), (True, "latin-1", report.WORDS), (False, "utf-8", report.WORDS)])
+def test_signs_are_for_terminals_that_can_show_them(terminal: bool, encoding: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", (_Terminal if terminal else io.TextIOWrapper)(io.BytesIO(), encoding=encoding))
+    assert report.marks() == expected
+
+
+def shown(one: Cluster, width: int = 100) -> list[str]:
+    result = judged(one)
+    return [*report.table(result, report.SIGNS, width), *report.problems(result.findings, report.SIGNS), report.conclusion(one, result, True)]
+
+
+def test_64_nodes_with_some_bad_ones_fit_a_screen() -> None:
+    few = "shm\t64\t64\t"
+    lines = shown(cluster(64, node7=few, node8=few, node9=few, node40="limit\tnofile\t2000\t2000"))
+    assert len(lines) < 40 and max(map(len, lines)) <= 130
+    assert "  login  node[1-6,10-39,41-64]  node[7-9]  node40" in lines[0]
+    assert re.search(r"^shm +✓ +✗ +✓", "\n".join(lines), re.MULTILINE)
+    assert "✗ node[7-9]: shm: /dev/shm is too small for NCCL and for DataLoader workers (64 MiB)" in lines
+    assert "! node40: limits: few files may be open (ulimit -n): DataLoader workers need many (2000)" in lines
+    assert lines[-1] == "kit: a job would fail, or not start: node[7-9]"
+
+
+def test_nodes_that_are_all_different_are_listed_by_check() -> None:
+    changes = {
+        f"node{number}": "\n".join(["shm\t64\t64\t", "half-made\t/x"][: number % 3] + [f"limit\tnofile\t{number}\t9"] * (number % 2)) for number in range(1, 65)
+    }
+    lines = shown(cluster(64, **{name: text for name, text in changes.items() if text}), width=60)
+    assert any(line.startswith("shm         ✗ node[1-2,4-5,7-8,") for line in lines)
+    assert "namespaces  ✓ 64" in lines
+    assert any("node1: 1; node3: 3; node5: 5; and 29 more)" in line for line in lines)
+
+
+def test_what_nodes_say_cannot_play_with_the_terminal() -> None:
+    lines = shown(cluster(2, node1="half-made\t/scratch/\x1b[31m{nodes}{x}"))
+    assert "! node1: containers: a half-made container is left there (/scratch/?[31m{nodes}{x})" in lines
+
+
+def test_a_line_that_was_cut_off_is_left_out() -> None:
+    nodes = {"node1": Node("node1")}
+    assert facts.add(nodes, "node1\treach\tnode2\t10.0") is None and facts.add(nodes, "srun: error: x") is None and facts.add(nodes, "node1") is None
+    assert nodes["node1"].said == {}
+
+
+def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
+    one = cluster(2, node2="gpus\t7\t7")
+    report.print_json(one, judged(one))
+    said = json.loads(capsys.readouterr().out)
+    assert (said["starts"], said["runtime"], list(said["nodes"])) == (False, "enroot", ["node1", "node2"])
+    assert said["nodes"]["node2"]["checks"]["gpus"] == "fail" and said["nodes"]["node2"]["said"]["shm"] == [["64000", "64000"]]
+    assert [(item["node"], item["check"], item["evidence"]) for item in said["findings"]] == [("node2", "gpus", "7 of 8")]
+    assert said["findings"][0]["fix"].endswith("kit submit JOB --slurm exclude=node2")
+
+
+# ---------------------------------------------------------------- the whole command, with stand-ins for Slurm
+
+
+@pytest.fixture
+def without_slurm(tmp_path: Path) -> Path:
+    """A PATH with nothing but what the script needs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in "bash cat grep sed awk df head tail stat sort id ip timeout getent date findmnt perl unshare sleep flock tr wc uname true test env rm".split():
+        for place in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+            if os.access(f"{place}/{tool}", os.X_OK):
+                (folder / tool).symlink_to(f"{place}/{tool}")
+                break
+    return folder
+
+
+def test_a_machine_without_slurm_is_looked_into_for_kit_run(kit: Callable, without_slurm: Path) -> None:
+    done = kit("doctor", "--json", check=False, PATH=str(without_slurm))
+    said = json.loads(done.stdout)
+    assert list(said["nodes"]) == ["here"] and said["nodes"]["here"]["answered"]
+    assert {"scratch", "shm", "limits", "torch", "runtimes"} <= said["nodes"]["here"]["checks"].keys()
+    assert ("here", "runtimes", "warn") in [(item["node"], item["check"], item["verdict"]) for item in said["findings"]]
+    (without_slurm / "docker").write_text(
+        "#!/bin/bash\n[[ $1 != info ]] || { echo 'Cannot connect to the Docker daemon' >&2; exit 1; }\necho 'Docker version 20.10, build x'\n"
+    )
+    (without_slurm / "docker").chmod(0o755)
+    done = kit("doctor", "--runtime", "docker", check=False, PATH=str(without_slurm))
+    assert done.returncode == 1
+    assert "FAIL here: runtimes: docker does not work (Cannot connect to the Docker daemon)\n  fix: " in done.stdout
+
+
+SCONTROL = """\
+#!/bin/bash
+case "$*" in
+  ping) echo 'Slurmctld(primary) at ctl is UP' ;;
+  'show config') echo 'ProctrackType = proctrack/cgroup' ;;
+  'show node --oneliner') echo 'NodeName=node1 Arch=x86_64 NodeAddr=node1 State=IDLE Partitions=cpu ' ; echo 'NodeName=node2 NodeAddr=node2 State=DOWN* Gres=gpu:a100:8(S:0-1) Partitions=cpu Reason=its fan is broken [root@2026-01-01T00:00:00]' ;;
+  'show partition --oneliner') echo 'PartitionName=cpu Default=YES' ;;
+  show\\ job*) echo 'JobId=12 JobState=PENDING Reason=QOSMaxJobsPerUserLimit' ;;
+esac
+"""
+
+
+def slurm(folder: Path, srun: str) -> None:
+    for name, text in {
+        "scontrol": SCONTROL,
+        "srun": f"#!/bin/bash\n{srun}\n",
+        "sbatch": "#!/bin/bash\necho fine\n",
+        "scancel": f"#!/bin/bash\necho $* >{folder}/cancelled\n",
+    }.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    for name in ("sinfo", "squeue"):
+        (folder / name).symlink_to(folder / "sbatch")
+
+
+def test_a_job_that_waits_is_given_up_with_the_reason_and_taken_back(kit: Callable, without_slurm: Path) -> None:
+    slurm(without_slurm, "echo 'srun: job 12 queued and waiting for resources' >&2; exec sleep 60")
+    done = kit("doctor", "--wait", "1", check=False, PATH=str(without_slurm), timeout_s=30)
+    assert done.returncode == 1
+    assert (
+        "FAIL login: asking: no compute node was looked into (the job that looks into the nodes did not start within 1 s: PENDING QOSMaxJobsPerUserLimit)"
+        in done.stdout
+    )
+    assert "warn node2: state: Slurm gives it to no job (DOWN*: its fan is broken)" in done.stdout
+    assert (without_slurm / "cancelled").read_text() == "12\n"
+
+
+def test_what_srun_refuses_is_shown(kit: Callable, without_slurm: Path) -> None:
+    slurm(without_slurm, "echo 'srun: error: Unable to allocate resources: Invalid account' >&2; exit 1")
+    done = kit("doctor", check=False, PATH=str(without_slurm), timeout_s=30)
+    assert done.returncode == 1 and "(srun: error: Unable to allocate resources: Invalid account)" in done.stdout
+
+
+def test_the_script_answers_through_srun(kit: Callable, without_slurm: Path) -> None:
+    slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
+    done = kit("doctor", "--runtime", "none", "--json", check=False, PATH=str(without_slurm), timeout_s=60)
+    node = json.loads(done.stdout)["nodes"]["node1"]
+    assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 1
+    assert "clock" in node["checks"]
+
+
+def test_unknown_nodes_are_a_mistake_of_the_command(kit: Callable, without_slurm: Path) -> None:
+    slurm(without_slurm, "exit 1")
+    (without_slurm / "scontrol").write_text(SCONTROL.replace("esac", "  show\\ hostnames*) echo node7 ;;\nesac"))
+    done = kit("doctor", "--nodelist", "node7", check=False, PATH=str(without_slurm), timeout_s=30)
+    assert (done.returncode, done.stderr) == (2, "kit: --nodelist: Slurm knows no node node7\n  fix: what there is: sinfo --Node\n")
+
+
+# ---------------------------------------------------------------- the document
+
+
+def rows(table: tuple[Check, ...]) -> str:
+    lines = []
+    for check in table:
+        for index, problem in enumerate(check.problems.values()):
+            words = [
+                re.sub(r"\{nodes\}", "NODES", re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), text)).replace("|", "\\|")
+                for text in (problem.what, problem.fix)
+            ]
+            lines.append(f"| {f'`{check.name}`' if not index else ''} | {check.looks if not index else ''} | {problem.verdict} | {words[0]} | {words[1]} |\n")
+    return "".join(lines)
+
+
+def test_the_tables_of_the_document_are_the_code() -> None:
+    head = "| check | looks at | verdict | in words | fix |\n|---|---|---|---|---|\n"
+    own = tuple(check for check in here.CHECKS if check.name in ("runtimes", "torch"))
+    for title, table in (("## The login node", login.LOGIN), ("## The compute nodes", judges.CHECKS), ("## Without Slurm", own)):
+        text = DOCUMENT.read_text()
+        if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+            DOCUMENT.write_text(re.sub(rf"({title}\n[^#]*?){re.escape(head)}(?:\|.*\n)*", lambda found: f"{found[1]}{head}{rows(table)}", text))
+        assert f"{head}{rows(table)}" in DOCUMENT.read_text().split(title)[1].split("\n## ")[0]
