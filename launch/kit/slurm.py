@@ -371,12 +371,24 @@ def begin_on_nodes(nodes: list[str], command: list[str], options: dict[str, str]
     # Where one node fails, the others are to go on.
     steady = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--export=ALL", "--time=5", "--mem=500M"]
     more = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-    line = ["srun", "--job-name=kit-doctor", *shape, *steady, *more, *command]
+    line = ["srun", *shape, *steady, *more, *command]
     try:
         # A session of its own: Ctrl-C is for kit, which ends the job.
         return subprocess.Popen(line, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except FileNotFoundError:
         raise _missing("srun") from None
+
+
+def why_waiting(job_name: str) -> str:
+    """The state and the reason of this user's job of that name: PENDING Resources."""
+    return _call(["squeue", "--me", "--noheader", f"--name={job_name}", "--format=%T %r"]).strip()
+
+
+def cancel_by_name(job_name: str) -> None:
+    """Of this user's jobs; that there is none is no error."""
+    import getpass
+
+    _run(["scancel", f"--user={getpass.getuser()}", f"--name={job_name}"])
 
 
 def accounts() -> list[str]:

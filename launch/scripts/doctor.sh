@@ -93,9 +93,10 @@ doctor::place() {
   read -r type free inodes total < <(timeout 5 df --output=fstype,avail,iavail,itotal --block-size=1048576 -- "${there}" 2>/dev/null | tail -n 1)
   if [[ ! -d "${there}" ]]; then
     able="${there} is not a folder"
+  elif [[ ",$(findmnt --noheadings --output OPTIONS --target "${there}" 2>/dev/null)," == *,ro,* ]]; then
+    able='it is mounted read-only'
   elif [[ ! -w "${there}" || ! -x "${there}" ]]; then
     able="$(doctor::mode "${there}")"
-    [[ ",$(findmnt --noheadings --output OPTIONS --target "${there}" 2>/dev/null)," != *,ro,* ]] || able='it is mounted read-only'
   fi
   doctor::say "${fact}" "${folder}" "${there}" "${able}" "${type:-unknown}" "${free:--}" "${inodes:--}" "${total:--}"
 }
@@ -108,7 +109,7 @@ doctor::scratch() {
   local mine="${scratch}/kit-${UID}" site='' data
   doctor::place scratch "${scratch}"
   [[ -d "${scratch}" ]] || doctor::say scratch-missing "${scratch}"
-  if [[ -e "${mine}" || -L "${mine}" ]] && [[ ! -O "${mine}" || -L "${mine}" || ! -w "${mine}" ]]; then
+  if [[ -e "${mine}" || -L "${mine}" ]] && [[ ! -O "${mine}" || -L "${mine}" || (-w "${scratch}" && ! -w "${mine}") ]]; then
     doctor::say scratch-owner "$(doctor::mode "${mine}")"
   fi
   data="${ENROOT_DATA_PATH:-}"

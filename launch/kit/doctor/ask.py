@@ -16,7 +16,8 @@ from kit.doctor import facts
 from kit.doctor.facts import Node
 from kit.errors import KitError
 
-READY_S = 60  # from the first node's first line: an image may have to be started
+START_S = 15  # for the others, from the first node's first line
+READY_S = 60  # for those that have begun: an image may have to be started
 CLOCK_S = 5
 CONNECT_S = 20
 
@@ -26,6 +27,7 @@ class Talk:
     """With the process that runs doctor.sh on the nodes, by its input and output."""
 
     process: subprocess.Popen[bytes]
+    job_name: str
     nodes: dict[str, Node]
     rest: bytes = b""
     errors: bytes = b""
@@ -39,7 +41,7 @@ class Talk:
                 assert stream
                 selector.register(stream, selectors.EVENT_READ)
             while not enough() and selector.get_map() and (left_s := until_s - time.monotonic()) > 0:
-                for key, _ in selector.select(left_s):
+                for key, _ in selector.select(min(left_s, 0.5)):
                     chunk = os.read(key.fd, 65536)
                     if not chunk:
                         selector.unregister(key.fileobj)
@@ -64,17 +66,23 @@ class Talk:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
+    def all_are_ready(self, begun_s: float) -> bool:
+        late = [node for node in self.nodes.values() if not node.answered]
+        return all(not node.said for node in late) if time.monotonic() - begun_s > START_S else not late
+
     def ready(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.answered]
 
-    def end(self) -> None:
+    def end(self, patience_s: float) -> None:
         assert self.process.stdin and self.process.stdout and self.process.stderr
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(5)
+            self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            self.process.terminate()  # which ends the job
+            # An srun that is killed while a node is dead leaves the job behind.
+            slurm.cancel_by_name(self.job_name)
+            self.process.terminate()
             try:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:
@@ -84,25 +92,29 @@ class Talk:
         self.process.stderr.close()
 
 
-def all_at_once(process: subprocess.Popen[bytes], nodes: dict[str, Node], wait_s: float) -> None:
+def all_at_once(command: list[str], nodes: dict[str, Node], options: dict[str, str], wait_s: float) -> None:
     """Fills in what the nodes say. Raises KitError where none does within `wait_s`, for the job waits."""
-    talk = Talk(process, nodes)
+    job_name = f"kit-doctor-{os.getpid()}-{time.time_ns()}"  # by which it is found, should srun be gone
+    process = slurm.begin_on_nodes(list(nodes), command, {"job-name": job_name, **options})
+    talk = Talk(process, job_name, nodes)
     try:
         if not talk.listen(lambda: talk.heard, time.monotonic() + wait_s) and process.poll() is None:
             raise _waits(talk, wait_s)
-        everybody = len(nodes)
-        talk.listen(lambda: len(talk.ready()) == everybody, time.monotonic() + READY_S)
+        begun_s = time.monotonic()
+        talk.listen(lambda: talk.all_are_ready(begun_s), begun_s + READY_S)
         there = talk.ready()
-        if there:
+        # Where a task has not started, srun hands on no input: they are asked again without that node.
+        if there and not silent(nodes):
             _clocks(talk, there)
             ways = [f"{node.name}:{','.join(node.one('listener', 4)[1:])}" for node in there if node.one("listener")[0] in ("perl", "nc", "ncat", "none")]
             talk.say(f"connect {' '.join(ways)}")
             talk.listen(lambda: all(node.has("connected") for node in there), time.monotonic() + CONNECT_S)
     except BaseException:
+        slurm.cancel_by_name(job_name)
         process.terminate()
         raise
     finally:
-        talk.end()
+        talk.end(patience_s=0 if silent(nodes) else 5)
     _explain(talk)
 
 
@@ -117,16 +129,14 @@ def _clocks(talk: Talk, there: list[Node]) -> None:
 
 def _waits(talk: Talk, wait_s: float) -> KitError:
     """The job got no nodes in time: why, and it is taken back."""
-    talk.listen(lambda: False, time.monotonic() + 0.1)
-    said = talk.errors.decode("utf-8", "replace")
-    found = re.search(r"job (?:allocation )?(\d+) (?:queued|has been)", said)
     reason = ""
-    if found:
-        with contextlib.suppress(KitError):
-            state = slurm.state(found[1])
-            reason = f": {state.name} {state.reason}" if state else ""
-            slurm.cancel(found[1])
-    return KitError(f"the job that looks into the nodes did not start within {wait_s:.0f} s{reason}", "later; or fewer nodes: --nodes N, --nodelist; or --wait")
+    with contextlib.suppress(KitError):
+        reason = slurm.why_waiting(talk.job_name)
+        slurm.cancel_by_name(talk.job_name)
+    return KitError(
+        f"the job that looks into the nodes did not start within {wait_s:.0f} s{f': {reason}' if reason else ''}",
+        "later; or fewer nodes: --nodes N, --nodelist; or --wait",
+    )
 
 
 def _explain(talk: Talk) -> None:
@@ -134,7 +144,9 @@ def _explain(talk: Talk) -> None:
     said = talk.errors.decode("utf-8", "replace")
     for node in talk.nodes.values():
         if not node.answered:
-            node.problem = _words_about(node.name, said) or ("it began, and did not come to an end" if node.said else "nothing within its time")
+            node.problem = _words_about(node.name, said) or (
+                "it began, and did not come to an end" if node.said else f"its task did not begin within {START_S} s"
+            )
     if not talk.ready() and not any(_words_about(name, said) for name in talk.nodes):
         words = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines() or [f"srun ended with {talk.process.returncode}"]
         raise KitError(words[0].strip(), "partition, account and the like: kit doctor --partition NAME, or the cluster's profile; sinfo")
@@ -145,7 +157,6 @@ def _words_about(name: str, said: str) -> Optional[str]:
     return re.sub(r"^\S+: (error: )?", "", lines[0].strip()) if lines else None
 
 
-def failed_to_start(nodes: dict[str, Node]) -> list[str]:
-    """Those for which srun gave up all: without them it may go well."""
-    silent = [node.name for node in nodes.values() if not node.said]
-    return [name for name in silent if "launch" in nodes[name].problem.lower() or "communication" in nodes[name].problem.lower()]
+def silent(nodes: dict[str, Node]) -> list[str]:
+    """Those of which nothing was heard, not even that their task has begun."""
+    return [name for name, node in nodes.items() if not node.said]

@@ -186,13 +186,14 @@ def _is_free(state: str) -> bool:
 def _ask(wanted: Wanted, cluster: Cluster, addresses: dict[str, str]) -> None:
     nodes = {node.name: node for node in cluster.nodes if node.asked}
     with _mark(cluster.asked.folder) as (mark, text):
-        for again in (True, False):
+        while nodes:
             words = command(cluster.asked, [f"{name}:{addresses[name]}" for name in nodes], mark, text)
-            ask.all_at_once(slurm.begin_on_nodes(list(nodes), words, cluster.asked.slurm), nodes, wanted.wait_s)
-            failed = ask.failed_to_start(nodes)
-            if not (again and failed and len(failed) < len(nodes)):
+            ask.all_at_once(words, nodes, cluster.asked.slurm, wanted.wait_s)
+            silent = ask.silent(nodes)
+            if not silent or len(silent) == len(nodes):
                 break
-            nodes = {name: node for name, node in nodes.items() if name not in failed}
+            # Once more without them, since srun waits for all: the others are to try each other.
+            nodes = {name: node for name, node in nodes.items() if name not in silent}
             for node in nodes.values():
                 node.said = {}
 
