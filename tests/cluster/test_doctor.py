@@ -72,8 +72,8 @@ ENROOT = [
     Fault("a half-made container", "node2", f"install -d -o ada -g ada -m 700 {MINE} {MINE}/enroot {MINE}/enroot/data {MINE}/enroot/data/.kit-0123456789abcdef.unfinished", f"rm -r {MINE}", {"containers": "kit-0123456789abcdef.unfinished"}),
     Fault("scratch is read-only", "node2", f"mount --bind {SCRATCH} {SCRATCH} && mount -o remount,bind,ro {SCRATCH}", f"umount {SCRATCH}", {"scratch": "read-only"}),
     Fault("no user namespaces", "node2", NO_NAMESPACES, NAMESPACES, {"namespaces": "Operation not permitted"}),
-    # A file system of FUSE that says of itself that it is sshfs; of a squashfs, which is full and read-only.
-    Fault("scratch is on a network file system", "node3", f"mkdir /root/empty && mksquashfs /root/empty /root/empty.sqsh -quiet -no-progress >/dev/null && squashfuse -o subtype=sshfs,allow_other /root/empty.sqsh {SCRATCH}", f"umount {SCRATCH}; rm -r /root/empty*", {"disk": "fuse.sshfs", "space": "0 MiB free", "scratch": ""}),
+    # A file system of FUSE that says of itself that it is sshfs; of a squashfs, which is full.
+    Fault("scratch is on a network file system", "node3", f"mkdir /root/empty && mksquashfs /root/empty /root/empty.sqsh -quiet -no-progress >/dev/null && squashfuse -o subtype=sshfs,allow_other /root/empty.sqsh {SCRATCH}", f"umount {SCRATCH}; rm -r /root/empty*", {"disk": "fuse.sshfs", "space": "0 MiB free"}),
 ]  # fmt: skip
 NETWORK = [
     Fault("the shared folder is missing", "node1", "mount -t tmpfs nothing {here}", "umount {here}", {"folder": "{here}/work"}),
@@ -271,7 +271,7 @@ def test_a_node_that_hangs_does_not_keep_the_others_from_answering(kit_cluster: 
     assert done.returncode == 1 and took_s < 50
     assert [(item["node"], item["check"]) for item in said["findings"]] == [("node2", "answers")]
     assert said["nodes"]["node1"]["answered"] and said["nodes"]["node3"]["answered"]
-    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader").stdout, 30, "a job is left")
+    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--states=PENDING,RUNNING").stdout, 30, "a job is left")
 
 
 def test_a_controller_that_is_down_is_named(kit_cluster: Cluster, place: Path) -> None:
