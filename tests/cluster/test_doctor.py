@@ -216,7 +216,7 @@ def restart(cluster: Cluster) -> None:
 
 
 def stop_controller(cluster: Cluster) -> None:
-    cluster.run("ctl", "bash", "-c", "pkill -KILL -x slurmctld; while pgrep -x slurmctld; do sleep 0.1; done", root=True)
+    cluster.run("ctl", "bash", "-c", "pkill -TERM -x slurmctld; while pgrep -x slurmctld; do sleep 0.1; done", root=True)
 
 
 def start_controller(cluster: Cluster) -> None:
