@@ -108,6 +108,10 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
             continue
         if key in ("env", "slurm"):
             found[key] = jobs.pairs(option, value, problems)
+        elif key == "secrets":
+            from kit import secret_values
+
+            found[key] = secret_values.given_as_words(option, value, problems)
         elif key == "sweep":
             from kit import sweeps
 

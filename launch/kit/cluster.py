@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from kit import assets, given, values
 from kit.errors import Problems, UsageError, did_you_mean
 from kit.given import Given
+
+if TYPE_CHECKING:
+    from kit import secret_values
 
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
@@ -23,6 +26,7 @@ class Cluster:
     gpu_directive: str = "gpus-per-node"  # how this site's Slurm wants GPUs asked for
     scratch: str = ""  # node-local, writable: containers are created below it
     env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, secret_values.Secret] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
     text: str = field(default="", compare=False)  # of the profile's file, for the run's record
 
@@ -33,6 +37,7 @@ _PARSERS = {
     "gpu_directive": values.line,
     "scratch": values.line,
     "env": values.environment,
+    "secrets": values.secrets,
     "slurm": values.options,
 }
 MEANINGS = {
@@ -41,6 +46,7 @@ MEANINGS = {
     "gpu_directive": f"how its Slurm wants GPUs asked for: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
     "scratch": "a folder on each node's own disk, with variables such as $USER: containers and copies of images go below it [/tmp]",
     "env": "variables for every job; the job's own go over them",
+    "secrets": "secrets of every job, with where their values are; the job's own go over them",
     "slurm": "sbatch options for every job, by their long names; the job's own go over them",
 }
 
@@ -63,6 +69,10 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
         elif (value := _PARSERS[key](item, problems)) is not None:
             parsed[key] = value
     parsed.pop("description", None)
+    if "secrets" in parsed:
+        from kit import secret_values
+
+        parsed["secrets"] = secret_values.anchored(parsed["secrets"], path.absolute().parent)
     if parsed.get("gpu_directive", "none") not in GPU_DIRECTIVES:
         problems.add(keys["gpu_directive"].where, f"'{parsed['gpu_directive']}' is no way to ask for GPUs", f"choose one of {', '.join(GPU_DIRECTIVES)}")
     parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))

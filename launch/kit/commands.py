@@ -22,7 +22,8 @@ def render(plan: Plan) -> None:
 
     _say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
-    _say(f"wrote {_short(run)}{_of_code(plan)}\n  to submit it: sbatch {_typed(run / 'run_script.sh')}")
+    how = f"kit rerun {_typed(run)} (sbatch alone would start it without its secrets)" if plan.secrets else f"sbatch {_typed(run / 'run_script.sh')}"
+    _say(f"wrote {_short(run)}{_of_code(plan)}\n  to submit it: {how}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
@@ -54,10 +55,20 @@ def run(plan: Plan, task: Optional[int] = None) -> None:
 
 def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
     """Runs a run directory on this machine, and ends with its exit code."""
-    from kit import local
+    import shutil
 
+    from kit import local, secret_values
+
+    try:
+        secret_values.place(plan, run, None if task is None else [task])
+    except KitError:
+        shutil.rmtree(run)
+        raise
     start = time.monotonic()
-    code = local.run(plan, run, task)
+    try:
+        code = local.run(plan, run, task)
+    finally:
+        secret_values.forget(run)
     elapsed = f"{time.monotonic() - start:.1f} s"
     if code:
         what = "stopped" if code in (75, 129, 130, 143) else "failed"
@@ -90,8 +101,9 @@ def _print_scripts(plan: Plan) -> None:
 def _ask_slurm(plan: Plan, options: list[str]) -> None:
     import tempfile
 
-    from kit import rundir, slurm
+    from kit import rundir, secret_values, slurm
 
+    secret_values.hide_from_children(plan.secrets)
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for an estimate, but the script must be somewhere.
         run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None), render_plan(plan))
@@ -111,16 +123,20 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     """Submits a run directory; where Slurm refuses it, nothing of it is kept."""
     import shutil
 
-    from kit import rundir, slurm
+    from kit import rundir, secret_values, slurm
     from kit.runs import history
     from kit.runs.follow import batch_log
 
     try:
+        secret_values.place(plan, run)
         job_id = slurm.submit(run / "run_script.sh", options)
     except slurm.Unsure:
         raise  # a job that was accepted needs its scripts
     except KitError:
         shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
+        raise
+    except BaseException:
+        secret_values.forget(run)  # Ctrl-C: nobody may come to know of this run
         raise
     _say(f"submitted job {job_id}\n  run directory: {_short(run)}{_of_code(plan)}")
     waits = {"sbatch_options": options} if options else {}
@@ -154,7 +170,7 @@ def _say_array(run: Run, follow: bool) -> None:
 
 def _follow(run: Path, job_id: str) -> None:
     """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
-    from kit import slurm
+    from kit import secret_values, slurm
     from kit.runs import follow, history
 
     watch = _Watch(job_id)
@@ -170,6 +186,7 @@ def _follow(run: Path, job_id: str) -> None:
         _say(f"job {job_id} {state.name}; job {following} goes on for it")
         _follow(run, following)
         return
+    secret_values.forget(run)  # its own script does that, unless its node is gone
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""
     raise _Failed(
@@ -298,7 +315,7 @@ def _follow_again(run: Run) -> None:
 
 
 def cancel(word: str, task: Optional[int] = None) -> None:
-    from kit import slurm
+    from kit import secret_values, slurm
     from kit.runs import status, tasks
 
     whole, number = tasks.find(word, task)
@@ -312,6 +329,7 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     # Of an array, tasks that others go on for have another array's id.
     for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
         slurm.cancel(job_id)
+    secret_values.forget(Path(run.folder), number)  # a job that waits would not do that itself
     _say(f"{run} is being cancelled")
 
 

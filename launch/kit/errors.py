@@ -30,9 +30,11 @@ class Problem(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
+        from kit import tokens  # imported late: only a mistake needs it
+
         place = f"{self.where}: " if self.where else ""
         fix = f"\n  fix: {self.fix}" if self.fix else ""
-        return f"kit: {place}{self.problem}{fix}"
+        return tokens.hidden(f"kit: {place}{self.problem}{fix}")
 
 
 class Problems:

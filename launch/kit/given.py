@@ -49,9 +49,13 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise UsageError("expected `key: value` lines", "start with `command: train.py`", where=f"{path}:{root.start_mark.line + 1}")
-    converted = _convert(root, str(path), problems, ())
-    assert isinstance(converted.value, dict)
-    return converted.value
+    return mapping(root, str(path), problems)
+
+
+def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Given]:
+    """The top-level mapping of what a file holds; empty where that is something else."""
+    converted = _convert(root, file, problems, ()).value
+    return converted if isinstance(converted, dict) else {}
 
 
 def _convert(node: yaml.Node, file: str, problems: Problems, parents: tuple[yaml.Node, ...]) -> Given:

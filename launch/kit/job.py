@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from kit import cluster as clusters
-from kit import given, images, values
+from kit import given, images, tokens, values
 from kit.errors import Problems, UsageError
 from kit.given import Given
 
 if TYPE_CHECKING:
-    from kit import sweeps
+    from kit import secret_values, sweeps
 
 
 def _key(parse: Callable[[Given, Problems], Any], meaning: str, metavar: str, **more: Any) -> Any:
@@ -50,6 +50,13 @@ class Job:
         values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True
     )
     env: Optional[dict[str, str]] = _key(values.environment, "variables for the training processes", "NAME=VALUE", many=True)
+    secrets: Optional[dict[str, secret_values.Secret]] = _key(
+        values.secrets,
+        "variables with values that nothing shows, read at submission: from the environment, file:PATH, command:LINE",
+        "NAME[=SOURCE]",
+        option="--secret",
+        many=True,
+    )
     array: Optional[str] = _key(values.array, "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a time", "LIST")
     sweep: Optional[sweeps.Sweep] = _key(values.sweep, "values for {NAME} in the command; every combination is a task of an array", "NAME=V,V", many=True)
     slurm: Optional[dict[str, Given]] = _key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True)
@@ -93,6 +100,8 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         problems.add(target, "no command is given", "add `command: train.py`")
     elif parsed.get("command"):
         words = [values.no_nul(word, "arguments after --", problems) for word in arguments]
+        for word in words:
+            tokens.refuse_text("an argument", word, "arguments after --", problems)
         parsed["command"] = (*parsed["command"], *words)
     places = {key: item.where for key, item in {**keys, **overrides}.items()}
     return Job(**parsed, places={"command": target, **places})
@@ -132,6 +141,10 @@ def _from(base: Path, key: str, value: Any) -> Any:
     """Paths made absolute, symbolic links kept: a path is what the user calls it."""
     if key == "image" and (named := images.named(value, base, Path.cwd())):
         return named
+    if key == "secrets":
+        from kit import secret_values
+
+        return secret_values.anchored(value, base)
     if key == "mounts":
         return tuple(mount._replace(source=absolute(mount.source, base)) for mount in value)
     if (key in ("image", "workdir") and "://" not in value) or (key == "cluster" and clusters.is_file_name(value)):

@@ -15,7 +15,7 @@ from kit.job import Job
 from kit.plugins import Plugin
 
 if TYPE_CHECKING:
-    from kit import sweeps
+    from kit import secret_values, sweeps
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Plan:
     array: Optional[str] = None  # the tasks' numbers, as sbatch takes them
     sweep: sweeps.Table = ()
     profile: str = ""  # the text of the cluster's, for the record
+    secrets: secret_values.Secrets = ()  # where their values come from
     code: Optional[snapshot.Snapshot] = None  # None where the job runs live code
     why_live: str = ""  # empty where the job says so
 
@@ -93,6 +94,11 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         header = arrays.header(header, array or "")
     if judge:
         judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
+    secrets: secret_values.Secrets = ()
+    if job.secrets or cluster.secrets:
+        from kit import secret_values as named
+
+        secrets = named.resolve({**cluster.secrets, **(job.secrets or {})}, {**cluster.env, **(job.env or {})}, problems)
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = _check_image(job, image, problems)
     problems.raise_if_any()
@@ -130,6 +136,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         array=array,
         sweep=sweep,
         profile=cluster.text,
+        secrets=secrets,
         code=taken.snapshot,
         why_live=taken.why_live,
     )

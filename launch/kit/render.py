@@ -80,6 +80,7 @@ def _env(plan: Plan) -> str:
     command = " ".join(_movable(word, plan, quoted) for word in plan.command)
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
     variables = "".join(f"\n  {name}={_movable(value, plan, quoted)}" for name, value in plan.env)
+    secrets = f"KIT_SECRETS='{' '.join(secret.name for secret in plan.secrets)}' # the values are not here: docs/secrets.md\n" if plan.secrets else ""
     code = f'"${{KIT_RUN_DIR}}"/{snapshot.FOLDER} # frozen at submission; first on PYTHONPATH' if plan.code else ""
     return f"""\
 # shellcheck shell=bash
@@ -119,7 +120,7 @@ KIT_COMMAND=({command})
 # The job's own variables; set inside the container, last, so that no image wins over them.
 KIT_ENV=({variables}
 )
-"""
+{secrets}"""
 
 
 def _movable(value: str, plan: Plan, quoted: Callable[[str], str]) -> str:

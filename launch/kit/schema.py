@@ -100,10 +100,23 @@ def _mounts() -> Schema:
     return {"anyOf": [*one["anyOf"], {"type": "array", "items": one}]}
 
 
-def _environment() -> Schema:
+def _variable() -> Schema:
+    """The name of one that a job may set."""
     ours = "|".join(_any_case(prefix) for prefix in ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_"))
     not_free = [{"enum": sorted(values.OWNED | values.BASH)}, {"pattern": f"^({ours}|BASH_FUNC_)"}]
-    return {"type": "object", "propertyNames": {"pattern": _NAME, "not": {"anyOf": not_free}}, "additionalProperties": _TEXT}
+    return {"pattern": _NAME, "not": {"anyOf": not_free}}
+
+
+def _environment() -> Schema:
+    return {"type": "object", "propertyNames": _variable(), "additionalProperties": _TEXT}
+
+
+def _secrets() -> Schema:
+    """Their names, or for each where its value is; never the value."""
+    keys = {"env": {"type": "string", "pattern": _NAME}, "file": _FULL, "command": _FULL}
+    source = {"anyOf": [{"const": "env"}, {**_mapping(keys), "minProperties": 1, "maxProperties": 1}]}
+    names = {"type": "array", "uniqueItems": True, "items": {"type": "string", **_variable()}}
+    return {"anyOf": [names, {"type": "object", "propertyNames": _variable(), "additionalProperties": source}]}
 
 
 def _array() -> Schema:
@@ -149,6 +162,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.code: {"enum": list(values.CODE)},
     values.mounts: _mounts(),
     values.environment: _environment(),
+    values.secrets: _secrets(),
     values.array: _array(),
     values.sweep: _sweep(),
     values.options: _options(),

@@ -7,7 +7,7 @@ import math
 import re
 from typing import NamedTuple, Optional
 
-from kit import quote
+from kit import quote, tokens
 from kit.errors import Problems, did_you_mean
 from kit.given import Given
 from kit.job import Job
@@ -150,6 +150,7 @@ def _value(name: str, item: Given, problems: Problems) -> str:
         kind = "nothing" if item.value is None else "a list or a mapping"
         problems.add(item.where, f"the sweep's {name} has {kind} for a value", 'write text or a number; empty text is ""')
         return ""
+    tokens.refuse_text(f"a value of the sweep's {name}", item.value, item.where, problems)
     if "\0" in item.value:
         problems.add(item.where, f"a value of the sweep's {name} contains a NUL byte, which no program can receive", "remove it")
     return item.value

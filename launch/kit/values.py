@@ -7,11 +7,12 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from kit import tokens
 from kit.errors import Problems, did_you_mean
 from kit.given import Given
 
 if TYPE_CHECKING:
-    from kit import sweeps
+    from kit import secret_values, sweeps
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
@@ -139,6 +140,8 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
         return None
     if isinstance(given.value, str):
         _check_shell_habits(words, given.where, problems)
+    for word in words:
+        tokens.refuse_text("an argument", word, given.where, problems)
     tool = "torchrun" if words[1:3] == ["-m", "torch.distributed.run"] else words[0]
     if tool in LAUNCHERS:
         program = next((word for word in words[1:] if word.endswith(".py")), "train.py")
@@ -236,16 +239,17 @@ def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
         return None
     values = {}
     for name, item in given.value.items():
-        if not _settable(name, item.where, problems):
+        if not settable(name, item.where, problems):
             continue
         if not isinstance(item.value, str):
             problems.add(item.where, f"the variable {name} has {_kind(item)} for a value", 'write text; an empty value is ""')
             continue
         values[name] = no_nul(item.value, item.where, problems)
+        tokens.refuse_value(name, item.value, item.where, problems)
     return values
 
 
-def _settable(name: str, where: str, problems: Problems) -> bool:
+def settable(name: str, where: str, problems: Problems) -> bool:
     if not ENV_NAME.match(name):
         problems.add(where, f"'{name}' cannot be a variable's name", "use letters, digits and _, not starting with a digit")
     elif name in OWNED or name.upper().startswith(("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")):
@@ -285,12 +289,19 @@ def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
                 fix = f'write it as on sbatch\'s command line: `{name}: "{",".join(str(part.value) for part in item.value)}"`'
             problems.add(item.where, f"the option {name} has {_kind(item)} for a value", fix)
         else:
+            tokens.refuse_text(f"the option {name}", item.value or "", item.where, problems)
             found[name[2:] if name.startswith("--") else name] = item
     return found
 
 
+def secrets(given: Given, problems: Problems) -> Optional[dict[str, secret_values.Secret]]:
+    from kit import secret_values  # imported late, as what follows: few jobs need it
+
+    return secret_values.parse(given, problems)
+
+
 def array(given: Given, problems: Problems) -> Optional[str]:
-    from kit import arrays  # imported late, as what follows: few jobs need it
+    from kit import arrays
 
     return arrays.parse(given, problems)
 

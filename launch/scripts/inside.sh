@@ -4,6 +4,9 @@
 # shellcheck source=stamps.sh
 source "${KIT_SCRIPTS}/stamps.sh"
 
+# shellcheck source=secrets.sh
+source "${KIT_SCRIPTS}/secrets.sh"
+
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -29,6 +32,13 @@ inside::report_overridden() {
 
 # inside::job_env - called last, so that nothing wins over the job's own variables.
 inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+
+# inside::check_secrets - said before the ranks start, too, and not by each of them.
+inside::check_secrets() {
+  secrets::are_there ||
+    inside::die "the values of the job's secrets cannot be read here: ${KIT_SECRETS_FILE}" \
+      "the run directory must be in the container, and this user its owner; if the run has ended: kit rerun reads them anew"
+}
 
 # inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly.
 inside::check_gpus() {
@@ -68,6 +78,8 @@ inside::enter() {
   inside::take "$@" # they win over env.sh
   stamp::now
   export KIT_ENTERED="${KIT_NOW}"
+  inside::check_secrets
+  [[ -z "${KIT_SECRETS:-}" ]] || export KIT_SECRETS # their names, for what starts a rank
   # The image is the same everywhere: one process says it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.

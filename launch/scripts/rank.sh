@@ -28,6 +28,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
+      rank::take_secrets
       exec {kit_asking}>&- "$@"
     ) || kit_code=$?
   else
@@ -49,6 +50,12 @@ rank::run() {
   exit "${kit_code}"
 }
 
+# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment.
+rank::take_secrets() {
+  inside::check_secrets
+  secrets::export
+}
+
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -62,7 +69,10 @@ rank::stamp() {
 rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
-  "$@" {kit_asking}>&- &
+  (
+    rank::take_secrets
+    exec {kit_asking}>&- "$@"
+  ) &
   local -r kit_program=$!
   set +m
   printf '%d\n' "${kit_program}" >&"${kit_asking}"

@@ -22,6 +22,9 @@ source "${KIT_SCRIPTS}/lib.sh"
 # shellcheck source=stamps.sh
 source "${KIT_SCRIPTS}/stamps.sh"
 
+# shellcheck source=secrets.sh
+source "${KIT_SCRIPTS}/secrets.sh"
+
 # shellcheck source=runtimes/none.sh
 source "${KIT_SCRIPTS}/runtimes/${KIT_RUNTIME}.sh"
 
@@ -41,6 +44,11 @@ batch::main() {
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  secrets::are_there ||
+    kit::die "the values of this run's secrets are not here (${KIT_SECRETS}): kit puts them there at submission, and a run removes them at its end" \
+      "start it again with the values read anew: kit rerun ${KIT_RUN_DIR}"
+  KIT_GOES_ON='' # whether there is to be another attempt
+  trap batch::forget_secrets EXIT
   # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
   KIT_SIGNAL=''
   trap 'KIT_SIGNAL=TERM' TERM
@@ -92,7 +100,20 @@ batch::begin_stamps() {
   KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
   mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
   KIT_STAMPED+=("nodes ${*:2}")
-  trap 'batch::stamp end "$?"; batch::keep_stamps' EXIT
+  trap 'batch::stamp end "$?"; batch::keep_stamps; batch::forget_secrets' EXIT
+}
+
+# batch::forget_secrets - at the end of the run; not where Slurm starts this job again, or may do so.
+batch::forget_secrets() {
+  [[ -n "${KIT_SECRETS:-}" && -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
+  local facts restarts
+  facts=" $(scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
+  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  # Where Slurm does not answer, kit removes them when it sees that the job has ended.
+  [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
+  # Preempted, and not yet back in the queue: a site may give jobs some time to end.
+  [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
+  secrets::forget || true
 }
 
 # batch::stamp WHAT [MORE] - notes a moment of the whole run.
@@ -272,6 +293,7 @@ batch::explain_end() {
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
+    KIT_GOES_ON=yes
     kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
     return
   fi
@@ -281,6 +303,7 @@ batch::explain_end() {
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
     ! preempt::submit || return 0
   fi
+  batch::forget_secrets # the ranks have them; and Slurm may kill this script, too, before they have ended
   printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" "${fix}" >&2
   while read -r node node_state; do
     case "${node_state}" in

@@ -70,7 +70,8 @@ class _Run:
         found = {name: self._plain(value) for name, value in self.given.items() if name not in _ELSEWHERE and name != "profile"}
         found |= {f"sbatch --{option}": self._plain(value) for option, value in self.given.get("header", [])}
         mounts = [mount[:3] for mount in self.given.get("mounts", []) if mount[1] != self.given.get("run_dir")]
-        return {**found, "mounts": self._plain(mounts), "code": "live" if self.live else "snapshot"}
+        secrets = [secret[:3] for secret in self.given.get("secrets", [])]
+        return {**found, "secrets": self._plain(secrets), "mounts": self._plain(mounts), "code": "live" if self.live else "snapshot"}
 
     def variables(self) -> dict[str, str]:
         return {name: self._plain(value) for name, value in self.given.get("env", [])}

@@ -15,6 +15,7 @@ from kit.job import absolute
 from kit.plan import Plan, check_line
 from kit.quote import bash, sbatch
 from kit.runs import history
+from kit.secret_values import Secret
 from kit.values import Mount
 
 
@@ -59,6 +60,7 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
     }
     try:
         known["left_out"] = ()  # the header has them
+        known["secrets"] = tuple(Secret(*secret) for secret in given.get("secrets", ()))  # their names; the values are read anew
         known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
         for name in ("command", "env", "header"):
             known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])

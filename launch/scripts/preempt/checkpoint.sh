@@ -82,7 +82,9 @@ preempt::go_on() {
   preempt::check_progress
   kit::say "$1, progress: $(preempt::progress); Slurm starts this job again"
   local answer
+  KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
   if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
+    KIT_GOES_ON=''
     kit::say "it does not: ${answer}"
     preempt::submit || exit 1
   fi
@@ -107,5 +109,7 @@ preempt::submit() {
   fi
   next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
+  # shellcheck disable=SC2034  # run_script.sh reads it at its end
+  KIT_GOES_ON=yes
   kit::say "job ${next} goes on"
 }

@@ -159,6 +159,41 @@ stamp::now() {
 # stamp::write FILE LINE... - appends them; where the disk is full or the folder gone, the run goes on without.
 stamp::write() { { printf '%s\n' "${@:2}" >>"$1"; } 2>/dev/null || true; }
 
+# secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
+# submission and removed at the run's end. They are never an argument, and in no environment but the program's.
+
+# secrets::find - sets KIT_SECRETS_FILE; each task of an array has one of its own, to remove.
+secrets::find() { KIT_SECRETS_FILE="${KIT_RUN_DIR}/.secrets/${SLURM_ARRAY_TASK_ID:-values}"; }
+
+# secrets::are_there - also for a run without any.
+secrets::are_there() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  secrets::find
+  [[ -r "${KIT_SECRETS_FILE}" ]]
+}
+
+# secrets::export - into this shell, which is to become the program. The file holds NAME=value entries that end in NUL; nothing
+# in it is code.
+secrets::export() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  local -r kit_options="$-"
+  local kit_pair
+  set +vx # a trace of these scripts is not to show them
+  secrets::find
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  unset KIT_SECRETS_FILE
+  [[ "${kit_options}" != *v* ]] || set -v
+  [[ "${kit_options}" != *x* ]] || set -x
+}
+
+# secrets::forget - also the folder, when no other task of an array needs it.
+secrets::forget() {
+  secrets::find
+  rm -f -- "${KIT_SECRETS_FILE}"
+  [[ -z "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || return 0
+  rm -rf -- "${KIT_RUN_DIR}/.secrets"
+}
+
 # runtimes/none.sh - no container: the host's own Python.
 # images: none
 
@@ -192,6 +227,11 @@ batch::main() {
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  secrets::are_there ||
+    kit::die "the values of this run's secrets are not here (${KIT_SECRETS}): kit puts them there at submission, and a run removes them at its end" \
+      "start it again with the values read anew: kit rerun ${KIT_RUN_DIR}"
+  KIT_GOES_ON='' # whether there is to be another attempt
+  trap batch::forget_secrets EXIT
   # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
   KIT_SIGNAL=''
   trap 'KIT_SIGNAL=TERM' TERM
@@ -243,7 +283,20 @@ batch::begin_stamps() {
   KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
   mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
   KIT_STAMPED+=("nodes ${*:2}")
-  trap 'batch::stamp end "$?"; batch::keep_stamps' EXIT
+  trap 'batch::stamp end "$?"; batch::keep_stamps; batch::forget_secrets' EXIT
+}
+
+# batch::forget_secrets - at the end of the run; not where Slurm starts this job again, or may do so.
+batch::forget_secrets() {
+  [[ -n "${KIT_SECRETS:-}" && -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
+  local facts restarts
+  facts=" $(scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
+  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  # Where Slurm does not answer, kit removes them when it sees that the job has ended.
+  [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
+  # Preempted, and not yet back in the queue: a site may give jobs some time to end.
+  [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
+  secrets::forget || true
 }
 
 # batch::stamp WHAT [MORE] - notes a moment of the whole run.
@@ -423,6 +476,7 @@ batch::explain_end() {
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
+    KIT_GOES_ON=yes
     kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
     return
   fi
@@ -432,6 +486,7 @@ batch::explain_end() {
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
     ! preempt::submit || return 0
   fi
+  batch::forget_secrets # the ranks have them; and Slurm may kill this script, too, before they have ended
   printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" "${fix}" >&2
   while read -r node node_state; do
     case "${node_state}" in

@@ -24,6 +24,41 @@ stamp::now() {
 # stamp::write FILE LINE... - appends them; where the disk is full or the folder gone, the run goes on without.
 stamp::write() { { printf '%s\n' "${@:2}" >>"$1"; } 2>/dev/null || true; }
 
+# secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
+# submission and removed at the run's end. They are never an argument, and in no environment but the program's.
+
+# secrets::find - sets KIT_SECRETS_FILE; each task of an array has one of its own, to remove.
+secrets::find() { KIT_SECRETS_FILE="${KIT_RUN_DIR}/.secrets/${SLURM_ARRAY_TASK_ID:-values}"; }
+
+# secrets::are_there - also for a run without any.
+secrets::are_there() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  secrets::find
+  [[ -r "${KIT_SECRETS_FILE}" ]]
+}
+
+# secrets::export - into this shell, which is to become the program. The file holds NAME=value entries that end in NUL; nothing
+# in it is code.
+secrets::export() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  local -r kit_options="$-"
+  local kit_pair
+  set +vx # a trace of these scripts is not to show them
+  secrets::find
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  unset KIT_SECRETS_FILE
+  [[ "${kit_options}" != *v* ]] || set -v
+  [[ "${kit_options}" != *x* ]] || set -x
+}
+
+# secrets::forget - also the folder, when no other task of an array needs it.
+secrets::forget() {
+  secrets::find
+  rm -f -- "${KIT_SECRETS_FILE}"
+  [[ -z "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || return 0
+  rm -rf -- "${KIT_RUN_DIR}/.secrets"
+}
+
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -49,6 +84,13 @@ inside::report_overridden() {
 
 # inside::job_env - called last, so that nothing wins over the job's own variables.
 inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+
+# inside::check_secrets - said before the ranks start, too, and not by each of them.
+inside::check_secrets() {
+  secrets::are_there ||
+    inside::die "the values of the job's secrets cannot be read here: ${KIT_SECRETS_FILE}" \
+      "the run directory must be in the container, and this user its owner; if the run has ended: kit rerun reads them anew"
+}
 
 # inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly.
 inside::check_gpus() {
@@ -88,6 +130,8 @@ inside::enter() {
   inside::take "$@" # they win over env.sh
   stamp::now
   export KIT_ENTERED="${KIT_NOW}"
+  inside::check_secrets
+  [[ -z "${KIT_SECRETS:-}" ]] || export KIT_SECRETS # their names, for what starts a rank
   # The image is the same everywhere: one process says it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
   # A rehearsal may have fewer.
@@ -198,6 +242,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
+      rank::take_secrets
       exec {kit_asking}>&- "$@"
     ) || kit_code=$?
   else
@@ -219,6 +264,12 @@ rank::run() {
   exit "${kit_code}"
 }
 
+# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment.
+rank::take_secrets() {
+  inside::check_secrets
+  secrets::export
+}
+
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -232,7 +283,10 @@ rank::stamp() {
 rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
-  "$@" {kit_asking}>&- &
+  (
+    rank::take_secrets
+    exec {kit_asking}>&- "$@"
+  ) &
   local -r kit_program=$!
   set +m
   printf '%d\n' "${kit_program}" >&"${kit_asking}"

@@ -1,0 +1,92 @@
+"""Values that look like secrets are refused where every record would show them, and shown in no message; little else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kit import tokens
+
+# Put together here, so that nobody who searches the repository for tokens finds one.
+LIKE = {
+    "a Hugging Face token": ["hf" + "_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"],
+    "a GitHub token": ["ghp" + "_" + "a1B2" * 9, "gho" + "_" + "a1B2" * 9, "github" + "_pat_" + "11ABCDEFG0" * 4],
+    "an API key": [
+        "sk" + "-" + "a1B2c3D4" * 6,
+        "sk" + "-proj-" + "a1B2c3D4_a1B2c3D4-" * 4,
+        "sk" + "-ant-api03-" + "a1B2c3D4" * 10,
+        "sk" + "-or-v1-" + "0a1b" * 16,
+    ],
+    "a key of Weights & Biases": ["wandb" + "_v1_" + "a1B2" * 12],
+    "a key of AWS": ["AKIA" + "IOSFODNN7EXAMPLE"],
+    "a Slack token": ["xox" + "b-123456789012-abcdefABCDEF", "xox" + "p-123456789012-abcdefABCDEF"],
+    "a key of NVIDIA's": ["nvapi" + "-" + "a1B2c3_-" * 8],
+    "a GitLab token": ["glpat" + "-" + "a1B2c3_-" * 3],
+    "a JSON web token": ["eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0In0." + "a1B2c3_-" * 4],
+    "a private key": ["-----BEGIN " + kind + "PRIVATE KEY-----\nMIIE" for kind in ("", "RSA ", "OPENSSH ", "EC ")],
+    "an address with a password": ["https://me:s3cret@example.org/x", "postgresql+psycopg://me:s3cret@db:5432/x", "redis://:s3cret@cache"],
+}
+HARMLESS = [
+    "hf_hub", "hf_transfer", "sk-learn", "sk-learn-with-a-very-long-name-of-experiment", "sk-learn-2024-10-05-experiment-1", "task-a1B2c3D4a1B2c3D4a1B2c3D4",
+    "ghp_", "AKIA", "MAKIA0123456789ABCDEF", "xoxo-hugs-and-kisses", "eyJ", "eyJhbGciOi", "-----BEGIN CERTIFICATE-----", "d0be2dc421be4fcd0172e5afceea3970e2f3d940",
+    "https://example.org:8080/a@b", "https://me@example.org", "https://me:${PASSWORD}@example.org", "https://{user}:{password}@example.org", "https://u:<password>@x",
+    "https://me:***@example.org", "tcp://10.0.0.1:23456", "s3://bucket/key:1@2", "git@github.com:owner/name", "docker://nvcr.io#nvidia/pytorch:25.09-py3",
+    "/data/hf_abcdefghijklmnopqrstuvwxyz", "checkpoint-sk-000123", "a" * 200, "0" * 64, "lr=1e-3,wd=0.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in LIKE.items() for text in texts])
+def test_each_kind_is_known_alone_and_inside_other_text_and_is_hidden(kind: str, text: str) -> None:
+    for whole in (text, f"--token={text}", f"before {text}"):
+        assert tokens.kind(whole) == kind
+        end = "s3cret" if "://" in text else text[-8:]
+        assert end not in tokens.hidden(f"kit: {whole}")
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_other_text_is_left_alone(text: str) -> None:
+    assert tokens.kind(text, "NAME") is None
+    assert tokens.hidden(text) == text
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "MY_TOKEN", "API_KEY", "TOKEN"])
+def test_forty_digits_are_a_key_where_the_name_says_so(name: str) -> None:
+    digits = "d0be2dc421be4fcd0172e5afceea3970e2f3d940"
+    assert tokens.kind(digits, name) == "a key"
+    for other in ("GIT_COMMIT", "REVISION", "KEYBOARD", "TOKENIZER"):
+        assert tokens.kind(digits, other) is None
+
+
+def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, kit) -> None:
+    (tmp_path / "train.py").touch()
+    token = LIKE["a Hugging Face token"][0]
+    address = LIKE["an address with a password"][0]
+    job = f'command: [train.py, "--token={token}"]\nenv:\n  LR: "0.1"\n  HF_TOKEN: {token}\nslurm:\n  comment: {address}\nsweep: {{x: [{token}]}}\n'
+    (tmp_path / "job.yaml").write_text(job)
+    words = ["--env", f"WANDB_API_KEY={'0a' * 20}", "--slurm", f"export=X={token}", "--dry-run", "--", token]
+    done = kit("submit", "job.yaml", *words, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    problems = [line for line in done.stderr.splitlines() if line.startswith("kit: ") and "looks like" in line]
+    shown = "which process lists and records of the job would show"
+    assert problems == [
+        "kit: --env: the value of WANDB_API_KEY looks like a key, and would be in env.sh and in run.json",
+        f"kit: --slurm: the option export looks like a Hugging Face token, {shown}",
+        f"kit: arguments after --: an argument looks like a Hugging Face token, {shown}",
+        f"kit: job.yaml:1: an argument looks like a Hugging Face token, {shown}",
+        "kit: job.yaml:4: the value of HF_TOKEN looks like a Hugging Face token, and would be in env.sh and in run.json",
+        f"kit: job.yaml:6: the option comment looks like an address with a password, {shown}",
+        f"kit: job.yaml:7: a value of the sweep's x looks like a Hugging Face token, {shown}",
+    ]
+    assert "  fix: take the value out, and write `secrets: [HF_TOKEN]`: kit submit reads it from your environment (docs/secrets.md)\n" in done.stderr
+    assert token not in done.stderr and "s3cret" not in done.stderr and "0a0a" not in done.stderr
+
+
+def test_a_message_about_something_else_does_not_repeat_it_either(tmp_path: Path, kit) -> None:
+    token = LIKE["a Hugging Face token"][0]
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "nodes": token, "time": token}))
+    done = kit("submit", "job.yaml", "--env", token, "--dry-run", check=False)
+    assert done.returncode == 2
+    assert "kit: job.yaml:1: expected a whole number of at least 1, not '(not shown)'\n" in done.stderr
+    assert token not in done.stderr
