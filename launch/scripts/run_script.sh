@@ -113,7 +113,9 @@ batch::forget_secrets() {
   [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
   # Preempted, and not yet back in the queue: a site may give jobs some time to end.
   [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
-  secrets::forget || true
+  rm -f -- "${KIT_SECRETS_FILE}" || true
+  # Another task of an array may need its own.
+  [[ -n "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || rm -rf -- "${KIT_RUN_DIR}/.secrets" || true
 }
 
 # batch::stamp WHAT [MORE] - notes a moment of the whole run.

@@ -238,6 +238,8 @@ def test_sbatch_has_no_secret_in_its_environment_and_the_file_is_there_when_it_s
     path = fake_sbatch(project, "test -e run/.secrets/values && echo 77")
     kit("submit", "train.py", "--secret", "A", "--secret", "B=env:OTHER", "--output", "run", PATH=path, A="my-own-value", OTHER="my-own-value", PLAIN="x")
     environment = (project / "environment").read_text()
+    kit("submit", "train.py", "--secret", "A", "--output", "other", "--test-only", PATH=path, A="my-own-value", PLAIN="x")
+    environment += (project / "environment").read_text()
     assert "PLAIN=x\n" in environment and "my-own-value" not in environment
     assert (project / "run/.secrets/values").read_bytes() == b"A=my-own-value\0B=my-own-value\0"
 

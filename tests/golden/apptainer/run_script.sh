@@ -172,28 +172,6 @@ secrets::are_there() {
   [[ -r "${KIT_SECRETS_FILE}" ]]
 }
 
-# secrets::export - into this shell, which is to become the program. The file holds NAME=value entries that end in NUL; nothing
-# in it is code.
-secrets::export() {
-  [[ -n "${KIT_SECRETS:-}" ]] || return 0
-  local -r kit_options="$-"
-  local kit_pair
-  set +vx # a trace of these scripts is not to show them
-  secrets::find
-  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
-  unset KIT_SECRETS_FILE
-  [[ "${kit_options}" != *v* ]] || set -v
-  [[ "${kit_options}" != *x* ]] || set -x
-}
-
-# secrets::forget - also the folder, when no other task of an array needs it.
-secrets::forget() {
-  secrets::find
-  rm -f -- "${KIT_SECRETS_FILE}"
-  [[ -z "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || return 0
-  rm -rf -- "${KIT_RUN_DIR}/.secrets"
-}
-
 # runtimes/apptainer.sh - runs the image file as it is; there is nothing to create.
 # images: .sif .sqsh .squashfs folder
 
@@ -319,7 +297,9 @@ batch::forget_secrets() {
   [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
   # Preempted, and not yet back in the queue: a site may give jobs some time to end.
   [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
-  secrets::forget || true
+  rm -f -- "${KIT_SECRETS_FILE}" || true
+  # Another task of an array may need its own.
+  [[ -n "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || rm -rf -- "${KIT_RUN_DIR}/.secrets" || true
 }
 
 # batch::stamp WHAT [MORE] - notes a moment of the whole run.

@@ -37,28 +37,6 @@ secrets::are_there() {
   [[ -r "${KIT_SECRETS_FILE}" ]]
 }
 
-# secrets::export - into this shell, which is to become the program. The file holds NAME=value entries that end in NUL; nothing
-# in it is code.
-secrets::export() {
-  [[ -n "${KIT_SECRETS:-}" ]] || return 0
-  local -r kit_options="$-"
-  local kit_pair
-  set +vx # a trace of these scripts is not to show them
-  secrets::find
-  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
-  unset KIT_SECRETS_FILE
-  [[ "${kit_options}" != *v* ]] || set -v
-  [[ "${kit_options}" != *x* ]] || set -x
-}
-
-# secrets::forget - also the folder, when no other task of an array needs it.
-secrets::forget() {
-  secrets::find
-  rm -f -- "${KIT_SECRETS_FILE}"
-  [[ -z "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || return 0
-  rm -rf -- "${KIT_RUN_DIR}/.secrets"
-}
-
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -264,10 +242,17 @@ rank::run() {
   exit "${kit_code}"
 }
 
-# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment.
+# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment. The file
+# holds NAME=value entries that end in NUL; nothing in it is code.
 rank::take_secrets() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
   inside::check_secrets
-  secrets::export
+  local -r kit_options="$-"
+  local kit_pair
+  set +vx # a trace of these scripts is not to show them
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  [[ "${kit_options}" != *v* ]] || set -v
+  [[ "${kit_options}" != *x* ]] || set -x
 }
 
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
