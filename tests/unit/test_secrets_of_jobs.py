@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import job as jobs
 from kit import cluster, secret_values
+from kit import job as jobs
 from kit.errors import KitError, Problems, UsageError
 from kit.secret_values import Secret
 from test_render import plan
