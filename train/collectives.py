@@ -146,7 +146,7 @@ def check(me, name, result, expected):
     wrong = (result != expected).nonzero().flatten()
     first = wrong[0].item()
     print(
-        f"collectives.py: rank {me.rank} on {socket.gethostname()}: {name} of {len(result)} values has {len(wrong)} wrong ones:"
+        f"{Path(sys.argv[0]).name}: rank {me.rank} on {socket.gethostname()}: {name} of {len(result)} values has {len(wrong)} wrong ones:"
         f" value {first} is {result[first].item()}, not {expected[first].item()}"
         "\n  fix: run it on fewer nodes, until it is right: what you left out last alters data",
         file=sys.stderr,
@@ -155,9 +155,9 @@ def check(me, name, result, expected):
     return False
 
 
-def mean_s(me, call, repeats):
-    """Returns seconds per call in this rank."""
-    dist.barrier()  # begin together
+def mean_s(me, call, repeats, group=None):
+    """Returns seconds per call in this rank. group: of those that call it; all, where none is given."""
+    dist.barrier(group)  # begin together
     start = time.perf_counter()
     for _ in range(repeats):
         call()

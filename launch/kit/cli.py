@@ -7,6 +7,7 @@ import gc
 
 gc.disable()  # importing makes no garbage, but looking for it takes a tenth of the start-up time: bench/startup.py
 
+import functools
 import inspect
 import os
 import re
@@ -30,16 +31,24 @@ app = typer.Typer(
 )
 
 
-def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+_JOB = _parameter(
+    "target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False)
+)
+_NO_JOB = _parameter("target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
+
+
+def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB) -> Callable[..., None]:
     """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
 
-    The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say, and
-    `site` has the job held against what Slurm says of the cluster.
+    The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say,
+    `site` has the job held against what Slurm says of the cluster, and `load` is what reads the job.
     """
     parameters = [
-        _parameter(
-            "target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False)
-        ),
+        target,
         _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False)),
         _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
     ]
@@ -56,7 +65,7 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapper(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output, code="snapshot", site=False: _plan(values, output, code, site), **mine)
+        command(lambda output, code="snapshot", site=False, load=_load: _plan(values, output, code, site, load), **mine)
 
     signature = inspect.Signature([*parameters, *own])
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
@@ -65,18 +74,13 @@ def _takes_a_job(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool) -> Any:
+def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job]) -> Any:
     from kit import choice, plan, rundir
     from kit import site as its
 
     problems = Problems()
     overrides = _overrides(values, problems)
-    target, arguments = _target(values["target"], values["arguments"] or [])
-    job = jobs.load(target, overrides, arguments, problems)
+    job = load(values["target"], overrides, values["arguments"] or [], problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
     if not site:
         return plan.resolve(job, run_dir, problems, code)
@@ -90,13 +94,13 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool) 
     return made
 
 
-def _target(target: Optional[str], arguments: list[str]) -> tuple[str, list[str]]:
+def _load(target: Optional[str], overrides: dict[str, Given], arguments: list[str], problems: Problems) -> jobs.Job:
     """The named job, or the one that is here; `kit submit -- --lr 1` names none."""
     if target is not None and not target.startswith("-"):
-        return target, arguments
+        return jobs.load(target, overrides, arguments, problems)
     if not os.path.isfile("job.yaml"):
         raise UsageError("no job is named, and there is no job.yaml here", "name one: kit submit JOB; kit init writes a first one")
-    return "job.yaml", [target, *arguments] if target else arguments
+    return jobs.load("job.yaml", overrides, [target, *arguments] if target else arguments, problems)
 
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
@@ -375,6 +379,33 @@ def diff(
     from kit.runs import difference
 
     sys.exit(difference.show(first, second))
+
+
+@app.command()
+@functools.partial(_takes_a_job, target=_NO_JOB)
+def bench(
+    plan: Callable[..., Any],
+    output: Optional[str] = _OUTPUT,
+    sizes: Optional[str] = typer.Option(None, "--sizes", metavar="LIST", help="1K-256M, or 1M,8M,64M [1K to 64M; on GPUs to 1G].", show_default=False),
+    repeats: Optional[int] = typer.Option(None, "--repeats", metavar="N", help="Of each size [for a second].", show_default=False),
+    pairs: bool = typer.Option(False, "--pairs", help="Then every two nodes alone: names the slow node or link."),
+    local: bool = typer.Option(False, "--local", help="On this machine, without Slurm."),
+    expect: Optional[str] = typer.Option(None, "--expect", metavar="GBPS", help="The bus bandwidth to reach [the profile's].", show_default=False),
+    share: Optional[str] = typer.Option(None, "--share", metavar="PART", help="End with 1 below this share of it [0.8].", show_default=False),
+    show: Optional[str] = typer.Option(None, "--show", metavar="RUN", help="What a run measured before.", show_default=False),
+    svg: Optional[str] = typer.Option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
+    as_json: bool = typer.Option(False, "--json", help="For other programs."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
+) -> None:
+    """Measure all-reduce over sizes in the job's image and shape, and find the slow node or link: docs/bench.md."""
+    from kit import bench as its
+    from kit.runs import bandwidth
+
+    shown = its.Shown(svg, as_json)
+    if show is not None:
+        sys.exit(its.show(bandwidth.of(show), shown))
+    request = its.Request(sizes, repeats, pairs, local, expect, share, dry_run)
+    sys.exit(its.run(plan(output, code="live", load=its.load), request, shown))
 
 
 _ARGUMENTS = typer.Option(

@@ -13,6 +13,7 @@ from kit.given import Given
 
 if TYPE_CHECKING:
     from kit import secret_values
+    from kit.expect import Expectation
 
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
@@ -28,6 +29,7 @@ class Cluster:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, secret_values.Secret] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
+    expect: Optional[Expectation] = None
     text: str = field(default="", compare=False)  # of the profile's file, for the run's record
 
 
@@ -39,6 +41,7 @@ _PARSERS = {
     "env": values.environment,
     "secrets": values.secrets,
     "slurm": values.options,
+    "expect": values.expectation,
 }
 MEANINGS = {
     "description": "for who reads it: which site this is",
@@ -48,6 +51,7 @@ MEANINGS = {
     "env": "variables for every job; the job's own go over them",
     "secrets": "secrets of every job, with where their values are; the job's own go over them",
     "slurm": "sbatch options for every job, by their long names; the job's own go over them",
+    "expect": "what kit bench is to reach there: allreduce_busbw_GBps, and share, below which it fails [0.8]",
 }
 
 

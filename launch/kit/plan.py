@@ -16,6 +16,7 @@ from kit.plugins import Plugin
 
 if TYPE_CHECKING:
     from kit import secret_values, sweeps
+    from kit.expect import Expectation
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Plan:
     secrets: secret_values.Secrets = ()  # where their values come from
     code: Optional[snapshot.Snapshot] = None  # None where the job runs live code
     why_live: str = ""  # empty where the job says so
+    expect: Optional[Expectation] = None  # what the cluster's profile says of its network
 
 
 # Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems.
@@ -139,6 +141,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         secrets=secrets,
         code=taken.snapshot,
         why_live=taken.why_live,
+        expect=cluster.expect,
     )
 
 

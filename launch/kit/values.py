@@ -13,6 +13,7 @@ from kit.given import Given
 
 if TYPE_CHECKING:
     from kit import secret_values, sweeps
+    from kit.expect import Expectation
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
@@ -310,6 +311,12 @@ def sweep(given: Given, problems: Problems) -> Optional[sweeps.Sweep]:
     from kit import sweeps
 
     return sweeps.parse(given, problems)
+
+
+def expectation(given: Given, problems: Problems) -> Optional[Expectation]:
+    from kit import expect
+
+    return expect.parse(given, problems)
 
 
 def _kind(given: Given) -> str:

@@ -22,15 +22,19 @@ def draw(timeline: Timeline) -> str:
     bottom = top + ROW * len(timeline.rows)
     legend = _legend(timeline, bottom + 3 * ROW)
     said = [piece for line in remarks(timeline) for piece in wrap(line, int((WIDTH - 2 * MARGIN) / LETTER))]
-    notes = [_text(MARGIN, bottom + (3 + len(legend) + index) * ROW, line) for index, line in enumerate(said)]
+    notes = [text(MARGIN, bottom + (3 + len(legend) + index) * ROW, line) for index, line in enumerate(said)]
     parts = [
-        _text(MARGIN, MARGIN + 10, heading(timeline)[0], "font-weight='bold'"),
+        text(MARGIN, MARGIN + 10, heading(timeline)[0], "font-weight='bold'"),
         *_axis(timeline, left, top, bottom),
         *(_row(row, timeline, left, top + index * ROW) for index, row in enumerate(timeline.rows)),
         *legend,
         *notes,
     ]
-    height = bottom + (3 + len(legend) + len(notes)) * ROW
+    return page(bottom + (3 + len(legend) + len(notes)) * ROW, parts)
+
+
+def page(height: int, parts: list[str]) -> str:
+    """The whole file, of what is drawn on it."""
     head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}'"
     style = "font-family='ui-monospace, Menlo, Consolas, monospace' font-size='12' fill='#222222'>"
     return "\n".join([f"{head} {style}", "<rect width='100%' height='100%' fill='#ffffff'/>", *parts, "</svg>", ""])
@@ -46,12 +50,12 @@ def _row(row: Row, timeline: Timeline, left: float, y: float) -> str:
         bars.append(
             f"<rect x='{x:.1f}' y='{y + 2:g}' width='{max(0.0, stop - x):.1f}' height='{BAR}' fill='{COLOURS[span.phase]}'{line}>{_tip(row, span)}</rect>"
         )
-    note = _text(WIDTH - MARGIN, y + 14, row.note, END) if row.note else ""
-    return f"<g class='node'>{_text(left - 6, y + 14, row.node[:32], END)}{''.join(bars)}{note}</g>"
+    note = text(WIDTH - MARGIN, y + 14, row.note, END) if row.note else ""
+    return f"<g class='node'>{text(left - 6, y + 14, row.node[:32], END)}{''.join(bars)}{note}</g>"
 
 
 def _tip(row: Row, span: Span) -> str:
-    return f"<title>{_safe(row.node)}: {span.phase} {seconds(span.length)}</title>"
+    return f"<title>{safe(row.node)}: {span.phase} {seconds(span.length)}</title>"
 
 
 def _axis(timeline: Timeline, left: float, top: float, bottom: float) -> list[str]:
@@ -61,10 +65,10 @@ def _axis(timeline: Timeline, left: float, top: float, bottom: float) -> list[st
     for tick in ticks(begin, end, 10):
         x = left + (tick - begin) * scale
         parts.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{bottom + 4}' stroke='#cccccc'/>")
-        parts.append(_text(x, bottom + 17, f"{tick:g} s", "text-anchor='middle'"))
+        parts.append(text(x, bottom + 17, f"{tick:g} s", "text-anchor='middle'"))
     queued = max((row.length("queue") or 0.0) for row in timeline.rows)
     cut = f"; the queue, {seconds(queued)}, is cut" if queued > -begin else ""
-    return [*parts, _text(left, bottom + 35, f"seconds since the batch script's start{cut}")]
+    return [*parts, text(left, bottom + 35, f"seconds since the batch script's start{cut}")]
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
@@ -74,14 +78,14 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
         who = f" (for {item.node})" if item.phase == "wait" else f" ({item.node})" if item.node else ""
         box = f"<rect x='{MARGIN}' y='{here - 11:g}' width='14' height='14' fill='{COLOURS[item.phase]}' stroke='#999999'/>"
         words = f"{item.phase}: {PHASES[item.phase]}; at most {seconds(item.most)}{who}"
-        lines.append(box + _text(MARGIN + 22, here, words))
+        lines.append(box + text(MARGIN + 22, here, words))
     return lines
 
 
-def _text(x: float, y: float, words: str, more: str = "") -> str:
-    return f"<text x='{x:.1f}' y='{y:g}'{' ' * bool(more)}{more}>{_safe(words)}</text>"
+def text(x: float, y: float, words: str, more: str = "") -> str:
+    return f"<text x='{x:.1f}' y='{y:g}'{' ' * bool(more)}{more}>{safe(words)}</text>"
 
 
-def _safe(words: str) -> str:
+def safe(words: str) -> str:
     """XML has no control characters, not even escaped, nor halves of surrogate pairs."""
     return escape(printable(words))
