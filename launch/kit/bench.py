@@ -73,16 +73,16 @@ def run(plan: Plan, request: Request, shown: Shown) -> int:
 
     plan = _with_program(plan, request)
     is_local = not request.dry_run and (request.local or _is_without_slurm())
-    # Whoever reads the JSON wants nothing else on stdout.
-    with contextlib.redirect_stdout(sys.stderr) if shown.as_json and not request.dry_run else contextlib.nullcontext():
-        try:
+    try:
+        # Whoever reads the JSON wants nothing else on stdout.
+        with contextlib.redirect_stdout(sys.stderr) if shown.as_json and not request.dry_run else contextlib.nullcontext():
             if is_local:
                 commands.run(plan)
             else:
                 commands.submit(plan, dry_run=request.dry_run, test_only=False, follow=True, after=[])
-        except (KitError, SystemExit) as error:
-            _show_what_there_is(plan, shown, error)
-            raise
+    except (KitError, SystemExit) as error:
+        _show_what_there_is(plan, shown, error)
+        raise
     return 0 if request.dry_run else show(_of(plan), shown)
 
 
@@ -105,12 +105,10 @@ def show(found: Measured, shown: Shown) -> int:
 def _show_what_there_is(plan: Plan, shown: Shown, error: BaseException) -> None:
     """Of a run that failed, or that the user no longer waits for."""
     if isinstance(error, SystemExit) and error.code == 130 and not (run := _run(plan)).local:
-        print(f"kit: to see what it measures: kit bench --show {run.id}", flush=True)
+        print(f"kit: to see what it measures: kit bench --show {run.id}", file=sys.stderr, flush=True)
         return
     with contextlib.suppress(KitError):
-        found = _of(plan)
-        print(flush=True)
-        show(found, shown)
+        show(_of(plan), shown)
 
 
 def _run(plan: Plan) -> history.Run:

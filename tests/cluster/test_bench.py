@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +81,7 @@ def shape_link(cluster: Cluster, node: str, to: str) -> None:
 
 def bench(cluster: Cluster, place: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """`kit bench ARGUMENTS` as ada in this folder on the controller."""
-    return cluster.run("ctl", "bash", "-c", 'cd "$1" && shift && exec kit bench "$@"', "bash", cluster.path(place), *arguments, check=check, timeout=150)
+    return cluster.run("ctl", "bash", "-c", 'cd "$1" && shift && exec kit bench "$@"', "bash", cluster.path(place), *arguments, check=check, timeout=300)
 
 
 def on_three_nodes(cluster: Cluster, place: Path, run: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -98,18 +97,18 @@ def by_kit(place: Path, run: str) -> dict[int, float]:
 def by_hand(cluster: Cluster, place: Path) -> dict[int, float]:
     (place / "plain.py").write_text(PLAIN)
     words = f"apptainer exec {cluster.sif} {TORCHRUN} {cluster.path(place / 'plain.py')} {REPEATS} {' '.join(map(str, SIZES))}"
-    said = cluster.run("ctl", "srun", "--nodes=3", "--ntasks-per-node=1", "--export=ALL,OMP_NUM_THREADS=1", "bash", "-c", words, timeout=150).stdout
+    said = cluster.run("ctl", "srun", "--nodes=3", "--ntasks-per-node=1", "--export=ALL,OMP_NUM_THREADS=1", "bash", "-c", words, timeout=300).stdout
     return {int(size): float(busbw) for size, busbw in re.findall(r"^plain (\d+) (\S+)$", said, re.MULTILINE)}
 
 
 def test_what_is_measured_is_what_a_plain_script_measures(network: Cluster, folder: Path) -> None:
-    """Within 10 %. Where one of the two was disturbed, both are run once more, and the medians of all runs count."""
+    """Within 10 %, medians of repetitions. Others on the cores only take away, so where one was disturbed both run again, and the best counts."""
     kits, hands = [], []
     for attempt in ("first", "second", "third"):
         done = on_three_nodes(network, folder, attempt, "--sizes", "512K,1M", "--pairs", "--expect", "0.004", "--svg", f"{attempt}.svg")
         kits.append(by_kit(folder, attempt))
         hands.append(by_hand(network, folder))
-        ratios = {size: statistics.median(kit[size] for kit in kits) / statistics.median(hand[size] for hand in hands) for size in SIZES}
+        ratios = {size: max(kit[size] for kit in kits) / max(hand[size] for hand in hands) for size in SIZES}
         print(f"kit / by hand: {ratios}; kit {kits[-1]}")
         if all(0.9 <= ratio <= 1.1 for ratio in ratios.values()):
             break

@@ -69,7 +69,9 @@ def test_a_wrong_sum_is_said_noted_and_ends_the_run_after_all_sizes(start, tmp_p
     script.write_text(ONE_TOO_MUCH_IN_RANK_1)
     result = start(script, SCRIPT, "--sizes", "1K", "2K", "--repeats", 2, "--output", out, ranks=2).finish(timeout_s=90)
     assert result.codes == [1]
-    assert re.search(r"^bandwidth.py: rank 1 on \S+: all_reduce of 256 values has 1 wrong ones: value 255 is 8\.0, not 7\.0\n  fix: ", result.stderr, re.MULTILINE)
+    assert re.search(
+        r"^bandwidth.py: rank 1 on \S+: all_reduce of 256 values has 1 wrong ones: value 255 is 8\.0, not 7\.0\n  fix: ", result.stderr, re.MULTILINE
+    )
     assert [(item["bytes"], item["right"], item["repetitions"]) for item in json.loads(out.read_text())["sizes"]] == [(1024, False, 2), (2048, False, 2)]
 
 

@@ -54,7 +54,7 @@ def chart(found: Measured, width: int, *, blocks: bool) -> list[str]:
     for row, drawn in zip(rows, bars):
         lines.append("  ".join([*(row[column].rjust(width) for column, width in zip(columns, widths)), drawn]).rstrip())
     if expected:
-        lines.append(" " * _width(rows, columns) + f"{'┊' if blocks else '|'} {number(expected)} GB/s expected".rjust(cells))
+        lines.append(f"{'┊' if blocks else '|'} {number(expected)} GB/s expected".rjust(_width(rows, columns) + cells))
     return lines
 
 
