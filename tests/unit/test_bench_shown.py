@@ -198,13 +198,6 @@ def test_bars_keep_to_the_terminal(width: int, blocks: bool, expected: dict[str,
     assert blocks or all(line.isascii() for line in lines)
 
 
-def test_an_output_that_cannot_have_blocks_gets_plain_signs(kit, tmp_path: Path) -> None:
-    folder = a_run(tmp_path, kit)
-    plain = kit("bench", "--show", str(folder), PYTHONIOENCODING="ascii")
-    assert plain.stdout.isascii() and "  ####" in plain.stdout and "\n 1 KiB " in plain.stdout
-    assert "████" in kit("bench", "--show", str(folder), PYTHONIOENCODING="utf-8").stdout
-
-
 def test_of_many_nodes_the_slowest_links_are_listed() -> None:
     names = [f"node{number}" for number in range(1, 15)]
     pairs = {f"{one} {two}": 1.0 + index for index, (one, two) in enumerate(itertools.combinations(names, 2))}
@@ -355,6 +348,10 @@ def test_a_run_here_is_one_of_the_history_and_its_code_is_in_its_folder(kit, tmp
     assert sorted(path.name for path in (run / "code").iterdir()) == ["bandwidth.py", "collectives.py", "ranks.py"]
     assert kit("runs").stdout.splitlines()[1].split()[1] == "bench"
     assert json.loads(kit("bench", "--show", "bench", "--json").stdout)["best_busbw_GBps"] == 112
+    # An output that cannot have blocks gets plain signs.
+    plain = kit("bench", "--show", str(run), PYTHONIOENCODING="ascii").stdout
+    assert plain.isascii() and "  ####" in plain and "\n 1 KiB " in plain
+    assert "████" in kit("bench", "--show", str(run), PYTHONIOENCODING="utf-8").stdout
     kit("rerun", "bench", "--output", "again", PATH=f"{tmp_path / 'python/bin'}:{os.environ['PATH']}")
     assert "best: 112 GB/s at 64 MiB" in kit("bench", "--show", "again").stdout
 

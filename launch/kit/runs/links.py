@@ -36,7 +36,11 @@ def judge(links: tuple[Link, ...]) -> Verdict:
     The median of its links would not do: of three nodes one slow link is half of the links of two nodes, and one slow
     node has two of all three links, so that slow would be usual. A node that is well reaches somebody; a slow one nobody.
     """
-    own = {node: speed([link.busbw for link in links if node in link.nodes]) for link in links for node in link.nodes}
+    speeds: dict[str, list[float]] = {}
+    for link in links:
+        for node in link.nodes:
+            speeds.setdefault(node, []).append(link.busbw)
+    own = {node: speed(values) for node, values in speeds.items()}
     usual = statistics.median_high(own.values()) if own else 0.0
     slow_nodes = [Slow(node, busbw, usual) for node, busbw in own.items() if busbw < SLOW * usual]
     slow_links = []
