@@ -112,6 +112,7 @@ def test_the_best_size_is_compared_with_what_is_expected() -> None:
         "whether one node or link is slow: kit bench --pairs",
     ]
     assert found.code == 1
+    assert ", 79 % of the 140 GB/s expected: less than 80 %" in bandwidth.remarks(made({1024: 111.5}, expect={"busbw_GBps": 140.0, "share": 0.8}))[0]
     enough = made(SPEEDS, expect={"busbw_GBps": 130.0, "share": 0.8})
     assert bandwidth.remarks(enough) == ["best: 112 GB/s at 64 MiB, 86 % of the 130 GB/s expected"]
     assert enough.code == 0

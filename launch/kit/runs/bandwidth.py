@@ -113,7 +113,8 @@ def remarks(found: Measured) -> list[str]:
     best = found.best
     compared = ""
     if found.share is not None and found.expectation.busbw:
-        compared = f", {found.share:.0%} of the {number(found.expectation.busbw)} GB/s expected".replace("%", " %")
+        # Rounded down: 79.6 % are less than 80 %, and are to look so.
+        compared = f", {int(found.share * 100 + 1e-9)} % of the {number(found.expectation.busbw)} GB/s expected"
         compared += f": less than {found.expectation.share * 100:g} %" if found.is_too_little else ""
     lines = [f"best: {number(best.busbw_GBps)} GB/s at {size(best.bytes)}{compared}"]
     if found.is_too_little and found.links is None and len(found.facts["nodes"]) > 2:
