@@ -53,13 +53,11 @@ def load(target: Optional[str], overrides: dict[str, Given], arguments: list[str
     """The job without what is its training's alone: its command, and what repeats, resumes or limits it."""
     if target and not target.lower().endswith((".yaml", ".yml")):
         raise UsageError(f"'{target}' is no job file", f"kit bench starts a program of its own; to see what a run of it measured: kit bench --show {target}")
-    for word in arguments:
-        problems.add("arguments after --", f"'{word}' has no meaning for kit bench", "its options come before: --sizes, --repeats, --pairs")
     if "launcher" in overrides and overrides["launcher"].value not in LAUNCHERS:
         problems.add("--launcher", f"kit bench does not run under {overrides['launcher'].value}", f"choose one of {', '.join(LAUNCHERS)}, or leave it out")
     program = str(assets.folder("train") / PROGRAM)
     command = {"command": Given([Given(program, "kit bench")], "kit bench")}
-    job = jobs.load(target or program, {**overrides, **command}, [], problems)
+    job = jobs.load(target or program, {**overrides, **command}, arguments, problems)
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
     training: dict[str, Any] = dict.fromkeys(("sweep", "array", "on_preempt", "checkpoint_s", "max_requeues", "max_restarts"))

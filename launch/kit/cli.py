@@ -39,6 +39,7 @@ _JOB = _parameter(
     "target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False)
 )
 _NO_JOB = _parameter("target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
+_ARGS = _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False))
 
 
 def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB) -> Callable[..., None]:
@@ -49,7 +50,7 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
     """
     parameters = [
         target,
-        _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False)),
+        *([] if target is _NO_JOB else [_ARGS]),
         _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
     ]
     for key, facts in jobs.KEYS.items():
@@ -80,7 +81,7 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
 
     problems = Problems()
     overrides = _overrides(values, problems)
-    job = load(values["target"], overrides, values["arguments"] or [], problems)
+    job = load(values["target"], overrides, values.get("arguments") or [], problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
     if not site:
         return plan.resolve(job, run_dir, problems, code)

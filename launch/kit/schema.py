@@ -140,6 +140,12 @@ def _options() -> Schema:
     return {"type": "object", "propertyNames": names, "properties": dict.fromkeys(sbatch.options(), value), "additionalProperties": value}
 
 
+def _expectation() -> Schema:
+    above_0 = {"type": "number", "exclusiveMinimum": 0}
+    digits = {"type": "string", "minLength": 1}
+    return _mapping({"allreduce_busbw_GBps": {"anyOf": [above_0, digits]}, "share": {"anyOf": [{**above_0, "maximum": 1}, digits]}})
+
+
 def _searched(pattern: str, *words: str) -> str:
     """A pattern of Python's that has to fit the whole text, as JavaScript writes it; it has no way to ignore the case of some words alone."""
     for word in words:
@@ -166,5 +172,6 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.array: _array(),
     values.sweep: _sweep(),
     values.options: _options(),
+    values.expectation: _expectation(),
     values.flag: _flag(),
 }
