@@ -104,6 +104,13 @@ def _load(target: Optional[str], overrides: dict[str, Given], arguments: list[st
     return jobs.load("job.yaml", overrides, [target, *arguments] if target else arguments, problems)
 
 
+def _load_or_none(target: Optional[str], overrides: dict[str, Given], arguments: list[str], problems: Problems) -> jobs.Job:
+    """For a shell, which can do without a job."""
+    if target is None and not os.path.isfile("job.yaml"):
+        return jobs.load("true", {"name": Given("shell", ""), **overrides}, arguments, problems)
+    return _load(target, overrides, arguments, problems)
+
+
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
     """The options given on the command line, as a job file would have them."""
     found = {}
@@ -200,6 +207,22 @@ def run(
     from kit import commands
 
     commands.run(plan(output, code="live"), task)  # it starts at once
+
+
+@app.command()
+@_takes_a_job
+def shell(
+    plan: Callable[..., Any],
+    output: Optional[str] = _OUTPUT,
+    node: str = typer.Option("0", "--node", metavar="N", help="The node of the shell: its number, or its name."),
+    jupyter: bool = typer.Option(False, "--jupyter", help="Start Jupyter there, and say how to reach it."),
+    local: bool = typer.Option(False, "--local", help="On this machine, without Slurm."),
+    task: Optional[int] = typer.Option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
+) -> None:
+    """Wait for nodes, and open a shell in the job's container on the first of them. They are given back when it ends."""
+    from kit import shell as its
+
+    sys.exit(its.shell(plan(output, code="live", load=_load_or_none), node, task, here=local, jupyter=jupyter))
 
 
 @app.command()
@@ -333,6 +356,22 @@ def nodes(
     from kit import commands
 
     commands.nodes(cluster, forget)
+
+
+_COMMAND = typer.Argument(None, metavar="-- CMD...", help="The command, with its arguments.", show_default=False)
+
+
+@app.command("exec")
+def exec_(
+    run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
+    command: Optional[list[str]] = _COMMAND,
+    node: Optional[str] = typer.Option(None, "--node", metavar="N", help="On this node, by its name or number, or on all [the first].", show_default=False),
+    task: Optional[int] = _TASK,
+) -> None:
+    """Run a command in a running job's container, with the variables of its ranks."""
+    from kit.runs import enter
+
+    enter.enter(run, node, command or [], task)
 
 
 @app.command()

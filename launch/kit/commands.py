@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def render(plan: Plan) -> None:
     from kit import rundir
 
-    _say_runtime(plan)
+    say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
     how = f"kit rerun {_typed(run)} (sbatch alone would start it without its secrets)" if plan.secrets else f"sbatch {_typed(run / 'run_script.sh')}"
     _say(f"wrote {_short(run)}{_of_code(plan)}\n  to submit it: {how}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
-    _say_runtime(plan)
+    say_runtime(plan)
     options: list[str] = []
     if after:
         from kit import after as waiting
@@ -48,8 +48,8 @@ def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: l
 def run(plan: Plan, task: Optional[int] = None) -> None:
     from kit import rundir
 
-    _check_task(plan, task)
-    _say_runtime(plan)
+    check_task(plan, task)
+    say_runtime(plan)
     start_here(plan, rundir.write(plan, render_plan(plan)), task)
 
 
@@ -77,7 +77,7 @@ def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
     _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
 
 
-def _check_task(plan: Plan, task: Optional[int]) -> None:
+def check_task(plan: Plan, task: Optional[int]) -> None:
     """A run on this machine is one task, of an array too."""
     if not plan.array:
         if task is not None:
@@ -234,7 +234,7 @@ class _Failed(KitError):
         self.exit_code = exit_code
 
 
-def _say_runtime(plan: Plan) -> None:
+def say_runtime(plan: Plan) -> None:
     # On stderr: a dry run's stdout is the scripts.
     if plan.image and plan.why_runtime:
         print(f"kit: runtime {plan.runtime}: {plan.why_runtime}", file=sys.stderr, flush=True)

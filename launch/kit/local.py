@@ -29,7 +29,7 @@ def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
     with follow.batch_log(run, job_id).open("wb") as log:
         # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
         process = subprocess.Popen(
-            ["bash", "run_script.sh"], cwd=run, env=_environment(plan, raw_id, task), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            ["bash", "run_script.sh"], cwd=run, env=environment(plan, raw_id, task), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         received: list[int] = []
 
@@ -65,22 +65,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGTERM)
 
 
-def _environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
+def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
     """What Slurm would set for the batch script, with nodes that are processes of this machine."""
-    stand_ins = assets.folder("launch/scripts") / "local"
-    # The Python that runs kit comes last on PATH: it serves where no other has torch.
-    path = os.pathsep.join([str(stand_ins), os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     own = {
-        "PATH": path,
-        "SLURM_JOB_ID": job_id,
         "SLURM_JOB_NAME": plan.name,
-        "SLURM_JOB_NODELIST": ",".join(f"local{index}" for index in range(plan.nodes)),
         "SLURM_NNODES": str(plan.nodes),
         "SLURM_CPUS_PER_TASK": str(max(1, len(os.sched_getaffinity(0)) // (plan.nodes * plan.tasks_per_node))),
         "SLURMD_NODENAME": "local0",
-        "KIT_LOOPBACK": "1",
-        # All nodes are this machine, whose own name need not resolve.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
     if task is not None and plan.array:
         from kit import arrays
@@ -88,5 +79,21 @@ def _environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]
         numbers = arrays.numbers(plan.array)
         facts = {"JOB_ID": job_id, "TASK_ID": task, "TASK_COUNT": len(numbers), "TASK_MIN": numbers[0], "TASK_MAX": numbers[-1]}
         own |= {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
+    return {**step_environment(job_id, [f"local{index}" for index in range(plan.nodes)]), **own}
+
+
+def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
+    """What the stand-ins must know to start something on those "nodes"."""
+    stand_ins = assets.folder("launch/scripts") / "local"
+    # The Python that runs kit comes last on PATH: it serves where no other has torch.
+    path = os.pathsep.join([str(stand_ins), os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    own = {
+        "PATH": path,
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOB_NODELIST": ",".join(hosts),
+        "KIT_LOOPBACK": "1",
+        # All nodes are this machine, whose own name need not resolve.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_"))}
     return {**inherited, **own}

@@ -136,9 +136,20 @@ def ask_together(commands: list[list[str]], within_s: float) -> list[str]:
 def _start(command: list[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(command, env=_environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace")
+        return subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace")
     except FileNotFoundError:
         raise _missing(command[0]) from None
+
+
+def allocate(options: Sequence[str], command: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+    """Starts salloc, which runs a command on this machine once it has the nodes, and gives them back when that ends.
+
+    On a terminal salloc takes it for its command, and returns it.
+    """
+    try:
+        return subprocess.Popen(["salloc", "--quiet", *options, *command], env={**environment(), **variables})
+    except FileNotFoundError:
+        raise _missing("salloc") from None
 
 
 def queue() -> dict[str, Queued]:
@@ -181,7 +192,7 @@ def partitions(within_s: float) -> list[str]:
         with tempfile.TemporaryFile() as output:  # no pipe: what a wrapper has started might hold it open
             command = ["sinfo", "--noheader", "--format=%R"]
             nothing = subprocess.DEVNULL
-            process = subprocess.Popen(command, env=_environment(), stdin=nothing, stdout=output, stderr=nothing, start_new_session=True)
+            process = subprocess.Popen(command, env=environment(), stdin=nothing, stdout=output, stderr=nothing, start_new_session=True)
             try:
                 process.wait(within_s)
             except subprocess.TimeoutExpired:
@@ -208,7 +219,7 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
     line = ["srun", f"--jobid={job_id}", "--overlap", *shape, "--quiet", *command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
-            process = subprocess.Popen(line, env=_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+            process = subprocess.Popen(line, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
         except FileNotFoundError:
             raise _missing("srun") from None
         try:
@@ -285,7 +296,7 @@ def _call(command: list[str], script: Optional[Path] = None, **variables: str) -
 def _run(command: list[str], given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """`given` is what it reads."""
     try:
-        env = {**_environment(), **variables}
+        env = {**environment(), **variables}
         with _file(given) as file:
             return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=120)
     except FileNotFoundError:
@@ -312,7 +323,7 @@ def _missing(command: str) -> KitError:
     return KitError(f"{command} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without the SLURM_ variables of a job that this may run in, which sbatch would pass on to the new one."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_")) or name in kept}
@@ -374,7 +385,7 @@ def begin_on_nodes(nodes: list[str], command: list[str], options: dict[str, str]
     line = ["srun", *shape, *steady, *more, *command]
     try:
         # A session of its own: Ctrl-C is for kit, which ends the job.
-        return subprocess.Popen(line, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        return subprocess.Popen(line, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except FileNotFoundError:
         raise _missing("srun") from None
 

@@ -21,12 +21,21 @@ enroot::is_remote() {
 
 # What the NVIDIA and Mellanox hooks of Enroot read. Unset, there would be no GPU in images that do not name one.
 enroot::set_devices() {
-  if [[ -e /dev/nvidiactl ]]; then
+  if enroot::node_has -e /dev/nvidiactl; then
     export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
   else
     export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
   fi
-  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+  ! enroot::node_has -d /dev/infiniband || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+}
+
+# enroot::node_has -e|-d FILE - here, or where KIT_ON_NODE leads.
+enroot::node_has() {
+  if [[ -n "${KIT_ON_NODE[*]:-}" ]]; then
+    "${KIT_ON_NODE[@]}" test "$@"
+  else
+    test "$@"
+  fi
 }
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.

@@ -10,7 +10,7 @@ source "${KIT_SCRIPTS}/secrets.sh"
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
-  [[ -z "${KIT_LOG_DIR:-}" ]] || file="${KIT_LOG_DIR}/node${NODE_RANK}.failed"
+  [[ -z "${KIT_LOG_DIR:-}" || -n "${KIT_INSTEAD[*]:-}" ]] || file="${KIT_LOG_DIR}/node${NODE_RANK}.failed"
   printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" | tee -a "${file}" >&2
   exit 1
 }
@@ -64,13 +64,26 @@ inside::begin() {
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   inside::enter "${@:2}"
+  ((${#KIT_INSTEAD[@]} == 0)) || inside::become "${KIT_INSTEAD[@]}"
 }
 
+# inside::take NAME=VALUE... [-- COMMAND...] - sets KIT_INSTEAD to what runs instead of the ranks, beside those that run.
 inside::take() {
-  local fact
-  for fact in "$@"; do
-    export "${fact?}"
+  while (($#)) && [[ "$1" != -- ]]; do
+    export "${1?}"
+    shift
   done
+  KIT_INSTEAD=("${@:2}")
+}
+
+# inside::become COMMAND... - with the same variables as the ranks have.
+inside::become() {
+  inside::job_env
+  command -v -- "$1" >/dev/null || {
+    printf 'kit: error: %s: there is no %s in the container\n  fix: choose another command, or an image that has it\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" >&2
+    exit 127
+  }
+  exec "$@"
 }
 
 # inside::enter NAME=VALUE... - takes this start's facts from the host, goes to the working directory.
@@ -81,9 +94,9 @@ inside::enter() {
   inside::check_secrets
   [[ -z "${KIT_SECRETS:-}" ]] || export KIT_SECRETS # their names, for what starts a rank
   # The image is the same everywhere: one process says it.
-  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 ]] || inside::report_overridden
-  # A rehearsal may have fewer.
-  ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || inside::check_gpus
+  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || inside::report_overridden
+  # A rehearsal may have fewer; and who looks into a job may look for them.
+  ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]] || inside::check_gpus
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1

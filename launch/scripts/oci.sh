@@ -10,6 +10,8 @@ oci::choose_options() {
     --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
     --entrypoint "$1"
   )
+  [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
+  [[ -z "${KIT_BESIDE:-}" || ! -t 0 || ! -t 1 ]] || KIT_OCI_OPTIONS+=(--tty)
   local -i kit_i
   local kit_mount
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
@@ -24,4 +26,14 @@ oci::choose_options() {
 oci::prepare() {
   "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
     kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there"
+}
+
+# oci::enter TOOL COMMAND... - in the running container of this node's first rank; in a new one where there is none, as under
+# `kit shell` on all nodes but that of the shell.
+oci::enter() {
+  local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+  "$1" container inspect "${kit_name}" >/dev/null 2>&1 || runtime::exec "${@:2}"
+  local -a kit_options=(--interactive)
+  [[ ! -t 0 || ! -t 1 ]] || kit_options+=(--tty)
+  exec "$1" exec "${kit_options[@]}" "${kit_name}" "${@:2}"
 }

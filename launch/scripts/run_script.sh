@@ -37,8 +37,12 @@ source "${KIT_SCRIPTS}/nodes/${KIT_NODES}.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_SCRIPTS}/preempt/${KIT_ON_PREEMPT}.sh"
 
+# shellcheck source=beside.sh
+source "${KIT_SCRIPTS}/beside.sh"
+
 # ---------------------------------------------------------------- on the first node, once
 
+# batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
@@ -72,7 +76,9 @@ batch::main() {
 
   MASTER_ADDR=127.0.0.1
   ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
-  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
+  local near="${MASTER_ADDR}"
+  (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
+  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
   KIT_MPI_TYPE="$(batch::mpi)"
@@ -91,7 +97,18 @@ batch::main() {
   batch::stamp prepare
   batch::keep_stamps
   batch::make_ready "${hosts[@]}"
+  batch::set_facts "${hosts[@]}"
+  (($# == 0)) || beside::shell "$@"
   batch::start_ranks
+}
+
+# batch::set_facts HOST... - what the tasks are told; and written down, for `kit exec`.
+batch::set_facts() {
+  local name
+  KIT_FACTS=()
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
+  KIT_HOSTS="$(IFS=, && printf '%s' "$*")"
+  stamp::write "${KIT_STAMP_FOLDER}/facts" "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}"
 }
 
 # batch::begin_stamps RESTART HOST... - the moments of this attempt are kept in memory, and written three times: what 1,000
@@ -248,13 +265,10 @@ batch::start_ranks() {
   local ending='' rc
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
   ! preempt::asked || exit 1
-  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
-  local -a facts=()
-  local name
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
   batch::stamp launch
   batch::keep_stamps
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
+  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
   local -r srun_pid=$!
   while :; do
     rc=0
@@ -428,20 +442,23 @@ node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
+  node::set_facts
+  # exec all the way down: Slurm signals only the step's first process.
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
+}
 
-  # A container may start from an empty environment or from its image's, so what belongs to this start travels
-  # as arguments, which every runtime hands on as they are.
-  local -a kit_facts=()
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
+# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+node::set_facts() {
   local kit_name
+  KIT_NODE_FACTS=()
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
-    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
+    [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
   # Where Slurm's PMIx listens for the ranks of this node.
   [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
-  # exec all the way down: Slurm signals only the step's first process.
-  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
@@ -472,5 +489,12 @@ case "${1:-batch}" in
     node::check_start
     node::start
     ;;
+  shell | jupyter)                    # kit shell: salloc starts it
+    exec {KIT_TERMINAL}<&0 </dev/null # what is typed meanwhile is for the shell
+    trap 'exit 130' INT
+    batch::main "$@"
+    ;;
+  attach) beside::attach "${@:2}" ;; # kit exec
+  exec) beside::exec "${@:2}" ;;     # both, on the node
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

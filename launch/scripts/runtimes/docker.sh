@@ -27,3 +27,5 @@ runtime::exec() {
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--user 0:0)
   exec docker run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
+
+runtime::enter() { oci::enter docker "$@"; }

@@ -24,3 +24,5 @@ runtime::exec() {
   [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
+
+runtime::enter() { oci::enter podman "$@"; }

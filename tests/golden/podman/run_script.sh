@@ -188,6 +188,8 @@ oci::choose_options() {
     --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
     --entrypoint "$1"
   )
+  [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
+  [[ -z "${KIT_BESIDE:-}" || ! -t 0 || ! -t 1 ]] || KIT_OCI_OPTIONS+=(--tty)
   local -i kit_i
   local kit_mount
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
@@ -202,6 +204,16 @@ oci::choose_options() {
 oci::prepare() {
   "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
     kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there"
+}
+
+# oci::enter TOOL COMMAND... - in the running container of this node's first rank; in a new one where there is none, as under
+# `kit shell` on all nodes but that of the shell.
+oci::enter() {
+  local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+  "$1" container inspect "${kit_name}" >/dev/null 2>&1 || runtime::exec "${@:2}"
+  local -a kit_options=(--interactive)
+  [[ ! -t 0 || ! -t 1 ]] || kit_options+=(--tty)
+  exec "$1" exec "${kit_options[@]}" "${kit_name}" "${@:2}"
 }
 
 runtime::check() {
@@ -222,6 +234,8 @@ runtime::exec() {
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
 
+runtime::enter() { oci::enter podman "$@"; }
+
 # stages/none.sh - the image is used where it lies.
 
 stage::distribute() { :; }
@@ -241,8 +255,133 @@ preempt::asked() { return 1; }
 preempt::stopped() { :; }
 preempt::submit() { return 1; }
 
+# beside.sh - commands beside the ranks, in the job's container: what `kit exec` runs, and the shell of `kit shell`.
+
+# beside::shell VERB NODE... - on the machine where salloc runs this, when all nodes are ready: becomes a shell, or Jupyter,
+# on one of the job's nodes, by its name or its number; more words are for jupyter.sh.
+beside::shell() {
+  local -r verb="$1"
+  local -a hosts command=(bash) facts=("${KIT_FACTS[@]}")
+  local host address
+  IFS=, read -ra hosts <<<"${KIT_HOSTS}"
+  host="$(beside::host "$2" "${hosts[@]}")" || exit 1 # -e does not reach into $(...)
+  if [[ "${verb}" == jupyter ]]; then
+    address="$(net::address "${host}")" || exit 1
+    command=(bash "${KIT_RUN_DIR}/jupyter.sh" "${address}" "${@:3}")
+  else
+    beside::explain "${host}" "${#hosts[@]}"
+    facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ ")
+  fi
+  batch::stamp launch
+  batch::keep_stamps
+  trap - EXIT # nothing of this script is left to note the end
+  exec <&"${KIT_TERMINAL}" {KIT_TERMINAL}<&-
+  beside::attach "${host}" "${facts[@]}" "KIT_HOSTS=${KIT_HOSTS}" -- "${command[@]}"
+}
+
+# beside::host WORD HOST... - the host of that name or number.
+beside::host() {
+  local -i number=0
+  local host
+  for host in "${@:2}"; do
+    [[ "$1" != "${host}" && "$1" != "${number}" ]] || { printf '%s\n' "${host}" && return; }
+    number+=1
+  done
+  kit::die "the job has no node $1" "name one of: ${*:2}; or its number, from 0"
+}
+
+# beside::explain HOST COUNT - how to start by hand what the job file says, unless it says nothing: then the command is `true`.
+beside::explain() {
+  kit::say "a shell on ${1}; the job ends with it"
+  [[ "${KIT_COMMAND[*]}" != true && "${KIT_TASKS_PER_NODE}" == 1 ]] || return 0
+  if (($2 == 1)); then
+    kit::say "to start the job's command: bash \"\${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh\""
+  else
+    kit::say "to start the job's command on all nodes, in another terminal: kit exec ${KIT_ID} --node all -- bash $(printf '%q' "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh")"
+  fi
+}
+
+# beside::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
+# ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
+beside::attach() {
+  local -a hosts facts=()
+  IFS=, read -ra hosts <<<"$1"
+  shift
+  while [[ "$1" != -- ]]; do
+    export "${1?}"
+    facts+=("$1")
+    shift
+  done
+  local -a step=(
+    srun --jobid="${SLURM_JOB_ID}" --overlap
+    --nodelist="$(IFS=, && printf '%s' "${hosts[*]}")" --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1
+    --cpu-bind=none --mpi=none --export=ALL --kill-on-bad-exit=0 --wait=0
+  )
+  beside::forget_slurm
+  stage::use
+  if declare -F runtime::srun_args >/dev/null; then
+    # Devices are those of the nodes: this machine may have none.
+    # shellcheck disable=SC2034  # enroot.sh reads it
+    local -a KIT_ON_NODE=("${step[@]}" --quiet)
+    runtime::srun_args </dev/null
+    step+=("${KIT_SRUN_ARGS[@]}")
+  fi
+  if ((${#hosts[@]} == 1)); then
+    [[ ! -t 0 || ! -t 1 ]] || step+=(--pty)
+    exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" exec "${facts[@]}" "$@"
+  fi
+  "${step[@]}" --label bash "${KIT_RUN_DIR}/run_script.sh" exec "${facts[@]}" "$@" 2>&1 | beside::name_nodes "${hosts[@]}"
+}
+
+# The step's shape is said in full; the allocation's variables would add theirs, such as one CPU for each task.
+beside::forget_slurm() {
+  local name
+  for name in "${!SLURM_@}" "${!SRUN_@}"; do
+    case "${name}" in
+      SLURM_CONF | SLURM_CLUSTERS | SLURM_JWT | SLURM_ARRAY_*) ;; # env.sh knows an array's task by its number
+      *) [[ -n "${KIT_LOOPBACK:-}" ]] || unset "${name}" ;;       # the stand-in for srun has nobody to ask
+    esac
+  done
+}
+
+# beside::name_nodes HOST... - puts names for srun's numbers of tasks.
+beside::name_nodes() {
+  local -a hosts=("$@")
+  local line number
+  while IFS= read -r line || [[ -n "${line}" ]]; do
+    number="${line%%:*}"
+    if [[ "${line}" == *:* && "${number// /}" =~ ^[0-9]+$ ]]; then
+      printf '[%s] %s\n' "${hosts[number]}" "${line#*: }"
+    else
+      printf '%s\n' "${line}" # srun's own
+    fi
+  done
+}
+
+# beside::exec NAME=VALUE... -- COMMAND... - on a node, in the step: becomes the command inside the container.
+beside::exec() {
+  while [[ "$1" != -- ]]; do
+    export "${1?}"
+    shift
+  done
+  local -a hosts
+  local -i rank=0
+  IFS=, read -ra hosts <<<"${KIT_HOSTS}"
+  while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "$(kit::node)" ]]; do rank+=1; done
+  export NODE_RANK="${rank}" KIT_BESIDE=yes
+  # By the first rank's number the engines name the node's container.
+  [[ -z "${KIT_LOOPBACK:-}" ]] || export SLURM_PROCID=$((rank * KIT_TASKS_PER_NODE))
+  stage::use
+  node::set_facts
+  local become=runtime::exec
+  # Most runtimes start one more container like that of the ranks; some enter the very same.
+  ! declare -F runtime::enter >/dev/null || become=runtime::enter
+  "${become}" bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}" "$@"
+}
+
 # ---------------------------------------------------------------- on the first node, once
 
+# batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
@@ -276,7 +415,9 @@ batch::main() {
 
   MASTER_ADDR=127.0.0.1
   ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
-  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${MASTER_ADDR}")"
+  local near="${MASTER_ADDR}"
+  (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
+  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
   KIT_MPI_TYPE="$(batch::mpi)"
@@ -295,7 +436,18 @@ batch::main() {
   batch::stamp prepare
   batch::keep_stamps
   batch::make_ready "${hosts[@]}"
+  batch::set_facts "${hosts[@]}"
+  (($# == 0)) || beside::shell "$@"
   batch::start_ranks
+}
+
+# batch::set_facts HOST... - what the tasks are told; and written down, for `kit exec`.
+batch::set_facts() {
+  local name
+  KIT_FACTS=()
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
+  KIT_HOSTS="$(IFS=, && printf '%s' "$*")"
+  stamp::write "${KIT_STAMP_FOLDER}/facts" "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}"
 }
 
 # batch::begin_stamps RESTART HOST... - the moments of this attempt are kept in memory, and written three times: what 1,000
@@ -452,13 +604,10 @@ batch::start_ranks() {
   local ending='' rc
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
   ! preempt::asked || exit 1
-  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
-  local -a facts=()
-  local name
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do facts+=("${name}=${!name}"); done
   batch::stamp launch
   batch::keep_stamps
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${facts[@]}" &
+  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
+  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
   local -r srun_pid=$!
   while :; do
     rc=0
@@ -632,20 +781,23 @@ node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
+  node::set_facts
+  # exec all the way down: Slurm signals only the step's first process.
+  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
+}
 
-  # A container may start from an empty environment or from its image's, so what belongs to this start travels
-  # as arguments, which every runtime hands on as they are.
-  local -a kit_facts=()
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
+# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+node::set_facts() {
   local kit_name
+  KIT_NODE_FACTS=()
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
-    [[ -z "${!kit_name+set}" ]] || kit_facts+=("${kit_name}=${!kit_name}")
+    [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
   # Where Slurm's PMIx listens for the ranks of this node.
   [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
-  # exec all the way down: Slurm signals only the step's first process.
-  runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${kit_facts[@]}"
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
@@ -676,5 +828,12 @@ case "${1:-batch}" in
     node::check_start
     node::start
     ;;
+  shell | jupyter)                    # kit shell: salloc starts it
+    exec {KIT_TERMINAL}<&0 </dev/null # what is typed meanwhile is for the shell
+    trap 'exit 130' INT
+    batch::main "$@"
+    ;;
+  attach) beside::attach "${@:2}" ;; # kit exec
+  exec) beside::exec "${@:2}" ;;     # both, on the node
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

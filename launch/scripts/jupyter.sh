@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# jupyter.sh - runs inside the container, for `kit shell --jupyter`: starts Jupyter, and says how to reach it.
+#
+#   jupyter.sh ADDRESS [USER@LOGIN]    ADDRESS: at which this node listens; the tunnel goes through LOGIN
+#
+# Who has the token can run anything here as this user. So it is in this process's environment and in a file, both the
+# user's alone, in no argument and in no log; Jupyter's own log, which could name it, is the user's alone, too.
+set -euo pipefail
+umask 077
+
+jupyter::die() {
+  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2
+  exit 1
+}
+
+jupyter::find() {
+  local name
+  for name in jupyter-lab jupyter-notebook jupyter-server; do
+    ! command -v "${name}" || return 0
+  done
+  jupyter::die "there is no Jupyter in the container (looked for jupyter-lab, jupyter-notebook, jupyter-server)" \
+    "add the line jupyterlab to the image's requirements.txt and build it again: kit build (docs/interactive.md)"
+}
+
+jupyter::listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
+
+# jupyter::port ADDRESS - one on which nothing listens; below those that the kernel gives to outgoing connections.
+jupyter::port() {
+  local -i port tries
+  for ((tries = 0; tries < 100; tries++)); do
+    port=$((20000 + (RANDOM % 10000)))
+    jupyter::listens "$1" "${port}" || { printf '%d\n' "${port}" && return; }
+  done
+  jupyter::die "a hundred ports from 20000 to 29999 are in use here" "see by what: ss -tln"
+}
+
+# jupyter::end - Jupyter's own files have the token, too.
+jupyter::end() {
+  trap '' INT TERM HUP
+  kill -TERM "${jupyter_pid}" 2>/dev/null || true
+  wait "${jupyter_pid}" 2>/dev/null || true
+  rm -rf -- "${JUPYTER_RUNTIME_DIR}" "${url_file}"
+}
+
+jupyter::main() {
+  local -r address="$1" login="${2:-}"
+  local program port
+  program="$(jupyter::find)" || exit 1
+  port="$(jupyter::port "${address}")" || exit 1
+  JUPYTER_TOKEN="$(head -c 24 /dev/urandom | od -An -v -tx1 | tr -d ' \n')"
+  JUPYTER_RUNTIME_DIR="$(mktemp -d "${TMPDIR:-/tmp}/kit-jupyter.XXXXXX")"
+  export JUPYTER_TOKEN JUPYTER_RUNTIME_DIR
+  url_file="${KIT_LOG_DIR}/jupyter.url"
+  local -r log="${KIT_LOG_DIR}/jupyter.log"
+  printf 'http://127.0.0.1:%d/?token=%s\n' "${port}" "${JUPYTER_TOKEN}" >"${url_file}"
+  local -a options=(--no-browser --ip="${address}" --port="${port}" --ServerApp.port_retries=0)
+  ((UID != 0)) || options+=(--allow-root)
+  # A group of its own: Ctrl-C is for this script, since Jupyter would ask whether it is meant.
+  set -m
+  "${program}" "${options[@]}" </dev/null >"${log}" 2>&1 &
+  jupyter_pid=$!
+  set +m
+  trap jupyter::end EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  jupyter::wait "${address}" "${port}" "${log}"
+  jupyter::explain "${address}" "${port}" "${login}"
+  wait "${jupyter_pid}" || jupyter::failed "${log}"
+}
+
+# jupyter::wait ADDRESS PORT LOG - until it answers; importing it from a cold image takes its time.
+jupyter::wait() {
+  local -ri begin_s=SECONDS
+  until jupyter::listens "$1" "$2"; do
+    kill -0 "${jupyter_pid}" 2>/dev/null || jupyter::failed "$3"
+    ((SECONDS - begin_s < 120)) || jupyter::die "Jupyter does not answer after 120 s" "what it says: $3"
+    sleep 0.2
+  done
+}
+
+jupyter::failed() {
+  tail -n 5 -- "$1" | sed "s/${JUPYTER_TOKEN}/(token)/g; s/^/  | /" >&2
+  jupyter::die "Jupyter has ended" "its last lines are above; all of them: $1"
+}
+
+jupyter::explain() {
+  printf 'kit: Jupyter runs on %s; Ctrl-C ends it, and the job\n' "${SLURMD_NODENAME:-${HOSTNAME}}"
+  [[ -z "$3" ]] || printf '  on your own machine:  ssh -N -L %d:%s:%d %s\n' "$2" "$1" "$2" "$3"
+  if [[ -t 1 ]]; then
+    printf '  then open:            %s\n' "$(<"${url_file}")"
+  else
+    printf '  then open the address in %s, which is yours alone to read\n' "${url_file}" # this output may be a log
+  fi
+}
+
+jupyter::main "$@"

@@ -1,0 +1,187 @@
+"""kit shell and kit exec on the Slurm cluster in Docker: typed into a real terminal, and beside running jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from jobs import image_of, job_id, nothing_left, read, submit
+from slurm_cluster import HERE, Cluster, until
+
+pytestmark = pytest.mark.cluster
+
+SAYS = 'echo "[$(. /etc/os-release && echo "${VERSION_CODENAME}") ${SLURMD_NODENAME} ${NODE_RANK}/${NNODES} ${MASTER_ADDR}:${MASTER_PORT} ${A} ${PWD}]"'
+IMAGES = "bookworm"  # the nodes themselves are trixie
+
+
+def kit(cluster: Cluster, place: Path, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`kit ARGUMENTS` as ada on the controller; `stdin` is a command whose output it reads."""
+    line = f'cd "$1" && shift && {f"{stdin} | " if stdin else ""}kit "$@"'
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *arguments, check=check, timeout=100)
+
+
+def typed(cluster: Cluster, place: Path, steps: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`kit ARGUMENTS` in a terminal, on the controller; terminal.py says what steps are."""
+    (place / "terminal.py").write_text((HERE / "terminal.py").read_text())
+    line = 'cd "$1" && shift && exec python3 terminal.py "$@"'
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *steps, "--", "kit", *arguments, check=False, timeout=100)
+
+
+def queued(cluster: Cluster) -> str:
+    return cluster.run("ctl", "squeue", "--noheader").stdout
+
+
+def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_ends_with_its_code(kit_cluster: Cluster, folder: Path) -> None:
+    (folder / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['A'], flush=True)\n")
+    (folder / "job.yaml").write_text("command: ranks.py\nnodes: 2\nprocesses_per_node: 1\nenv: {A: from the job}\n")
+    steps = [f"$ =>{SAYS}", "from the job=>sleep 200", "sleep 200=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
+    done = typed(kit_cluster, folder, steps, "shell", "job.yaml", "--image", kit_cluster.sif, "--node", "1", "--output", "run")
+    assert done.returncode == 5, done.stdout
+    found = re.search(r"\[(\w+) (\S+) 1/2 ([\d.]+):(\d+) from the job (\S+)\]", done.stdout)
+    assert found and (found[1], found[5]) == (IMAGES, str(kit_cluster.path(folder))), done.stdout
+    job = re.search(r"job (\d+) on (node\S+): 2 nodes x 1 processes, runtime apptainer, master ([\d.]+):(\d+)", done.stdout)
+    assert job and (job[3], job[4]) == (found[3], found[4])
+    assert f"a shell on {found[2]}; the job ends with it" in done.stdout
+    assert f"in another terminal: kit exec {job[1]} --node all -- bash {kit_cluster.path(folder)}/run/torchrun.sh" in done.stdout
+    assert "/dev/pts/" in done.stdout.split("code 130")[-1]
+    until(lambda: not queued(kit_cluster), 20, "the allocation is not given back")
+    assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", "job").stdout
+
+
+def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_terminal(kit_cluster: Cluster, folder: Path) -> None:
+    program = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint('rank', dist.get_rank(), 'of', dist.get_world_size())\n"
+    (folder / "ranks.py").write_text(program)
+    # The shell reads from a pipe here; it stays until the other terminal is done.
+    until_done = "echo 'until [[ -e done ]]; do sleep 0.2; done; exit 3'"
+    line = f"cd {kit_cluster.path(folder)} && {until_done} | kit shell ranks.py -j 2x2 --image {kit_cluster.sif} --output run 2>said"
+    shell = subprocess.Popen([str(HERE / "cluster.sh"), "exec", "ctl", "bash", "-c", line], stdin=subprocess.DEVNULL)
+    try:
+        until(lambda: (folder / "said").exists() and "another terminal" in read(folder / "said") and job_id_of_shell(folder), 60, "no shell")
+        (told,) = re.findall(r"in another terminal: (kit exec .*)", read(folder / "said"))
+        trained = kit_cluster.run("ctl", "bash", "-c", told, timeout=60).stdout
+    finally:
+        kit_cluster.run("ctl", "touch", kit_cluster.path(folder) / "done")
+    assert shell.wait(timeout=60) == 3
+    assert len({*re.findall(r"^\[node\d\] \[rank\d\] rank (\d) of 4$", trained, re.MULTILINE)}) == 4, trained
+
+
+def job_id_of_shell(folder: Path) -> object:
+    return json.loads(read(folder / "run/run.json"))["job_id"]
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "none"])
+def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_cluster: Cluster, folder: Path, runtime: str) -> None:
+    image = [] if runtime == "none" else ["--runtime", runtime, "--image", kit_cluster.sqsh]
+    done = typed(kit_cluster, folder, [f"$ =>A=typed; {SAYS}", "typed /=>HANG-UP"], "shell", "--nodes", "2", *image)
+    assert done.returncode == 129, done.stdout
+    assert f"[{'trixie' if runtime == 'none' else IMAGES} " in done.stdout
+    # A shell ignores Slurm's TERM; the KILL comes after slurm.conf's KillWait.
+    until(lambda: not queued(kit_cluster), 30, "the allocation is not given back")
+    nothing_left(kit_cluster, 10)
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "enroot", "pyxis", "none"])
+def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, folder: Path, runtime: str) -> None:
+    image = [] if runtime == "none" else ["--image", image_of(kit_cluster, runtime)]
+    (folder / "job.yaml").write_text(f"command: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nruntime: {runtime}\nenv: {{A: 'b, \"c'}}\n")
+    submit(kit_cluster, folder, "job.yaml", "--nodes", "2", *image, "--output", "run")
+    until(lambda: sum("up" in read(file) for file in (folder / "run/log").glob("*/rank*.out")) == 2, 90, "the ranks do not start")
+    job = str(job_id(folder))
+    where = "trixie" if runtime == "none" else IMAGES
+    both = kit(kit_cluster, folder, "exec", job, "--node", "all", "--", "bash", "-c", f"{SAYS}; exit $((NODE_RANK + 6))", check=False)
+    shown = sorted(re.findall(rf"^\[(\w+)\] \[{where} (\w+) (\d)/2 \S+:\d+ b, \"c {kit_cluster.path(folder)}\]$", both.stdout, re.MULTILINE))
+    assert [(name == there, rank) for name, there, rank in sorted(shown, key=lambda found: found[2])] == [(True, "0"), (True, "1")], both.stdout + both.stderr
+    assert both.returncode == 7
+    piped = kit(kit_cluster, folder, "exec", job, "--node", "1", "--", "tr", "a-z", "A-Z", stdin="echo through")
+    assert piped.stdout == "THROUGH\n"
+    if runtime == "apptainer":
+        wrong_requests_are_explained(kit_cluster, folder, job)
+    kit_cluster.run("ctl", "scancel", job)
+    kit_cluster.wait(int(job))
+    # What was asked left no mark in the job's record.
+    assert not list((folder / "run/log").glob("*/node*.failed"))
+
+
+def wrong_requests_are_explained(cluster: Cluster, folder: Path, job: str) -> None:
+    def said(*arguments: str) -> tuple[int, str]:
+        done = kit(cluster, folder, "exec", *arguments, check=False)
+        return done.returncode, done.stderr
+
+    hosts = read(next((folder / "run/log").glob("*/stamps/1/facts"))).split("KIT_HOSTS=")[1].strip().replace(",", ", ")
+    assert said(job, "--node", "node9", "--", "true") == (
+        2,
+        f"kit: --node: job ({job}) has no node node9\n  fix: name one of: {hosts}; or its number, from 0; or all\n",
+    )
+    assert said(job) == (2, f"kit: no command is given\n  fix: write it after --: kit exec {job} -- nvidia-smi; for a shell: -- bash\n")
+    assert said("nobody", "--", "true") == (2, "kit: there is no run nobody\n  fix: give a job id, a run directory, or a name; kit runs lists them\n")
+    code, words = said(job, "--", "no-such-command")
+    assert code == 127 and "there is no no-such-command in the container\n  fix: choose another command, or an image that has it\n" in words
+    (folder / "waits.yaml").write_text("command: [bash, -c, 'true']\nlauncher: spawn\nslurm: {hold: true}\n")
+    submit(cluster, folder, "waits.yaml", "--output", "waiting")
+    waiting = str(job_id(folder, "waiting"))
+    code, words = said(waiting, "--", "true")
+    assert code == 1 and re.fullmatch(
+        rf"kit: waits \({waiting}\) is not running: PENDING \(JobHeldUser: .*\)\n  fix: where it is: kit status {waiting}\n", words
+    )
+    cluster.run("ctl", "scancel", waiting)
+
+
+def test_who_waits_for_nodes_is_told_why_and_can_give_up(kit_cluster: Cluster, folder: Path) -> None:
+    done = typed(kit_cluster, folder, ["Ctrl-C gives up=>^C"], "shell", "--nodes", "2", "--slurm", "begin=now+1hour", "--output", "run")
+    assert "waits: BeginTime: its time to begin has not come; expected " in done.stdout and done.returncode == 1
+    assert done.stdout.rstrip().splitlines()[-2].startswith("kit: there is no allocation") and not (folder / "run").exists()
+    assert not queued(kit_cluster)
+    refused = kit(kit_cluster, folder, "shell", "--slurm", "partition=none", check=False)
+    assert refused.returncode == 1 and refused.stderr.splitlines()[-2] == "kit: there is no allocation"
+
+
+# Stands for Jupyter: it listens, knows its token from its environment, and writes it where Jupyter's own log would.
+STUB = """\
+#!/usr/bin/env python3
+# jupyter-lab - a stub, for a test
+import http.server, os, sys
+ip, port = (next(word.split("=")[1] for word in sys.argv if word.startswith(f"--{name}=")) for name in ("ip", "port"))
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        right = self.path.endswith("token=" + os.environ["JUPYTER_TOKEN"])
+        self.send_response(200 if right else 403)
+        self.end_headers()
+print("token", os.environ["JUPYTER_TOKEN"], flush=True)
+http.server.HTTPServer((ip, int(port)), Answer).serve_forever()
+"""
+
+
+def test_jupyter_is_reached_by_the_printed_tunnel_and_its_token_is_in_no_process_list_and_no_readable_file(kit_cluster: Cluster, folder: Path) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin/jupyter-lab").write_text(STUB)
+    (folder / "bin/jupyter-lab").chmod(0o755)
+    inside = str(kit_cluster.path(folder) / "bin")
+    image = ["--image", kit_cluster.sif, "--env", f"PATH={inside}:/usr/local/bin:/usr/bin:/bin"]
+    # What is typed in another terminal, while it runs: the tunnel's other end, the process lists, the run's files.
+    look = f"""
+    cd {kit_cluster.path(folder)}; until tunnel=$(grep -o 'ssh -N -L .*' shown); do sleep 0.2; done 2>/dev/null
+    read -r _ _ _ ends _ <<<"$tunnel"; IFS=: read -r _ address port <<<"$ends"; url=$(cat run/log/*/jupyter.url); token=${{url##*=}}
+    curl -s -o /dev/null -w 'right %{{http_code}}\\n' "http://$address:$port/?token=$token"; curl -s -o /dev/null -w 'wrong %{{http_code}}\\n' "http://$address:$port/?token=x"
+    echo "length ${{#token}}"; for node in node1 node2 node3; do srun --overlap --jobid=$(squeue -h -o %i) --nodelist=$node ps -ef; done >lists 2>/dev/null; ps -ef >>lists
+    grep -c jupyter-lab lists; grep -c "$token" lists; grep -rl "$token" . | xargs stat -c '%a %n'
+    pkill -INT -f '^[^ ]*bash .*jupyter.sh' ; srun --overlap --jobid=$(squeue -h -o %i) pkill -INT -f jupyter.sh
+    """
+    (folder / "look.sh").write_text(look)
+    line = f"cd {kit_cluster.path(folder)}; bash look.sh >looked 2>&1 & cd {kit_cluster.path(folder)}; kit shell --jupyter {' '.join(image)} --output run >shown 2>&1; code=$?; wait; exit $code"
+    done = kit_cluster.run("ctl", "bash", "-c", line, check=False, timeout=100)
+    looked, shown = read(folder / "looked"), read(folder / "shown")
+    assert done.returncode == 130, shown + looked
+    assert "right 200\nwrong 403\nlength 48\n" in looked, shown + looked
+    lists, tokens, *files = looked.splitlines()[3:]
+    assert int(lists) >= 1 and int(tokens) == 0
+    assert files and all(file.startswith("600 ./run/log/") for file in files), files
+    assert "then open the address in" in shown and not list((folder / "run/log").glob("*/jupyter.url"))
+
+
+def test_an_image_without_jupyter_is_named_with_what_to_do(kit_cluster: Cluster, folder: Path) -> None:
+    done = kit(kit_cluster, folder, "shell", "--jupyter", "--image", kit_cluster.sif, check=False)
+    assert done.returncode == 1
+    assert "there is no Jupyter in the container (looked for jupyter-lab, jupyter-notebook, jupyter-server)\n  fix: add the line jupyterlab to" in done.stderr
