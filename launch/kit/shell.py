@@ -131,7 +131,7 @@ class Allocated(Session):
 
         options = [f"--{name}" + ("" if value is None else f"={value}") for name, value in self.plan.header if name not in OF_SBATCH]
         variables = {} if self.task is None else {"SLURM_ARRAY_TASK_ID": str(self.task)}
-        return slurm.allocate(options, command, **variables)
+        return slurm.allocate(self.run, options, command, **variables)
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
         """Says why the job waits, until it has its nodes: then the terminal is the shell's."""

@@ -141,13 +141,13 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
         raise _missing(command[0]) from None
 
 
-def allocate(options: Sequence[str], command: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+def allocate(folder: Path, options: Sequence[str], command: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
     """Starts salloc, which runs a command on this machine once it has the nodes, and gives them back when that ends.
 
-    On a terminal salloc takes it for its command, and returns it.
+    On a terminal salloc takes it for its command, and returns it. The queue shows the job with that folder.
     """
     try:
-        return subprocess.Popen(["salloc", "--quiet", *options, *command], env={**environment(), **variables})
+        return subprocess.Popen(["salloc", "--quiet", *options, *command], cwd=folder, env={**environment(), **variables})
     except FileNotFoundError:
         raise _missing("salloc") from None
 

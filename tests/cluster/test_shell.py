@@ -158,27 +158,30 @@ def test_jupyter_is_reached_by_the_printed_tunnel_and_its_token_is_in_no_process
     (folder / "bin").mkdir()
     (folder / "bin/jupyter-lab").write_text(STUB)
     (folder / "bin/jupyter-lab").chmod(0o755)
-    inside = str(kit_cluster.path(folder) / "bin")
-    image = ["--image", kit_cluster.sif, "--env", f"PATH={inside}:/usr/local/bin:/usr/bin:/bin"]
-    # What is typed in another terminal, while it runs: the tunnel's other end, the process lists, the run's files.
-    look = f"""
-    cd {kit_cluster.path(folder)}; until tunnel=$(grep -o 'ssh -N -L .*' shown); do sleep 0.2; done 2>/dev/null
-    read -r _ _ _ ends _ <<<"$tunnel"; IFS=: read -r _ address port <<<"$ends"; url=$(cat run/log/*/jupyter.url); token=${{url##*=}}
-    curl -s -o /dev/null -w 'right %{{http_code}}\\n' "http://$address:$port/?token=$token"; curl -s -o /dev/null -w 'wrong %{{http_code}}\\n' "http://$address:$port/?token=x"
-    echo "length ${{#token}}"; for node in node1 node2 node3; do srun --overlap --jobid=$(squeue -h -o %i) --nodelist=$node ps -ef; done >lists 2>/dev/null; ps -ef >>lists
-    grep -c jupyter-lab lists; grep -c "$token" lists; grep -rl "$token" . | xargs stat -c '%a %n'
-    pkill -INT -f '^[^ ]*bash .*jupyter.sh' ; srun --overlap --jobid=$(squeue -h -o %i) pkill -INT -f jupyter.sh
-    """
-    (folder / "look.sh").write_text(look)
-    line = f"cd {kit_cluster.path(folder)}; bash look.sh >looked 2>&1 & cd {kit_cluster.path(folder)}; kit shell --jupyter {' '.join(image)} --output run >shown 2>&1; code=$?; wait; exit $code"
-    done = kit_cluster.run("ctl", "bash", "-c", line, check=False, timeout=100)
-    looked, shown = read(folder / "looked"), read(folder / "shown")
-    assert done.returncode == 130, shown + looked
-    assert "right 200\nwrong 403\nlength 48\n" in looked, shown + looked
-    lists, tokens, *files = looked.splitlines()[3:]
-    assert int(lists) >= 1 and int(tokens) == 0
-    assert files and all(file.startswith("600 ./run/log/") for file in files), files
-    assert "then open the address in" in shown and not list((folder / "run/log").glob("*/jupyter.url"))
+    there = kit_cluster.path(folder)
+    image = f"--image {kit_cluster.sif} --env PATH={there}/bin:/usr/local/bin:/usr/bin:/bin"
+    line = f"cd {there} && exec kit shell --jupyter {image} --output run >shown 2>&1"
+    session = subprocess.Popen([str(HERE / "cluster.sh"), "exec", "ctl", "bash", "-c", line], stdin=subprocess.DEVNULL)
+    until(lambda: session.poll() is not None or ((folder / "shown").exists() and "then open" in read(folder / "shown")), 60, "Jupyter does not start")
+    shown = read(folder / "shown")
+    tunnel = re.search(r"ssh -N -L (\d+):([\d.]+):\1 ada@ctl", shown)
+    assert tunnel, shown
+    port, address = tunnel.groups()
+    (file,) = (folder / "run/log").glob("*/jupyter.url")
+    url = read(file).strip()
+    token = url.split("=")[1]
+    assert url == f"http://127.0.0.1:{port}/?token={token}" and len(token) == 48
+    ask = f"for t in {token} x; do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}:{port}/?token=$t; done"
+    assert kit_cluster.run("ctl", "bash", "-c", ask).stdout == "200 403 "
+    lists = "".join(process.args + "\n" for node in ("ctl", *kit_cluster.nodes) for process in kit_cluster.processes(node))
+    assert "jupyter-lab" in lists and token not in lists and token not in shown
+    naming = kit_cluster.run("ctl", "bash", "-c", f"cd {there} && grep -rl {token} . | xargs stat -c '%a %n'").stdout.splitlines()
+    assert sorted(re.sub(r"/log/\d+/", "/", name) for name in naming) == ["600 ./run/jupyter.log", "600 ./run/jupyter.url"]
+    job = queued(kit_cluster).split()[0]
+    kit_cluster.run("ctl", "scancel", job)
+    assert session.wait(timeout=60) != 0
+    assert f"kit: job {job} was ended by Slurm: CANCELLED\n" in read(folder / "shown")
+    until(lambda: not file.exists(), 20, "the file with the token is left")
 
 
 def test_an_image_without_jupyter_is_named_with_what_to_do(kit_cluster: Cluster, folder: Path) -> None:
