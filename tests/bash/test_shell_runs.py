@@ -1,0 +1,71 @@
+"""kit shell and kit exec on this machine, without Slurm."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from running import TAG, commands, environment, until
+
+SAYS = 'echo "${NODE_RANK}/${NNODES} ${MASTER_ADDR} ${SLURMD_NODENAME} ${A} ${PWD}"'
+
+
+def test_a_shell_has_the_jobs_variables_and_ends_with_its_code(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'echo node ${NODE_RANK} of ${NNODES}']\nlauncher: spawn\nnodes: 2\nenv: {A: 'b, \"c'}\n")
+    (tmp_path / "typed").write_text(f'{SAYS}\nbash "${{KIT_RUN_DIR}}/spawn.sh"\nexit 3\n')
+    done = typed(tmp_path, "shell", "job.yaml", "--local", "--node", "local1")
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[0] == f'1/2 127.0.0.1 local1 b, "c {tmp_path}'
+    assert "[rank1] node 1 of 2\n" in done.stdout  # by hand, as often as one likes
+    assert "in another terminal: kit exec " in done.stderr
+
+
+def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with (folder / "typed").open() as file:
+        command = [sys.executable, "-m", "kit", *arguments]
+        return subprocess.run(command, cwd=folder, stdin=file, capture_output=True, text=True, timeout=60, env=environment(XDG_STATE_HOME=str(folder)))
+
+
+def test_wrong_requests_are_explained(kit, tmp_path: Path) -> None:
+    done = kit("shell", "--local", "--node", "2", "--nodes", "2", check=False)
+    assert done.returncode == 1
+    assert "kit: error: local0: the job has no node 2\n  fix: name one of: local0 local1; or its number, from 0\n" in done.stderr
+    done = kit("shell", "--local", "--array", "1-2", check=False)
+    assert done.returncode == 2 and "name it: " in done.stderr
+
+
+def test_a_command_beside_the_ranks_sees_what_they_see_and_leaves_them_alone(kit, tmp_path: Path, tag: str) -> None:
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nenv: {A: b}\n")
+    state = str(tmp_path / "state")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kit", "run", "job.yaml", "--nodes", "2", "--output", "run"],
+        cwd=tmp_path,
+        env=environment(XDG_STATE_HOME=state, **{TAG: tag}),
+        stdout=subprocess.DEVNULL,
+    )
+    until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 30)
+    one = kit("exec", "run", "--node", "1", "--", "bash", "-c", f"{SAYS}; exit 4", check=False, XDG_STATE_HOME=state)
+    assert (one.returncode, one.stdout) == (4, f"1/2 127.0.0.1 local1 b {tmp_path}\n")
+    both = kit("exec", "run", "--node", "all", "--", "bash", "-c", "echo ${NODE_RANK}; exit $((NODE_RANK + 5))", check=False, XDG_STATE_HOME=state)
+    assert (both.returncode, sorted(both.stdout.splitlines())) == (6, ["[local0] 0", "[local1] 1"])
+    assert process.poll() is None and len([command for command in commands(tag) if command == "sleep 300"]) == 2
+    process.terminate()
+    assert process.wait(30) == 143
+    gone = kit("exec", "run", "--", "true", check=False, XDG_STATE_HOME=state)
+    assert gone.returncode == 1 and re.search(r"is not running: CANCELLED .*\n  fix: why it ended: kit why \d+\n", gone.stderr)
+
+
+def test_a_run_of_an_older_kit_says_so(kit, tmp_path: Path) -> None:
+    from kit.errors import KitError
+    from kit.runs import enter
+    from kit.runs.history import Run
+
+    (tmp_path / "run_script.sh").write_text('case "$1" in\n  start) true ;;\nesac\n')
+    try:
+        enter._facts(Run("5", str(tmp_path), "old", "1x1", 0))
+    except KitError as error:
+        assert str(error) == "kit: old (5) was started by an older kit, whose scripts cannot do this\n  fix: start it again with this one: kit submit"
+    else:
+        raise AssertionError("nothing was said")
