@@ -28,7 +28,7 @@ OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", 
 
 def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bool) -> int:
     """Ends when the shell ends, and returns its exit code."""
-    from kit import commands, plugins, rundir
+    from kit import commands, plugins, rundir, secret_values
     from kit.render import render
 
     if not here and not shutil.which("salloc"):
@@ -40,12 +40,27 @@ def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bo
     commands.say_runtime(plan)
     plan = replace(plan, on_preempt="none")  # nobody else starts what is typed again
     run = rundir.write(plan, render(plan))
+    _place_secrets(plan, run, task)
     words = ["shell", node]
     if jupyter:
         shutil.copy(assets.folder("launch/scripts") / JUPYTER, run / JUPYTER)
         words = ["jupyter", node] if here else ["jupyter", node, _login()]
     session = Local(plan, run, task) if here else Allocated(plan, run, task)
-    return session.until_the_end(["bash", "run_script.sh", *words])
+    try:
+        return session.until_the_end(["bash", "run_script.sh", *words])
+    finally:
+        secret_values.forget(run)
+
+
+def _place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
+    """Where one cannot be read, nothing of the run is kept."""
+    from kit import secret_values
+
+    try:
+        secret_values.place(plan, run, None if task is None else [task])
+    except KitError:
+        shutil.rmtree(run)
+        raise
 
 
 def _login() -> str:

@@ -83,6 +83,7 @@ inside::become() {
     printf 'kit: error: %s: there is no %s in the container\n  fix: choose another command, or an image that has it\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" >&2
     exit 127
   }
+  secrets::take
   exec "$@"
 }
 

@@ -28,7 +28,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
-      rank::take_secrets
+      secrets::take
       exec {kit_asking}>&- "$@"
     ) || kit_code=$?
   else
@@ -50,19 +50,6 @@ rank::run() {
   exit "${kit_code}"
 }
 
-# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment. The file
-# holds NAME=value entries that end in NUL; nothing in it is code.
-rank::take_secrets() {
-  [[ -n "${KIT_SECRETS:-}" ]] || return 0
-  inside::check_secrets
-  local -r kit_options="$-"
-  local kit_pair
-  set +vx # a trace of these scripts is not to show them
-  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
-  [[ "${kit_options}" != *v* ]] || set -v
-  [[ "${kit_options}" != *x* ]] || set -x
-}
-
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -77,7 +64,7 @@ rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
   (
-    rank::take_secrets
+    secrets::take
     exec {kit_asking}>&- "$@"
   ) &
   local -r kit_program=$!

@@ -82,7 +82,7 @@ def test_tracing_the_scripts_shows_no_value(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-xv", "torchrun.sh", *by_hand], cwd=run, env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     traced = done.stdout + done.stderr + "".join(path.read_text() for path in (run / "log").glob("rank*"))
-    assert "+ rank::take_secrets" in traced and "+ exec" in traced, "the rank's shell was not traced"
+    assert "+ secrets::take" in traced and "+ exec" in traced, "the rank's shell was not traced"
     assert "[rank0] 12\n" in traced
     assert "my-own-value" not in traced
 

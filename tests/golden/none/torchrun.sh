@@ -37,6 +37,19 @@ secrets::are_there() {
   [[ -r "${KIT_SECRETS_FILE}" ]]
 }
 
+# secrets::take - last, in the shell that then becomes the program: no other process has them in its environment. The file
+# holds NAME=value entries that end in NUL; nothing in it is code.
+secrets::take() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  inside::check_secrets
+  local -r kit_options="$-"
+  local kit_pair
+  set +vx # a trace of these scripts is not to show them
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  [[ "${kit_options}" != *v* ]] || set -v
+  [[ "${kit_options}" != *x* ]] || set -x
+}
+
 # inside::die PROBLEM FIX - to this node's log, and to the file from which the batch part learns it.
 inside::die() {
   local file=/dev/null
@@ -113,6 +126,7 @@ inside::become() {
     printf 'kit: error: %s: there is no %s in the container\n  fix: choose another command, or an image that has it\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" >&2
     exit 127
   }
+  secrets::take
   exec "$@"
 }
 
@@ -233,7 +247,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
-      rank::take_secrets
+      secrets::take
       exec {kit_asking}>&- "$@"
     ) || kit_code=$?
   else
@@ -255,19 +269,6 @@ rank::run() {
   exit "${kit_code}"
 }
 
-# rank::take_secrets - last, in the shell that then becomes the program: no other process has them in its environment. The file
-# holds NAME=value entries that end in NUL; nothing in it is code.
-rank::take_secrets() {
-  [[ -n "${KIT_SECRETS:-}" ]] || return 0
-  inside::check_secrets
-  local -r kit_options="$-"
-  local kit_pair
-  set +vx # a trace of these scripts is not to show them
-  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
-  [[ "${kit_options}" != *v* ]] || set -v
-  [[ "${kit_options}" != *x* ]] || set -x
-}
-
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -282,7 +283,7 @@ rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
   (
-    rank::take_secrets
+    secrets::take
     exec {kit_asking}>&- "$@"
   ) &
   local -r kit_program=$!

@@ -172,6 +172,19 @@ secrets::are_there() {
   [[ -r "${KIT_SECRETS_FILE}" ]]
 }
 
+# secrets::take - last, in the shell that then becomes the program: no other process has them in its environment. The file
+# holds NAME=value entries that end in NUL; nothing in it is code.
+secrets::take() {
+  [[ -n "${KIT_SECRETS:-}" ]] || return 0
+  inside::check_secrets
+  local -r kit_options="$-"
+  local kit_pair
+  set +vx # a trace of these scripts is not to show them
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  [[ "${kit_options}" != *v* ]] || set -v
+  [[ "${kit_options}" != *x* ]] || set -x
+}
+
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
 # mounts-refuse: space colon comma backslash dollar backtick quote
