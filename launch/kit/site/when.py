@@ -47,6 +47,10 @@ def show(plan: Plan, typed: list[str], partitions: Optional[str], *, other_shape
     if name := os.environ.get("SBATCH_PARTITION"):
         raise UsageError(f"SBATCH_PARTITION is set, so that every job goes to {name}", "unset SBATCH_PARTITION")
     found = facts.ask()
+    if plan.secrets:
+        from kit import secret_values
+
+        secret_values.hide_from_children(plan.secrets)  # sbatch sends its environment, for an estimate, too
     names = _names(plan, found, partitions)
     refused: dict[str, list[str]] = {}
     variants = _variants(plan, found, names, refused, other_shapes)
