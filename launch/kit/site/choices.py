@@ -44,6 +44,7 @@ class Shape:
     cpus: int
     time: str
     memory_gib: int = 0
+    one_type: str = ""  # what keeps to GPUs of one type, where nodes differ
 
 
 def shape(site: Site, *, example: bool) -> tuple[Shape, Point]:
@@ -68,6 +69,7 @@ def shape(site: Site, *, example: bool) -> tuple[Shape, Point]:
         cpus if whole else min(cpus, ranks * CPUS_OF_A_RANK),
         clock(min(time_s, limit_s)),
         round(min(item.memory_mb for item in alike) / 1024),
+        f"gpu:{next(iter(kind.gpus))}:{kind.all_gpus}" if len({name for item in alike for name in item.gpus}) > 1 and len(kind.gpus) == 1 else "",
     )
     return found, Point(f"{nodes} x {ranks} ranks", f"{partition.name} has {words}")
 

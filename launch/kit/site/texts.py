@@ -128,6 +128,7 @@ def _of_slurm(chosen: Chosen) -> list[str]:
         f"  partition: {scalar(partition.value)}",
         f"  cpus-per-task: {shape.cpus}".ljust(30) + f" # {whole}",
         "  # mem: 0".ljust(30) + f" # all of a node's memory, {shape.memory_gib} GiB; without this Slurm's default is what a job gets",
+        *([f'  # gres: "{shape.one_type}"'.ljust(30) + " # nodes of this type alone: the slowest of a mixture sets the pace"] if shape.one_type else []),
     ]
 
 
