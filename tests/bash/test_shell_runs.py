@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from running import TAG, commands, environment, until
 
 SAYS = 'echo "${NODE_RANK}/${NNODES} ${MASTER_ADDR} ${SLURMD_NODENAME} ${A} ${PWD}"'
@@ -26,6 +27,17 @@ def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     with (folder / "typed").open() as file:
         command = [sys.executable, "-m", "kit", *arguments]
         return subprocess.run(command, cwd=folder, stdin=file, capture_output=True, text=True, timeout=60, env=environment(XDG_STATE_HOME=str(folder)))
+
+
+def test_a_shell_has_the_jobs_secrets_and_leaves_none(kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIDDEN", "of nobody")
+    (tmp_path / "typed").write_text('echo "${HIDDEN}"; ls -A "${KIT_RUN_DIR}/.secrets"\n')
+    done = typed(tmp_path, "shell", "--local", "--secret", "HIDDEN", "--output", "run")
+    assert done.stdout.splitlines()[0] == "of nobody"
+    assert not (tmp_path / "run/.secrets").exists()
+    monkeypatch.delenv("HIDDEN")
+    done = typed(tmp_path, "shell", "--local", "--secret", "HIDDEN", "--output", "other")
+    assert done.returncode == 2 and "HIDDEN" in done.stderr and not (tmp_path / "other").exists()
 
 
 def test_wrong_requests_are_explained(kit, tmp_path: Path) -> None:

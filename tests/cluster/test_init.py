@@ -12,7 +12,7 @@ from slurm_cluster import Cluster
 pytestmark = pytest.mark.cluster
 
 # What a newcomer types, one after the other.
-STEPS = ["kit init --image /images/train.sif", "kit submit --output run --follow"]
+STEPS = ["kit init --image /images/train.sif", "kit doctor --nodes 3", "kit submit --output run --follow"]
 
 
 def test_from_nothing_to_a_trained_model_with_no_file_edited(kit_cluster: Cluster, folder: Path) -> None:
