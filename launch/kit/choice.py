@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from kit import plugins
 from kit.cluster import Cluster
@@ -11,14 +11,17 @@ from kit.errors import KitError, Problems, did_you_mean
 from kit.job import Job
 from kit.plugins import Plugin
 
+if TYPE_CHECKING:
+    from kit.remote.there import There
 
-def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Plugin], str]:
-    """The runtime and the reason for it; no reason where the job names it."""
-    kind = _image_kind(job.image)
-    name, why = (job.runtime, "") if job.runtime not in (None, "auto") else _by_itself(kind, cluster)
+
+def runtime(job: Job, cluster: Cluster, problems: Problems, there: Optional[There] = None) -> tuple[Optional[Plugin], str]:
+    """The runtime and the reason for it; no reason where the job names it. `there`: the login node, where kit is not on it."""
+    kind = _image_kind(job.image) if not (there and job.image in there.folders) else "folder"
+    name, why = (job.runtime, "") if job.runtime not in (None, "auto") else _by_itself(kind, cluster, there)
     found = plugin("runtimes", name, job.where("runtime"), problems)
     if found and found.name != "none":
-        _check_image(job, kind, found, problems)
+        _check_image(job, kind, found, problems, is_here=not there)
     return found, why
 
 
@@ -73,7 +76,7 @@ def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plu
         return None
 
 
-def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
+def _by_itself(kind: str, cluster: Cluster, there: Optional[There]) -> tuple[str, str]:
     if kind == "none":
         return "none", "no image is named"
     if kind in ("folder", ".sif"):
@@ -82,6 +85,8 @@ def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
         return _installed("docker", "podman")
     if cluster.runtime:
         return cluster.runtime, f"the cluster's profile {cluster.name} names it"
+    if there:
+        return _named(next((name for name in ("enroot", "pyxis", "apptainer") if name in there.tools), None), f"on {there.host.name}")
     return _installed("enroot", "pyxis", "apptainer")
 
 
@@ -94,6 +99,12 @@ def _installed(*names: str) -> tuple[str, str]:
         elif _which(name):
             return name, f"{name} is installed here"
     return names[0], f"none of {', '.join(names)} is installed here; if the nodes have another than {names[0]}, name it"
+
+
+def _named(found: Optional[str], where: str) -> tuple[str, str]:
+    if found:
+        return found, f"{found} is installed {where}"
+    return "enroot", f"none of enroot, pyxis, apptainer is installed {where}; if the nodes have another than enroot, name it"
 
 
 def _which(tool: str) -> bool:
@@ -109,11 +120,11 @@ def _has_pyxis() -> bool:
     return slurm.has_pyxis()
 
 
-def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> None:
+def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_here: bool) -> None:
     where, accepted = job.where("image"), runtime.words("images")
     if kind == "none":
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
-    elif "://" not in kind and not os.path.exists(str(job.image)):
+    elif is_here and "://" not in kind and not os.path.exists(str(job.image)):
         from kit import mistakes
 
         fix = "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry"

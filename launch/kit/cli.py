@@ -584,6 +584,8 @@ def _build_only(name: str = "") -> None:
 
 def _leave(code: int) -> NoReturn:
     """Ends the process at once: taking down Typer's hundred modules one by one costs as much as loading kit's."""
+    remote = sys.modules.get("kit.remote.host")  # where a login node did not answer, what was shown is what was known before
+    code = code or (remote.UNREACHABLE if remote and remote.missed else 0)
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kit import secret_values
     from kit.expect import Expectation
 
+_HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
 
@@ -30,6 +32,8 @@ class Cluster:
     secrets: dict[str, secret_values.Secret] = field(default_factory=dict)
     slurm: dict[str, Given] = field(default_factory=dict)
     expect: Optional[Expectation] = None
+    ssh: str = ""  # the login node, as ssh takes it; empty where kit runs on it
+    ssh_dir: str = "kit"  # a folder over there that every node sees; a relative one is in the home
     text: str = field(default="", compare=False)  # of the profile's file, for the run's record
 
 
@@ -42,6 +46,8 @@ _PARSERS = {
     "secrets": values.secrets,
     "slurm": values.options,
     "expect": values.expectation,
+    "ssh": values.line,
+    "ssh_dir": values.line,
 }
 MEANINGS = {
     "description": "for who reads it: which site this is",
@@ -79,8 +85,12 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
         parsed["secrets"] = secret_values.anchored(parsed["secrets"], path.absolute().parent)
     if parsed.get("gpu_directive", "none") not in GPU_DIRECTIVES:
         problems.add(keys["gpu_directive"].where, f"'{parsed['gpu_directive']}' is no way to ask for GPUs", f"choose one of {', '.join(GPU_DIRECTIVES)}")
-    parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))
-    if parsed["scratch"] and not os.path.isabs(parsed["scratch"]):
+    if not parsed.get("ssh"):
+        parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))
+    elif not _HOST.fullmatch(parsed["ssh"]):
+        fix = "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, where ports and jump hosts belong"
+        problems.add(keys["ssh"].where, f"'{parsed.pop('ssh')}' is no host for ssh", fix)
+    if parsed.get("scratch") and not os.path.isabs(parsed["scratch"]):
         problems.add(keys["scratch"].where, "scratch must be an absolute path", "name a node-local folder: `scratch: /local`")
     return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)
 

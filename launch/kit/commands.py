@@ -106,8 +106,9 @@ def _ask_slurm(plan: Plan, options: list[str]) -> None:
     secret_values.hide_from_children(plan.secrets)
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for an estimate, but the script must be somewhere.
-        run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None), render_plan(plan))
-        _say(slurm.test_only(run / "run_script.sh", options))
+        run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None, remote=None), render_plan(plan))
+        with slurm.at(plan.remote.ssh if plan.remote else ""):
+            _say(slurm.test_only(run / "run_script.sh", options))
 
 
 def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
@@ -116,11 +117,52 @@ def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
     for node in plan.left_out:
         until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
         _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
+    if plan.remote:
+        from kit.remote import submission
+
+        earlier = submission.settle_earlier(plan)
+        if earlier:
+            _say(f"the same command of {status_age(earlier)} did submit job {earlier.id}, though its answer was lost: nothing is submitted now")
+            say_submitted(plan, earlier, follow, "")
+            return
     hand_to_slurm(plan, rundir.write(plan, render_plan(plan)), follow, options)
+
+
+def _submit_there(plan: Plan, run: Path, follow: bool, options: list[str]) -> None:
+    """To the cluster that the profile names by `ssh`."""
+    from kit import rundir
+    from kit.remote import submission
+
+    assert plan.remote
+    if options:
+        rundir.save(run, {**rundir.load(run), "sbatch_options": options})
+    noted = submission.submit(plan.remote, plan.image, plan.workdir, submission.begin(plan, run), options)
+    _say(f"submitted job {noted.id} on {noted.ssh}")
+    say_submitted(plan, noted, follow, _of_code(plan))
+
+
+def say_submitted(plan: Plan, run: Run, follow: bool, of_code: str) -> None:
+    """Where a run of a cluster elsewhere is, and how to see it."""
+    print(f"  run directory: {run.ssh}:{run.there}\n  its logs here: {_short(Path(run.folder))}{of_code}", flush=True)
+    if run.array:
+        _say_array(run, follow)
+    elif follow:
+        _follow(Path(run.folder), run.id, run)
+    else:
+        print(f"  follow it:     kit logs -f {run.id}")
+
+
+def status_age(run: Run) -> str:
+    from kit.runs import status
+
+    return f"{status.duration(time.time() - run.created_s)} ago"
 
 
 def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> None:
     """Submits a run directory; where Slurm refuses it, nothing of it is kept."""
+    if plan.remote:
+        _submit_there(plan, run, follow, options)
+        return
     import shutil
 
     from kit import rundir, secret_values, slurm
@@ -168,23 +210,34 @@ def _say_array(run: Run, follow: bool) -> None:
         raise KitError(f"{run} {found.state}: {found.detail}", f"which tasks, and why: kit status {run.id}")
 
 
-def _follow(run: Path, job_id: str) -> None:
-    """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
+def _follow(run: Path, job_id: str, there: Optional[Run] = None) -> None:
+    """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone. `there`: of a run elsewhere."""
+    from kit import slurm
+
+    with slurm.at(there.ssh if there else ""):
+        _follow_here(run, job_id, there)
+
+
+def _follow_here(run: Path, job_id: str, there: Optional[Run]) -> None:
     from kit import secret_values, slurm
     from kit.runs import follow, history
 
-    watch = _Watch(job_id)
+    watch = Watch(job_id)
+    if there:
+        from kit.remote.watch import RemoteWatch
+
+        watch = RemoteWatch(there, job_id)
     try:
         state = follow.until(follow.Tail(run, job_id), watch.ended)
     except KeyboardInterrupt:
-        _say(f"job {job_id} goes on; to end it: scancel {job_id}")
+        _say(f"job {job_id} goes on; to end it: {'kit cancel' if there else 'scancel'} {job_id}")
         sys.exit(130)
     if state.name == "COMPLETED":
         return
     following = history.last_job(str(run), job_id)
     if following != job_id:
         _say(f"job {job_id} {state.name}; job {following} goes on for it")
-        _follow(run, following)
+        _follow_here(run, following, there)
         return
     secret_values.forget(run)  # its own script does that, unless its node is gone
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
@@ -194,7 +247,7 @@ def _follow(run: Path, job_id: str) -> None:
     )
 
 
-class _Watch:
+class Watch:
     """Asks Slurm for a job's state, prints each change, and never asks more often than every two seconds."""
 
     PERIOD_S = 2.0
@@ -214,7 +267,9 @@ class _Watch:
         self.next_s = time.monotonic() + self.PERIOD_S
         try:
             state = slurm.state(self.job_id)
-        except KitError:
+        except KitError as error:
+            if error.exit_code != 1:
+                raise  # a login node that does not answer is another matter
             if time.monotonic() - self.answered_s > self.PATIENCE_S:
                 raise
             return None
@@ -311,7 +366,7 @@ def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> l
 def _follow_again(run: Run) -> None:
     if run.local or run.state:
         raise UsageError(f"{run} {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
-    _follow(Path(run.folder), run.id)
+    _follow(Path(run.folder), run.id, run if run.ssh else None)
 
 
 def cancel(word: str, task: Optional[int] = None) -> None:
@@ -321,6 +376,9 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     whole, number = tasks.find(word, task)
     found = status.of([whole])[0] if number is None else tasks.one(whole, number)
     run = found.run
+    if run.ssh and not run.id:
+        _give_up(run)
+        return
     if not found.active:
         _say(f"{run} has ended: {found.state}")
         return
@@ -328,21 +386,48 @@ def cancel(word: str, task: Optional[int] = None) -> None:
         raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
     # Of an array, tasks that others go on for have another array's id.
     for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
-        slurm.cancel(job_id)
+        with slurm.at(run.ssh):
+            slurm.cancel(job_id)
     secret_values.forget(Path(run.folder), number)  # a job that waits would not do that itself
     _say(f"{run} is being cancelled")
+
+
+def _give_up(run: Run) -> None:
+    """Of a run whose submission was cut off."""
+    from kit import slurm
+    from kit.remote import submission
+
+    arrived = submission.give_up(run)
+    if not arrived:
+        _say(f"{run.name} was never submitted, and will not be")
+        return
+    with slurm.at(arrived.ssh):
+        slurm.cancel(arrived.id)
+    _say(f"{arrived} is being cancelled")
 
 
 def nodes(cluster: Optional[str], forget: Optional[str]) -> None:
     """Lists the nodes that are left out of new jobs, or takes one of them back."""
     from kit import cluster as clusters
     from kit import nodes as noted
-    from kit import table
     from kit.errors import Problems
 
     problems = Problems()
-    file = noted.file(clusters.load(cluster, "--cluster", problems).name)
+    site = clusters.load(cluster, "--cluster", problems)
     problems.raise_if_any()
+    if site.ssh:
+        from kit.remote import nodes as there
+
+        with there.file(site) as file:
+            _nodes(file, forget)
+    else:
+        _nodes(noted.file(site.name), forget)
+
+
+def _nodes(file: str, forget: Optional[str]) -> None:
+    from kit import nodes as noted
+    from kit import table
+
     if forget:
         if not noted.forget(file, forget):
             raise UsageError(f"{forget} is not left out", "kit nodes lists those that are")

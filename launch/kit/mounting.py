@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Callable, NamedTuple, Optional
 
 from kit.errors import Problems
 from kit.job import Job
@@ -14,12 +14,23 @@ from kit.values import Mount
 CHARACTERS = {"space": " \t\n\r\v\f", "colon": ":", "comma": ",", "backslash": "\\", "dollar": "$", "backtick": "`", "quote": "'\""}
 
 
-def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems) -> tuple[Mount, ...]:
+class Place(NamedTuple):
+    """Where the paths of a job are."""
+
+    name: str  # " on login", or nothing for this machine
+    exists: Callable[[str], bool]
+    is_folder: Callable[[str], bool]
+
+
+HERE = Place("", os.path.exists, os.path.isdir)
+
+
+def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems, place: Place = HERE) -> tuple[Mount, ...]:
     """The mounts in the order in which they are made; what cannot be mounted becomes a problem."""
     own = job.mounts or ()
-    _check_own(own, problems)
-    if job.workdir and not os.path.isdir(job.workdir):
-        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
+    _check_own(own, problems, place)
+    if job.workdir and not place.is_folder(job.workdir):
+        problems.add(job.where("workdir"), f"no such folder{place.name}: {job.workdir}", "name an existing one")
     if runtime is None or runtime.name == "none":
         _check_without_container(own, problems)
         return own
@@ -47,10 +58,11 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
     return False
 
 
-def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:
+def _check_own(own: tuple[Mount, ...], problems: Problems, place: Place) -> None:
     for index, mount in enumerate(own):
-        if not os.path.exists(mount.source):
-            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", "check the path")
+        if not place.exists(mount.source):
+            fix = "mounts are paths over there: copy it there, and name it by its absolute path" if place.name else "check the path"
+            problems.add(mount.where, f"no such file or folder to mount{place.name}: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
 

@@ -24,11 +24,14 @@ def file(cluster: str) -> str:
 
 def bad(path: str) -> list[Bad]:
     """Those that are still to be left out, each once, with the last reason."""
-    found = {}
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        return among(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return []
+
+
+def among(lines: list[str]) -> list[Bad]:
+    found = {}
     for line in lines:
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")

@@ -17,6 +17,7 @@ from kit.plugins import Plugin
 if TYPE_CHECKING:
     from kit import secret_values, sweeps
     from kit.expect import Expectation
+    from kit.remote.there import Remote
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Plan:
     code: Optional[snapshot.Snapshot] = None  # None where the job runs live code
     why_live: str = ""  # empty where the job says so
     expect: Optional[Expectation] = None  # what the cluster's profile says of its network
+    remote: Optional[Remote] = None  # where the cluster is elsewhere: all paths of the plan are its own
 
 
 # Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems.
@@ -72,19 +74,28 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     except KitError as error:
         problems.found += error.problems
         cluster = clusters.Cluster(name="unknown")
-    runtime, why_runtime = choice.runtime(job, cluster, problems)
+    here, there = job, None
+    if cluster.ssh and code != "live":  # what runs on this machine needs no cluster
+        from kit.remote import there as elsewhere
+
+        there = elsewhere.look(job, cluster, run_dir, problems)
+        job, run_dir = there.job, there.run_dir
+    runtime, why_runtime = choice.runtime(job, cluster, problems, there)
     launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
     _check_launcher(job, launcher, problems)
     stage = choice.stage(job, runtime, problems)
     on_preempt = choice.on_preempt(job, problems)
     choice.check_spares(job, stage, problems)
     shape = _shape(job, launcher)
-    mounts = mounting.complete(job, run_dir, runtime, problems)
+    mounts = mounting.complete(job, run_dir, runtime, problems, there.place if there else mounting.HERE)
     check_line(run_dir, "the run directory", problems)
-    program.check(job, launcher, mounts, runtime, problems)
-    taken = snapshot.take(job, run_dir, {**cluster.env, **(job.env or {})}, mounts, runtime, code, problems)
-    bad_nodes = noted.file(cluster.name)
-    left_out = () if "nodelist" in {**cluster.slurm, **(job.slurm or {})} else noted.bad(bad_nodes)  # who names nodes wants those
+    mounts_here = there.mounts_here if there else mounts
+    program.check(here, launcher, mounts_here, runtime, problems)
+    taken = snapshot.take(here, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems)
+    taken = there.of_code(taken) if there else taken
+    bad_nodes = there.bad_nodes if there else noted.file(cluster.name)
+    bad = there.left_out if there else noted.bad(bad_nodes)
+    left_out = () if "nodelist" in {**cluster.slurm, **(job.slurm or {})} else bad  # who names nodes wants those
     header = sbatch.header(job, cluster, shape, run_dir, [node.name for node in left_out], problems)
     array: Optional[str] = None
     sweep: sweeps.Table = ()
@@ -102,7 +113,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
 
         secrets = named.resolve({**cluster.secrets, **(job.secrets or {})}, {**cluster.env, **(job.env or {})}, problems)
     image = job.image if runtime and runtime.name != "none" else None
-    sha256 = _check_image(job, image, problems)
+    sha256 = there.remote.image_sha256 if there else _check_image(job, image, problems)
     problems.raise_if_any()
     assert job.name and job.workdir and job.command and runtime and launcher
     return Plan(
@@ -120,7 +131,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         launcher=launcher.name,
         max_restarts=job.max_restarts or 0,
         image=image,
-        fingerprint=images.fingerprint(Path(image)) if image and "://" not in image else None,
+        fingerprint=there.fingerprint if there else images.fingerprint(Path(image)) if image and "://" not in image else None,
         image_sha256=sha256,
         workdir=job.workdir,
         mounts=mounts,
@@ -132,7 +143,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         ready_timeout_s=job.ready_timeout_s or 1200,
-        scratch=cluster.scratch,
+        scratch=there.scratch if there else cluster.scratch,
         remap_root=bool(job.remap_root),
         cluster=cluster.name,
         array=array,
@@ -142,6 +153,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         code=taken.snapshot,
         why_live=taken.why_live,
         expect=cluster.expect,
+        remote=there.remote if there else None,
     )
 
 

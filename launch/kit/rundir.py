@@ -37,9 +37,10 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         code = snapshot.copy(plan.code, folder / snapshot.FOLDER) if plan.code else {"live": True, "why": plan.why_live}
         save(folder, record(plan, code))
 
-    place = make(Path(plan.run_dir), fill)
-    if plan.image_sha256 and plan.image:
-        images.note_use(Path(plan.image))
+    place = make(Path(plan.remote.run_dir if plan.remote else plan.run_dir), fill)
+    image = plan.remote.image if plan.remote else plan.image
+    if plan.image_sha256 and image:
+        images.note_use(Path(image))
     return place
 
 
@@ -79,7 +80,7 @@ def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
         "job_id": None,
         "plan": {name: value for name, value in asdict(replace(plan, code=None)).items() if name not in ("code", "why_live", "expect")},
         "code": code,
-        "git": _git(plan.workdir),
+        "git": _git(plan.remote.workdir if plan.remote else plan.workdir),
     }
 
 

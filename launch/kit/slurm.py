@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, Optional
+from typing import IO, TYPE_CHECKING, NamedTuple, Optional
 
 from kit.errors import KitError
+
+if TYPE_CHECKING:
+    from kit.remote.host import Host
 
 # https://slurm.schedmd.com/job_state_codes.html: a job in one of these states is still to do something.
 ACTIVE = {
@@ -34,6 +38,24 @@ ACTIVE = {
     "RESV_DEL_HOLD",
     "UPDATE_DB",
 }
+
+
+_there: Optional[Host] = None  # the login node whose Slurm is called; this machine's where there is none
+
+
+@contextlib.contextmanager
+def at(ssh: str) -> Iterator[None]:
+    """Slurm's commands run on that login node meanwhile; on this machine where the name is empty."""
+    global _there
+    before, _there = _there, None
+    if ssh:
+        from kit.remote.host import Host
+
+        _there = Host(ssh)
+    try:
+        yield
+    finally:
+        _there = before
 
 
 class State(NamedTuple):
@@ -63,6 +85,8 @@ def submit(script: Path, options: Sequence[str] = ()) -> str:
 
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Slurm's own estimate of when and where the job would start; nothing is submitted."""
+    if _there:  # where there is no such file
+        return _call(["sbatch", "--test-only", *options], script, given=script.read_text(encoding="utf-8", errors="surrogateescape")).strip()
     return _call(["sbatch", "--test-only", *options, str(script)], script).strip()
 
 
@@ -113,6 +137,8 @@ def ask(command: list[str]) -> str:
 
 def ask_together(commands: list[list[str]], within_s: float) -> list[str]:
     """What Slurm's commands print, all of them asked at the same time. Raises KitError where one fails, Unsure where one is not back in time."""
+    if _there:  # where each takes a connection's time alone
+        return [_call(command) for command in commands]
     started: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
@@ -170,7 +196,7 @@ def accounted(job_ids: list[str]) -> dict[str, str]:
     """{job id: state} of jobs and arrays that slurmctld has forgotten; empty where the site keeps no accounts."""
     from kit import arrays
 
-    if not shutil.which("sacct"):
+    if not _has("sacct"):
         return {}
     done = _run(["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State", f"--jobs={','.join(job_ids)}"])
     rows = [line.split("|") for line in done.stdout.splitlines() if "|" in line] if done.returncode == 0 else []
@@ -217,6 +243,10 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
 
     shape = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none"]
     line = ["srun", f"--jobid={job_id}", "--overlap", *shape, "--quiet", *command]
+    if _there:
+        # Who hangs up there does not end the step.
+        done = _run(["timeout", "--kill-after=5", str(within_s), *line])
+        return _said_in(job_id, done.stdout, done.stderr)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(line, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
@@ -231,7 +261,10 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        said, problems = (_content(file) for file in (output, errors))
+        return _said_in(job_id, *(_content(file) for file in (output, errors)))
+
+
+def _said_in(job_id: str, said: str, problems: str) -> str:
     if not said and problems:
         raise KitError(f"srun in job {job_id}: {problems.strip().splitlines()[-1]}", f"does the job still run? kit status {job_id}")
     return said
@@ -276,8 +309,15 @@ def has_pyxis() -> bool:
         return False
 
 
-def _call(command: list[str], script: Optional[Path] = None, **variables: str) -> str:
-    done = _run(command, **variables)
+def _call(command: list[str], script: Optional[Path] = None, given: str = "", **variables: str) -> str:
+    done = _run(command, given, **variables)
+    check(command, done, script)
+    # --test-only answers on stderr.
+    return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
+
+
+def check(command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path]) -> None:
+    """Raises what a command's failure means."""
     if done.returncode != 0:
         if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
             raise Unsure(f"{command[0]}: {done.stderr.strip()}", "it may have been done all the same: squeue --me")
@@ -289,13 +329,14 @@ def _call(command: list[str], script: Optional[Path] = None, **variables: str) -
                 "sbatch refuses: Slurm has forgotten a job that this one is to wait for, or that job can no longer end so (Job dependency problem)", fix
             )
         raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
-    # --test-only answers on stderr.
-    return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
 
 
 def _run(command: list[str], given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """`given` is what it reads."""
     try:
+        if _there:
+            settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+            return _there.run([*settings, *command], text=given, doing=f"{command[0]} there may have done its work or not")
         env = {**environment(), **variables}
         with _file(given) as file:
             return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=120)
@@ -319,7 +360,15 @@ def _file(text: str) -> IO[bytes]:
     return file
 
 
+def _has(tool: str) -> bool:
+    if not _there:
+        return bool(shutil.which(tool))
+    return _there.call("login::run", "type", "-P", tool, doing=f"looking for {tool}").returncode == 0
+
+
 def _missing(command: str) -> KitError:
+    if _there:
+        return KitError(f"{command} is not installed on {_there.name}", "is that a login node of the cluster? the profile's key `ssh` names it")
     return KitError(f"{command} is not installed here", "submit from a login node of the cluster; on this machine alone: kit run")
 
 

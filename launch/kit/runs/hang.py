@@ -31,6 +31,11 @@ class Seen(NamedTuple):
 def show(word: Optional[str], *, full: bool, pause: bool, as_json: bool) -> None:
     """Prints where the ranks are. Raises KitError where the run is not running, or nothing of it was found."""
     found = status.one(word)
+    with slurm.at(found.run.ssh):
+        _show(found, full=full, pause=pause, as_json=as_json)
+
+
+def _show(found: status.Status, *, full: bool, pause: bool, as_json: bool) -> None:
     run = found.run
     if run.array:
         raise UsageError(f"{run} is an array, and kit hang looks into single jobs", f"what a task said last: kit status {run.id} --task N")
@@ -89,8 +94,8 @@ def _py_spy(run: Run) -> list[str]:
     """kit's own or this machine's; for nodes as a copy in the run directory, which they see. It is one file that needs nothing."""
     beside = Path(sys.executable).parent / "py-spy"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
-    if not found or run.local:
-        return [found] if found else []
+    if not found or run.local or run.ssh:
+        return [found] if found else []  # a laptop's own may be for another system than the nodes'
     copy = Path(run.folder) / ".py-spy"
     try:
         if not copy.exists() or copy.stat().st_size != os.stat(found).st_size:

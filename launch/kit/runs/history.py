@@ -24,9 +24,11 @@ class Run:
     why: str = ""  # what its log says of a failure
     array: str = ""  # the numbers of a job array's tasks, as sbatch takes them
     ends: dict[str, str] = field(default_factory=dict, hash=False)  # {state: the numbers of the tasks that ended so}
+    ssh: str = ""  # the login node of a cluster elsewhere; then its id is empty until the submission was answered
+    there: str = ""  # the run directory over there; `folder` has what came from it
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.id})"
+        return f"{self.name} ({self.id or 'not submitted'})"
 
 
 def add(run: Run) -> None:
@@ -67,6 +69,8 @@ def last_job(folder: str, job_id: str) -> str:
 
 def current(run: Run) -> Run:
     """The run under the id of its last job: a site may cancel preempted jobs, and then another goes on in the same run directory."""
+    if not run.id:
+        return run
     newest = last_job(run.folder, run.id)
     if newest != run.id:
         run = replace(run, id=newest)
@@ -107,13 +111,21 @@ def find(word: Optional[str]) -> Run:
     if word is None:
         if not known:
             raise UsageError("there is no run yet", "start one: kit submit job.yaml")
-        return current(known[-1])
+        return _fresh(known[-1])
     folder = os.path.abspath(word)
     for run in reversed(known):
         earlier = word.isdecimal() and os.path.isdir(f"{run.folder}/log/{word}")  # the id of an earlier job of it
-        if earlier or word in (run.id, run.name) or folder == run.folder or word == os.path.basename(run.folder):
-            return current(run)
+        if earlier or word in (run.id or None, run.name) or folder == run.folder or word == os.path.basename(run.folder):
+            return _fresh(run)
     raise UsageError(f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them")
+
+
+def _fresh(run: Run) -> Run:
+    if run.ssh:
+        from kit.remote import mirror
+
+        run = mirror.refresh(run)
+    return current(run)
 
 
 def _file() -> Path:

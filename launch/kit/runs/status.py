@@ -56,10 +56,19 @@ class Status(NamedTuple):
 
 
 def of(runs: list[Run]) -> list[Status]:
-    """One call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
+    """For each cluster one call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
+    if not any(run.ssh for run in runs):
+        return _of(runs)
+    from kit.remote import standing
+
+    found = {item.run.folder: item for ssh in dict.fromkeys(run.ssh for run in runs) for item in standing.of(ssh, [run for run in runs if run.ssh == ssh], _of)}
+    return [found[run.folder] for run in runs]
+
+
+def _of(runs: list[Run], queue: Optional[dict[str, slurm.Queued]] = None) -> list[Status]:
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = [run for run in runs if not run.state and not run.local]
-    queue = slurm.queue() if unknown else {}
+    queue = slurm.queue() if unknown and queue is None else queue or {}
     found = {run.folder: _one(run, queue, None) for run in runs}
     lost = [status.run for status in found.values() if status.state == "LOST" and not status.run.local]
     accounts = slurm.accounted([run.id for run in lost]) if lost else {}
@@ -71,6 +80,10 @@ def of(runs: list[Run]) -> list[Status]:
 def _one(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
     if run.state:
         return Status(run, run.state, run.why, "")
+    if run.why and not run.id:
+        return Status(run, "SUBMITTING", "Slurm there has not said yet whether it has the job; ask again in a minute", "")
+    if not run.id:
+        return Status(run, "UNSUBMITTED", f"the connection broke before Slurm had it; to start it: kit rerun {os.path.basename(run.folder)}", "")
     if run.local:
         return _local(run)
     if run.array:

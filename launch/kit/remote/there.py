@@ -1,0 +1,144 @@
+"""What a job needs of the cluster that its profile names by `ssh`: one question to the login node, before the plan is made."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit import images, snapshot, values
+from kit import nodes as noted
+from kit.cluster import Cluster
+from kit.errors import KitError, Problems
+from kit.job import Job
+from kit.mounting import Place
+from kit.remote.host import Host
+
+_CHOSEN = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+\Z")  # a name that rundir.choose made
+
+
+class Remote(NamedTuple):
+    """Of a plan whose paths are those of a cluster elsewhere: where that is, and what belongs to it here."""
+
+    ssh: str
+    folder: str  # kit's own, over there
+    run_dir: str  # here; the plan's is over there
+    workdir: str  # here; empty where it is over there, too
+    image: Optional[str]  # the file here; None where it is over there already
+    image_sha256: Optional[str]
+
+
+class There:
+    """A job with the paths of the login node, and what is at them."""
+
+    def __init__(self, host: Host, cluster: Cluster, facts: dict[str, list[str]], paths: list[str]) -> None:
+        self.host, self.cluster, self.facts = host, cluster, facts
+        self.folder = facts["folder"][0]
+        self.tools = set(facts.get("tool", []))
+        self.folders = {paths[int(index)] for index in facts.get("folder-at", [])}
+        sizes = (line.split() for line in facts.get("file-at", []))
+        self.sizes = {paths[int(index)]: int(size) for index, size in sizes}
+        self.bad_nodes = f"{self.folder}/bad-nodes/{_file_name(cluster.name)}"
+        self.left_out = noted.among(facts.get("bad", []))
+
+    job: Job  # the job as the login node has it
+    remote: Remote
+    run_dir: str
+    fingerprint: Optional[str] = None  # of an image that is here
+
+    @property
+    def place(self) -> Place:
+        return Place(f" on {self.host.name}", lambda path: path in self.folders or path in self.sizes, lambda path: path in self.folders)
+
+    @property
+    def mounts_here(self) -> tuple[values.Mount, ...]:
+        """Where the program's files are looked for: in the working directory that is here."""
+        here = self.remote.workdir
+        return (values.Mount(here, here, False, ""),) if here else ()
+
+    @property
+    def scratch(self) -> str:
+        known = {"USER": self.facts["user"][0], "HOME": self.facts["home"][0], "LOGNAME": self.facts["user"][0]}
+        return string.Template(self.cluster.scratch).safe_substitute(known)
+
+    def of_code(self, taken: snapshot.Code) -> snapshot.Code:
+        """The copy's links lead to the working directory over there."""
+        if taken.snapshot:
+            return taken._replace(snapshot=taken.snapshot._replace(workdir=str(self.job.workdir)))
+        return taken if self.remote.workdir else taken._replace(why_live=f"the working directory is on {self.host.name}")
+
+
+def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
+    """Asks for everything at once. Raises Unreachable, and KitError where kit cannot work over there."""
+    host = Host(cluster.ssh)
+    workdir_here = job.workdir or ""
+    if job.where("workdir") and not os.path.isdir(workdir_here):
+        workdir_here = ""
+    image, digest = _image_here(job, problems)
+    inside = f"images/{_image_name(image, digest)}" if image and digest else ""
+    asked = [path for path in (*(mount.source for mount in job.mounts or ()), "" if image else job.image, inside, "" if workdir_here else job.workdir) if path]
+    done = host.call("login::look", cluster.ssh_dir, _file_name(cluster.name), *asked, doing="looking there for what the job needs; nothing is submitted yet")
+    facts: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition(" ")
+        facts.setdefault(name, []).append(value)
+    _check_tools(host, set(facts.get("tool", [])))
+    there = There(host, cluster, facts, asked)
+    workdir = f"{there.folder}/work/{_file_name(workdir_here)}" if workdir_here else str(job.workdir)
+    if workdir_here:
+        there.folders.add(workdir)  # made at submission
+        _check_live(job, workdir_here, host.name, problems)
+    name = os.path.basename(run_dir)
+    name = name if _CHOSEN.search(name) else f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
+    there.run_dir = f"{there.folder}/runs/{name}"
+    image_there = f"{there.folder}/{inside}" if inside else job.image
+    if image and inside in there.sizes and there.sizes[inside] == os.path.getsize(image):
+        image = None  # it was copied before
+    elif image_there and not inside and "://" not in image_there and image_there not in {*there.sizes, *there.folders}:
+        fix = "check the path; an image that is here is copied there, kit build makes one"
+        problems.add(job.where("image"), f"no such image, neither here nor on {host.name}: {image_there}", fix)
+    if inside:
+        there.fingerprint = images.fingerprint(Path(str(job.image)))
+    there.job = replace(job, workdir=workdir, image=image_there)
+    there.remote = Remote(host.name, there.folder, run_dir, workdir_here, image, digest)
+    return there
+
+
+def _file_name(path: str) -> str:
+    return os.path.basename(path.rstrip("/")) or "root"
+
+
+def _check_tools(host: Host, tools: set[str]) -> None:
+    for tool in ("sbatch", "rsync", "sha256sum"):
+        if tool not in tools:
+            raise KitError(f"{host.name} has no {tool}", "is that a login node of the cluster? the profile's key `ssh` names it")
+
+
+def _check_live(job: Job, workdir: str, name: str, problems: Problems) -> None:
+    if job.code == "live":
+        fix = f"leave it out: a copy of the code travels with the run; or name a working directory of {name}: `workdir: /path/over/there`"
+        problems.add(job.where("code"), f"`code: live` is for code that is on {name}, and {workdir} is here", fix)
+
+
+def _image_here(job: Job, problems: Problems) -> tuple[Optional[str], Optional[str]]:
+    """The file and its sha256; (None, None) where the image is none of this machine's files."""
+    if not job.image or "://" in job.image or not os.path.exists(job.image):
+        return None, None
+    if os.path.isdir(job.image):
+        problems.add(job.where("image"), f"the image {job.image} is a folder, and kit copies files", "make a file of it: apptainer build NAME.sif FOLDER")
+        return None, None
+    try:
+        return job.image, images.check(Path(job.image)) or images.digest(Path(job.image))
+    except KitError as error:
+        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        return None, None
+
+
+def _image_name(image: str, digest: str) -> str:
+    """Of kit build's own name, which has a digest of its inputs already, the first part."""
+    stem, suffix = os.path.splitext(os.path.basename(image))
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{digest[:16]}{suffix}"

@@ -1,0 +1,209 @@
+# shellcheck shell=bash
+# What kit does on a login node. It sends this file over ssh to `bash -s`, and behind it one line that calls login::main: bash
+# reads a script as it comes, so one that is cut off on its way only defines functions. Nothing is installed there.
+set -uo pipefail
+umask 077
+
+# login::main MARK INPUT FUNCTION ARG... - the function's output and its exit status between two marks: what a site's start-up
+# files print comes before the first, and without the second the connection was cut.
+login::main() {
+  local -r mark="$1" input="$2"
+  local status=0
+  shift 2
+  type -P sbatch >/dev/null || login::profile
+  printf '%s\n' "${mark}"
+  "$@" < <(printf '%s' "${input}") || status=$?
+  printf '\n%s %d\n' "${mark}" "${status}"
+}
+
+# At some sites only the start-up file of login shells, which this is not, puts Slurm on PATH.
+login::profile() {
+  set +u
+  # shellcheck disable=SC1091  # the site's own
+  source /etc/profile </dev/null >/dev/null 2>&1 || true
+  set -u
+}
+
+# login::run COMMAND ARG...
+login::run() {
+  "$@"
+}
+
+# login::slurm COMMAND ARG... - without the variables of a job that this may run in, which sbatch would pass on.
+login::slurm() {
+  local name
+  for name in "${!SLURM_@}" "${!SLURMD_@}"; do
+    case "${name}" in
+      SLURM_CONF | SLURM_CLUSTERS | SLURM_JWT | SLURM_TIME_FORMAT) ;;
+      *) unset "${name}" ;;
+    esac
+  done
+  "$@"
+}
+
+# login::look FOLDER BAD_NODES PATH... - a line for each fact: where kit's folder is, which tools there are, what is at these
+# paths; and the notes of nodes that could not work.
+login::look() {
+  local -r folder="$(login::absolute "$1")" bad_nodes="$2"
+  local name path
+  local -i index=0
+  shift 2
+  printf 'folder %s\nhome %s\nuser %s\n' "${folder}" "${HOME}" "$(id -un)"
+  for name in sbatch rsync flock sha256sum enroot apptainer; do
+    type -P "${name}" >/dev/null && printf 'tool %s\n' "${name}"
+  done
+  if [[ "$(srun --help 2>/dev/null)" == *--container-image* ]]; then printf 'tool pyxis\n'; fi
+  for path in "$@"; do
+    [[ "${path}" == /* ]] || path="${folder}/${path}"
+    if [[ -d "${path}" ]]; then
+      printf 'folder-at %d\n' "${index}"
+    elif [[ -e "${path}" ]]; then
+      printf 'file-at %d %d\n' "${index}" "$(stat --dereference --format=%s -- "${path}")"
+    fi
+    index+=1
+  done
+  if [[ -r "${folder}/bad-nodes/${bad_nodes}" ]]; then
+    sed 's/^/bad /' -- "${folder}/bad-nodes/${bad_nodes}"
+  fi
+}
+
+# login::absolute FOLDER - a relative one is in the home.
+login::absolute() {
+  case "$1" in
+    /*) printf '%s' "$1" ;;
+    *) printf '%s/%s' "${HOME%/}" "${1#\~/}" ;;
+  esac
+}
+
+# login::make FOLDER... - readable by their owner alone, as everything that is made here.
+login::make() {
+  mkdir -p -- "$@"
+}
+
+# login::place FILE NEW_NAME SHA256 - gives an image that has come whole its name.
+login::place() {
+  local found
+  found="$(sha256sum -- "$1")" || return 1
+  found="${found#\\}" # before a name with a backslash
+  if [[ "${found%% *}" != "$3" ]]; then
+    rm -f -- "$1"
+    printf 'different\n'
+    return
+  fi
+  mv -T -- "$1" "$2"
+  printf 'placed\n'
+}
+
+# ---------------------------------------------------------------- submitting, exactly once
+
+# login::submit RUN_DIR OPTION... - says `job ID`, also of a job that an earlier call submitted; `refused` where Slurm does not
+# take it; `unsure` where Slurm has not answered; `busy` where another call is at it; `given-up` where nobody shall submit it.
+login::submit() {
+  local -r run_dir="$1"
+  shift
+  cd -- "${run_dir}" || return
+  # What has begun is finished, whether anybody still listens or not.
+  trap '' HUP PIPE
+  login::lock || { printf 'busy\n' && return; }
+  login::known && return
+  if [[ -e given-up ]]; then
+    printf 'given-up\n'
+    return
+  fi
+  # Before sbatch, so that whoever comes next knows that there may be a job.
+  printf '%s %d\n' "${HOSTNAME}" "$(date +%s)" >submitting
+  local -i status=0
+  login::slurm sbatch --parsable "$@" run_script.sh >submitting.out 2>submitting.err </dev/null || status=$?
+  cat -- submitting.err >&2
+  local -r job_id="$(sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' submitting.out | tail -n 1)"
+  if [[ -n "${job_id}" ]] && ((status == 0)); then
+    login::note "${job_id}"
+  elif ((status == 0 || status > 128)) || grep -qiE 'timed out|time-out|Unable to contact' submitting.err; then
+    printf 'unsure\n'
+  else
+    login::give_up
+    printf 'refused\n'
+  fi
+}
+
+# Nobody will submit what is here, so nothing of it is kept.
+login::give_up() {
+  : >given-up
+  find . -mindepth 1 -maxdepth 1 ! -name given-up ! -name .lock -exec rm -rf -- {} +
+}
+
+# login::find RUN_DIR [give-up] - `job ID`, `unsure`, `busy`, or `nothing`: then it was not submitted. With give-up, nobody will,
+# and all that was copied for it is removed.
+login::find() {
+  local -r give_up="${2:-}"
+  cd -- "$1" 2>/dev/null || { printf 'nothing\n' && return; }
+  trap '' HUP PIPE
+  login::lock || { printf 'busy\n' && return; }
+  login::known && return
+  [[ -z "${give_up}" ]] || login::give_up
+  printf 'nothing\n'
+}
+
+# Holds what follows against another call for this run directory; released when this process ends, however it ends.
+login::lock() {
+  local -i status=0
+  exec {login_lock}>.lock
+  flock --timeout 40 --conflict-exit-code 75 "${login_lock}" || status=$?
+  # On a file system without locks the note `submitting` has to do.
+  ((status != 75))
+}
+
+# login::known - says what is known of a job for this folder; false where there is none, and none can be on its way.
+login::known() {
+  local job_id host begun
+  if [[ -s job_id ]]; then
+    printf 'job %s\n' "$(<job_id)"
+    return
+  fi
+  job_id="$(login::first < <(compgen -G 'log/slurm-*.out'))"
+  if [[ -n "${job_id}" ]]; then
+    login::note "${job_id}"
+    return
+  fi
+  [[ -e submitting ]] || return 1
+  read -r host begun <submitting || begun=0
+  # sbatch was started, and nobody heard its answer. Slurm knows.
+  local queue
+  if ! queue="$(login::slurm squeue --me --noheader --states=all --format='%F|%Z' 2>/dev/null </dev/null)"; then
+    printf 'unsure\n'
+    return
+  fi
+  job_id="$(login::of_here <<<"${queue}")"
+  if [[ -z "${job_id}" ]] && type -P sacct >/dev/null; then
+    job_id="$(login::of_here < <(login::slurm sacct --allocations --noheader --parsable2 --format=JobIDRaw,WorkDir --starttime=now-7days 2>/dev/null </dev/null))"
+  fi
+  if [[ -n "${job_id}" ]]; then
+    login::note "${job_id}"
+    return
+  fi
+  # On another login node, where a lock may not reach, sbatch may still be waiting for its answer.
+  if [[ "${host}" != "${HOSTNAME}" ]] && (($(date +%s) - ${begun:-0} < 180)); then
+    printf 'busy\n'
+    return
+  fi
+  return 1
+}
+
+# The first job that works in this folder: lines of ID|FOLDER.
+login::of_here() {
+  local id folder
+  while IFS='|' read -r id folder; do
+    [[ "${folder}" != "${PWD}" ]] || printf 'log/slurm-%s.out\n' "${id}"
+  done | login::first
+}
+
+# The smallest job id of names like log/slurm-12.out or log/slurm-12_3.out: later ones went on for it.
+login::first() {
+  sed -n 's|^log/slurm-\([0-9][0-9]*\).*|\1|p' | sort -n | head -n 1
+}
+
+login::note() {
+  printf '%s\n' "$1" >job_id.new
+  mv -T -- job_id.new job_id
+  printf 'job %s\n' "$1"
+}

@@ -1,0 +1,281 @@
+"""kit from outside of the cluster: this machine is the laptop, the controller's sshd the login node."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import login_node
+import pytest
+from login_node import Laptop
+from slurm_cluster import Cluster, until
+
+pytestmark = pytest.mark.cluster
+CUT = 69
+PROGRAM = """\
+for ((line = 1; line <= ${2:-1}; line++)); do echo "line ${line} of rank ${RANK}"; sleep 0.1; done
+sleep "${3:-0}"
+exit "$1"
+"""
+HOSTILE = 'it\'s "a" $(run) `x` ; & *'
+
+
+@pytest.fixture(scope="session")
+def laptop_home(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    home = tmp_path_factory.mktemp("laptop")
+    made = login_node.make(cluster, home)
+    yield made
+    made.release()
+    made.stop_sshd()
+    cluster.run("ctl", "rm", "-rf", "/usr/local/bin/sbatch", made.ssh_dir, root=True)
+
+
+@pytest.fixture
+def laptop(laptop_home: Laptop, request: pytest.FixtureRequest) -> Iterator[Laptop]:
+    project = laptop_home.home / f"project-{time.time_ns()}"
+    project.mkdir()
+    (project / "program.sh").write_text(PROGRAM)
+    (project / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nruntime: none\nnodes: 2\ncluster: far\n")
+    laptop_home.project = project
+    yield laptop_home
+    laptop_home.release()
+    laptop_home.start_sshd()
+
+
+def state(laptop: Laptop) -> str:
+    return re.findall(r"^(?:\d+)? +job +([A-Z]+) ", laptop.kit("status", "job", code=None).stdout, re.MULTILINE)[0]
+
+
+def jobs_of(laptop: Laptop) -> list[str]:
+    """The jobs of this test's project: those whose run directories are named as its are here."""
+    names = {path.name for path in (laptop.project / "runs").iterdir()}
+    return [folder for folder in laptop.jobs() if os.path.basename(folder) in names]
+
+
+def test_a_job_is_submitted_followed_seen_explained_and_cancelled_from_outside(laptop: Laptop) -> None:
+    done = laptop.kit("submit", "job.yaml", "--follow", "--", "0", "3")
+    for rank in (0, 1):
+        assert [line for line in done.stdout.splitlines() if f"of rank {rank}" in line] == [f"[rank{rank}] line {line} of rank {rank}" for line in (1, 2, 3)]
+    assert "COMPLETED" in laptop.kit("status").stdout
+    failed = laptop.kit("submit", "job.yaml", "--name", "failing", "--follow", "--", "7", code=7)
+    assert "FAILED with exit code 7" in failed.stderr
+    assert "exit code 7" in laptop.kit("why", "failing").stdout
+    assert "line 1 of rank 1\n" in laptop.kit("logs", "failing", "--rank", "1").stdout
+    assert "container" in laptop.kit("timeline", "failing").stdout
+
+    laptop.kit("submit", "job.yaml", "--name", "long", "--", "0", "1", "300")
+    until(lambda: "RUNNING" in laptop.kit("status", "long").stdout, 30, "the job does not start")
+    until(lambda: "line 1 of rank 1" in laptop.kit("status", "long").stdout, 30, "no last line of a rank")
+    assert "2 of 2 ranks seen on 2 nodes" in laptop.kit("hang", "long").stdout
+    assert "is being cancelled" in laptop.kit("cancel", "long").stdout
+    until(lambda: "CANCELLED" in laptop.kit("status", "long").stdout, 30, "the job is not cancelled")
+    # What the far side has is its owner's alone, and so is the way to it.
+    assert set(laptop.there("bash", "-c", f"find {login_node.SSH_DIR_QUOTED} ! -type l -perm /077 ! -path '*/log/*'").splitlines()) == set()
+    assert laptop.sockets.stat().st_mode & 0o777 == 0o700
+    calls = (laptop.home / "calls").read_text().splitlines()
+    assert all("ForwardAgent=no" in call and "ForwardX11=no" in call and "program.sh" not in call for call in calls if " -O check " not in call)
+
+
+def test_a_connection_that_breaks_while_sbatch_works_is_opened_again_and_there_is_one_job(laptop: Laptop) -> None:
+    for when in ("before", "after"):
+        laptop.hold(when)
+        submitting = laptop.start("submit", "job.yaml", "--name", when, "--", "0")
+        laptop.wait_held(when)
+        laptop.cut()
+        time.sleep(0.5)
+        laptop.release()
+        out, errors = submitting.communicate(timeout=60)
+        assert submitting.returncode == 0, errors
+        assert "the connection to login broke" in errors and "kit: submitted job " in out
+    assert len(jobs_of(laptop)) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_whose_answer_was_lost_is_found_again(when: str, laptop: Laptop) -> None:
+    laptop.hold(when)
+    submitting = laptop.start("submit", "job.yaml", "--", "0")
+    laptop.wait_held(when)
+    laptop.stop_sshd()
+    _, errors = submitting.communicate(timeout=60)
+    assert submitting.returncode == CUT
+    assert re.search(r"kit: the connection to login broke \(.*\): Slurm there may have the job of job or not; that is asked first the next time", errors)
+    assert errors.endswith("\n  fix: see whether this works: ssh login; then type the same command again\n")
+    shown = laptop.kit("status", "job", code=CUT)
+    assert "kit: login cannot be reached" in shown.stderr and "UNKNOWN" in shown.stdout
+    laptop.release()
+    laptop.start_sshd()
+    # Either way of asking finds it: the command that was cut off, or any other.
+    if when == "before":
+        again = laptop.kit("submit", "job.yaml", "--follow", "--", "0")
+        assert re.search(r"the same command of \w+ ago did submit job \d+, though its answer was lost: nothing is submitted now", again.stdout)
+        assert "COMPLETED" in again.stdout
+    until(lambda: state(laptop) == "COMPLETED", 30, "the job is not found")
+    assert len(jobs_of(laptop)) == 1
+
+
+def test_what_never_reached_slurm_is_told_and_submitted_by_the_same_command(laptop: Laptop) -> None:
+    laptop.hold("before")
+    submitting = laptop.start("submit", "job.yaml", "--", "0")
+    laptop.wait_held("before")
+    laptop.stop_sshd()
+    laptop.kill_all_there()
+    laptop.release()
+    assert submitting.wait(60) == CUT
+    laptop.start_sshd()
+    shown = laptop.kit("status", "job").stdout
+    (name,) = (path.name for path in (laptop.project / "runs").iterdir())
+    assert "UNSUBMITTED" in shown and f"the connection broke before Slurm had it; to start it: kit rerun {name}" in shown
+    again = laptop.kit("submit", "job.yaml", "--", "0")
+    assert "kit: submitted job " in again.stdout
+    assert len(jobs_of(laptop)) == 1 and len(list((laptop.project / "runs").iterdir())) == 1
+
+
+def test_a_run_that_never_reached_slurm_goes_on_by_rerun_or_is_given_up_by_cancel(laptop: Laptop) -> None:
+    for name in ("one", "two"):
+        laptop.hold("before")
+        submitting = laptop.start("submit", "job.yaml", "--name", name, "--", "0")
+        laptop.wait_held("before")
+        laptop.stop_sshd()
+        laptop.kill_all_there()
+        laptop.release()
+        assert submitting.wait(60) == CUT
+        laptop.start_sshd()
+    assert "kit: submitted job " in laptop.kit("rerun", "one").stdout
+    assert laptop.kit("cancel", "two").stdout == "kit: two was never submitted, and will not be\n"
+    assert len(jobs_of(laptop)) == 1
+
+
+def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_folder(laptop: Laptop) -> None:
+    laptop.hold("after")
+    submitting = laptop.start("submit", "job.yaml", "--", "0", "1", "20")
+    laptop.wait_held("after")
+    laptop.stop_sshd()
+    laptop.kill_all_there()
+    laptop.release()
+    assert submitting.wait(60) == CUT
+    laptop.start_sshd()
+    assert "did submit job" in laptop.kit("submit", "job.yaml", "--", "0", "1", "20").stdout
+    assert "is being cancelled" in laptop.kit("cancel", "job").stdout
+    assert len(jobs_of(laptop)) == 1
+
+
+def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_breaks(laptop: Laptop) -> None:
+    following = laptop.start("submit", "job.yaml", "--follow", "--", "5", "80")
+    until(lambda: list((laptop.project / "runs").glob("*/log/*/rank0.out")), 30, "no log arrives")
+    laptop.cut()
+    time.sleep(2)
+    laptop.stop_sshd()
+    time.sleep(3)
+    laptop.start_sshd()
+    out, errors = following.communicate(timeout=60)
+    assert following.returncode == 5, errors
+    assert errors.count("kit: connection to login lost (") == 1 and errors.count("kit: login answers again") == 1
+    for rank in (0, 1):
+        assert [line for line in out.splitlines() if f"of rank {rank}" in line and "  | " not in line] == [
+            f"[rank{rank}] line {line} of rank {rank}" for line in range(1, 81)
+        ]
+
+
+def test_a_host_that_does_not_answer_is_named_with_what_is_known_and_an_exit_code(laptop: Laptop) -> None:
+    laptop.kit("submit", "job.yaml", "--", "0", "1", "300")
+    until(lambda: state(laptop) == "RUNNING", 30, "the job does not start")
+    until(lambda: "line 1 of rank 0" in laptop.kit("logs", "job").stdout, 30, "no log")
+    laptop.stop_sshd()
+    shown = laptop.kit("status", code=CUT)
+    assert re.search(r"^\d+ +job +UNKNOWN .* login cannot be reached; its logs are as of \d+s ago$", shown.stdout, re.MULTILINE)
+    said = laptop.kit("logs", "job", code=CUT)
+    assert "line 1 of rank 0" in said.stdout
+    assert re.fullmatch(r"kit: login cannot be reached \(.*Connection refused\); what follows is as of \d+s ago\n", said.stderr)
+    refused = laptop.kit("cancel", "job", code=CUT)
+    assert "cannot be reached" in refused.stderr
+    laptop.start_sshd()
+    laptop.kit("cancel", "job")
+
+
+def test_an_image_is_copied_once_goes_on_where_it_was_cut_off_and_is_checked(laptop: Laptop) -> None:
+    (laptop.project / "big.sqsh").write_bytes(os.urandom(12 << 20))
+    image = ["--image", "big.sqsh", "--runtime", "enroot", "--slurm", "hold"]
+    (laptop.home / "cut").write_text(str(5 << 20))
+    first = laptop.kit("submit", "job.yaml", *image, "--", "0")
+    assert "kit: copying big.sqsh to login, 12 MiB, once" in first.stderr and "the connection to login broke" in first.stderr
+    folder = f"{laptop.ssh_dir}/images"
+    (name,) = (name for name in laptop.there("ls", folder).splitlines() if name.startswith("big-"))
+    there = laptop.cluster.shared / folder.removeprefix("/shared/") / name
+    assert there.read_bytes() == (laptop.project / "big.sqsh").read_bytes()
+    before = there.stat()
+    second = laptop.kit("submit", "job.yaml", *image, "--name", "second", "--", "0")
+    assert "copying" not in second.stderr and there.stat() == before
+    assert laptop.there("ls", "-A", folder).split() == [name]
+    for run in (laptop.project / "runs").iterdir():
+        assert f"/images/{name}" in (run / "env.sh").read_text()
+    for name in ("job", "second"):
+        laptop.kit("cancel", name)
+
+
+def test_paths_over_there_are_all_checked_by_one_question(laptop: Laptop) -> None:
+    (laptop.project / "wrong.yaml").write_text(
+        "command: program.sh\nlauncher: srun\nruntime: apptainer\ncluster: far\nimage: /shared/no.sif\nmounts:\n  - /shared/none:/data\n  - /shared:/all\n"
+    )
+    before = len((laptop.home / "calls").read_text().splitlines())
+    done = laptop.kit("submit", "wrong.yaml", code=2)
+    problems = [line for line in done.stderr.splitlines() if not line.startswith("  fix")]
+    file = laptop.project / "wrong.yaml"
+    assert problems == [
+        "kit: wrong.yaml:5: no such image, neither here nor on login: /shared/no.sif",
+        "kit: wrong.yaml:7: no such file or folder to mount on login: /shared/none",
+    ], file
+    asked = [call for call in (laptop.home / "calls").read_text().splitlines()[before:] if call.endswith("bash -s")]
+    assert len(asked) == 1
+    assert not (laptop.project / "runs").exists()
+
+
+def test_hostile_names_of_folders_arguments_and_runs_arrive_unchanged(laptop: Laptop) -> None:
+    inner = laptop.project / HOSTILE
+    inner.mkdir()
+    (inner / "tell.sh").write_text('printf "<%s>\\n" "$@" "${TOLD}" "${PWD}"; pwd >"result of ${RANK}"\n')
+    (inner / "job.yaml").write_text("command: [bash, tell.sh]\nlauncher: srun\nruntime: none\ncluster: far\n")
+    words = [HOSTILE, "a\nb", "$HOME", "\\", ""]
+    laptop.kit("submit", f"{HOSTILE}/job.yaml", "--output", f"out {HOSTILE}", "--name", HOSTILE, "--env", f"TOLD={HOSTILE}", "--follow", "--", *words)
+    said = laptop.kit("logs", f"./out {HOSTILE}", "--rank", "0").stdout
+    work = f"{laptop.ssh_dir}/work/{HOSTILE}"
+    assert said == "".join(f"<{word}>\n" for word in [*words, HOSTILE, work])
+    assert laptop.there("cat", f"{work}/result of 0").strip() == work
+
+
+def test_slurm_refuses_in_two_lines_and_nothing_is_kept(laptop: Laptop) -> None:
+    done = laptop.kit("submit", "job.yaml", "--slurm", "partition=nowhere", "--", "0", code=1)
+    assert re.fullmatch(r"kit: sbatch refuses: .*[Ii]nvalid partition.*\n  fix: .*\n", done.stderr)
+    assert list((laptop.project / "runs").iterdir()) == []
+    estimate = laptop.kit("submit", "job.yaml", "--test-only", "--", "0").stdout
+    assert re.search(r"Job \d+ to start at ", estimate)
+    assert list((laptop.project / "runs").iterdir()) == []
+
+
+def test_a_rerun_has_the_code_of_then_and_arrays_are_seen_task_by_task(laptop: Laptop) -> None:
+    laptop.kit("submit", "job.yaml", "--follow", "--", "0", "2")
+    (laptop.project / "program.sh").write_text("exit 9\n")
+    (old,) = (path.name for path in (laptop.project / "runs").iterdir())
+    again = laptop.kit("rerun", "job", "--output", "again", "--follow")
+    assert "[rank1] line 2 of rank 1" in again.stdout
+    assert laptop.kit("diff", old, "again", code=None).returncode in (0, 1)
+    swept = laptop.kit("submit", "job.yaml", "--name", "swept", "--sweep", "code=0,4", "--follow", "--", "{code}", code=1)
+    assert "1 completed, 1 failed" in swept.stdout
+
+
+def test_nodes_that_could_not_work_over_there_are_listed_left_out_and_forgotten(laptop: Laptop) -> None:
+    laptop.there("bash", "-c", 'mkdir -p "$1" && echo "$(date +%s) node3 has no disk" >"$1/far"', "bash", f"{laptop.ssh_dir}/bad-nodes")
+    assert "node3" in laptop.kit("nodes", "--cluster", "far").stdout
+    assert "#SBATCH --exclude=node3" in laptop.kit("submit", "job.yaml", "--dry-run").stdout
+    laptop.kit("nodes", "--cluster", "far", "--forget", "node3")
+    assert laptop.kit("nodes", "--cluster", "far").stdout == "kit: no node is left out\n"
+
+
+def test_the_login_node_needs_neither_kit_nor_python(laptop: Laptop) -> None:
+    scripts = Path(login_node.__file__).parents[2] / "launch/scripts/remote"
+    assert not re.search(
+        r"\b(python3?|kit)\b (?!on|does|knows|is)",
+        "\n".join(line for file in scripts.iterdir() for line in file.read_text().splitlines() if not line.lstrip().startswith("#")),
+    )
