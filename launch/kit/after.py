@@ -30,6 +30,9 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
     if "dependency" in own:
         raise UsageError(f"--after {words[0]} and the job's own `slurm: {{dependency: {own['dependency']}}}` both say what to wait for", "keep one of them")
     given = [_wait(word) for word in words]
+    for wait in given:
+        if wait.run.ssh != (plan.remote.ssh if plan.remote else ""):
+            raise UsageError(f"--after: {wait.run} is a run of another cluster, whose Slurm knows nothing of this one", "wait for runs of the same cluster")
     states = {item.run.folder: item for item in status.of([wait.run for wait in given])} if ask else {}
     waits, said = [], []
     for wait in given:

@@ -22,8 +22,13 @@ def render(plan: Plan) -> None:
 
     say_runtime(plan)
     run = rundir.write(plan, render_plan(plan))
-    how = f"kit rerun {_typed(run)} (sbatch alone would start it without its secrets)" if plan.secrets else f"sbatch {_typed(run / 'run_script.sh')}"
-    _say(f"wrote {_short(run)}{_of_code(plan)}\n  to submit it: {how}")
+    how = f"to submit it: sbatch {_typed(run / 'run_script.sh')}"
+    if plan.secrets:
+        how = f"to submit it: kit rerun {_typed(run)} (sbatch alone would start it without its secrets)"
+    if plan.remote:
+        how = f"its paths are those of {plan.remote.ssh}; to submit it there: kit rerun {_typed(run)}"
+    _say(f"wrote {_short(run)}{_of_code(plan)}
+  {how}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
@@ -122,8 +127,8 @@ def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
 
         earlier = submission.settle_earlier(plan)
         if earlier:
-            _say(f"the same command of {status_age(earlier)} did submit job {earlier.id}, though its answer was lost: nothing is submitted now")
-            say_submitted(plan, earlier, follow, "")
+            said = f"the same command of {_age(earlier)} did submit job {earlier.id}, though its answer was lost: nothing is submitted now"
+            say_submitted(earlier, follow, "", said)
             return
     hand_to_slurm(plan, rundir.write(plan, render_plan(plan)), follow, options)
 
@@ -137,12 +142,12 @@ def _submit_there(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     if options:
         rundir.save(run, {**rundir.load(run), "sbatch_options": options})
     noted = submission.submit(plan.remote, plan.image, plan.workdir, submission.begin(plan, run), options)
-    _say(f"submitted job {noted.id} on {noted.ssh}")
-    say_submitted(plan, noted, follow, _of_code(plan))
+    say_submitted(noted, follow, _of_code(plan))
 
 
-def say_submitted(plan: Plan, run: Run, follow: bool, of_code: str) -> None:
+def say_submitted(run: Run, follow: bool, of_code: str, said: str = "") -> None:
     """Where a run of a cluster elsewhere is, and how to see it."""
+    _say(said or f"submitted job {run.id} on {run.ssh}")
     print(f"  run directory: {run.ssh}:{run.there}\n  its logs here: {_short(Path(run.folder))}{of_code}", flush=True)
     if run.array:
         _say_array(run, follow)
@@ -152,7 +157,7 @@ def say_submitted(plan: Plan, run: Run, follow: bool, of_code: str) -> None:
         print(f"  follow it:     kit logs -f {run.id}")
 
 
-def status_age(run: Run) -> str:
+def _age(run: Run) -> str:
     from kit.runs import status
 
     return f"{status.duration(time.time() - run.created_s)} ago"

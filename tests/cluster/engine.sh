@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that a Docker Engine answers, and that there is mksquashfs. Quiet and quick when so.
+# Makes sure that a Docker Engine answers, and that there are mksquashfs, rsync and ssh. Quiet and quick when so.
 #
 #   engine.sh            install and start one where that can be done (root, Debian or Ubuntu)
 #   engine.sh --check    only say whether one answers
@@ -17,8 +17,13 @@ engine::answers() {
   command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1
 }
 
+# What tests call on this machine, beside the engine.
+engine::tools() {
+  type -P mksquashfs rsync ssh >/dev/null
+}
+
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry)
+  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry rsync openssh-client)
   local log
   log="$(mktemp -t kit-engine-apt.XXXXXX)"
   say "installing ${packages[*]}"
@@ -75,7 +80,7 @@ engine::start() {
 }
 
 engine::main() {
-  if engine::answers && { command -v mksquashfs >/dev/null || [[ "${1:-}" == --check ]]; }; then
+  if engine::answers && { engine::tools || [[ "${1:-}" == --check ]]; }; then
     return
   fi
   if [[ "${1:-}" == --check ]]; then
@@ -89,7 +94,7 @@ engine::main() {
     die "no Docker Engine answers, and user $(id -un) may not start one" \
       "run ${here}/engine.sh as root, or join the group docker" "${no_engine}"
   fi
-  if ! command -v dockerd >/dev/null || ! command -v mksquashfs >/dev/null; then
+  if ! command -v dockerd >/dev/null || ! engine::tools; then
     command -v apt-get >/dev/null || die "no Docker Engine here, and no apt-get to install one" \
       "install Docker Engine 20.10 or later" "${no_engine}"
     engine::install

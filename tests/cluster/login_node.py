@@ -22,7 +22,7 @@ printf '%s\\n' "$*" >>{home}/calls
 if [[ "$*" == *'rsync --server'* && -e {home}/cut ]]; then
   bytes="$(<{home}/cut)"
   rm {home}/cut
-  head -c "$bytes" | /usr/bin/ssh -F {home}/ssh_config "$@"
+  stdbuf -o0 head -c "$bytes" | /usr/bin/ssh -F {home}/ssh_config "$@"
   exit 255
 fi
 exec /usr/bin/ssh -F {home}/ssh_config "$@"

@@ -196,15 +196,15 @@ def test_a_host_that_does_not_answer_is_named_with_what_is_known_and_an_exit_cod
 
 
 def test_an_image_is_copied_once_goes_on_where_it_was_cut_off_and_is_checked(laptop: Laptop) -> None:
-    (laptop.project / "big.sqsh").write_bytes(os.urandom(12 << 20))
-    image = ["--image", "big.sqsh", "--runtime", "enroot", "--slurm", "hold"]
+    (laptop.project / "big.sif").write_bytes(os.urandom(12 << 20))
+    image = ["--image", "big.sif", "--runtime", "apptainer", "--slurm", "hold"]
     (laptop.home / "cut").write_text(str(5 << 20))
     first = laptop.kit("submit", "job.yaml", *image, "--", "0")
-    assert "kit: copying big.sqsh to login, 12 MiB, once" in first.stderr and "the connection to login broke" in first.stderr
+    assert "kit: copying big.sif to login, 12 MiB, once" in first.stderr and "the connection to login broke" in first.stderr
     folder = f"{laptop.ssh_dir}/images"
     (name,) = (name for name in laptop.there("ls", folder).splitlines() if name.startswith("big-"))
     there = laptop.cluster.shared / folder.removeprefix("/shared/") / name
-    assert there.read_bytes() == (laptop.project / "big.sqsh").read_bytes()
+    assert there.read_bytes() == (laptop.project / "big.sif").read_bytes()
     before = there.stat()
     second = laptop.kit("submit", "job.yaml", *image, "--name", "second", "--", "0")
     assert "copying" not in second.stderr and there.stat() == before
@@ -256,13 +256,13 @@ def test_slurm_refuses_in_two_lines_and_nothing_is_kept(laptop: Laptop) -> None:
 
 def test_a_rerun_has_the_code_of_then_and_arrays_are_seen_task_by_task(laptop: Laptop) -> None:
     laptop.kit("submit", "job.yaml", "--follow", "--", "0", "2")
+    swept = laptop.kit("submit", "job.yaml", "--name", "swept", "--sweep", "code=0,4", "--follow", "--", "{code}", code=1)
+    assert "1 completed, 1 failed" in swept.stdout
     (laptop.project / "program.sh").write_text("exit 9\n")
-    (old,) = (path.name for path in (laptop.project / "runs").iterdir())
+    (old,) = (path.name for path in (laptop.project / "runs").glob("job-*"))
     again = laptop.kit("rerun", "job", "--output", "again", "--follow")
     assert "[rank1] line 2 of rank 1" in again.stdout
     assert laptop.kit("diff", old, "again", code=None).returncode in (0, 1)
-    swept = laptop.kit("submit", "job.yaml", "--name", "swept", "--sweep", "code=0,4", "--follow", "--", "{code}", code=1)
-    assert "1 completed, 1 failed" in swept.stdout
 
 
 def test_nodes_that_could_not_work_over_there_are_listed_left_out_and_forgotten(laptop: Laptop) -> None:

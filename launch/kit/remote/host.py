@@ -92,7 +92,8 @@ class Host:
         self.connect(doing)
         mark = f"kit-{secrets.token_hex(8)}"
         script = (assets.folder("launch/scripts") / "remote" / "login.sh").read_text(encoding="utf-8")
-        line = " ".join(["login::main", mark, bash_array([text, function, *arguments])[1:-1]])
+        # In braces, so that a line of which the end is missing is no command.
+        line = f"{{ login::main {mark} {bash_array([text, function, *arguments])[1:-1]}; exit; }}"
         try:
             done = subprocess.run(
                 [*self._ssh(), "--", self.name, "bash -s"],
@@ -119,7 +120,7 @@ class Host:
 
     def send(self, here: Path, there: str, *options: str, doing: str, to: str = "") -> None:
         """Copies a folder's content, or one file under the name `to`, into a folder over there, which exists."""
-        self._rsync([*options, "-rlpt", f"{here}/" if here.is_dir() else str(here), f"{self.name}:./{to}"], there, doing)
+        self._rsync([*options, "-rlpt", "--chmod=go=", f"{here}/" if here.is_dir() else str(here), f"{self.name}:./{to}"], there, doing)
 
     def fetch(self, there: str, here: Path, *options: str, doing: str, names: Sequence[str] = ()) -> None:
         """Copies the content of a folder over there, or what `names` names in it, into a folder here."""

@@ -43,7 +43,9 @@ def settle(run: Run) -> Run:
         return run
     answer = Host(run.ssh).call("login::find", run.there, doing=f"asking whether {run.name} was submitted").stdout.strip()
     word, _, job_id = answer.partition(" ")
-    return arrived(run, job_id) if word == "job" and job_id else replace(run, why=answer)
+    if word == "job" and job_id:
+        return arrived(run, job_id)
+    return replace(run, why=word) if word in ("busy", "unsure") else run
 
 
 def arrived(run: Run, job_id: str) -> Run:

@@ -102,9 +102,14 @@ def _is_same(run: Run, workdir: str) -> bool:
     try:
         facts = rundir.load(Path(run.folder))
         remote, plan = facts["plan"]["remote"], facts["plan"]
-        return bool(facts["invocation"][1:] == sys.argv[1:] and (remote[3] or plan["workdir"]) == workdir)
+        return _words(facts["invocation"]) == _words(sys.argv) and (remote[3] or plan["workdir"]) == workdir
     except (KitError, KeyError, TypeError, IndexError):
         return False
+
+
+def _words(invocation: list[str]) -> list[str]:
+    """Without what makes no difference to the job."""
+    return [word for word in invocation[1:] if word != "--follow"]
 
 
 def settle_earlier(plan: Plan) -> Optional[Run]:

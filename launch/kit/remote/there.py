@@ -68,7 +68,10 @@ class There:
     def of_code(self, taken: snapshot.Code) -> snapshot.Code:
         """The copy's links lead to the working directory over there."""
         if taken.snapshot:
-            return taken._replace(snapshot=taken.snapshot._replace(workdir=str(self.job.workdir)))
+            # What is left out of the copy is linked to the working directory, and that one is over there.
+            said = f"and not copied, but looked for in {self.job.workdir} on {self.host.name}"
+            notes = tuple(note.replace("but linked there, and live", said) for note in taken.snapshot.notes)
+            return taken._replace(snapshot=taken.snapshot._replace(workdir=str(self.job.workdir), notes=notes))
         return taken if self.remote.workdir else taken._replace(why_live=f"the working directory is on {self.host.name}")
 
 
@@ -79,7 +82,7 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
     if job.where("workdir") and not os.path.isdir(workdir_here):
         workdir_here = ""
     image, digest = _image_here(job, problems)
-    inside = f"images/{_image_name(image, digest)}" if image and digest else ""
+    inside = f"images/{image_name(image, digest)}" if image and digest else ""
     asked = [path for path in (*(mount.source for mount in job.mounts or ()), "" if image else job.image, inside, "" if workdir_here else job.workdir) if path]
     done = host.call("login::look", cluster.ssh_dir, _file_name(cluster.name), *asked, doing="looking there for what the job needs; nothing is submitted yet")
     facts: dict[str, list[str]] = {}
@@ -92,9 +95,7 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
     if workdir_here:
         there.folders.add(workdir)  # made at submission
         _check_live(job, workdir_here, host.name, problems)
-    name = os.path.basename(run_dir)
-    name = name if _CHOSEN.search(name) else f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
-    there.run_dir = f"{there.folder}/runs/{name}"
+    there.run_dir = f"{there.folder}/runs/{unique(os.path.basename(run_dir))}"
     image_there = f"{there.folder}/{inside}" if inside else job.image
     if image and inside in there.sizes and there.sizes[inside] == os.path.getsize(image):
         image = None  # it was copied before
@@ -110,6 +111,11 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
 
 def _file_name(path: str) -> str:
     return os.path.basename(path.rstrip("/")) or "root"
+
+
+def unique(name: str) -> str:
+    """A name for a run directory over there, where those of all projects are side by side."""
+    return name if _CHOSEN.search(name) else f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
 
 
 def _check_tools(host: Host, tools: set[str]) -> None:
@@ -138,7 +144,7 @@ def _image_here(job: Job, problems: Problems) -> tuple[Optional[str], Optional[s
         return None, None
 
 
-def _image_name(image: str, digest: str) -> str:
+def image_name(image: str, digest: str) -> str:
     """Of kit build's own name, which has a digest of its inputs already, the first part."""
     stem, suffix = os.path.splitext(os.path.basename(image))
     return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{digest[:16]}{suffix}"

@@ -12,7 +12,7 @@ from kit.runs.rerun import folder_of
 MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20
 # Not the run's own doing, or compared elsewhere.
-_ELSEWHERE = {"run_dir", "why_runtime", "bad_nodes", "left_out", "env", "header", "mounts", "image", "fingerprint", "image_sha256"}
+_ELSEWHERE = {"run_dir", "why_runtime", "bad_nodes", "left_out", "env", "header", "mounts", "image", "fingerprint", "image_sha256", "remote"}
 
 Pairs = dict[str, tuple[Optional[str], Optional[str]]]
 

@@ -25,23 +25,42 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     old = folder_of(word)
     facts = rundir.load(old)
     before = _plan(old, facts)
+    if before.remote and _goes_on(old, follow):
+        return
     run_dir = absolute(output, Path.cwd()) if output else str(rundir.choose(before.name))
-    plan = _moved(before, run_dir)
-    if image:
-        plan = replace(plan, image=absolute(image, Path.cwd()))
-    plan = _with_image(plan, is_named=bool(image))
+    if before.remote:
+        from kit.remote import again
+
+        plan = again.prepared(_moved(before, again.place(before, run_dir)), run_dir, image)
+    else:
+        plan = _moved(before, run_dir)
+        if image:
+            plan = replace(plan, image=absolute(image, Path.cwd()))
+        plan = _with_image(plan, is_named=bool(image))
     live = facts.get("code", {}).get("live", True)
     _check(plan, old, live=live)
     said = f"{old.name} had live code: what runs now is {plan.workdir} as it is today" if live else f"the code and the scripts are those of {old.name}"
     print(f"kit: {said}", file=sys.stderr, flush=True)
     run = rundir.make(Path(run_dir), lambda folder: _fill(folder, old, before, plan, facts))
-    if plan.image_sha256 and plan.image:
+    if plan.image_sha256 and plan.image and not plan.remote:
         images.note_use(Path(plan.image))
     if facts.get("local"):
         _, _, task = str(facts.get("job_id")).partition("_")  # of an array
         commands.start_here(plan, run, int(task) if task else None)
     else:
         commands.hand_to_slurm(plan, run, follow, [])  # what it waited for then has ended
+
+
+def _goes_on(old: Path, follow: bool) -> bool:
+    """Whether this run was never heard to be submitted: then it is, as it was written."""
+    from kit import commands
+    from kit.remote import again, submission
+
+    noted = again.unfinished(old)
+    if noted:
+        run = submission.finish(noted)
+        commands.say_submitted(run, follow, "")
+    return bool(noted)
 
 
 def folder_of(word: Optional[str]) -> Path:
@@ -61,6 +80,10 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
     try:
         known["left_out"] = ()  # the header has them
         known["secrets"] = tuple(Secret(*secret) for secret in given.get("secrets", ()))  # their names; the values are read anew
+        if known.get("remote"):
+            from kit.remote.there import Remote
+
+            known["remote"] = Remote(*known["remote"])
         known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
         for name in ("command", "env", "header"):
             known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])
@@ -107,11 +130,12 @@ def _check(plan: Plan, old: Path, *, live: bool) -> None:
     if plan.runtime != "none":
         mounting.check_expressible(list(plan.mounts), plugins.find("runtimes", plan.runtime, ""), problems)
     problems.raise_if_any()
-    if not os.path.isdir(plan.workdir):
+    if not plan.remote and not os.path.isdir(plan.workdir):
         raise KitError(f"the working directory {plan.workdir} is gone", f"the run's data and results belong there; make it again: mkdir -p {plan.workdir}")
     if not live and not (old / snapshot.FOLDER).is_dir():
         raise KitError(f"{old / snapshot.FOLDER} is gone, which held the run's code", "submit the job again, with the code of today")
-    missing = program.missing(plan.command, plan.workdir, plan.mounts, contained=plan.runtime != "none") if live else None
+    check = live and not plan.remote
+    missing = program.missing(plan.command, plan.workdir, plan.mounts, contained=plan.runtime != "none") if check else None
     if missing:
         raise KitError(f"the run had live code, and {missing} is gone", "put it back")
 

@@ -29,7 +29,7 @@ def why(word: Optional[str]) -> None:
     job_id = history.last_job(run.folder, run.id or its.job_of(folder, record))
     if not job_id:
         _head(run, "it has not started: no job id, no log")
-        print(f"  start it: sbatch {shlex.quote(str(folder / 'run_script.sh'))}")
+        print(f"  start it: {'kit rerun' if run.ssh else 'sbatch'} {shlex.quote(str(folder if run.ssh else folder / 'run_script.sh'))}")
         return
     evidence = its.gather(folder, job_id, record)
     weighed = verdict.weigh(evidence)

@@ -1,0 +1,184 @@
+"""Profiles with `ssh`: an ssh that stands in for the system's; tests/cluster/test_laptop.py has a real login node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.errors import KitError
+from kit.remote import host
+
+JOB = "command: [bash, -c, 'echo told']\nlauncher: srun\nruntime: none\ncluster: far\n"
+# Runs what it is given on this machine, and notes which calls there were.
+SSH = """\
+#!/bin/bash
+for word in "$@"; do
+  case "${word}" in
+    ControlPath=*) : >"${word#*=}" ;;
+    bash\\ -s) echo call >>CALLS; exec bash -s ;;
+    *rsync*--server*) echo rsync >>CALLS; exec bash -c "${@: -1}" ;;
+  esac
+done
+[[ " $* " != *' rsync '* ]] || { while [[ "$1" != login ]]; do shift; done; shift; echo rsync >>CALLS; exec bash -c "$*"; }
+"""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder for sockets, whose paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def far(tmp_path: Path, kit, short: Path):
+    """kit with a profile `far`, whose login node is this machine in a home of its own; Slurm is a stand-in."""
+    for folder in ("bin", "config/kit/clusters", "home"):
+        (tmp_path / folder).mkdir(parents=True, mode=0o700)
+    (tmp_path / "config/kit/clusters/far.yaml").write_text("ssh: login\n")
+    (tmp_path / "job.yaml").write_text(JOB)
+    tools = {
+        "ssh": SSH,
+        "sbatch": "#!/bin/bash\nmkdir -p log\necho 12\n",
+        "squeue": f"#!/bin/bash\necho squeue >>CALLS\ncat {tmp_path}/queue 2>/dev/null\ntrue\n",
+    }
+    for name, text in tools.items():
+        (tmp_path / "bin" / name).write_text(text.replace("CALLS", f"{tmp_path}/calls"))
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_RUNTIME_DIR": str(short),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+
+    def call(*arguments: str, **more):
+        return kit(*arguments, **{**environment, **more})
+
+    return call
+
+
+def calls(tmp_path: Path) -> list[str]:
+    file = tmp_path / "calls"
+    return file.read_text().split() if file.exists() else []
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a host", "ssh://login:22", "login;x", "-x"])
+def test_what_is_no_host_is_refused_with_its_line(name: str, far, tmp_path: Path) -> None:
+    (tmp_path / "config/kit/clusters/far.yaml").write_text(f"runtime: none\nssh: {json.dumps(name)}\n")
+    done = far("submit", "job.yaml", check=False)
+    assert done.returncode == 2
+    assert f"far.yaml:2: '{name}' is no host for ssh\n  fix: write `ssh: user@login`" in done.stderr
+    assert calls(tmp_path) == []
+
+
+def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tmp_path: Path) -> None:
+    done = far("submit", "job.yaml", "--output", "run")
+    assert "kit: submitted job 12 on login\n" in done.stdout
+    assert calls(tmp_path).count("call") == 3 and calls(tmp_path).count("rsync") == 1  # look, make, submit; the files
+    (there,) = (tmp_path / "home/kit/runs").iterdir()
+    assert re.fullmatch(r"run-\d{8}-\d{6}-[0-9a-f]+", there.name)
+    for name in ("env.sh", "run_script.sh", "srun.sh"):
+        assert (there / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+    assert f"#SBATCH --chdir={there}\n" in (there / "run_script.sh").read_text()
+    assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "12"
+    assert there.stat().st_mode & 0o77 == 0 and (there / "env.sh").stat().st_mode & 0o77 == 0
+
+
+def test_what_happens_on_this_machine_asks_no_login_node(far, tmp_path: Path) -> None:
+    assert "told" in far("run", "job.yaml", "--launcher", "spawn").stdout
+    assert calls(tmp_path) == []
+
+
+def test_a_host_that_does_not_answer_ends_in_two_lines_and_its_own_exit_code(far, tmp_path: Path) -> None:
+    (tmp_path / "bin/ssh").write_text("#!/bin/bash\necho 'ssh: connect to host login port 22: No route to host' >&2\nexit 255\n")
+    done = far("submit", "job.yaml", check=False)
+    assert (done.returncode, done.stderr) == (
+        69,
+        "kit: login cannot be reached (ssh: connect to host login port 22: No route to host): looking there for what the job needs; nothing is submitted yet\n"
+        "  fix: see whether this works: ssh login; then type the same command again\n",
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def known(tmp_path: Path, far, count: int, **more: object) -> None:
+    """A history of so many runs there."""
+    lines = []
+    for number in range(count):
+        here, there = tmp_path / f"runs/r{number}", tmp_path / f"home/kit/runs/r{number}"
+        for place in (here, there):
+            (place / "log").mkdir(parents=True)
+        (there / f"log/slurm-{number}.out").write_text("kit: node1: all ranks ended well\n")
+        facts = {"id": str(number), "folder": str(here), "name": "x", "shape": "1x1", "created_s": time.time(), "ssh": "login", "there": str(there)}
+        lines.append(json.dumps({**facts, **more}) + "\n")
+    (tmp_path / "state/kit").mkdir(parents=True)
+    (tmp_path / "state/kit/runs.jsonl").write_text("".join(lines))
+
+
+def test_fifty_runs_that_ended_meanwhile_are_one_question_and_one_copy(far, tmp_path: Path) -> None:
+    known(tmp_path, far, 50)
+    shown = far("status").stdout
+    assert shown.count("COMPLETED") == 50
+    assert calls(tmp_path).count("squeue") == 1 and calls(tmp_path).count("rsync") == 1
+    assert (tmp_path / "runs/r49/log/slurm-49.out").read_text() == "kit: node1: all ranks ended well\n"
+
+
+def test_a_run_of_which_all_is_here_needs_no_connection(far, tmp_path: Path) -> None:
+    known(tmp_path, far, 1, state="COMPLETED")
+    old = time.time() - 1000
+    os.utime(tmp_path / "home/kit/runs/r0/log/slurm-0.out", (old, old))
+    assert "all ranks ended well" in far("logs", "x").stdout
+    before = len(calls(tmp_path))
+    assert "all ranks ended well" in far("logs", "x").stdout and "COMPLETED" in far("status", "x").stdout
+    assert before and len(calls(tmp_path)) == before
+
+
+def test_notes_that_are_gone_over_there_are_gone_here(far, tmp_path: Path) -> None:
+    known(tmp_path, far, 1)
+    note = tmp_path / "home/kit/runs/r0/log/0/rank1.failed"
+    note.parent.mkdir()
+    note.write_text("1 node1 0\n")
+    (tmp_path / "queue").write_text("0|RUNNING|N/A|0:01|1:00|n|None|/run\n")
+    far("logs", "x", check=False)
+    assert (tmp_path / "runs/r0/log/0/rank1.failed").exists()
+    note.unlink()  # Slurm has started the job again
+    far("logs", "x", check=False)
+    assert not (tmp_path / "runs/r0/log/0/rank1.failed").exists()
+
+
+def test_who_waits_for_a_run_of_another_cluster_is_told(far, tmp_path: Path) -> None:
+    known(tmp_path, far, 1)
+    (tmp_path / "here.yaml").write_text(JOB.replace("cluster: far\n", ""))
+    done = far("submit", "here.yaml", "--after", "x", "--dry-run", check=False)
+    assert (done.returncode, "is a run of another cluster" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_sockets_are_kept_where_nobody_else_can_come(mode: int, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    place = host.sockets()
+    assert place.parent == short
+    assert place.stat().st_mode & 0o777 == 0o700
+    place.chmod(mode)
+    with pytest.raises(KitError, match="is not a folder of yours alone"):
+        host.sockets()
+    place.rmdir()
+    place.symlink_to(short)
+    with pytest.raises(KitError, match="is not a folder of yours alone"):
+        host.sockets()
+
+
+def test_without_such_a_profile_none_of_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("cluster: far\n", ""))
+    line = [sys.executable, "-X", "importtime", "-m", "kit", "submit", "job.yaml", "--dry-run"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "kit.plan" in done.stderr and "kit.remote" not in done.stderr
