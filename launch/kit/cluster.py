@@ -58,6 +58,8 @@ MEANINGS = {
     "secrets": "secrets of every job, with where their values are; the job's own go over them",
     "slurm": "sbatch options for every job, by their long names; the job's own go over them",
     "expect": "what kit bench is to reach there: allreduce_busbw_GBps, and share, below which it fails [0.8]",
+    "ssh": "its login node as ssh takes it, user@login, where kit is not on it: docs/laptop.md [kit is on it]",
+    "ssh_dir": "kit's folder over there, which every node sees; a relative one is in the home there [kit]",
 }
 
 
