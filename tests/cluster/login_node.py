@@ -30,7 +30,7 @@ exec /usr/bin/ssh -F {home}/ssh_config "$@"
 # Stands in the way to the real one: waits before it, or after it, as long as a file says so.
 SLOW_SBATCH = """\
 #!/bin/bash
-hold() { while [[ -e /tmp/hold-$1 ]]; do : >/tmp/held-$1; sleep 0.05; done; }
+hold() { while [[ -e /tmp/hold-$1 ]]; do : >/tmp/held-$1.$$; sleep 0.05; done; }
 hold before
 /usr/bin/sbatch "$@"
 status=$?
@@ -81,8 +81,8 @@ class Laptop:
         """The next sbatch waits before it asks Slurm, or after, until `release`."""
         self.there("bash", "-c", f"rm -f /tmp/held-*; : >/tmp/hold-{when}", root=True)
 
-    def wait_held(self, when: str) -> None:
-        until(lambda: "yes" in self.there("bash", "-c", f"[ ! -e /tmp/held-{when} ] || echo yes"), 30, "sbatch was not called")
+    def wait_held(self, when: str, count: int = 1) -> None:
+        until(lambda: len(self.there("bash", "-c", f"compgen -G '/tmp/held-{when}.*'; true").split()) == count, 30, "sbatch was not called")
 
     def release(self) -> None:
         self.there("bash", "-c", "rm -f /tmp/hold-*", root=True)
@@ -107,6 +107,8 @@ class Laptop:
         return "up" in self.there("bash", "-c", f"nc -z 127.0.0.1 {PORT} && echo up; true", root=True)
 
     def start_sshd(self) -> None:
+        if self._answers():
+            return
         options = f"-p {PORT} -o PidFile=/run/kit-sshd.pid -o UsePAM=no -o PasswordAuthentication=no -o X11Forwarding=yes -o MaxStartups=100"
         # An account with no password at all counts as locked.
         self.there("bash", "-c", f"usermod -p '*' ada && mkdir -p /run/sshd && $(type -P sshd || echo /usr/sbin/sshd) {options}", root=True)

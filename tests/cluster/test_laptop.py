@@ -116,36 +116,23 @@ def test_a_job_whose_answer_was_lost_is_found_again(when: str, laptop: Laptop) -
     assert len(jobs_of(laptop)) == 1
 
 
-def test_what_never_reached_slurm_is_told_and_submitted_by_the_same_command(laptop: Laptop) -> None:
+def test_what_never_reached_slurm_is_told_and_is_submitted_or_given_up_as_the_user_says(laptop: Laptop) -> None:
     laptop.hold("before")
-    submitting = laptop.start("submit", "job.yaml", "--", "0")
-    laptop.wait_held("before")
+    words = {name: ["submit", "job.yaml", "--name", name, "--", "0"] for name in ("one", "two", "three")}
+    submitting = [laptop.start(*line) for line in words.values()]
+    laptop.wait_held("before", 3)
     laptop.stop_sshd()
     laptop.kill_all_there()
     laptop.release()
-    assert submitting.wait(60) == CUT
+    assert [process.wait(60) for process in submitting] == [CUT] * 3
     laptop.start_sshd()
-    shown = laptop.kit("status", "job").stdout
-    (name,) = (path.name for path in (laptop.project / "runs").iterdir())
-    assert "UNSUBMITTED" in shown and f"the connection broke before Slurm had it; to start it: kit rerun {name}" in shown
-    again = laptop.kit("submit", "job.yaml", "--", "0")
-    assert "kit: submitted job " in again.stdout
-    assert len(jobs_of(laptop)) == 1 and len(list((laptop.project / "runs").iterdir())) == 1
-
-
-def test_a_run_that_never_reached_slurm_goes_on_by_rerun_or_is_given_up_by_cancel(laptop: Laptop) -> None:
-    for name in ("one", "two"):
-        laptop.hold("before")
-        submitting = laptop.start("submit", "job.yaml", "--name", name, "--", "0")
-        laptop.wait_held("before")
-        laptop.stop_sshd()
-        laptop.kill_all_there()
-        laptop.release()
-        assert submitting.wait(60) == CUT
-        laptop.start_sshd()
-    assert "kit: submitted job " in laptop.kit("rerun", "one").stdout
-    assert laptop.kit("cancel", "two").stdout == "kit: two was never submitted, and will not be\n"
-    assert len(jobs_of(laptop)) == 1
+    shown = laptop.kit("status").stdout
+    for path in (laptop.project / "runs").iterdir():
+        assert re.search(rf"UNSUBMITTED .* the connection broke before Slurm had it; to start it: kit rerun {path.name}$", shown, re.MULTILINE)
+    assert "kit: submitted job " in laptop.kit(*words["one"]).stdout
+    assert "kit: submitted job " in laptop.kit("rerun", "two").stdout
+    assert laptop.kit("cancel", "three").stdout == "kit: three was never submitted, and will not be\n"
+    assert len(jobs_of(laptop)) == 2 and len(list((laptop.project / "runs").iterdir())) == 2
 
 
 def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_folder(laptop: Laptop) -> None:
