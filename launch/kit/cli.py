@@ -46,7 +46,7 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
     """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
 
     The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say,
-    `site` has the job held against what Slurm says of the cluster, and `load` is what reads the job.
+    `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, and `here`: it runs on this machine.
     """
     parameters = [
         target,
@@ -66,7 +66,7 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
 
     def wrapper(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output, code="snapshot", site=False, load=_load: _plan(values, output, code, site, load), **mine)
+        command(lambda output, code="snapshot", site=False, load=_load, here=False: _plan(values, output, code, site, load, here), **mine)
 
     signature = inspect.Signature([*parameters, *own])
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
@@ -75,23 +75,33 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
     return wrapper
 
 
-def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job]) -> Any:
-    from kit import choice, plan, rundir
-    from kit import site as its
+def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool) -> Any:
+    from kit import plan, rundir
 
     problems = Problems()
     overrides = _overrides(values, problems)
     job = load(values["target"], overrides, values.get("arguments") or [], problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
     if not site:
-        return plan.resolve(job, run_dir, problems, code)
-    if not its.has_slurm():
-        return plan.resolve(job, run_dir, problems, code, lambda header, given, runtime, launcher: choice.check_submittable(job, runtime, problems))
-    from kit.site.check import Check
+        return plan.resolve(job, run_dir, problems, code, here=here)
+    said: list[Callable[[], None]] = []
 
-    check = Check(job, problems)
-    made = plan.resolve(job, run_dir, problems, code, check)
-    check.say()
+    def judge(*facts: Any) -> None:
+        from kit import choice
+        from kit import site as its
+
+        if not its.has_slurm():
+            choice.check_submittable(job, facts[2], problems)
+            return
+        from kit.site.check import Check
+
+        check = Check(job, problems)
+        check(*facts)
+        said.append(check.say)
+
+    made = plan.resolve(job, run_dir, problems, code, judge)
+    for say in said:
+        say()
     return made
 
 
@@ -191,9 +201,12 @@ def when(
     shapes: bool = typer.Option(True, "--shapes/--no-shapes", help="The same ranks on other numbers of nodes, too."),
 ) -> None:
     """Ask Slurm where and in which shape the job would start first; submit nothing."""
+    from kit import slurm
     from kit.site import when as its
 
-    its.show(plan(None, code="live"), sys.argv[2:], partition, other_shapes=shapes)
+    made = plan(None, code="live")
+    with slurm.at(made.remote.ssh if made.remote else ""):
+        its.show(made, sys.argv[2:], partition, other_shapes=shapes)
 
 
 @app.command()
@@ -206,7 +219,7 @@ def run(
     """Write the same scripts and run them on this machine, without Slurm."""
     from kit import commands
 
-    commands.run(plan(output, code="live"), task)  # it starts at once
+    commands.run(plan(output, code="live", here=True), task)  # it starts at once
 
 
 @app.command()

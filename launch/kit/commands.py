@@ -27,8 +27,7 @@ def render(plan: Plan) -> None:
         how = f"to submit it: kit rerun {_typed(run)} (sbatch alone would start it without its secrets)"
     if plan.remote:
         how = f"its paths are those of {plan.remote.ssh}; to submit it there: kit rerun {_typed(run)}"
-    _say(f"wrote {_short(run)}{_of_code(plan)}
-  {how}")
+    _say(f"wrote {_short(run)}{_of_code(plan)}\n  {how}")
 
 
 def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: list[str]) -> None:
@@ -141,7 +140,12 @@ def _submit_there(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     assert plan.remote
     if options:
         rundir.save(run, {**rundir.load(run), "sbatch_options": options})
-    noted = submission.submit(plan.remote, plan.image, plan.workdir, submission.begin(plan, run), options)
+    noted = submission.begin(plan, run)
+    try:
+        noted = submission.submit(plan, noted, options)
+    except UsageError:
+        submission.forget(noted)  # a secret without a value
+        raise
     say_submitted(noted, follow, _of_code(plan))
 
 
@@ -384,7 +388,7 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     if run.ssh and not run.id:
         _give_up(run)
         return
-    if not found.active:
+    if not found.active and found.state != "UNKNOWN":  # which scancel will find out
         _say(f"{run} has ended: {found.state}")
         return
     if run.local:
@@ -393,6 +397,10 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
         with slurm.at(run.ssh):
             slurm.cancel(job_id)
+    if run.ssh:
+        from kit.remote import submission
+
+        submission.forget_secrets(run, number)
     secret_values.forget(Path(run.folder), number)  # a job that waits would not do that itself
     _say(f"{run} is being cancelled")
 

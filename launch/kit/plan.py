@@ -67,15 +67,18 @@ class Plan:
 Judge = Callable[[sbatch.Header, dict[str, Given], Optional[Plugin], Optional[Plugin]], None]
 
 
-def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None) -> Plan:
-    """`code` is for a job that does not say. Raises UsageError with every problem found, those of reading the job included."""
+def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None, here: bool = False) -> Plan:
+    """`code` is for a job that does not say; `here`: it runs on this machine, whatever its cluster.
+
+    Raises UsageError with every problem found, those of reading the job included.
+    """
     try:
         cluster = clusters.load(job.cluster, job.where("cluster"), problems)
     except KitError as error:
         problems.found += error.problems
         cluster = clusters.Cluster(name="unknown")
-    here, there = job, None
-    if cluster.ssh and code != "live":  # what runs on this machine needs no cluster
+    written, there = job, None
+    if cluster.ssh and not here:
         from kit.remote import there as elsewhere
 
         there = elsewhere.look(job, cluster, run_dir, problems)
@@ -90,8 +93,8 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     mounts = mounting.complete(job, run_dir, runtime, problems, there.place if there else mounting.HERE)
     check_line(run_dir, "the run directory", problems)
     mounts_here = there.mounts_here if there else mounts
-    program.check(here, launcher, mounts_here, runtime, problems)
-    taken = snapshot.take(here, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems)
+    program.check(written, launcher, mounts_here, runtime, problems)
+    taken = snapshot.take(written, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems)
     taken = there.of_code(taken) if there else taken
     bad_nodes = there.bad_nodes if there else noted.file(cluster.name)
     bad = there.left_out if there else noted.bad(bad_nodes)
@@ -105,7 +108,12 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
 
         array, sweep = its.resolve(job, problems)
         header = arrays.header(header, array or "")
-    if judge:
+    if judge and there:
+        from kit import slurm
+
+        with slurm.at(cluster.ssh):
+            judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
+    elif judge:
         judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
     secrets: secret_values.Secrets = ()
     if job.secrets or cluster.secrets:

@@ -58,6 +58,10 @@ def at(ssh: str) -> Iterator[None]:
         _there = before
 
 
+def is_elsewhere() -> bool:
+    return _there is not None
+
+
 class State(NamedTuple):
     name: str  # RUNNING, COMPLETED, NODE_FAIL ...
     reason: str
@@ -336,7 +340,7 @@ def _run(command: list[str], given: str = "", **variables: str) -> subprocess.Co
     try:
         if _there:
             settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
-            return _there.run([*settings, *command], text=given, doing=f"{command[0]} there may have done its work or not")
+            return _there.run([*settings, *command], text=given, doing=f"{command[0]} there was not asked, or nobody heard its answer")
         env = {**environment(), **variables}
         with _file(given) as file:
             return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=120)

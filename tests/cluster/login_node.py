@@ -134,5 +134,6 @@ def make(cluster: Cluster, home: Path) -> Laptop:
     (home / "config/kit/clusters/far.yaml").write_text(f"ssh: login\nssh_dir: {SSH_DIR}\n")
     cluster.run("ctl", "bash", "-c", 'printf "%s" "$1" >/usr/local/bin/sbatch && chmod 755 /usr/local/bin/sbatch', "bash", SLOW_SBATCH, root=True)
     laptop = Laptop(cluster, home, home / "project", ssh)
+    laptop.release()
     laptop.start_sshd()
     return laptop

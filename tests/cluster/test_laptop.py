@@ -177,7 +177,10 @@ def test_a_host_that_does_not_answer_is_named_with_what_is_known_and_an_exit_cod
     assert "line 1 of rank 0" in said.stdout
     assert re.fullmatch(r"kit: login cannot be reached \(.*Connection refused\); what follows is as of \d+s ago\n", said.stderr)
     refused = laptop.kit("cancel", "job", code=CUT)
-    assert "cannot be reached" in refused.stderr
+    assert refused.stderr.endswith(
+        "scancel there was not asked, or nobody heard its answer\n  fix: see whether this works: ssh login; then type the same command again\n"
+    )
+    assert refused.stdout == ""
     laptop.start_sshd()
     laptop.kit("cancel", "job")
 
@@ -215,7 +218,7 @@ def test_paths_over_there_are_all_checked_by_one_question(laptop: Laptop) -> Non
         "kit: wrong.yaml:7: no such file or folder to mount on login: /shared/none",
     ], file
     asked = [call for call in (laptop.home / "calls").read_text().splitlines()[before:] if call.endswith("bash -s")]
-    assert len(asked) == 1
+    assert len(asked) == 3  # the paths, and twice what Slurm has
     assert not (laptop.project / "runs").exists()
 
 
@@ -233,9 +236,12 @@ def test_hostile_names_of_folders_arguments_and_runs_arrive_unchanged(laptop: La
 
 
 def test_slurm_refuses_in_two_lines_and_nothing_is_kept(laptop: Laptop) -> None:
-    done = laptop.kit("submit", "job.yaml", "--slurm", "partition=nowhere", "--", "0", code=1)
-    assert re.fullmatch(r"kit: sbatch refuses: .*[Ii]nvalid partition.*\n  fix: .*\n", done.stderr)
+    done = laptop.kit("submit", "job.yaml", "--slurm", "nodelist=nowhere", "--", "0", code=1)
+    assert re.fullmatch(r"kit: sbatch refuses: .*[Ii]nvalid node name.*\n  fix: .*\n", done.stderr)
     assert list((laptop.project / "runs").iterdir()) == []
+    # The Slurm over there is asked before, too.
+    assert "there is no partition 'nowhere' here" in laptop.kit("submit", "job.yaml", "--slurm", "partition=nowhere", "--", "0", code=2).stderr
+    assert "cheap" in laptop.kit("when", "job.yaml").stdout
     estimate = laptop.kit("submit", "job.yaml", "--test-only", "--", "0").stdout
     assert re.search(r"Job \d+ to start at ", estimate)
     assert list((laptop.project / "runs").iterdir()) == []

@@ -47,6 +47,8 @@ def far(tmp_path: Path, kit, short: Path):
     (tmp_path / "job.yaml").write_text(JOB)
     tools = {
         "ssh": SSH,
+        "sinfo": "#!/bin/bash\n",
+        "scontrol": "#!/bin/bash\n",
         "sbatch": "#!/bin/bash\nmkdir -p log\necho 12\n",
         "squeue": f"#!/bin/bash\necho squeue >>CALLS\ncat {tmp_path}/queue 2>/dev/null\ntrue\n",
     }
@@ -84,7 +86,8 @@ def test_what_is_no_host_is_refused_with_its_line(name: str, far, tmp_path: Path
 def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tmp_path: Path) -> None:
     done = far("submit", "job.yaml", "--output", "run")
     assert "kit: submitted job 12 on login\n" in done.stdout
-    assert calls(tmp_path).count("call") == 3 and calls(tmp_path).count("rsync") == 1  # look, make, submit; the files
+    # What is there, what Slurm has (two), new folders, and sbatch; and the files.
+    assert calls(tmp_path).count("call") == 5 and calls(tmp_path).count("rsync") == 1
     (there,) = (tmp_path / "home/kit/runs").iterdir()
     assert re.fullmatch(r"run-\d{8}-\d{6}-[0-9a-f]+", there.name)
     for name in ("env.sh", "run_script.sh", "srun.sh"):

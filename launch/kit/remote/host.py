@@ -104,7 +104,7 @@ class Host:
             )
         except subprocess.TimeoutExpired:
             raise Unreachable(self.name, f"no answer within {timeout_s:.0f} s", doing, begun=True) from None
-        said, errors = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))
+        said, errors = done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode("utf-8", "replace")
         output = said.partition(f"{mark}\n")[2]
         output, end, status = output.rpartition(f"\n{mark} ")
         if not end or not status.strip().isdecimal():
@@ -116,6 +116,7 @@ class Host:
         done = self.call("login::slurm", *argv, doing=doing, text=text, timeout_s=timeout_s)
         if done.returncode == 127:
             raise FileNotFoundError(argv[0])
+        done.stdout = done.stdout.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # to be printed
         return done
 
     def send(self, here: Path, there: str, *options: str, doing: str, to: str = "") -> None:
@@ -181,8 +182,11 @@ class Host:
     def _is_open(self) -> bool:
         if not self._socket().exists():
             return False
-        asked = [*self._ssh(), "-O", "check", "--", self.name]
-        return subprocess.run(asked, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30).returncode == 0
+        nothing = subprocess.DEVNULL
+        try:
+            return subprocess.run([*self._ssh(), "-O", "check", "--", self.name], stdin=nothing, stdout=nothing, stderr=nothing, timeout=10).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def _ssh(self, *, master: bool = False) -> list[str]:
         options = {**_PLAIN, "ControlPath": str(self._socket()), "ControlMaster": "yes" if master else "no"}

@@ -59,12 +59,12 @@ def arrived(run: Run, job_id: str) -> Run:
     return run
 
 
-def copy(runs: Iterable[Run]) -> None:
+def copy(runs: Iterable[Run], fresh_s: float = FRESH_S) -> None:
     """The logs of these runs, all of one host, by one call of rsync for all that are side by side, here and there."""
     beside: dict[tuple[str, str, str], list[Run]] = {}
     now = time.monotonic()
     for run in runs:
-        if run.id and now - _copied.get(run.folder, -FRESH_S) >= FRESH_S and not _is_complete(run):
+        if run.id and now - _copied.get(run.folder, -fresh_s) >= fresh_s and not _is_complete(run):
             (here, name), (there, its_name) = os.path.split(run.folder), os.path.split(run.there)
             beside.setdefault((run.ssh, there, here) if name == its_name else (run.ssh, run.there, run.folder), []).append(run)
     for (ssh, there, here), group in beside.items():
@@ -107,6 +107,12 @@ def _is_complete(run: Run) -> bool:
     logs = [follow.batch_log(Path(run.folder), run.id), *follow.folder(Path(run.folder), run.id).glob("*")]
     said_s = [path.stat().st_mtime for path in logs if path.exists()]
     return bool(said_s) and copied_s - max(said_s) > LATE_S
+
+
+def ask_again(ssh: str) -> None:
+    """Whoever waits for a host tries it again, and says again what becomes of that."""
+    missed.pop(ssh, None)
+    _told.discard(ssh)
 
 
 def age(run: Run) -> str:

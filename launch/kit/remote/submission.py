@@ -13,10 +13,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit import rundir, slurm
+from kit import rundir, secret_values, slurm
 from kit.errors import KitError
 from kit.plan import Plan
 from kit.remote import mirror
@@ -39,14 +40,27 @@ def begin(plan: Plan, run: Path) -> Run:
     return noted
 
 
-def submit(remote: Remote, image: Optional[str], workdir: str, noted: Run, options: list[str]) -> Run:
-    """Copies what the run needs, and submits it. Raises KitError; where that is Unsure or Unreachable, the run stays noted."""
+def submit(plan: Plan, noted: Run, options: list[str]) -> Run:
+    """Copies what the run needs, and submits it. Raises KitError; where that is Unsure or Unreachable, the run stays noted.
+
+    Raises UsageError where a secret has no value: then nothing is done yet.
+    """
+    assert plan.remote
+    try:
+        # The values are in the run directory here as long as it is copied.
+        secret_values.place(replace(plan, workdir=plan.remote.workdir or os.getcwd()), Path(noted.folder))
+        return _submit(plan, plan.remote, noted, options)
+    finally:
+        secret_values.forget(Path(noted.folder))
+
+
+def _submit(plan: Plan, remote: Remote, noted: Run, options: list[str]) -> Run:
     host, run = Host(remote.ssh), Path(noted.folder)
     try:
-        folders = [noted.there, f"{noted.there}/log", f"{remote.folder}/images", *([workdir] if remote.workdir else [])]
+        folders = [noted.there, f"{noted.there}/log", f"{remote.folder}/images", *([plan.workdir] if remote.workdir else [])]
         _checked(host, host.call("login::make", *folders, doing="nothing is submitted yet"), f"cannot make {noted.there}")
-        if remote.image and image:
-            send_image(host, remote.image, str(remote.image_sha256), image)
+        if remote.image and plan.image:
+            send_image(host, remote.image, str(remote.image_sha256), plan.image)
         host.send(run, noted.there, "--exclude=/log/", f"--exclude=/{mirror.STAMP}", doing="nothing is submitted yet")
         answer = host.call("login::submit", noted.there, *options, doing=_doing(noted), timeout_s=SUBMIT_S)
     except Unreachable:
@@ -136,12 +150,14 @@ def give_up(run: Run) -> Optional[Run]:
     return None
 
 
-def finish(run: Run) -> Run:
+def finish(plan: Plan, run: Run) -> Run:
     """Submits a run whose first attempt did not come through, as it was written then."""
-    facts = rundir.load(Path(run.folder))
-    plan = facts["plan"]
-    remote = Remote(*plan["remote"])
-    return submit(remote, plan["image"], plan["workdir"], run, facts.get("sbatch_options", []))
+    return submit(plan, run, rundir.load(Path(run.folder)).get("sbatch_options", []))
+
+
+def forget_secrets(run: Run, task: Optional[int]) -> None:
+    """A job that waits would not do that itself."""
+    Host(run.ssh).call("login::forget", run.there, "" if task is None else str(task), doing="its secrets over there may still be in its run directory")
 
 
 # ---------------------------------------------------------------- images

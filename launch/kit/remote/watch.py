@@ -28,7 +28,7 @@ class RemoteWatch(Watch):
         try:
             state = super().ended()  # before the logs: what the job said until then is in them
             if state:
-                mirror.copy([self.run])
+                mirror.copy([self.run], fresh_s=0)
             else:
                 self._copy_growing()
         except Unreachable as error:

@@ -25,7 +25,7 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     old = folder_of(word)
     facts = rundir.load(old)
     before = _plan(old, facts)
-    if before.remote and _goes_on(old, follow):
+    if before.remote and _goes_on(old, before, follow):
         return
     run_dir = absolute(output, Path.cwd()) if output else str(rundir.choose(before.name))
     if before.remote:
@@ -51,14 +51,14 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
         commands.hand_to_slurm(plan, run, follow, [])  # what it waited for then has ended
 
 
-def _goes_on(old: Path, follow: bool) -> bool:
+def _goes_on(old: Path, before: Plan, follow: bool) -> bool:
     """Whether this run was never heard to be submitted: then it is, as it was written."""
     from kit import commands
     from kit.remote import again, submission
 
     noted = again.unfinished(old)
     if noted:
-        run = submission.finish(noted)
+        run = submission.finish(before, noted)
         commands.say_submitted(run, follow, "")
     return bool(noted)
 

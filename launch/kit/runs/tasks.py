@@ -149,12 +149,22 @@ def _tasks(shown: Status) -> tuple[Status, ...]:
     return shown.tasks or tuple(Status(run, run.state or "LOST", "", "") for run in all_of(shown.run))
 
 
+def _try_again(run: Run, problem: str) -> None:
+    """A login node does not answer, and the tasks go on meanwhile."""
+    from kit.remote import mirror
+
+    mirror.ask_again(run.ssh)
+    raise KitError(f"{run}: {problem}", f"later: kit status {run.id}")
+
+
 def until_the_end(run: Run) -> Status:
     """Prints each change of an array's summary, and returns when no task is left to run."""
     said, answered_s = "", time.monotonic()
     while True:
         try:
             found = status.of([run])[0]
+            if found.state == "UNKNOWN":
+                _try_again(run, found.detail)
         except KitError:
             if time.monotonic() - answered_s > PATIENCE_S:
                 raise

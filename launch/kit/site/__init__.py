@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def has_slurm() -> bool:
-    """Whether there is a Slurm here that can be asked about the cluster to which sbatch submits."""
+    """Whether there is a Slurm here that can be asked about the cluster to which sbatch submits; or over there, where a profile says so."""
+    slurm = sys.modules.get("kit.slurm")  # who asks a login node has loaded it
+    if slurm and slurm.is_elsewhere():
+        return True
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = any(os.access(os.path.join(folder, "sinfo"), os.X_OK) for folder in folders)
     return found and not any(os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"))

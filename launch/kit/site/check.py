@@ -208,6 +208,10 @@ def _enforced() -> bool:
 def _user() -> str:
     import pwd
 
+    from kit import slurm
+
+    if slurm.is_elsewhere():
+        return ""  # another name, perhaps
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

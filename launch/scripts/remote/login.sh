@@ -144,6 +144,11 @@ login::find() {
   printf 'nothing\n'
 }
 
+# login::forget RUN_DIR TASK - removes the values of the job's secrets; those of one task of an array where it is named.
+login::forget() {
+  rm -rf -- "$1/.secrets${2:+/$2}"
+}
+
 # Holds what follows against another call for this run directory; released when this process ends, however it ends.
 login::lock() {
   local -i status=0
