@@ -150,7 +150,7 @@ def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_fol
 
 
 def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_breaks(laptop: Laptop) -> None:
-    following = laptop.start("submit", "job.yaml", "--follow", "--", "5", "80")
+    following = laptop.start("submit", "job.yaml", "--follow", "--", "5", "60")
     until(lambda: list((laptop.project / "runs").glob("*/log/*/rank0.out")), 30, "no log arrives")
     laptop.cut()
     time.sleep(2)
@@ -162,7 +162,7 @@ def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_brea
     assert errors.count("kit: connection to login lost (") == 1 and errors.count("kit: login answers again") == 1
     for rank in (0, 1):
         assert [line for line in out.splitlines() if f"of rank {rank}" in line and "  | " not in line] == [
-            f"[rank{rank}] line {line} of rank {rank}" for line in range(1, 81)
+            f"[rank{rank}] line {line} of rank {rank}" for line in range(1, 61)
         ]
 
 

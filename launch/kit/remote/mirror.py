@@ -110,9 +110,8 @@ def _is_complete(run: Run) -> bool:
 
 
 def ask_again(ssh: str) -> None:
-    """Whoever waits for a host tries it again, and says again what becomes of that."""
+    """For whoever waits for a host."""
     missed.pop(ssh, None)
-    _told.discard(ssh)
 
 
 def age(run: Run) -> str:
