@@ -458,7 +458,7 @@ def bench(
     if show is not None:
         sys.exit(its.show(bandwidth.of(show), shown))
     request = its.Request(sizes, repeats, pairs, local, expect, share, dry_run)
-    sys.exit(its.run(plan(output, code="live", load=its.load), request, shown))
+    sys.exit(its.run(plan(output, code="live", load=its.load, here=True), request, shown))
 
 
 _ARGUMENTS = typer.Option(

@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_cluster import Cluster, until
 
 SSH_DIR = "/shared/laptop kit's"
+SECRET = "never 'to' be seen"
 SSH_DIR_QUOTED = shlex.quote(SSH_DIR)
 PORT = 2222  # on the network of the cluster's containers alone
 
@@ -60,7 +61,7 @@ class Laptop:
     def environment(self) -> dict[str, str]:
         own = {"HOME": self.home, "XDG_STATE_HOME": self.home / "state", "XDG_CONFIG_HOME": self.home / "config", "XDG_CACHE_HOME": self.home / "cache"}
         path = f"{self.ssh.parent}:{os.environ['PATH']}"
-        return {**os.environ, **{name: str(value) for name, value in own.items()}, "PATH": path, "XDG_RUNTIME_DIR": str(self.home / "run")}
+        return {**os.environ, **{name: str(value) for name, value in own.items()}, "PATH": path, "XDG_RUNTIME_DIR": str(self.home / "run"), "PASSED_ON": SECRET}
 
     def kit(self, *arguments: str, code: int | None = 0, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(self.line(*arguments), cwd=self.project, env=self.environment, capture_output=True, text=True, timeout=timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,13 +226,16 @@ def test_paths_over_there_are_all_checked_by_one_question(laptop: Laptop) -> Non
 def test_hostile_names_of_folders_arguments_and_runs_arrive_unchanged(laptop: Laptop) -> None:
     inner = laptop.project / HOSTILE
     inner.mkdir()
-    (inner / "tell.sh").write_text('printf "<%s>\\n" "$@" "${TOLD}" "${PWD}"; pwd >"result of ${RANK}"\n')
-    (inner / "job.yaml").write_text("command: [bash, tell.sh]\nlauncher: srun\nruntime: none\ncluster: far\n")
+    (inner / "tell.sh").write_text('printf "<%s>\\n" "$@" "${TOLD}" "${PWD}" "${#PASSED_ON}"; pwd >"result of ${RANK}"\n')
+    (inner / "job.yaml").write_text("command: [bash, tell.sh]\nlauncher: srun\nruntime: none\ncluster: far\nsecrets: [PASSED_ON]\n")
     words = [HOSTILE, "a\nb", "$HOME", "\\", ""]
     laptop.kit("submit", f"{HOSTILE}/job.yaml", "--output", f"out {HOSTILE}", "--name", HOSTILE, "--env", f"TOLD={HOSTILE}", "--follow", "--", *words)
     said = laptop.kit("logs", f"./out {HOSTILE}", "--rank", "0").stdout
     work = f"{laptop.ssh_dir}/work/{HOSTILE}"
-    assert said == "".join(f"<{word}>\n" for word in [*words, HOSTILE, work])
+    assert said == "".join(f"<{word}>\n" for word in [*words, HOSTILE, work, len(login_node.SECRET)])
+    # The value was there while the job ran, and is nowhere now; here it was while it was copied.
+    for place in (laptop.home, laptop.cluster.shared):
+        assert subprocess.run(["grep", "-rqF", login_node.SECRET, str(place)]).returncode == 1
     assert laptop.there("cat", f"{work}/result of 0").strip() == work
 
 
