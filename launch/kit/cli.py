@@ -235,7 +235,7 @@ def shell(
     """Wait for nodes, and open a shell in the job's container on the first of them. They are given back when it ends."""
     from kit import shell as its
 
-    sys.exit(its.shell(plan(output, code="live", load=_load_or_none), node, task, here=local, jupyter=jupyter))
+    sys.exit(its.shell(plan(output, code="live", load=_load_or_none, here=True), node, task, here=local, jupyter=jupyter))
 
 
 @app.command()

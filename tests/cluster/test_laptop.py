@@ -71,6 +71,10 @@ def test_a_job_is_submitted_followed_seen_explained_and_cancelled_from_outside(l
     until(lambda: "RUNNING" in laptop.kit("status", "long").stdout, 30, "the job does not start")
     until(lambda: "line 1 of rank 1" in laptop.kit("status", "long").stdout, 30, "no last line of a rank")
     assert "2 of 2 ranks seen on 2 nodes" in laptop.kit("hang", "long").stdout
+    assert (
+        "kit exec works on the login node itself\n  fix: beside its container: ssh -t login srun --jobid="
+        in laptop.kit("exec", "long", "--", "id", code=2).stderr
+    )
     assert "is being cancelled" in laptop.kit("cancel", "long").stdout
     until(lambda: "CANCELLED" in laptop.kit("status", "long").stdout, 30, "the job is not cancelled")
     # What the far side has is its owner's alone, and so is the way to it.
