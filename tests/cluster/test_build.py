@@ -345,6 +345,7 @@ def test_a_failure_names_the_step_the_log_and_the_fix_and_leaves_nothing(failure
     if found.groups():
         assert "about-to-fail" in Path(found[1]).read_text()
     assert [path.name for path in (project / "images").glob("*") if path.suffix != ".log"] == []
+    assert "about-to-fail" not in subprocess.run(["docker", "ps", "--all", "--no-trunc"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("full", ["before", "while it is written"])

@@ -78,7 +78,8 @@ class Docker:
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
-        command = [self.name, "build", "--file", str(file), "--tag", tag]
+        # Without --force-rm, Docker's classic builder leaves the container of a step that fails.
+        command = [self.name, "build", "--force-rm", "--file", str(file), "--tag", tag]
         words, variables = step.hidden("--build-arg", recipe.arguments)
         steps = ["its first step"]
 
