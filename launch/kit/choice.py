@@ -20,7 +20,7 @@ def runtime(job: Job, cluster: Cluster, problems: Problems, there: Optional[Ther
     kind = _image_kind(job.image) if not (there and job.image in there.folders) else "folder"
     name, why = (job.runtime, "") if job.runtime not in (None, "auto") else _by_itself(kind, cluster, there)
     found = plugin("runtimes", name, job.where("runtime"), problems)
-    if found and found.name != "none":
+    if found and found.name != "none" and (not there or there.has_image):
         _check_image(job, kind, found, problems, is_here=not there)
     return found, why
 

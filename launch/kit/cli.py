@@ -46,7 +46,8 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
     """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
 
     The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say,
-    `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, and `here`: it runs on this machine.
+    `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, and `here`: it runs on this machine;
+    `travels` is the command that runs on the login node instead, where the job's cluster is elsewhere.
     """
     parameters = [
         target,
@@ -66,7 +67,7 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
 
     def wrapper(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output, code="snapshot", site=False, load=_load, here=False: _plan(values, output, code, site, load, here), **mine)
+        command(lambda output, code="snapshot", site=False, load=_load, here=False, travels="": _plan(values, output, code, site, load, here, travels), **mine)
 
     signature = inspect.Signature([*parameters, *own])
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
@@ -75,12 +76,16 @@ def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB)
     return wrapper
 
 
-def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool) -> Any:
+def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool, travels: str) -> Any:
     from kit import plan, rundir
 
     problems = Problems()
     overrides = _overrides(values, problems)
     job = load(values["target"], overrides, values.get("arguments") or [], problems)
+    if travels:
+        from kit.remote import errand
+
+        errand.go_with(job, travels, values["target"], output, problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
     if not site:
         return plan.resolve(job, run_dir, problems, code, here=here)
@@ -235,7 +240,7 @@ def shell(
     """Wait for nodes, and open a shell in the job's container on the first of them. They are given back when it ends."""
     from kit import shell as its
 
-    sys.exit(its.shell(plan(output, code="live", load=_load_or_none, here=True), node, task, here=local, jupyter=jupyter))
+    sys.exit(its.shell(plan(output, code="live", load=_load_or_none, here=True, travels="" if local else "shell"), node, task, here=local, jupyter=jupyter))
 
 
 @app.command()
@@ -405,6 +410,8 @@ def doctor(
 
     if image and not job:
         raise UsageError("an image is a job's", "name the job, too: kit doctor JOB --image FILE", where="--image")
+    if not job:
+        _go_where_it_is(cluster, ["doctor", *sys.argv[2:]])
     options = {"cluster": cluster, "runtime": runtime, "image": image}
     wanted = visit.Wanted(job, count, nodelist, wait, as_json, options, {"partition": partition, "account": account})
     sys.exit(visit.visit(wanted))
@@ -458,7 +465,7 @@ def bench(
     if show is not None:
         sys.exit(its.show(bandwidth.of(show), shown))
     request = its.Request(sizes, repeats, pairs, local, expect, share, dry_run)
-    sys.exit(its.run(plan(output, code="live", load=its.load, here=True), request, shown))
+    sys.exit(its.run(plan(output, code="live", load=its.load, here=True, travels="" if local else "bench"), request, shown))
 
 
 _ARGUMENTS = typer.Option(
@@ -482,6 +489,7 @@ def build(
     folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the file goes."),
     update: bool = typer.Option(False, "--update", help="Ask the registry for the base's digest again."),
     wait: int = typer.Option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
+    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="On the login node of a cluster elsewhere, and for it.", show_default=False),
 ) -> None:
     """Make one image file for Enroot, Pyxis and Apptainer."""
     from kit.build import make
@@ -492,7 +500,12 @@ def build(
         if value not in known:
             problems.add(option, f"'{value}' is not one of {', '.join(known)}", f"write {option} {known[0]}")
     problems.raise_if_any()
-    make.build(make.Request(target, engine, device, name, to, Path(folder), values, update, wait))
+    request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait)
+    if cluster:
+        from kit.remote import build as over_there
+
+        sys.exit(over_there.build(request, over_there.site_of(cluster)))
+    make.build(request)
 
 
 def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
@@ -506,13 +519,27 @@ def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
     return found
 
 
+def _go_where_it_is(cluster: Optional[str], words: list[str]) -> None:
+    """Where the cluster is elsewhere, its login node does the command, in kit's folder there, and that is all."""
+    if cluster:
+        from kit.remote import errand
+
+        if site := errand.elsewhere(cluster):
+            sys.exit(errand.run(site, words))
+
+
 images = typer.Typer(rich_markup_mode=None, help="List what kit build made, or remove what nobody uses.")
 app.add_typer(images, name="images")
 
 
 @images.callback(invoke_without_command=True)
-def images_list(context: typer.Context, folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the files are.")) -> None:
+def images_list(
+    context: typer.Context,
+    folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the files are."),
+    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="Those of a cluster elsewhere.", show_default=False),
+) -> None:
     if context.invoked_subcommand is None:
+        _go_where_it_is(cluster, ["images", "--images", "images"])
         from kit import shelf
 
         shelf.show(Path(folder).absolute())
@@ -528,6 +555,9 @@ def images_gc(
     yes: bool = typer.Option(False, "--yes", help="Remove without asking."),
 ) -> None:
     """Remove image files, containers and copies of images that no job of yours has used for some days."""
+    site_name = cluster or (context.parent.params["cluster"] if context.parent else None)
+    chosen = [*(["--nodes", nodes] if nodes else []), *(["--yes"] if yes else [])]
+    _go_where_it_is(site_name, ["images", "--images", "images", "gc", "--days", str(days), *chosen])
     from kit import collect
 
     before = context.parent.params["folder"] if context.parent else "images"  # kit images --images DIR gc

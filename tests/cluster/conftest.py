@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import login_node
 import pytest
 from jobs import PROGRAM, RUNTIMES
+from login_node import Laptop
 from slurm_cluster import Cluster, control, script
 
 NO_ENGINE = 3  # exit status of engine.sh
@@ -91,3 +93,25 @@ def tiny(cluster: Cluster) -> Path:
     folder = cluster.shared / f"tiny.{time.time_ns()}"
     cluster.run("node1", "tiny-image", cluster.path(folder), "NCCL_DEBUG=VERSION")
     return folder
+
+
+@pytest.fixture(scope="session")
+def laptop_home(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    home = tmp_path_factory.mktemp("laptop")
+    made = login_node.make(cluster, home)
+    yield made
+    made.release()
+    made.stop_sshd()
+    cluster.run("ctl", "rm", "-rf", "/usr/local/bin/sbatch", made.ssh_dir, root=True)
+
+
+@pytest.fixture
+def laptop(laptop_home: Laptop, request: pytest.FixtureRequest) -> Iterator[Laptop]:
+    project = laptop_home.home / f"project-{time.time_ns()}"
+    project.mkdir()
+    (project / "program.sh").write_text(login_node.PROGRAM)
+    (project / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nruntime: none\nnodes: 2\ncluster: far\n")
+    laptop_home.project = project
+    yield laptop_home
+    laptop_home.release()
+    laptop_home.start_sshd()

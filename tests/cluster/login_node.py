@@ -16,6 +16,12 @@ SECRET = "never 'to' be seen"
 SSH_DIR_QUOTED = shlex.quote(SSH_DIR)
 PORT = 2222  # on the network of the cluster's containers alone
 
+PROGRAM = """\
+for ((line = 1; line <= ${2:-1}; line++)); do echo "line ${line} of rank ${RANK}"; sleep 0.1; done
+sleep "${3:-0}"
+exit "$1"
+"""
+
 # Notes every call; and where the file `cut` names a number, the next rsync's connection ends after so many bytes of it.
 WRAPPER = """\
 #!/bin/bash

@@ -6,44 +6,16 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import login_node
 import pytest
 from login_node import Laptop
-from slurm_cluster import Cluster, until
+from slurm_cluster import until
 
 pytestmark = pytest.mark.cluster
 CUT = 69
-PROGRAM = """\
-for ((line = 1; line <= ${2:-1}; line++)); do echo "line ${line} of rank ${RANK}"; sleep 0.1; done
-sleep "${3:-0}"
-exit "$1"
-"""
 HOSTILE = 'it\'s "a" $(run) `x` ; & *'
-
-
-@pytest.fixture(scope="session")
-def laptop_home(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
-    home = tmp_path_factory.mktemp("laptop")
-    made = login_node.make(cluster, home)
-    yield made
-    made.release()
-    made.stop_sshd()
-    cluster.run("ctl", "rm", "-rf", "/usr/local/bin/sbatch", made.ssh_dir, root=True)
-
-
-@pytest.fixture
-def laptop(laptop_home: Laptop, request: pytest.FixtureRequest) -> Iterator[Laptop]:
-    project = laptop_home.home / f"project-{time.time_ns()}"
-    project.mkdir()
-    (project / "program.sh").write_text(PROGRAM)
-    (project / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nruntime: none\nnodes: 2\ncluster: far\n")
-    laptop_home.project = project
-    yield laptop_home
-    laptop_home.release()
-    laptop_home.start_sshd()
 
 
 def state(laptop: Laptop) -> str:
@@ -71,10 +43,6 @@ def test_a_job_is_submitted_followed_seen_explained_and_cancelled_from_outside(l
     until(lambda: "RUNNING" in laptop.kit("status", "long").stdout, 30, "the job does not start")
     until(lambda: "line 1 of rank 1" in laptop.kit("status", "long").stdout, 30, "no last line of a rank")
     assert "2 of 2 ranks seen on 2 nodes" in laptop.kit("hang", "long").stdout
-    assert (
-        "kit exec works on the login node itself\n  fix: beside its container: ssh -t login srun --jobid="
-        in laptop.kit("exec", "long", "--", "id", code=2).stderr
-    )
     assert "is being cancelled" in laptop.kit("cancel", "long").stdout
     until(lambda: "CANCELLED" in laptop.kit("status", "long").stdout, 30, "the job is not cancelled")
     # What the far side has is its owner's alone, and so is the way to it.
@@ -274,9 +242,7 @@ def test_nodes_that_could_not_work_over_there_are_listed_left_out_and_forgotten(
     assert laptop.kit("nodes", "--cluster", "far").stdout == "kit: no node is left out\n"
 
 
-def test_the_login_node_needs_neither_kit_nor_python(laptop: Laptop) -> None:
-    scripts = Path(login_node.__file__).parents[2] / "launch/scripts/remote"
-    assert not re.search(
-        r"\b(python3?|kit)\b (?!on|does|knows|is)",
-        "\n".join(line for file in scripts.iterdir() for line in file.read_text().splitlines() if not line.lstrip().startswith("#")),
-    )
+def test_the_login_node_needs_neither_kit_nor_python_for_the_native_commands(laptop: Laptop) -> None:
+    script = Path(login_node.__file__).parents[2] / "launch/scripts/remote/login.sh"
+    lines = [line for line in script.read_text().splitlines() if not line.lstrip().startswith("#")]
+    assert not re.search(r"\b(python3?|kit)\b (?!on|does|knows|is)", "\n".join(lines))

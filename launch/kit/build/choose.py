@@ -40,12 +40,18 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
                 f"{found[0]} is for {' or '.join(users)}, not for {instead}", f"build with --engine {users[0]}, or write a {candidates[0].recipe_file}"
             )
     if target is not None:
-        raise _unknown(target, candidates[0].recipe_file)
+        raise unknown(target, candidates[0].recipe_file)
     folder = assets.folder("containers").parent
     file = _in(folder, candidates[0].recipe_file)
     if not file:
         raise UsageError(f"there is no {candidates[0].recipe_file} here", f"write one, or name one: kit build PATH/{candidates[0].recipe_file}")
     return Choice(candidates[0], file, folder, _for("kit", device))  # our own, which may lie in a folder of any name
+
+
+def recipes(target: Optional[str], wanted: Optional[str]) -> list[tuple[Path, Path]]:
+    """All that may be meant, one of each kind: (its file, the folder that its paths start from)."""
+    kinds = [engines()[wanted].recipe_file] if wanted in engines() else FILES
+    return [found for kind in kinds if (found := _find(target, kind))]
 
 
 def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
@@ -91,7 +97,7 @@ def _for(name: str, device: str) -> str:
     return tidy(name) + ("-cpu" if device == "cpu" else "")
 
 
-def _unknown(target: str, usual: str) -> UsageError:
+def unknown(target: str, usual: str) -> UsageError:
     if "://" in target:
         return UsageError(f"kit build does not know {target.partition('://')[0]}://", "it knows docker://, dockerd:// and podman://, and files")
     of_a_registry = f"; for an image of a registry: docker://{target}" if set("/:") & set(target) and target[0] not in "./" else ""

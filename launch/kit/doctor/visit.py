@@ -21,6 +21,7 @@ from kit.doctor.judges import CHECKS, is_unwell
 from kit.errors import KitError, Problems, UsageError
 from kit.given import Given
 from kit.plan import Plan
+from kit.remote import errand
 
 PLACES = ("partition", "account", "qos", "reservation", "constraint", "clusters", "wckey")  # options that decide where a job runs
 
@@ -76,6 +77,7 @@ def _asked(wanted: Wanted) -> tuple[Asked, Optional[Plan]]:
         given["slurm"] = Given(places, "--partition")
     if wanted.job:
         job = jobs.load(wanted.job, given, [], problems)
+        errand.go_with(job, "doctor", wanted.job, None, problems)
         plan = plans.resolve(job, str(rundir.choose(job.name or "job")), problems, "live")
         return _of_plan(plan), plan
     cluster = clusters.load(wanted.options.get("cluster"), "--cluster", problems)

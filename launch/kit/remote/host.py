@@ -40,6 +40,7 @@ _PLAIN = {
 }
 # https://download.samba.org/pub/rsync/rsync.1: a socket, a stream or ssh itself broke, or there was no answer.
 _RSYNC_CUT = {10, 12, 30, 35, 255}
+_SSH_FAILED = 255  # which no command of kit ends with
 _RSYNC_PARTLY = 23  # not all of the names are there
 _RSYNC_VANISHED = 24  # a file was removed while it was looked at
 
@@ -91,7 +92,8 @@ class Host:
         """The values travel as a quoted script on ssh's input: no shell over there, and no list of processes, sees them otherwise."""
         self.connect(doing)
         mark = f"kit-{secrets.token_hex(8)}"
-        script = (assets.folder("launch/scripts") / "remote" / "login.sh").read_text(encoding="utf-8")
+        names = ["login.sh", *(["whole.sh"] if function.startswith("whole::") else [])]
+        script = "".join((assets.folder("launch/scripts") / "remote" / name).read_text(encoding="utf-8") for name in names)
         # In braces, so that a line of which the end is missing is no command.
         line = f"{{ login::main {mark} {bash_array([text, function, *arguments])[1:-1]}; exit; }}"
         try:
@@ -119,9 +121,27 @@ class Host:
         done.stdout = done.stdout.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # to be printed
         return done
 
-    def send(self, here: Path, there: str, *options: str, doing: str, to: str = "") -> None:
-        """Copies a folder's content, or one file under the name `to`, into a folder over there, which exists."""
-        self._rsync([*options, "-rlpt", "--chmod=go=", f"{here}/" if here.is_dir() else str(here), f"{self.name}:./{to}"], there, doing)
+    def attach(self, file: str, *, doing: str) -> int:
+        """Runs a script that is over there with the input, the output and the terminal of this process; its exit code. Raises Unreachable."""
+        self.connect(doing)
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        code = subprocess.run([*self._ssh(terminal=terminal), "--", self.name, f"bash {shlex.quote(file)}"]).returncode
+        if code == _SSH_FAILED:
+            raise Unreachable(self.name, "ssh ended with code 255", doing, begun=True)
+        return code
+
+    def send(self, here: Path, there: str, *options: str, doing: str, to: str = "", modes: str = "go=") -> None:
+        """Copies a folder's content, or one file under the name `to`, into a folder over there, which exists.
+
+        `modes` is what is changed of the files' modes.
+        """
+        changed = [f"--chmod={modes}"] if modes else []
+        self._rsync([*options, "-rlpt", *changed, f"{here}/" if here.is_dir() else str(here), f"{self.name}:./{to}"], there, doing)
+
+    def send_listed(self, here: Path, there: str, names: Sequence[str], *, doing: str) -> None:
+        """Copies these files of a folder into one over there, which exists; none over a newer one."""
+        listed = "".join(f"{name}\0" for name in names)
+        self._rsync(["--from0", "--files-from=-", "--update", "-lpt", "--chmod=go=", f"{here}/", f"{self.name}:./"], there, doing, listed)
 
     def fetch(self, there: str, here: Path, *options: str, doing: str, names: Sequence[str] = ()) -> None:
         """Copies the content of a folder over there, or what `names` names in it, into a folder here."""
@@ -188,13 +208,13 @@ class Host:
         except subprocess.TimeoutExpired:
             return False
 
-    def _ssh(self, *, master: bool = False) -> list[str]:
-        options = {**_PLAIN, "ControlPath": str(self._socket()), "ControlMaster": "yes" if master else "no"}
+    def _ssh(self, *, master: bool = False, terminal: bool = False) -> list[str]:
+        options = {**_PLAIN, "RequestTTY": "force" if terminal else "no", "ControlPath": str(self._socket()), "ControlMaster": "yes" if master else "no"}
         if master:
             options["ControlPersist"] = str(PERSIST_S)
         # Without a terminal there is nobody to type a password or the code of a second factor.
         options["BatchMode"] = "no" if sys.stdin.isatty() else "yes"
-        return ["ssh", "-a", "-x", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+        return ["ssh", "-a", "-x", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
     def _socket(self) -> Path:
         import hashlib

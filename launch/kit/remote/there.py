@@ -49,6 +49,7 @@ class There:
     remote: Remote
     run_dir: str
     fingerprint: Optional[str] = None  # of an image that is here
+    has_image: bool = True  # if it is a file at all; False is a problem already
 
     @property
     def place(self) -> Place:
@@ -83,7 +84,9 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
         workdir_here = ""
     image, digest = _image_here(job, problems)
     inside = f"images/{image_name(image, digest)}" if image and digest else ""
-    asked = [path for path in (*(mount.source for mount in job.mounts or ()), "" if image else job.image, inside, "" if workdir_here else job.workdir) if path]
+    record = f"images/{named}.json" if not image and (named := _bare_name(job)) else ""
+    theirs = ["" if image else job.image, inside, record, "" if workdir_here else job.workdir]
+    asked = [path for path in (*(mount.source for mount in job.mounts or ()), *theirs) if path]
     done = host.call("login::look", cluster.ssh_dir, _file_name(cluster.name), *asked, doing="looking there for what the job needs; nothing is submitted yet")
     facts: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
@@ -100,13 +103,35 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
     if image and inside in there.sizes and there.sizes[inside] == os.path.getsize(image):
         image = None  # it was copied before
     elif image_there and not inside and "://" not in image_there and image_there not in {*there.sizes, *there.folders}:
-        fix = "check the path; an image that is here is copied there, kit build makes one"
-        problems.add(job.where("image"), f"no such image, neither here nor on {host.name}: {image_there}", fix)
+        built = facts.get("record-file")
+        if built:
+            image_there, digest = f"{there.folder}/images/{built[0]}", facts.get("record-sha256", [""])[0] or None
+        else:
+            there.has_image = False
+            _say_lack(job, image_there, there, problems)
     if inside:
         there.fingerprint = images.fingerprint(Path(str(job.image)))
     there.job = replace(job, workdir=workdir, image=image_there)
     there.remote = Remote(host.name, there.folder, run_dir, workdir_here, image, digest)
     return there
+
+
+def _bare_name(job: Job) -> str:
+    """What may be a name of kit build: no path, and no file's ending. The job has it as a path in the folder that it was given in."""
+    where = job.where("image")
+    base = os.getcwd() if where.startswith("--") else os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
+    folder, name = os.path.split(job.image or "")
+    return name if folder == base and not name.endswith(images.SUFFIXES) else ""
+
+
+def _say_lack(job: Job, image: str, there: There, problems: Problems) -> None:
+    name = _bare_name(job)
+    if name:
+        where = f"neither in {os.path.dirname(image)}/{images.FOLDER} here nor in {there.folder}/{images.FOLDER} on {there.host.name}"
+        problems.add(job.where("image"), f"no image is called {name}, {where}", f"build one over there: kit build --cluster {there.cluster.name} --name {name}")
+        return
+    fix = "check the path; an image that is here is copied there, kit build makes one"
+    problems.add(job.where("image"), f"no such image, neither here nor on {there.host.name}: {image}", fix)
 
 
 def _file_name(path: str) -> str:

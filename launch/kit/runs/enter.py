@@ -20,8 +20,11 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
         raise UsageError("no command is given", f"write it after --: kit exec {word} -- nvidia-smi; for a shell: -- bash")
     run = _running(word, task)
     if run.ssh:
-        fix = f"beside its container: ssh -t {run.ssh} srun --jobid={run.id} --overlap --pty bash"
-        raise UsageError(f"{run} is on {run.ssh}, and kit exec works on the login node itself", fix)
+        from kit.remote import errand
+
+        whole, number = tasks.find(word, task)
+        options = [*([] if node is None else ["--node", node]), *([] if number is None else ["--task", str(number)])]
+        sys.exit(errand.enter(whole, ["exec", *options, whole.there, "--", *command]))
     facts = _facts(run)
     hosts = facts["KIT_HOSTS"].split(",")
     places = ",".join(_hosts(run, hosts, node))

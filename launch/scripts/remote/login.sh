@@ -59,12 +59,18 @@ login::look() {
       printf 'folder-at %d\n' "${index}"
     elif [[ -e "${path}" ]]; then
       printf 'file-at %d %d\n' "${index}" "$(stat --dereference --format=%s -- "${path}")"
+      [[ "${path}" != "${folder}"/images/*.json ]] || login::record "${path}"
     fi
     index+=1
   done
   if [[ -r "${folder}/bad-nodes/${bad_nodes}" ]]; then
     sed 's/^/bad /' -- "${folder}/bad-nodes/${bad_nodes}"
   fi
+}
+
+# What kit build wrote of an image: its file, and the sha256 of that.
+login::record() {
+  sed -n 's/^  "\(file\|sha256\)": "\([^"\\]*\)",\{0,1\}$/record-\1 \2/p' -- "$1"
 }
 
 # login::absolute FOLDER - a relative one is in the home.

@@ -1,0 +1,124 @@
+"""Commands of kit that run on the login node of a cluster elsewhere, with this terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from kit import assets, quote, rundir, sources
+from kit import cluster as clusters
+from kit.cluster import Cluster
+from kit.errors import Problems
+from kit.job import Job
+from kit.remote import submission, there, whole
+from kit.remote.whole import Copy
+from kit.runs.history import Run
+
+PROFILE_KEYS = ("ssh", "ssh_dir")  # over there, kit is on the login node
+
+
+def elsewhere(name: Optional[str]) -> Optional[Cluster]:
+    """The profile of this name, where its cluster is elsewhere."""
+    problems = Problems()
+    site = clusters.load(name, "--cluster", problems)
+    if not site.ssh:
+        return None  # whoever reads it again says what is wrong with it
+    problems.raise_if_any()
+    return site
+
+
+def run(site: Cluster, words: Sequence[str], folder: str = "") -> int:
+    """Runs `kit WORDS` over there, in this folder of kit's own one, with the cluster's profile; its exit code."""
+    copy = whole.put(site, f"kit {words[0]} has not begun")
+    place = new_place(copy)
+    profile = f"{place}/{os.path.basename(site.name)}.yaml"
+    copy.host.call("whole::write", profile, text=profile_there(site.text), doing="nothing has begun")
+    line = with_options(words, "--cluster", profile)
+    return call(copy, place, f"{copy.folder}/{folder}".rstrip("/"), line)
+
+
+def go_with(job: Job, command: str, target: Optional[str], output: Optional[str], problems: Problems) -> None:
+    """Does this command of a job, and ends, where the job's cluster is elsewhere: the project's files travel, and its image.
+
+    Raises UsageError where the job has mistakes.
+    """
+    site = elsewhere(job.cluster)
+    if not site:
+        return
+    its = there.look(replace(job, code=None), site, output or str(rundir.choose(job.name or "job")), problems)
+    project = its.remote.workdir
+    found = sources.find(project, job.where("workdir"), problems) if project else None
+    problems.raise_if_any()
+    copy = whole.put(site, f"kit {command} has not begun")
+    place, doing, workdir = new_place(copy), f"kit {command} has not begun", str(its.job.workdir)
+    copy.host.call("login::make", place, f"{copy.folder}/images", f"{copy.folder}/runs", *([workdir] if project else []), doing=doing)
+    profile = f"{place}/{os.path.basename(site.name)}.yaml"
+    copy.host.call("whole::write", profile, text=profile_there(site.text), doing=doing)
+    if its.remote.image and its.job.image:
+        submission.send_image(copy.host, its.remote.image, str(its.remote.image_sha256), its.job.image)
+    words, named = [command, *sys.argv[2:]], target or ("job.yaml" if command != "bench" and os.path.isfile("job.yaml") else None)
+    if named and not named.startswith("-"):
+        inside = os.path.relpath(named, project) if project else ".."
+        if inside.startswith(".."):
+            copy.host.send(Path(named), place, to=os.path.basename(named), doing=doing)
+            word = f"{place}/{os.path.basename(named)}"
+        else:
+            word = inside
+            found = found._replace(names=(*dict.fromkeys([*found.names, inside]),)) if found else None
+        words = [word if item == target else item for item in words] if target else [command, word, *words[1:]]
+    if found:
+        copy.host.send_listed(Path(project), workdir, found.names, doing=doing)
+    options = ["--cluster", profile, *(["--image", its.job.image] if its.job.image else [])]
+    if command != "doctor":
+        options += ["--workdir", workdir, *([] if output else ["--output", its.run_dir])]
+    sys.exit(call(copy, place, workdir if project else copy.folder, with_options(words, *options)))
+
+
+def enter(run: Run, words: Sequence[str]) -> int:
+    """Runs `kit exec` over there; the history over there has the run then, too."""
+    copy = whole.put(Cluster(name="", ssh=run.ssh, ssh_dir=os.path.dirname(os.path.dirname(run.there))), "kit exec has not begun")
+    over_there = Run(run.id, run.there, run.name, run.shape, run.created_s, array=run.array)
+    copy.host.call("whole::note_run", json.dumps(run.there), text=json.dumps(asdict(over_there)) + "\n", doing="nothing has begun")
+    return call(copy, new_place(copy), copy.folder, words)
+
+
+def new_place(copy: Copy) -> str:
+    """Of one call; it removes that itself."""
+    return f"{copy.folder}/calls/{secrets.token_hex(8)}"
+
+
+def call(copy: Copy, place: str, folder: str, words: Sequence[str]) -> int:
+    script = call_script("whole::call", place, copy, folder, words)
+    copy.host.call("whole::write", f"{place}/call.sh", text=script, doing="nothing has begun")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return copy.host.attach(f"{place}/call.sh", doing=f"what kit {words[0]} did there is not known")
+
+
+def call_script(function: str, place: str, copy: Copy, folder: str, words: Sequence[str], variables: Optional[dict[str, str]] = None) -> str:
+    """A script that runs a command of kit over there: no list of processes, and no shell but its own, sees how it was quoted."""
+    scripts = assets.folder("launch/scripts") / "remote"
+    text = "".join((scripts / name).read_text(encoding="utf-8") for name in ("login.sh", "whole.sh"))
+    exports = "".join(f"export {name}={quote.bash(value)}\n" for name, value in (variables or {}).items())
+    return f"{text}{exports}{function} {quote.bash_array([place, copy.python, copy.place, folder, *words])[1:-1]}\n"
+
+
+def with_options(words: Sequence[str], *options: str) -> list[str]:
+    """Before the program's own arguments; the last of two equal options holds."""
+    place = list(words).index("--") if "--" in words else len(words)
+    return [*words[:place], *options, *words[place:]]
+
+
+def profile_there(text: str) -> str:
+    """A profile as the login node itself has it."""
+    import yaml
+
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    node.value = [(key, value) for key, value in node.value if key.value not in PROFILE_KEYS]
+    return str(yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True)) if node.value else "{}\n"
