@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,8 @@ def test_an_image_is_built_over_there_and_a_job_names_it(far: Laptop) -> None:
     assert again.stdout == f"kit: {far.ssh_dir}/{image} is up to date\n" and "copying kit" not in again.stderr
     done = far.kit("submit", "job.yaml", "--follow")
     assert [line for line in done.stdout.splitlines() if line.startswith("[rank")] == [f"[rank{rank}] {far.project.name}" for rank in (0, 1)]
-    assert "kit: the job job would start" in far.kit("doctor", "job.yaml").stdout
+    asked = far.kit("doctor", "job.yaml", "--cluster", "far").stdout
+    assert asked.startswith("kit: 3 of 3 nodes answered, ") and "kit: the job job would start" in asked
     scripts = far.kit("bench", "job.yaml", "-j", "2x1", "--dry-run").stdout
     assert f"{far.ssh_dir.partition(' ')[0]}" in scripts and image[7:] in scripts and "#SBATCH --nodes=2" in scripts
     listed = far.kit("images", "--cluster", "far").stdout
@@ -116,25 +118,12 @@ def test_a_build_goes_on_without_the_connection_and_is_found_by_the_same_command
     assert second.stderr
     said = iter(second.stderr.readline, "")
     assert "kit: login builds it already; what it said:\n" in said
-    far.release()
-    out, errors = second.communicate(timeout=60)
-    assert second.returncode == 0, errors
-    assert out.count("in a job: `image: small`") == 1
-    assert len(left(far)) == 1
-
-
-def test_the_connection_is_opened_again_while_a_build_is_followed(far: Laptop) -> None:
-    far.hold("pack")
-    building = far.start(*BUILD)
-    far.wait_held("pack")
     far.stop_sshd()
-    assert building.stderr
-    said = iter(building.stderr.readline, "")
     assert next(line for line in said if "lost" in line).endswith("trying again; the build goes on meanwhile\n")
     far.start_sshd()
     far.release()
-    out, errors = building.communicate(timeout=60)
-    assert building.returncode == 0, errors
+    out, errors = second.communicate(timeout=60)
+    assert second.returncode == 0, errors
     assert "kit: login answers again" in errors and out.count("in a job: `image: small`") == 1
     assert len(left(far)) == 1
 
@@ -160,8 +149,7 @@ def test_what_a_recipe_copies_travels_and_a_build_that_fails_says_why(far: Lapto
     assert far.kit("build", "--cluster", "generic", code=2).stderr.startswith("kit: --cluster: the profile generic names no login node by `ssh`\n")
 
 
-def test_doctor_and_exec_run_over_there(far: Laptop) -> None:
-    assert far.kit("doctor", "--cluster", "far").stdout.startswith("kit: 3 of 3 nodes answered, ")
+def test_exec_runs_over_there_with_hostile_words_and_its_exit_code(far: Laptop) -> None:
     (far.project / "job.yaml").write_text(JOB.replace("image: small\n", "").replace("apptainer", "none"))
     far.kit("submit", "job.yaml", "--name", "long", "--", "300")
     until(lambda: far.kit("exec", "long", "--", "true", code=None).returncode == 0, 30, "the job does not start")
@@ -183,3 +171,13 @@ def test_a_login_node_without_a_python_is_said_in_two_lines(far: Laptop, cluster
     (far.project / "job.yaml").write_text(JOB.replace("image: small\n", "").replace("apptainer", "none"))
     assert "kit: submitted job " in far.kit("submit", "job.yaml", "--slurm", "hold").stdout
     far.kit("cancel", "job")
+
+
+def test_a_shell_over_there_has_this_terminal_and_its_exit_code(far: Laptop) -> None:
+    (far.project / "job.yaml").write_text(JOB.replace("image: small\n", "").replace("apptainer", "none"))
+    terminal = Path(__file__).parent / "terminal.py"
+    steps = ["$ =>cat program.sh", "etc/mark=>exit 7"]
+    line = [sys.executable, terminal, *steps, "--", *far.line("shell", "job.yaml")]
+    done = subprocess.run(line, cwd=far.project, env=far.environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 7, done.stdout
+    assert "kit: ctl: a shell on node1; the job ends with it" in done.stdout

@@ -24,7 +24,7 @@ from kit.remote.host import Unreachable, missed
 from kit.remote.watch import PATIENCE_S
 from kit.remote.whole import Copy
 
-PERIOD_S = 1.0
+AGAIN_S = 2.0  # until the next try of a connection
 BEFORE = "nothing is built yet, and what was copied stays there"
 
 
@@ -103,7 +103,7 @@ def _follow(copy: Copy, place: str) -> int:
                 print(f"kit: {said}", file=sys.stderr, flush=True)
             if time.monotonic() - lost_s > PATIENCE_S:
                 raise
-            time.sleep(2 * PERIOD_S)
+            time.sleep(AGAIN_S)
             continue
         if lost_s is not None:
             lost_s = None
@@ -119,10 +119,11 @@ def _follow(copy: Copy, place: str) -> int:
         if state == "ended":
             copy.host.call("whole::finish", place, code, doing="the build has ended")
             return int(code)
+        if state == "nothing":
+            raise KitError("another kit of yours has been told how the build ended", "the same command again: where the image is there, it does nothing")
         if state != "running":
             fix = "some sites end what their users leave behind, and some have a limit for login nodes: see the site's rules; then the same command again"
             raise KitError(f"the build on {copy.host.name} was killed there", fix)
-        time.sleep(PERIOD_S)
 
 
 def _stop(copy: Copy, place: str) -> int:

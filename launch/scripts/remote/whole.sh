@@ -128,9 +128,18 @@ whole::build() {
   mv -T -- "${place}/status.new" "${place}/status"
 }
 
-# whole::follow PLACE BYTES - its state, and what it has said after so many bytes.
+# whole::follow PLACE BYTES - its state, and what it has said after so many bytes; waits some seconds for either to change.
 whole::follow() {
-  whole::state "$1"
+  local state
+  local -i turn
+  for ((turn = 0; turn < 20; turn++)); do
+    state="$(whole::state "$1")"
+    if [[ "${state}" != running ]] || (($(stat --format=%s -- "$1/output") > $2)); then
+      break
+    fi
+    sleep 0.2
+  done
+  printf '%s\n' "${state}"
   [[ ! -e "$1/output" ]] || tail --bytes="+$(($2 + 1))" -- "$1/output" | head --bytes=65536
 }
 
