@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What kit does on a login node. It sends this file over ssh to `bash -s`, and behind it one line in braces that calls
+# login.sh - what kit does on a login node. It sends this file over ssh to `bash -s`, and behind it one line in braces that calls
 # login::main: bash reads a script as it comes, so one that is cut off on its way only defines functions. Nothing is installed.
 set -uo pipefail
 umask 077

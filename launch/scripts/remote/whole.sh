@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What kit does on a login node that it has been copied to, whole: its own commands, and builds that outlive the connection.
-# It follows login.sh, and is sent in the same way.
+# whole.sh - what kit does on a login node that it has been copied to, whole: its own commands, and builds that outlive the
+# connection. It follows login.sh, and is sent in the same way.
 
 # whole::look FOLDER NAME - where kit's folder is; whether the copy of this name is in it; and the Python that runs it, or might.
 whole::look() {
@@ -11,17 +11,19 @@ whole::look() {
   if [[ -d "${place}" ]]; then
     touch -- "${place}"
     printf 'whole yes\n'
-    whole::python "${place}" --version
+    whole::python "${place}"
   else
-    whole::python -c 'import sys; sys.exit(sys.version_info < (3, 9))'
+    whole::python
   fi
 }
 
-# whole::python ARG... - the first Python that ends well with these arguments, and what python3 is.
+# whole::python [COPY] - the first Python that runs this copy of kit, or that is new enough to try it; and what python3 is.
 whole::python() {
+  local -r copy="${1:-}"
   local name
   for name in python3 python3.{15..9}; do
-    if type -P "${name}" >/dev/null && "${name}" "$@" >/dev/null 2>&1 </dev/null; then
+    if [[ "$("${name}" --version 2>&1)" =~ ^Python\ 3\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 9)) &&
+      { [[ -z "${copy}" ]] || "${name}" "${copy}" --version >/dev/null 2>&1 </dev/null; }; then
       printf 'python %s\n' "$(type -P "${name}")"
       break
     fi
@@ -38,7 +40,7 @@ whole::settle() {
   fi
   touch -- "${place}"
   find "${place%/*}" -mindepth 1 -maxdepth 1 -type d \( -name 'kit-*' -o -name '.kit-*' \) -mtime +7 -exec rm -rf -- {} +
-  whole::python "${place}" --version
+  whole::python "${place}"
 }
 
 # whole::write FILE - its input becomes the file.
