@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -61,7 +62,13 @@ def write_archive(path: Path, root: Path) -> None:
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
         archive.add(root, arcname=".")
-    config = {"architecture": oci.architecture(), "os": "linux", "config": {"Env": ["PATH=/usr/bin:/bin"]}, "rootfs": {"type": "layers", "diff_ids": []}}
+    identity = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
+    config = {
+        "architecture": oci.architecture(),
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/bin:/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [identity]},
+    }
     manifest = [{"Config": "config.json", "RepoTags": ["small:1"], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as archive:
         for name, content in (("config.json", json.dumps(config)), ("manifest.json", json.dumps(manifest)), ("layer.tar", layer.getvalue())):
@@ -140,10 +147,19 @@ def test_ctrl_c_ends_a_build_over_there_and_leaves_nothing(far: Laptop) -> None:
 
 
 def test_what_a_recipe_copies_travels_and_a_build_that_fails_says_why(far: Laptop) -> None:
-    (far.project / "Dockerfile").write_text("FROM debian:trixie\nCOPY program.sh /opt/\n")
+    (far.project / "Dockerfile").write_text("FROM debian:trixie\nCOPY program.sh more /opt/\n")
+    (far.project / ".dockerignore").write_text("more/secret\n")
+    (far.project / "more").mkdir()
+    for name in ("secret", "public"):
+        (far.project / "more" / name).write_text(name)
+    (far.project / "program.sh").chmod(0o755)
     done = far.kit("build", "--cluster", "far", code=1)
     # There is no Docker on the login node: it has seen the recipe, though.
     assert "Dockerfile is for docker or podman, not for apptainer" in done.stdout, done
+    copied = far.there("bash", "-c", 'cd "$1"/build/* && find . -mindepth 2 -type f -printf "%m %P\\n"', "bash", far.ssh_dir)
+    assert sorted(copied.splitlines()) == sorted(
+        f"{mode} {far.project.name}/{name}" for mode, name in ((644, "Dockerfile"), (755, "program.sh"), (644, "more/public"))
+    )
     (far.project / "Dockerfile").write_text("FROM debian:trixie\nCOPY nothing.sh /opt/\n")
     assert f"{far.project}/Dockerfile:2: nothing.sh is not in {far.project}" in far.kit("build", "--cluster", "far", code=2).stderr
     assert far.kit("build", "--cluster", "generic", code=2).stderr.startswith("kit: --cluster: the profile generic names no login node by `ssh`\n")

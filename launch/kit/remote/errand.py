@@ -17,6 +17,7 @@ from kit.cluster import Cluster
 from kit.errors import Problems
 from kit.job import Job
 from kit.remote import submission, there, whole
+from kit.remote.there import There
 from kit.remote.whole import Copy
 from kit.runs.history import Run
 
@@ -33,14 +34,11 @@ def elsewhere(name: Optional[str]) -> Optional[Cluster]:
     return site
 
 
-def run(site: Cluster, words: Sequence[str], folder: str = "") -> int:
-    """Runs `kit WORDS` over there, in this folder of kit's own one, with the cluster's profile; its exit code."""
+def run(site: Cluster, words: Sequence[str]) -> int:
+    """Runs `kit WORDS` over there, in kit's own folder, with the cluster's profile; its exit code."""
     copy = whole.put(site, f"kit {words[0]} has not begun")
     place = new_place(copy)
-    profile = f"{place}/{os.path.basename(site.name)}.yaml"
-    copy.host.call("whole::write", profile, text=profile_there(site.text), doing="nothing has begun")
-    line = with_options(words, "--cluster", profile)
-    return call(copy, place, f"{copy.folder}/{folder}".rstrip("/"), line)
+    return call(copy, place, copy.folder, with_options(words, "--cluster", _send_profile(copy, place, site)))
 
 
 def go_with(job: Job, command: str, target: Optional[str], output: Optional[str], problems: Problems) -> None:
@@ -53,31 +51,50 @@ def go_with(job: Job, command: str, target: Optional[str], output: Optional[str]
         return
     its = there.look(replace(job, code=None), site, output or str(rundir.choose(job.name or "job")), problems)
     project = its.remote.workdir
-    found = sources.find(project, job.where("workdir"), problems) if project else None
+    files = sources.find(project, job.where("workdir"), problems).names if project else ()
     problems.raise_if_any()
     copy = whole.put(site, f"kit {command} has not begun")
-    place, doing, workdir = new_place(copy), f"kit {command} has not begun", str(its.job.workdir)
-    copy.host.call("login::make", place, f"{copy.folder}/images", f"{copy.folder}/runs", *([workdir] if project else []), doing=doing)
+    place = new_place(copy)
+    options = ["--cluster", _send_profile(copy, place, site)]
+    if its.job.image:
+        _send_image(copy, its)
+        options += ["--image", its.job.image]
+    if command != "doctor":  # which has no runs, and goes where it is
+        options += ["--workdir", str(its.job.workdir), *([] if output else ["--output", its.run_dir])]
+    words = _send_project(copy, place, its, [command, *sys.argv[2:]], target, files)
+    sys.exit(call(copy, place, str(its.job.workdir) if project else copy.folder, with_options(words, *options)))
+
+
+def _send_profile(copy: Copy, place: str, site: Cluster) -> str:
+    """Its path there; the name is that of the cluster."""
     profile = f"{place}/{os.path.basename(site.name)}.yaml"
-    copy.host.call("whole::write", profile, text=profile_there(site.text), doing=doing)
+    copy.host.call("whole::write", profile, text=profile_there(site.text), doing="nothing has begun")
+    return profile
+
+
+def _send_image(copy: Copy, its: There) -> None:
     if its.remote.image and its.job.image:
+        copy.host.call("login::make", f"{copy.folder}/images", doing="nothing has begun")
         submission.send_image(copy.host, its.remote.image, str(its.remote.image_sha256), its.job.image)
-    words, named = [command, *sys.argv[2:]], target or ("job.yaml" if command != "bench" and os.path.isfile("job.yaml") else None)
-    if named and not named.startswith("-"):
-        inside = os.path.relpath(named, project) if project else ".."
-        if inside.startswith(".."):
-            copy.host.send(Path(named), place, to=os.path.basename(named), doing=doing)
-            word = f"{place}/{os.path.basename(named)}"
+
+
+def _send_project(copy: Copy, place: str, its: There, words: list[str], target: Optional[str], files: Sequence[str]) -> list[str]:
+    """The words with the job's file as it is called over there: in the project, or beside the profile where it is not of it."""
+    project, doing = its.remote.workdir, "nothing has begun"
+    if target is None and words[0] != "bench" and os.path.isfile("job.yaml"):
+        target, words = "job.yaml", [words[0], "job.yaml", *words[1:]]
+    if target and not target.startswith("-"):
+        inside = os.path.relpath(target, project) if project else os.pardir
+        if inside.startswith(os.pardir):
+            copy.host.send(Path(target), place, to=os.path.basename(target), doing=doing)
+            inside = f"{place}/{os.path.basename(target)}"
         else:
-            word = inside
-            found = found._replace(names=(*dict.fromkeys([*found.names, inside]),)) if found else None
-        words = [word if item == target else item for item in words] if target else [command, word, *words[1:]]
-    if found:
-        copy.host.send_listed(Path(project), workdir, found.names, doing=doing)
-    options = ["--cluster", profile, *(["--image", its.job.image] if its.job.image else [])]
-    if command != "doctor":
-        options += ["--workdir", workdir, *([] if output else ["--output", its.run_dir])]
-    sys.exit(call(copy, place, workdir if project else copy.folder, with_options(words, *options)))
+            files = list(dict.fromkeys([*files, inside]))  # where git ignores it, too
+        words = [inside if word == target else word for word in words]
+    if project:
+        copy.host.call("login::make", str(its.job.workdir), doing=doing)
+        copy.host.send_listed(Path(project), str(its.job.workdir), files, doing=doing)
+    return words
 
 
 def enter(run: Run, words: Sequence[str]) -> int:
