@@ -411,7 +411,7 @@ def doctor(
     if image and not job:
         raise UsageError("an image is a job's", "name the job, too: kit doctor JOB --image FILE", where="--image")
     if not job:
-        _go_where_it_is(cluster, ["doctor", *sys.argv[2:]])
+        _go_where_it_is(cluster or "generic", ["doctor", *sys.argv[2:]])
     options = {"cluster": cluster, "runtime": runtime, "image": image}
     wanted = visit.Wanted(job, count, nodelist, wait, as_json, options, {"partition": partition, "account": account})
     sys.exit(visit.visit(wanted))

@@ -60,14 +60,11 @@ def put(site: Cluster, doing: str) -> Copy:
     if "python" in facts and "whole" not in facts:
         facts = {**facts, **_send(host, folder, name, files, doing)}
     if "python" not in facts:
-        found = f"python3 there: {facts.get('version') or 'none'}"
-        fix = f"make python3.9 or newer found there, or run this there; with Python {_version()} here, {_version()} there is sure to do"
-        raise KitError(f"{host.name} has no Python that runs this kit ({found}): {doing}", f"{fix}; submit, status, logs, why and cancel need none there")
+        what = f"{host.name} has no Python that runs this kit (python3 there: {facts.get('version') or 'none'})"
+        own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        fix = f"have a newer one on PATH there, such as {own}, which runs it here (kit needs 3.9; its packages here may need more)"
+        raise KitError(f"{what}: {doing}", f"{fix}; submit, status, logs, why and cancel need none there")
     return Copy(host, folder, f"{folder}/{name}", facts["python"])
-
-
-def _version() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _facts(text: str) -> dict[str, str]:
