@@ -19,6 +19,7 @@ PORT = 2222  # on the network of the cluster's containers alone
 PROGRAM = """\
 for ((line = 1; line <= ${2:-1}; line++)); do echo "line ${line} of rank ${RANK}"; sleep 0.1; done
 sleep "${3:-0}"
+(($1 == 0)) || sleep 2 # the first rank that fails ends the other, which is to have said all
 exit "$1"
 """
 
