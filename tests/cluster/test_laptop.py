@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -156,6 +157,21 @@ def test_a_host_that_does_not_answer_is_named_with_what_is_known_and_an_exit_cod
     assert refused.stdout == ""
     laptop.start_sshd()
     laptop.kit("cancel", "job")
+
+
+def test_an_explanation_whose_connection_breaks_is_right_all_the_same(laptop: Laptop) -> None:
+    laptop.kit("submit", "job.yaml", "--", "7")
+    until(lambda: state(laptop) == "FAILED", 60, "the job does not end")
+    for log in (laptop.project / "runs").glob("*/log"):  # as if nobody had looked until now
+        shutil.rmtree(log)
+    (laptop.home / "cut").write_text("60")  # in the middle of copying the logs
+    said = laptop.kit("why", "job")
+    assert not (laptop.home / "cut").exists() and "exit code 7" in said.stdout, said.stdout + said.stderr
+    # And where it stays broken, what is here explains it as well, and says how old it is.
+    laptop.stop_sshd()
+    later = laptop.kit("why", "job", code=None)
+    assert later.returncode in (0, CUT) and later.stdout == said.stdout
+    laptop.start_sshd()
 
 
 def test_an_image_is_copied_once_goes_on_where_it_was_cut_off_and_is_checked(laptop: Laptop) -> None:
