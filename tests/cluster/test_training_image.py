@@ -48,7 +48,8 @@ def test_the_training_tests_pass_inside_the_image(cluster: Cluster, tools: Path)
     command += [word for mount in mounts for word in ("--volume", mount)]
     command += ["--env", "PYTHONPATH=/kit/launch:/tools", "--env", "PYTHONDONTWRITEBYTECODE=1", *(["--env", "KIT_TEST_DATA=/data"] if data else [])]
     command += ["kit-test/train", "python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += [f"tests/train/test_{name}.py" for name in ("cifar10", "demo", "digits", "ranks", "fsdp")]  # the rest runs outside
+    # The rest runs outside, and on the cluster.
+    command += ["-k", "not stopped_twice", *(f"tests/train/test_{name}.py" for name in ("cifar10", "demo", "digits", "ranks"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout.splitlines()[-1] and "failed" not in done.stdout
