@@ -37,7 +37,7 @@ def queued(cluster: Cluster) -> str:
 def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_ends_with_its_code(kit_cluster: Cluster, folder: Path) -> None:
     (folder / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['A'], flush=True)\n")
     (folder / "job.yaml").write_text("command: ranks.py\nnodes: 2\nprocesses_per_node: 1\nenv: {A: from the job}\n")
-    steps = [f"$ =>{SAYS}", "from the job=>sleep 200", "sleep 200=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
+    steps = [f"$ =>{SAYS}", "from the job=>printf 'be%s\\n' gun; sleep 200", "begun=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
     done = typed(kit_cluster, folder, steps, "shell", "job.yaml", "--image", kit_cluster.sif, "--node", "1", "--output", "run")
     assert done.returncode == 5, done.stdout
     found = re.search(r"\[(\w+) (\S+) 1/2 ([\d.]+):(\d+) from the job (\S+)\]", done.stdout)
