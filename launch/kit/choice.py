@@ -96,7 +96,7 @@ def _installed(*names: str) -> tuple[str, str]:
         if name == "pyxis":
             if _has_pyxis():
                 return name, "srun has --container-image here"
-        elif _which(name):
+        elif has_tool(name):
             return name, f"{name} is installed here"
     return names[0], f"none of {', '.join(names)} is installed here; if the nodes have another than {names[0]}, name it"
 
@@ -107,13 +107,13 @@ def _named(found: Optional[str], where: str) -> tuple[str, str]:
     return "enroot", f"none of enroot, pyxis, apptainer is installed {where}; if the nodes have another than enroot, name it"
 
 
-def _which(tool: str) -> bool:
+def has_tool(tool: str) -> bool:
     # shutil.which does the same, and costs more to import than all of this module.
     return any(os.access(os.path.join(folder, tool), os.X_OK) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep))
 
 
 def _has_pyxis() -> bool:
-    if not _which("srun"):
+    if not has_tool("srun"):
         return False
     from kit import slurm
 

@@ -59,15 +59,9 @@ def run(plan: Plan, task: Optional[int] = None) -> None:
 
 def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
     """Runs a run directory on this machine, and ends with its exit code."""
-    import shutil
-
     from kit import local, secret_values
 
-    try:
-        secret_values.place(plan, run, None if task is None else [task])
-    except KitError:
-        shutil.rmtree(run)
-        raise
+    place_secrets(plan, run, task)
     start = time.monotonic()
     try:
         code = local.run(plan, run, task)
@@ -79,6 +73,19 @@ def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
         _say(f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {_short(run)}")
         sys.exit(code)
     _say(f"done in {elapsed}; the scripts that ran, and their logs: {_short(run)}")
+
+
+def place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
+    """For a run that starts now. Where one cannot be read, nothing of the run is kept."""
+    import shutil
+
+    from kit import secret_values
+
+    try:
+        secret_values.place(plan, run, None if task is None else [task])
+    except KitError:
+        shutil.rmtree(run)
+        raise
 
 
 def check_task(plan: Plan, task: Optional[int]) -> None:

@@ -40,7 +40,7 @@ def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bo
     commands.say_runtime(plan)
     plan = replace(plan, on_preempt="none")  # nobody else starts what is typed again
     run = rundir.write(plan, render(plan))
-    _place_secrets(plan, run, task)
+    commands.place_secrets(plan, run, task)
     words = ["shell", node]
     if jupyter:
         shutil.copy(assets.folder("launch/scripts") / JUPYTER, run / JUPYTER)
@@ -50,17 +50,6 @@ def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bo
         return session.until_the_end(["bash", "run_script.sh", *words])
     finally:
         secret_values.forget(run)
-
-
-def _place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
-    """Where one cannot be read, nothing of the run is kept."""
-    from kit import secret_values
-
-    try:
-        secret_values.place(plan, run, None if task is None else [task])
-    except KitError:
-        shutil.rmtree(run)
-        raise
 
 
 def _login() -> str:

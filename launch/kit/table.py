@@ -10,3 +10,8 @@ def show(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def printable(text: str) -> str:
+    """Of what others wrote: nothing in it moves the terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kit.doctor import facts
 from kit.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, Finding, Result
 from kit.doctor.facts import Cluster
+from kit.table import printable
 
 SIGNS = {OK: "✓", NOTE: "·", WARN: "!", FAIL: "✗"}
 WORDS = {OK: "ok", NOTE: "note", WARN: "warn", FAIL: "FAIL"}
@@ -112,10 +113,6 @@ def conclusion(cluster: Cluster, result: Result, on_slurm: bool) -> str:
         return f"kit: {what} would fail, or not start: {bad}"
     warnings = len({(finding.check, finding.what) for finding in result.findings if finding.verdict == WARN})
     return f"kit: {what} would start" + (f"; {warnings} warning{'s' * (warnings > 1)}" if warnings else "; all is well")
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def print_json(cluster: Cluster, result: Result) -> None:

@@ -9,6 +9,7 @@ import sys
 from kit import table
 from kit.runs import status
 from kit.runs.timeline import PHASES, Row, Span, Timeline
+from kit.table import printable
 
 MOST_ROWS = 20  # with more nodes, only the slowest of each phase have a bar
 SLOWEST = 3
@@ -52,10 +53,6 @@ def seconds(value: float) -> str:
     if value < 1000:
         return f"{value:.{2 if value < 10 else 1}f} s"
     return status.duration(value)
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def chosen(rows: tuple[Row, ...]) -> list[Row]:

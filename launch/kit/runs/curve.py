@@ -9,8 +9,8 @@ from typing import Optional
 from kit import table
 from kit.progress import size
 from kit.runs.bandwidth import Measured, heading, number, remarks
-from kit.runs.bars import printable
 from kit.runs.links import Link
+from kit.table import printable
 
 LEAST_BAR = 12  # cells; on narrower terminals columns are left out for it
 MOST_NODES = 12  # of a matrix; of more, the slowest links alone

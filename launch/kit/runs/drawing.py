@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 from textwrap import wrap
 
-from kit.runs.bars import heading, printable, remarks, seconds, ticks
+from kit.runs.bars import heading, remarks, seconds, ticks
 from kit.runs.timeline import PHASES, Row, Span, Timeline
+from kit.table import printable
 
 # Told apart by people who see colours differently, too: https://personal.sron.nl/~pault/ (bright and light schemes).
 COLOURS = dict(zip(PHASES, ("#bbbbbb", "#bbcc33", "#4477aa", "#ee6677", "#eeeeee", "#66ccee", "#aa3377", "#228833", "#ffffff")))

@@ -170,8 +170,7 @@ def show(statuses: list[Status]) -> None:
     rows = [("ID", "NAME", "STATE", "SHAPE", "SUBMITTED", "TIME", "")]
     for item in statuses:
         since = f"{duration(time.time() - item.run.created_s)} ago"
-        name = "".join(character if character.isprintable() else "?" for character in item.run.name)
-        rows.append((item.run.id, name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
+        rows.append((item.run.id, table.printable(item.run.name), item.state, item.run.shape, since, item.elapsed or "-", item.detail))
     table.show(rows)
 
 

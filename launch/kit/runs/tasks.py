@@ -120,13 +120,9 @@ def show(shown: Status) -> None:
     rows = [("TASK", "STATE", *values, "TIME", "")]
     for place, item in enumerate(_tasks(shown)):
         detail = item.detail or (status.told(item.run)[1] if item.state == "FAILED" else "")
-        mine = [printable(column[place]) if place < len(column) else "" for column in values.values()]
+        mine = [table.printable(column[place])[:40] if place < len(column) else "" for column in values.values()]
         rows.append((str(number(item.run)), item.state, *mine, item.elapsed or "-", detail))
     table.show(rows)
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:40]
 
 
 def _values(run: Run) -> dict[str, list[str]]:

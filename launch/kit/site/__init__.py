@@ -11,6 +11,6 @@ def has_slurm() -> bool:
     slurm = sys.modules.get("kit.slurm")  # who asks a login node has loaded it
     if slurm and slurm.is_elsewhere():
         return True
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    found = any(os.access(os.path.join(folder, "sinfo"), os.X_OK) for folder in folders)
-    return found and not any(os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"))
+    from kit import choice
+
+    return choice.has_tool("sinfo") and not any(os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"))
