@@ -14,6 +14,8 @@ from slurm_cluster import HERE, Cluster, until
 pytestmark = pytest.mark.cluster
 
 SAYS = 'echo "[$(. /etc/os-release && echo "${VERSION_CODENAME}") ${SLURMD_NODENAME} ${NODE_RANK}/${NNODES} ${MASTER_ADDR}:${MASTER_PORT} ${A} ${PWD}]"'
+# It says so itself: a Ctrl-C between two commands of a line is the shell's, which may lose it.
+BEGINS = "sh -c 'echo be$1; exec sleep 200' sh gun"
 RELEASE = "bookworm"  # the nodes themselves are trixie
 
 
@@ -37,7 +39,7 @@ def queued(cluster: Cluster) -> str:
 def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_ends_with_its_code(kit_cluster: Cluster, folder: Path) -> None:
     (folder / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['A'], flush=True)\n")
     (folder / "job.yaml").write_text("command: ranks.py\nnodes: 2\nprocesses_per_node: 1\nenv: {A: from the job}\n")
-    steps = [f"$ =>{SAYS}", "from the job=>printf 'be%s\\n' gun; sleep 200", "begun=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
+    steps = [f"$ =>{SAYS}", f"from the job=>{BEGINS}", "begun=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
     done = typed(kit_cluster, folder, steps, "shell", "job.yaml", "--image", kit_cluster.sif, "--node", "1", "--output", "run")
     assert done.returncode == 5, done.stdout
     found = re.search(r"\[(\w+) (\S+) 1/2 ([\d.]+):(\d+) from the job (\S+)\]", done.stdout)

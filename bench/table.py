@@ -1,0 +1,92 @@
+"""The table and the plots of all that results/*.json keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from measure import HERE, KIT, RESULTS, Comparison, Lines, goal_told, load
+
+HEAD = "| claim | kit | beside | its value | kit / its (quartiles) | goal | reached |\n|---|---|---|---|---|---|---|"
+
+
+def write() -> Path:
+    """RESULTS.md and its plots, anew."""
+    parts = [
+        "# What is measured\n",
+        "Made by `make bench`; every ratio is kit's value over the other side's, paired and median. Below 1 kit is the faster, or smaller.\n",
+    ]
+    for file in sorted(RESULTS.glob("*.json")):
+        parts.append(section(file.stem))
+    target = HERE / "RESULTS.md"
+    target.write_text("\n".join(parts))
+    return target
+
+
+def section(name: str) -> str:
+    record, comparisons, pictures = load(name)
+    machine, versions = (", ".join(f"{key} {value}" for key, value in record[part].items()) for part in ("machine", "versions"))
+    lines = [
+        f"## {name}\n",
+        f"{record['measured']}, n={record['rounds']}: {machine}{'; ' + versions if versions else ''}. By `python bench/{name}.py`.\n",
+        HEAD,
+    ]
+    lines += [row for comparison in comparisons for row in rows(comparison)]
+    lines += [f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}" for comparison in comparisons]
+    draw_ratios(name, comparisons)
+    lines.append(f"\n![ratios of {name}](results/{name}.svg)")
+    for number, picture in enumerate(pictures, 1):
+        draw_lines(RESULTS / f"{name}-{number}.svg", picture)
+        lines.append(f"\n![{picture.title}](results/{name}-{number}.svg)")
+    return "\n".join(lines) + "\n"
+
+
+def rows(comparison: Comparison) -> list[str]:
+    """One line for each other side."""
+    lines = []
+    for side in comparison.sides():
+        low, middle, high = comparison.ratio(side)
+        goals = [goal for goal in comparison.goals if goal.beside == side]
+        wanted = "; ".join(goal_told(goal, comparison.unit) for goal in goals)
+        reached = "; ".join(f"{comparison.reached(goal):.3g}{' **missed**' if goal in comparison.missed() else ''}" for goal in goals)
+        values = [f"{comparison.spread(key).median:.3g} {comparison.unit}" for key in (KIT, side)]
+        lines.append(f"| {comparison.claim} | {values[0]} | {side} | {values[1]} | {middle:.3f} ({low:.3f}-{high:.3f}) | {wanted} | {reached} |")
+    return lines
+
+
+def draw_ratios(name: str, comparisons: list[Comparison]) -> None:
+    """A bar for each ratio, with its quartiles, on a logarithmic axis whose middle is 1."""
+    import matplotlib.pyplot as plt
+
+    pairs = [(f"{comparison.claim}\nbeside {side}", comparison.ratio(side)) for comparison in comparisons for side in comparison.sides()]
+    figure, axes = plt.subplots(figsize=(9, 0.6 + 0.45 * len(pairs)), layout="constrained")
+    for place, (_, (low, middle, high)) in enumerate(reversed(pairs)):
+        axes.barh(place, middle - 1, left=1, height=0.6, color="#2a7f62" if middle <= 1 else "#b5533c")
+        axes.plot([low, high], [place, place], color="black", linewidth=1)
+    axes.set_yticks(range(len(pairs)), [text for text, _ in reversed(pairs)], fontsize=7)
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("kit / beside (left of 1: kit is faster or smaller)")
+    save(figure, RESULTS / f"{name}.svg")
+
+
+def draw_lines(file: Path, picture: Lines) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for label, points in picture.points.items():
+        axes.plot(*zip(*points), marker="o", markersize=3, label=label)
+    if picture.log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    axes.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
+    axes.legend(fontsize=8)
+    save(figure, file)
+
+
+def save(figure: object, file: Path) -> None:
+    """The same file for the same figures: no date, no random names."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "kit"
+    figure.savefig(file, metadata={"Date": None})  # type: ignore[attr-defined]
+    plt.close(figure)  # type: ignore[arg-type]
