@@ -17,7 +17,7 @@ demo: .venv/demo
 
 test: .venv/test check
 	tests/cluster/engine.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/run.sh
 
 # What needs no running: style, types, shell, and that every test is found.
 check: .venv/test

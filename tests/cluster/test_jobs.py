@@ -37,10 +37,11 @@ def test_cifar10_trains_on_three_nodes_and_the_next_job_reuses_what_exists(runti
     for node in kit_cluster.nodes:
         kit_cluster.run(node, "bash", "-c", "rm -rf /tmp/kit-1000 /scratch/enroot/data-1000/*kit-*", root=True)
     outputs = []
-    for run in ("first", "second"):
+    # The second one has another shape and goes on where the first one was.
+    for run, shape in (("first", ["-j", "3x2"]), ("second", ["-j", "3x1", "--launcher", "srun"])):
         arguments = ["--epochs", "2", "--width", "8", "--data", "../data", "--checkpoint", "../checkpoint.pt", "--resume"]
         done = submit(
-            kit_cluster, cifar, "train/cifar10.yaml", "-j", "3x2", "--image", image, "--runtime", runtime, "--mount", f"{kit_cluster.path(cifar)}:{kit_cluster.path(cifar)}",
+            kit_cluster, cifar, "train/cifar10.yaml", *shape, "--image", image, "--runtime", runtime, "--mount", f"{kit_cluster.path(cifar)}:{kit_cluster.path(cifar)}",
             "--output", run, "--follow", "--", *arguments, timeout_s=400,
         )  # fmt: skip
         outputs.append(done.stdout)

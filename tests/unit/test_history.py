@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -117,6 +118,12 @@ def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_pat
     assert calls(tmp_path) == ["squeue", "squeue", "sacct"]
 
 
+def cpu_of_children_s() -> float:
+    """Of those that have ended: what else the machine does counts less than on the clock."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit, state: Path) -> None:
     tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority|/run" for number in range(1000)))
     folder = tmp_path / "run"
@@ -130,12 +137,12 @@ def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(
     state.write_text("\n".join(lines) + "\n")
     bare, whole = [], []
     for _ in range(5):
-        start = time.monotonic()
+        start = cpu_of_children_s()
         kit("--version")
-        middle = time.monotonic()
+        middle = cpu_of_children_s()
         assert len(kit("status", PATH=os.environ["PATH"], XDG_STATE_HOME=str(state.parent.parent)).stdout.splitlines()) == 1001
         bare.append(middle - start)
-        whole.append(time.monotonic() - middle)
+        whole.append(cpu_of_children_s() - middle)
     assert calls(tmp_path) == ["squeue"] * 5
     assert min(whole) - min(bare) < 0.3, (min(whole), min(bare))
 
