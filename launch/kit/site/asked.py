@@ -7,7 +7,7 @@ import os
 import re
 from typing import NamedTuple, Optional
 
-from kit.site import facts
+from kit.slurm import texts
 
 # Variables that sbatch takes for an option, over what a script's lines say.
 VARIABLES = {
@@ -65,7 +65,7 @@ def read(options: dict[str, Optional[str]], spares: int = 0, *, own_cpus: bool =
         types=tuple(kind for kind in gpus if kind),
         memory_mb=memory_mb,
         memory_option=memory_option,
-        time_s=facts.seconds(options.get("time-min") or options.get("time") or ""),  # Slurm cuts the time down to that where it must
+        time_s=texts.seconds(options.get("time-min") or options.get("time") or ""),  # Slurm cuts the time down to that where it must
         feature=feature if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) else "",
         limits_hold="qos" not in options,
     )
@@ -95,7 +95,7 @@ def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:
     if options.get("gpus-per-node"):
         return _typed(options["gpus-per-node"])
     if options.get("gres"):
-        return facts.gpus(str(options["gres"]).replace("gres/", "").replace("=", ":"))
+        return texts.gpus(str(options["gres"]).replace("gres/", "").replace("=", ":"))
     if options.get("gpus-per-task"):
         tasks = _count(options, "ntasks-per-node") or 1
         return {kind: number * tasks for kind, number in _typed(options["gpus-per-task"]).items()}
@@ -106,7 +106,7 @@ def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:
 
 def _typed(text: Optional[str]) -> dict[str, int]:
     """Of `4` or `a100:4,h100:2`."""
-    return facts.gpus(",".join(f"gpu:{part}" for part in (text or "").split(",")))
+    return texts.gpus(",".join(f"gpu:{part}" for part in (text or "").split(",")))
 
 
 def _memory(options: dict[str, Optional[str]], cpus: int, gpus: int) -> tuple[int, str]:

@@ -8,8 +8,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.errors import KitError
-
-DAY_S = 24 * 3600
+from kit.slurm import texts
 
 
 @dataclass(frozen=True)
@@ -93,30 +92,6 @@ def settings(*names: str, within_s: float = 60) -> dict[str, str]:
     return {name: value.strip().lower() for name, value in re.findall(r"^(\w+) *= (.*)$", text, re.MULTILINE) if name in names}
 
 
-def seconds(text: str) -> Optional[int]:
-    """Of a time as Slurm takes and writes it: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]; None for no limit or no such time."""
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()) or len(parts) > 3:
-        return None
-    numbers = [int(part) for part in parts]
-    if dash:
-        hours, minutes, secs = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, secs = numbers
-    else:
-        hours, (minutes, secs) = 0, (*numbers, 0)[:2]
-    return int(days or 0) * DAY_S + hours * 3600 + minutes * 60 + secs
-
-
-def gpus(gres: str) -> dict[str, int]:
-    """{type: number} of Slurm's `gpu:a100:4(S:0-1),gpu:2,nic:1`."""
-    found: dict[str, int] = {}
-    for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|\Z)", gres):
-        found[kind] = found.get(kind, 0) + int(number)
-    return found
-
-
 def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
     found: dict[str, tuple[Kind, ...]] = {}
     for line in lines.splitlines():
@@ -124,7 +99,7 @@ def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
         partition, count, cpus, memory, gres, features = (*line.split("|", 5), "", "", "", "", "")[:6]
         if count.isdecimal() and int(count):
             named = tuple(feature for feature in features.split(",") if feature != "(null)")
-            kind = Kind(int(count), _number(cpus) or 0, _number(memory) or 0, gpus(gres), named)
+            kind = Kind(int(count), _number(cpus) or 0, _number(memory) or 0, texts.gpus(gres), named)
             found[partition] = (*found.get(partition, ()), kind)
     return found
 
@@ -137,8 +112,8 @@ def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         kinds=kinds,
         default=said.get("Default") == "YES",
         up=said.get("State", "UP") == "UP",
-        time_limit_s=seconds(said.get("MaxTime", "")),
-        default_time_s=seconds(said.get("DefaultTime", "")),
+        time_limit_s=texts.seconds(said.get("MaxTime", "")),
+        default_time_s=texts.seconds(said.get("DefaultTime", "")),
         most_nodes=_number(said.get("MaxNodes", "")),
         memory_limit_mb=_number(said.get("MaxMemPerNode", "")),
         accounts=None if allowed == "ALL" else tuple(allowed.split(",")),

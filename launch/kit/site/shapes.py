@@ -9,9 +9,10 @@ from typing import Optional
 
 from kit import plugins, quote
 from kit.plan import Plan
-from kit.site import asked, facts, fits
+from kit.site import asked, fits
 from kit.site.facts import Partition
 from kit.site.fits import Misfit, slurm_time
+from kit.slurm import texts
 
 LONG_S = 3600  # of a job that takes less, half the time is no offer
 
@@ -67,7 +68,7 @@ def distance(plan: Plan, variant: Variant) -> float:
 
 def shorter(variant: Variant) -> Optional[Variant]:
     """For half the time, since what is short fits in before what waits for more."""
-    seconds = facts.seconds(variant.time or "")
+    seconds = texts.seconds(variant.time or "")
     if not seconds or seconds < LONG_S:
         return None
     time = slurm_time(seconds // 2)

@@ -16,6 +16,7 @@ from kit.errors import KitError, UsageError
 from kit.site import facts, look
 from kit.site.facts import Facts, Partition
 from kit.site.look import Look
+from kit.slurm import texts
 
 # Where sites keep folders that all nodes share, or a node's own disk.
 VARIABLES = ("HOME", "SCRATCH", "WORK", "PROJECT", "LOCAL_SCRATCH", "TMPDIR")
@@ -137,7 +138,7 @@ def _nodes(partition: Partition) -> list[_Node]:
     """Those for a first job: with GPUs where the partition has some that are."""
     lines = slurm.ask(["sinfo", "--noheader", "--Node", f"--partition={partition.name}", "--format=%N|%t|%G"]).splitlines()
     rows = [line.split("|") for line in lines if line.count("|") == 2]
-    return [_Node(name, state) for name, state, gres in rows if facts.gpus(gres) or not _with_gpus(partition)]
+    return [_Node(name, state) for name, state, gres in rows if texts.gpus(gres) or not _with_gpus(partition)]
 
 
 def _with_gpus(partition: Partition) -> bool:

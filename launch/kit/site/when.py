@@ -14,6 +14,7 @@ from kit.plan import Plan
 from kit.site import facts, shapes, words
 from kit.site.facts import Facts
 from kit.site.shapes import Variant
+from kit.slurm import texts
 
 MOST = 24  # calls to Slurm
 AT_ONCE = 4
@@ -180,7 +181,7 @@ def _when(at_s: float, now: float) -> str:
     """now, or: in 2 h 10 min (Sat 18:40)."""
     if at_s <= now + SOON_S:
         return "now"
-    date = "%a %H:%M" if at_s < now + 6 * facts.DAY_S else "%d %b %Y %H:%M"
+    date = "%a %H:%M" if at_s < now + 6 * texts.DAY_S else "%d %b %Y %H:%M"
     return f"in {words.duration(at_s - now)} ({time.strftime(date, time.localtime(at_s))})"
 
 

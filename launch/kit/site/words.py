@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kit.site.facts import DAY_S, Partition
+from kit.site.facts import Partition
+from kit.slurm.texts import DAY_S
 
 
 def duration(seconds: float) -> str:
