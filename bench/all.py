@@ -32,7 +32,8 @@ def main() -> None:
         print(f"== {name}", flush=True)
         ended[name] = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *(["--check"] if asked.check else [])]).returncode
     if not asked.check:
-        print(f"written: {table.write()}")
+        table.write()
+        print("written: bench/RESULTS.md, bench/results/, and the table in README.md")
     failed = [name for name, code in ended.items() if code not in (0, CANNOT)]
     if failed:
         sys.exit(f"{'slower than before, or broken' if asked.check else 'broken'}: {', '.join(failed)}")

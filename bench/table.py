@@ -4,40 +4,66 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measure import HERE, KIT, RESULTS, Comparison, Lines, goal_told, load
+from measure import HERE, KIT, RESULTS, ROOT, Comparison, Lines, goal_told, load
 
 HEAD = "| claim | kit | beside | its value | kit / its (quartiles) | goal | reached |\n|---|---|---|---|---|---|---|"
+BEGIN, END = "<!-- made by make bench -->", "<!-- end -->"
 
 
-def write() -> Path:
-    """RESULTS.md and its plots, anew."""
-    parts = [
-        "# What is measured\n",
-        "Made by `make bench`; every ratio is kit's value over the other side's, paired and median. Below 1 kit is the faster, or smaller.\n",
-    ]
-    for file in sorted(RESULTS.glob("*.json")):
-        parts.append(section(file.stem))
-    target = HERE / "RESULTS.md"
-    target.write_text("\n".join(parts))
-    return target
+def write() -> None:
+    """RESULTS.md, its plots, and the README's part of it, anew."""
+    (HERE / "RESULTS.md").write_text(text())
+    readme = (ROOT / "README.md").read_text()
+    (ROOT / "README.md").write_text(readme.replace(quoted(readme), goals()))
+    for name in measured():
+        _, comparisons, pictures = load(name)
+        draw_ratios(name, comparisons)
+        for number, picture in enumerate(pictures, 1):
+            draw_lines(RESULTS / f"{name}-{number}.svg", picture)
+
+
+def measured() -> list[str]:
+    return sorted(file.stem for file in RESULTS.glob("*.json"))
+
+
+def text() -> str:
+    """All of it, a section for each benchmark."""
+    head = "# What is measured\n\nMade by `make bench`. A ratio is kit's value over the other side's, of the same round; the median and its quartiles.\n"
+    return "\n".join([head, *map(section, measured())])
 
 
 def section(name: str) -> str:
-    record, comparisons, pictures = load(name)
-    machine, versions = (", ".join(f"{key} {value}" for key, value in record[part].items()) for part in ("machine", "versions"))
-    lines = [
-        f"## {name}\n",
-        f"{record['measured']}, n={record['rounds']}: {machine}{'; ' + versions if versions else ''}. By `python bench/{name}.py`.\n",
-        HEAD,
-    ]
+    _, comparisons, pictures = load(name)
+    lines = [f"## {name}\n", f"{where(name)}. By `python bench/{name}.py`.\n", HEAD]
     lines += [row for comparison in comparisons for row in rows(comparison)]
     lines += [f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}" for comparison in comparisons]
-    draw_ratios(name, comparisons)
     lines.append(f"\n![ratios of {name}](results/{name}.svg)")
-    for number, picture in enumerate(pictures, 1):
-        draw_lines(RESULTS / f"{name}-{number}.svg", picture)
-        lines.append(f"\n![{picture.title}](results/{name}-{number}.svg)")
+    lines += [f"\n![{picture.title}](results/{name}-{number}.svg)" for number, picture in enumerate(pictures, 1)]
     return "\n".join(lines) + "\n"
+
+
+def where(name: str) -> str:
+    record = load(name)[0]
+    machine, versions = (", ".join(f"{key} {value}" for key, value in record[part].items()) for part in ("machine", "versions"))
+    return f"{record['measured']}, n={record['rounds']}: {machine}{'; ' if versions else ''}{versions}"
+
+
+def goals() -> str:
+    """What the README quotes: everything that has a goal, in one table."""
+    lines = [BEGIN, "| | kit | beside | kit / beside | goal | n |", "|---|---|---|---|---|---|"]
+    for name in measured():
+        for comparison in load(name)[1]:
+            for goal in comparison.goals:
+                shown = f"{comparison.ratio(goal.beside).median:.3g}"
+                wanted = f"{'' if goal not in comparison.missed() else 'missed: '}{goal_told(goal, comparison.unit)}"
+                values = [f"{comparison.spread(side).median:.3g} {comparison.unit}" for side in (KIT, goal.beside)]
+                lines.append(f"| {comparison.claim} | {values[0]} | {goal.beside}: {values[1]} | {shown} | {wanted} | {len(comparison.values[KIT])} |")
+    return "\n".join([*lines, END])
+
+
+def quoted(readme: str) -> str:
+    """The README's part between the two marks, with them."""
+    return readme[readme.index(BEGIN) : readme.index(END) + len(END)]
 
 
 def rows(comparison: Comparison) -> list[str]:
