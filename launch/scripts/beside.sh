@@ -7,7 +7,8 @@ beside::shell() {
   local -r verb="$1"
   local -a hosts command=(bash) facts=("${KIT_FACTS[@]}")
   local host address
-  IFS=, read -ra hosts <<<"${KIT_HOSTS}"
+  mapfile -t hosts < <(batch::hosts)
+  KIT_HOSTS="$(IFS=, && printf '%s' "${hosts[*]}")"
   host="$(beside::host "$2" "${hosts[@]}")" || exit 1 # -e does not reach into $(...)
   if [[ "${verb}" == jupyter ]]; then
     address="$(net::address "${host}")" || exit 1

@@ -39,14 +39,12 @@ def test_every_moment_is_noted_once_and_in_order(tmp_path: Path) -> None:
     assert start(run, env=slurm(nodes=2)).returncode == 0
     after = time.time()
     found = stamps(run)
-    assert list(found) == ["batch", "node.local0", "node.local1"]
-    ready = rf"ready {TIME} local\d {TIME} {TIME} {TIME}\n"
-    shape = rf"start {TIME}\nnodes local0 local1\ndistribute {TIME}\nprepare {TIME}\n({ready}{ready})all-ready {TIME}\nlaunch {TIME}\nend {TIME} 0\n"
-    whole = re.fullmatch(shape, found["batch"])
-    assert whole, found["batch"]
+    assert list(found) == ["batch", "node.local0", "node.local1", "ready"]
+    shape = rf"start {TIME}\nnodes local0,local1\ndistribute {TIME}\nprepare {TIME}\n(heard {TIME} \d+\n)*all-ready {TIME}\nlaunch {TIME}\nend {TIME} 0\n"
+    assert re.fullmatch(shape, found["batch"]), found["batch"]
     for node in (0, 1):
         # The clock is one here, so all is in order: the batch script's, the node's, the ranks'.
-        (answer,) = re.findall(rf"ready (\S+) local{node} (.*)", whole[1])
+        (answer,) = re.findall(rf"local{node} ({TIME} {TIME} {TIME})\n", found["ready"])
         ranks = [line.split() for line in found[f"node.local{node}"].splitlines()]
         assert sorted(line[:2] for line in ranks) == [
             ["rank", f"{2 * node}"],
@@ -54,10 +52,10 @@ def test_every_moment_is_noted_once_and_in_order(tmp_path: Path) -> None:
             ["step", f"{2 * node}"],
             ["step", f"{2 * node + 1}"],
         ]
-        launch = float(re.findall(r"launch (\S+)", found["batch"])[0])
+        ready, launch = (float(re.findall(rf"{word} (\S+)", found["batch"])[0]) for word in ("all-ready", "launch"))
         for rank in (f"{2 * node}", f"{2 * node + 1}"):
             noted = [float(word) for line in sorted(ranks) for word in line[2:] if line[1] == rank]
-            moments = [before, *map(float, answer[1].split()), float(answer[0]), launch, *noted, after]
+            moments = [before, *map(float, answer.split()), ready, launch, *noted, after]
             assert moments == sorted(moments)
 
 
@@ -70,7 +68,7 @@ def test_a_run_goes_on_without_stamps(broken: str, quick) -> None:
         folder.touch()
     else:
         (folder / "1").mkdir(parents=True)
-        for name in ("batch", "node.local0", "node.local1"):
+        for name in ("batch", "ready", "node.local0", "node.local1"):
             (folder / "1" / name).symlink_to("/dev/full")
     done = start(run, env=slurm(nodes=2))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
@@ -90,7 +88,7 @@ def test_a_failure_before_the_ranks_is_noted_with_its_code_and_a_requeued_attemp
     (run / "missing").touch()
     assert start(run, env=slurm(SLURM_RESTART_COUNT="1")).returncode == 7
     first, second = stamps(run, 1), stamps(run, 2)
-    assert re.fullmatch(rf"start {TIME}\nnodes local0\ndistribute {TIME}\nprepare {TIME}\nend {TIME} 1\n", first.pop("batch")) and not first
+    assert re.fullmatch(rf"start {TIME}\nnodes local0\ndistribute {TIME}\nprepare {TIME}\nend {TIME} 1\n", first.pop("batch")) and first == {"ready": ""}
     assert second["batch"].endswith(" 7\n") and re.fullmatch(rf"rank 0 {TIME} {TIME} {TIME}\n", second["node.local0"])
 
 

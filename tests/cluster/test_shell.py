@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import image_of, job_id, nothing_left, read, submit
+from kit import hostlist
 from slurm_cluster import HERE, Cluster, until
 
 pytestmark = pytest.mark.cluster
@@ -110,7 +111,7 @@ def wrong_requests_are_explained(cluster: Cluster, folder: Path, job: str) -> No
         done = kit(cluster, folder, "exec", *arguments, check=False)
         return done.returncode, done.stderr
 
-    hosts = read(next((folder / "run/log").glob("*/stamps/1/facts"))).split("KIT_HOSTS=")[1].strip().replace(",", ", ")
+    hosts = ", ".join(hostlist.expand(read(next((folder / "run/log").glob("*/stamps/1/facts"))).split("KIT_HOSTS=")[1].strip()))
     assert said(job, "--node", "node9", "--", "true") == (
         2,
         f"kit: --node: job ({job}) has no node node9\n  fix: name one of: {hosts}; or its number, from 0; or all\n",

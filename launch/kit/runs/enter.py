@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn, Optional
 
+from kit import hostlist
 from kit.errors import KitError, UsageError
 from kit.runs import follow, status, tasks
 from kit.runs.history import Run
@@ -26,7 +27,8 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
         options = [*([] if node is None else ["--node", node]), *([] if number is None else ["--task", str(number)])]
         sys.exit(errand.enter(whole, ["exec", *options, whole.there, "--", *command]))
     facts = _facts(run)
-    hosts = facts["KIT_HOSTS"].split(",")
+    hosts = hostlist.expand(facts["KIT_HOSTS"])
+    facts["KIT_HOSTS"] = ",".join(hosts)
     places = ",".join(_hosts(run, hosts, node))
     given = [f"{name}={value}" for name, value in facts.items()]
     environment = _environment(run, facts["KIT_RENDEZVOUS_ID"].partition(".")[0], hosts)

@@ -1,21 +1,23 @@
-"""Reads the moments that the scripts noted: log/JOBID/stamps/ATTEMPT/batch, and a file for each node beside it."""
+"""Reads the moments that the scripts noted: log/JOBID/stamps/ATTEMPT/batch, the nodes' answers and a file for each node beside it."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from kit import hostlist
 from kit.errors import KitError, UsageError
 
 # All moments are seconds since 1970, by the clock of the machine that noted them.
 
 
 class Prepared(NamedTuple):
-    """What a node answered, and when the batch script heard it."""
+    """What a node answered, and by when the batch script had it."""
 
-    arrived: float  # by the batch script's clock; the others by the node's
+    arrived: float  # at the latest, by the batch script's clock; the others by the node's
     begun: float
     staged: float
     ready: float
@@ -42,6 +44,7 @@ class Attempt:
     of: int
     batch: dict[str, float]  # start, distribute, prepare, all-ready, launch, end
     nodes: dict[str, Node]  # in the job's order
+    heard: list[tuple[float, int]]  # when the nodes' answers were so many bytes at least, the earliest first
     code: Optional[int] = None  # with which the batch script ended
     before: Optional[float] = None  # the end of the attempt before
 
@@ -57,6 +60,7 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
     if chosen not in there:
         raise UsageError(f"there is no attempt {number}", f"those with stamps: {', '.join(map(str, there))}", where="--attempt")
     attempt = _batch(folder / str(chosen) / "batch", chosen, there[-1])
+    _answers(folder / str(chosen) / "ready", attempt)
     for path in (folder / str(chosen)).glob("node.*"):
         _node(path, attempt.nodes.setdefault(path.name[5:], Node()))
     if chosen - 1 in there:
@@ -65,13 +69,16 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
 
 
 def _batch(path: Path, number: int, of: int) -> Attempt:
-    found = Attempt(number, of, {}, {})
+    found = Attempt(number, of, {}, {}, [])
     for word, *rest in _lines(path):
         if word == "nodes":
-            found.nodes = {name: Node() for name in rest}
-        elif word == "ready":
+            found.nodes = {name: Node() for name in hostlist.expand(",".join(rest))}
+        elif word == "ready":  # of a kit that wrote the answers to this file
             if (times := _times([rest[0], *rest[2:]], 4)) and len(rest) == 5:
                 found.nodes.setdefault(rest[1], Node()).prepared = Prepared(*times)
+        elif word == "heard":
+            if len(times := _times(rest, 2)) == 2:
+                found.heard.append((times[0], int(times[1])))
         elif times := _times(rest[:1], 1):
             found.batch[word] = times[0]
             if word == "end" and rest[-1].isdecimal():
@@ -79,6 +86,21 @@ def _batch(path: Path, number: int, of: int) -> Attempt:
     if "start" not in found.batch:
         raise KitError(f"{path} does not say when the batch script started", "the disk may have been full: df -h")
     return found
+
+
+def _answers(path: Path, attempt: Attempt) -> None:
+    """Each is in the file since a moment that the batch script noted; the last ones since srun's end."""
+    last = attempt.batch.get("all-ready", attempt.batch.get("end", math.inf))
+    moments = iter([*attempt.heard, (last, sys.maxsize)])
+    arrived, size = next(moments)
+    end = 0  # bytes of the file up to this line's end
+    for line in _text(path).splitlines(keepends=True):
+        end += len(line.encode())
+        while end > size:
+            arrived, size = next(moments)
+        name, *rest = line.split() or [""]
+        if times := _times(rest, 3):
+            attempt.nodes.setdefault(name, Node()).prepared = Prepared(arrived, *times)
 
 
 def _node(path: Path, node: Node) -> None:
@@ -93,11 +115,14 @@ def _node(path: Path, node: Node) -> None:
 
 def _lines(path: Path) -> list[list[str]]:
     """Their words; of lines that have at least two."""
+    return [words for line in _text(path).splitlines() if len(words := line.split()) > 1]
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
-    return [words for line in text.splitlines() if len(words := line.split()) > 1]
+        return ""
 
 
 def _times(words: list[str], count: int) -> list[float]:

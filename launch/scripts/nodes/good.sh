@@ -6,9 +6,11 @@
 KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-30}"
 readonly KIT_DISK_MB=1024 # free on the node's own disk
 
-# nodes::choose - sets `hosts` of the caller to the nodes to use, in Slurm's order: the first is the master.
+# nodes::choose - sets KIT_HOSTS to the nodes to use, and NNODES to their number.
 nodes::choose() {
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # kit run has no spares
+  local -a hosts
+  mapfile -t hosts < <(batch::hosts)
   local -r needed=$((${#hosts[@]} - KIT_SPARES))
   local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
   ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, of which ${KIT_SPARES} are to be spare" "ask for more: nodes, or sbatch --nodes"
@@ -44,8 +46,9 @@ nodes::choose() {
   ((${#good[@]} >= needed)) ||
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
       "see why above; kit submit leaves the bad ones out"
-  hosts=("${good[@]:0:needed}")
-  kit::say "starting on $(printf '%s\n' "${hosts[@]}" | batch::first_ten)"
+  # shellcheck disable=SC2034  # run_script.sh reads them
+  KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
+  kit::say "starting on $(printf '%s\n' "${good[@]:0:needed}" | batch::first_ten)"
 }
 
 # nodes::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not

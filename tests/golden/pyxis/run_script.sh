@@ -358,7 +358,8 @@ beside::shell() {
   local -r verb="$1"
   local -a hosts command=(bash) facts=("${KIT_FACTS[@]}")
   local host address
-  IFS=, read -ra hosts <<<"${KIT_HOSTS}"
+  mapfile -t hosts < <(batch::hosts)
+  KIT_HOSTS="$(IFS=, && printf '%s' "${hosts[*]}")"
   host="$(beside::host "$2" "${hosts[@]}")" || exit 1 # -e does not reach into $(...)
   if [[ "${verb}" == jupyter ]]; then
     address="$(net::address "${host}")" || exit 1
@@ -494,9 +495,6 @@ batch::main() {
   KIT_STAMPED=()
   batch::stamp start
   local -r restart="${SLURM_RESTART_COUNT:-0}"
-  local -a hosts
-  mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
-  ((${#hosts[@]})) || kit::die "scontrol does not expand '${SLURM_JOB_NODELIST}'" "check that slurmctld answers: scontrol ping"
   KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
   [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
@@ -504,53 +502,57 @@ batch::main() {
   # What the logs have from here on is not of an attempt before a requeue.
   rm -f -- "${KIT_LOG_DIR}"/*.failed
   ((restart == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((restart + 1))"
-  nodes::choose
+  KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
-  NNODES="${#hosts[@]}"
+  NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
+  nodes::choose
+  local first=''
+  read -r first < <(batch::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
 
   MASTER_ADDR=127.0.0.1
-  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${hosts[0]}")" # one node alone needs no network
+  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${first}")" # one node alone needs no network
   local near="${MASTER_ADDR}"
   (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
-  KIT_ADDRESSES="$(batch::addresses "${hosts[@]}")"
+  KIT_ADDRESSES="$(batch::addresses)"
   KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
-  batch::begin_stamps "${restart}" "${hosts[@]}"
+  batch::begin_stamps "${restart}"
 
   kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
   preempt::begin
-  batch::choose_srun "${hosts[@]}"
+  batch::choose_srun
   batch::stamp distribute
   stage::distribute
   batch::stamp prepare
   batch::keep_stamps
-  batch::make_ready "${hosts[@]}"
-  batch::set_facts "${hosts[@]}"
+  batch::make_ready
+  batch::set_facts
   (($# == 0)) || beside::shell "$@"
   batch::start_ranks
 }
 
-# batch::set_facts HOST... - what the tasks are told; and written down, for `kit exec`.
+# batch::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.
+batch::hosts() { scontrol show hostnames "${KIT_HOSTS}"; }
+
+# batch::set_facts - what the tasks are told; and written down, for `kit exec`.
 batch::set_facts() {
   local name
   KIT_FACTS=()
   for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
-  KIT_HOSTS="$(IFS=, && printf '%s' "$*")"
   stamp::write "${KIT_STAMP_FOLDER}/facts" "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}"
 }
 
-# batch::begin_stamps RESTART HOST... - the moments of this attempt are kept in memory, and written three times: what 1,000
-# nodes answer costs the file system nothing.
+# batch::begin_stamps RESTART - the moments of this attempt are kept in memory, and written three times.
 batch::begin_stamps() {
   KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
   mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
-  KIT_STAMPED+=("nodes ${*:2}")
+  KIT_STAMPED+=("nodes ${KIT_HOSTS}")
   trap 'batch::stamp end "$?"; batch::keep_stamps; batch::forget_secrets' EXIT
 }
 
@@ -580,12 +582,13 @@ batch::keep_stamps() {
   KIT_STAMPED=()
 }
 
-# batch::addresses HOST... - of all nodes, for launchers that need them; the master's is enough for most.
+# batch::addresses - of all nodes, for launchers that need them; the master's is enough for most.
 batch::addresses() {
   [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
-  local -a addresses=("${MASTER_ADDR}")
+  local -a hosts addresses=("${MASTER_ADDR}")
   local host address
-  for host in "${@:2}"; do
+  mapfile -t hosts < <(batch::hosts)
+  for host in "${hosts[@]:1}"; do
     address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
     addresses+=("${address}")
   done
@@ -593,7 +596,7 @@ batch::addresses() {
   printf '%s\n' "${addresses[*]}"
 }
 
-# batch::choose_srun HOST... - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
+# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
 # starts one task on every node, whose errors go to the node's log.
 batch::choose_srun() {
   KIT_SRUN=(
@@ -605,8 +608,7 @@ batch::choose_srun() {
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
   # Without spares these are all of the job's nodes.
-  local IFS=,
-  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="$*")
+  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
@@ -614,42 +616,39 @@ batch::choose_srun() {
   )
 }
 
-# batch::make_ready HOST... - checks and containers on every node, in a step of its own: the ranks start when all are
+# batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local answer more='' answers rc
-  KIT_ANSWERS=() # a line of each node that is ready
-  # Each node answers with its name and its moments, over srun's own connection: no file system in between.
-  exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
+  local srun_says all_said rc
+  # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
+  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has.
+  exec {srun_says}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
   local -ri srun_pid=$! begin_s=SECONDS
+  exec {all_said}< <(
+    trap '' TERM INT HUP USR1 USR2 # it ends with srun, not with a signal to the job
+    exec tee -- "${KIT_STAMP_FOLDER}/ready" <&"${srun_says}" 3>&1 >/dev/null 2>&1
+  )
+  exec {srun_says}<&-
   local -i report_s=30
   while :; do
     rc=0
     ! preempt::asked || exit 1
-    IFS= read -r -t 1 -u "${answers}" answer || rc=$?
-    ((rc <= 128)) || more+="${answer}" # half a line
-    if ((rc == 0)); then
-      answer="${more}${answer}"$'\n'
-      # bash reads a pipe by the character: a second for 5,000 answers. What else is there already, dd takes as one piece.
-      if read -r -t 0 -u "${answers}"; then
-        answer+="$(dd bs=64K count=1 status=none <&"${answers}" && printf .)"
-        answer="${answer%.}"
-      fi
-      batch::note_answers "${answer}"
-      more="${answer##*$'\n'}"
-    elif ((rc <= 128)); then
+    read -r -t 1 -u "${all_said}" || rc=$?
+    if ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
       kill -TERM "${srun_pid}" 2>/dev/null || true
-      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::late "$@" | batch::first_ten)" \
+      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::late | batch::first_ten)" \
         "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s"
     elif ((SECONDS - begin_s >= report_s)); then
-      kit::say "waiting since ${report_s} s for $(batch::late "$@" | wc -l) of ${NNODES} nodes: $(batch::late "$@" | batch::first_ten)"
+      kit::say "waiting since ${report_s} s for $(batch::late | wc -l) of ${NNODES} nodes: $(batch::late | batch::first_ten)"
       report_s+=report_s # 30 s, 60 s, 2 minutes ...
       batch::keep_stamps
     fi
+    # Of the answers so far it is known by now that they came before this moment.
+    batch::stamp heard "$(stat -c %s -- "${KIT_STAMP_FOLDER}/ready" 2>/dev/null || printf 0)"
   done
-  exec {answers}<&-
+  exec {all_said}<&-
   rc=0
   wait "${srun_pid}" || rc=$?
   [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
@@ -657,17 +656,8 @@ batch::make_ready() {
   batch::stamp all-ready
 }
 
-# batch::note_answers TEXT - of nodes that are ready, a line each; what is after the last newline is not yet one.
-batch::note_answers() {
-  local -a lines
-  mapfile -t lines <<<"${1%$'\n'*}"
-  KIT_ANSWERS+=("${lines[@]}")
-  stamp::now
-  KIT_STAMPED+=("${lines[@]/#/ready ${KIT_NOW} }")
-}
-
-# batch::late NODE... - those that have not answered.
-batch::late() { printf '%s\n' "$@" | grep -vxFf <(printf '%s\n' "${KIT_ANSWERS[@]%% *}") || true; }
+# batch::late - the nodes that have not answered.
+batch::late() { batch::hosts | grep -vxFf <(cut -d ' ' -f 1 -- "${KIT_STAMP_FOLDER}/ready" 2>/dev/null) || true; }
 
 # batch::first_ten - of the nodes on its input.
 batch::first_ten() {
