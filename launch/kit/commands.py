@@ -360,10 +360,11 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
         raise KitError(f"{runs[0] if number is not None else run} has no {'failed rank' if errors else 'such log yet'}", fix)
     for path in there:
         if len(there) > 1:
-            print(f"==> {path.relative_to(Path(run.folder, 'log')) if run.array else path.name} <==", flush=True)
-        with path.open("rb") as file:
+            name = path.relative_to(Path(run.folder, "log")) if run.array else path.name
+            sys.stdout.buffer.write(b"==> " + os.fsencode(name) + b" <==\n")
+        with path.open("rb", buffering=0) as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> list[Path]:

@@ -15,6 +15,7 @@ from kit.runs.history import Run
 
 DAY_S = 86400
 TAIL = 16384  # bytes of a log that are looked at
+LAST = 4096  # bytes in which its last line is
 # https://slurm.schedmd.com/job_reason_codes.html
 REASONS = {
     "Priority": "jobs of higher priority are before it",
@@ -146,13 +147,14 @@ def told(run: Run) -> tuple[str, str]:
     return ("FAILED", re.sub(r"; the end of log/.*", "", error[0])) if error else ("", "")
 
 
-def tail(path: Path) -> str:
-    """The last lines of a file that may be long, still growing, or not there."""
+def tail(path: str | Path, most: int = TAIL) -> str:
+    """The last bytes of a file that may be long, still growing, or not there, as text."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            return file.read().decode("utf-8", "replace")
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                file.seek(size - most)
+            return file.read(most).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -183,19 +185,22 @@ def show_one(status: Status) -> None:
         from kit.runs import tasks
 
         tasks.show(status)
-    for path in sorted(follow.folder(Path(run.folder), run.id).glob("*.out"), key=_order):
-        noted = path.with_suffix(".failed")
-        failed = f"exit code {noted.read_text().split()[0]}: " if noted.exists() and noted.stat().st_size else ""
-        print(f"  {path.stem:10} {failed}{last_line(path)}")
+    # There may be 10,000 of them: only names are handled that need no look at the file system.
+    folder = str(follow.folder(Path(run.folder), run.id))
+    names = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    for stem in sorted((name[: -len(".out")] for name in names if name.endswith(".out")), key=_order):
+        code = tail(f"{folder}/{stem}.failed", LAST).split()[:1] if f"{stem}.failed" in names else []
+        failed = f"exit code {code[0]}: " if code else ""
+        print(f"  {stem:10} {failed}{last_line(f'{folder}/{stem}.out')}")
 
 
-def _order(path: Path) -> tuple[bool, list[str]]:
+def _order(stem: str) -> tuple[bool, list[str]]:
     """Nodes before ranks, numbers by their size."""
-    return path.stem.startswith("rank"), [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+    return stem.startswith("rank"), [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", stem)]
 
 
-def last_line(path: Path) -> str:
-    lines = [line for line in tail(path).splitlines() if line.strip()]
+def last_line(path: str | Path) -> str:
+    lines = [line for line in tail(path, LAST).splitlines() if line.strip()]
     return lines[-1][:160] if lines else "(nothing yet)"
 
 

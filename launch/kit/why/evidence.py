@@ -128,7 +128,7 @@ def _oldest(folder: Path, names: list[str]) -> list[str]:
 
     def age(name: str) -> tuple[int, list[str]]:
         try:
-            changed_ns = (folder / name).stat().st_mtime_ns
+            changed_ns = os.stat(f"{folder}/{name}").st_mtime_ns
         except OSError:
             changed_ns = 0
         return changed_ns, [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
