@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-from kit import cli, cluster, plugins, sbatch
+from kit import cluster, explained, plugins, sbatch
 from kit import job as jobs
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -26,7 +25,7 @@ In an editor the keys complete and check themselves, and in a shell the Tab key 
 
 
 def page() -> str:
-    root = typer.main.get_command(cli.app)
+    root = explained.everything()
     parts = [HEAD, _keys(), _profile(), _plugins(), _slurm(), "## Commands\n", _command("kit", root)]
     for name, command in root.commands.items():
         if not command.hidden:

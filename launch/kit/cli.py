@@ -12,71 +12,95 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, NoReturn, Optional
-
-import typer
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, TypeVar
 
 import kit
-from kit import job as jobs
+from kit import declared
+from kit.declared import Command, argument, option
 from kit.errors import KitError, Problem, Problems, UsageError, did_you_mean
 from kit.given import Given
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,  # rich would cost more start-up time than all of kit
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Distributed PyTorch in containers on Slurm: a job file becomes three plain bash scripts.",
-)
+if TYPE_CHECKING:
+    import typer
+
+    from kit import job as jobs
+
+HELP = "Distributed PyTorch in containers on Slurm: a job file becomes three plain bash scripts."
+COMMANDS: dict[str, Command] = {}
+
+Function = TypeVar("Function", bound=Callable[..., None])
 
 
-def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+def _command(name: str = "", hidden: bool = False) -> Callable[[Function], Function]:
+    """Registers a function as the command of its name."""
+
+    def register(function: Function) -> Function:
+        COMMANDS[name or function.__name__] = Command(function, hidden)
+        return function
+
+    return register
+
+
+def _parameter(name: str, kind: str, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-_JOB = _parameter(
-    "target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False)
-)
-_NO_JOB = _parameter("target", Optional[str], typer.Argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
-_ARGS = _parameter("arguments", Optional[list[str]], typer.Argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False))
+_JOB = _parameter("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False))
+_NO_JOB = _parameter("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
+_ARGS = _parameter("arguments", "Optional[list[str]]", argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False))
 
 
-def _takes_a_job(command: Callable[..., None], target: inspect.Parameter = _JOB) -> Callable[..., None]:
-    """Gives a command the arguments JOB and ARGS, and an option for every key of a job file.
+class _TakesAJob:
+    """A command with the arguments JOB and ARGS, and an option for every key of a job file; they are made when asked for.
 
     The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say,
     `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, and `here`: it runs on this machine;
     `travels` is the command that runs on the login node instead, where the job's cluster is elsewhere.
     """
-    parameters = [
-        target,
-        *([] if target is _NO_JOB else [_ARGS]),
-        _parameter("shape", Optional[str], typer.Option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)),
-    ]
+
+    def __init__(self, command: Callable[..., None], target: inspect.Parameter = _JOB) -> None:
+        self._command, self._target = command, target
+        self.__name__, self.__doc__ = command.__name__, command.__doc__
+
+    def _own(self) -> list[inspect.Parameter]:
+        parameters = inspect.signature(self._command).parameters
+        return [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in parameters.items() if name != "plan"]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        shape = option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)
+        arguments = [self._target] if self._target is _NO_JOB else [self._target, _ARGS]
+        return inspect.Signature([*arguments, _parameter("shape", "Optional[str]", shape), *_key_options(), *self._own()])
+
+    def __call__(self, **values: Any) -> None:
+        mine = {item.name: values.pop(item.name) for item in self._own()}
+
+        def plan(
+            output: Optional[str], code: str = "snapshot", site: bool = False, load: Callable[..., jobs.Job] = _load, here: bool = False, travels: str = ""
+        ) -> Any:
+            return _plan(values, output, code, site, load, here, travels)
+
+        self._command(plan, **mine)
+
+
+def _key_options() -> Iterator[inspect.Parameter]:
+    """Of all keys of a job file but the command."""
+    from kit import job as jobs
+
     for key, facts in jobs.KEYS.items():
         if key == "command":
             continue
         many = facts.get("many", False)
-        kind: Any = Optional[bool] if not facts["metavar"] else Optional[list[str]] if many else Optional[str]
+        kind = "Optional[bool]" if not facts["metavar"] else "Optional[list[str]]" if many else "Optional[str]"
         again = " May be given again." if many else ""
         names = jobs.option_name(key) if facts["metavar"] else f"{jobs.option_name(key)}/--no-{jobs.option_name(key)[2:]}"
-        option = typer.Option(None, names, help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False)
-        parameters.append(_parameter(key, kind, option))
-    own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in inspect.signature(command).parameters.items() if name != "plan"]
-
-    def wrapper(**values: Any) -> None:
-        mine = {item.name: values.pop(item.name) for item in own}
-        command(lambda output, code="snapshot", site=False, load=_load, here=False, travels="": _plan(values, output, code, site, load, here, travels), **mine)
-
-    signature = inspect.Signature([*parameters, *own])
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads its options from here
-    wrapper.__annotations__ = {name: item.annotation for name, item in signature.parameters.items()}
-    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
-    return wrapper
+        yield _parameter(key, kind, option(None, names, help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False))
 
 
 def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool, travels: str) -> Any:
+    from kit import job as jobs
     from kit import plan, rundir
 
     problems = Problems()
@@ -112,6 +136,8 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
 
 def _load(target: Optional[str], overrides: dict[str, Given], arguments: list[str], problems: Problems) -> jobs.Job:
     """The named job, or the one that is here; `kit submit -- --lr 1` names none."""
+    from kit import job as jobs
+
     if target is not None and not target.startswith("-"):
         return jobs.load(target, overrides, arguments, problems)
     if not os.path.isfile("job.yaml"):
@@ -121,6 +147,8 @@ def _load(target: Optional[str], overrides: dict[str, Given], arguments: list[st
 
 def _load_or_none(target: Optional[str], overrides: dict[str, Given], arguments: list[str], problems: Problems) -> jobs.Job:
     """For a shell, which can do without a job."""
+    from kit import job as jobs
+
     if target is None and not os.path.isfile("job.yaml"):
         return jobs.load("true", {"name": Given("shell", ""), **overrides}, arguments, problems)
     return _load(target, overrides, arguments, problems)
@@ -128,6 +156,8 @@ def _load_or_none(target: Optional[str], overrides: dict[str, Given], arguments:
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
     """The options given on the command line, as a job file would have them."""
+    from kit import job as jobs
+
     found = {}
     for key in jobs.KEYS:
         value, option = values.get(key), jobs.option_name(key)
@@ -160,21 +190,21 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
     return found
 
 
-_OUTPUT = typer.Option(None, "--output", metavar="DIR", help="The run directory [./runs/NAME-TIME].", show_default=False)
+_OUTPUT = option(None, "--output", metavar="DIR", help="The run directory [./runs/NAME-TIME].", show_default=False)
 
-_AFTER = typer.Option(
+_AFTER = option(
     None, "--after", metavar="RUN", help="Start when that run has ended well; any:RUN when it has ended, notok:RUN when it failed. May be given again."
 )
 
 
-@app.command()
+@_command()
 def init(
-    folder: str = typer.Argument(".", metavar="[FOLDER]", help="Where your program is, and job.yaml is to be [here].", show_default=False),
-    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="The job's image [the last one of kit build here].", show_default=False),
-    partition: Optional[str] = typer.Option(None, "--partition", metavar="NAME", help="Slurm's partition [one with GPUs, or the default].", show_default=False),
-    look: bool = typer.Option(True, "--look/--no-look", help="--no-look: without asking an idle node, by a job of seconds, what it has."),
-    local: bool = typer.Option(False, "--local", help="Write a job for kit run on this machine, whether there is a Slurm or not."),
-    force: bool = typer.Option(False, "--force", help="Replace files that are there already."),
+    folder: str = argument(".", metavar="[FOLDER]", help="Where your program is, and job.yaml is to be [here].", show_default=False),
+    image: Optional[str] = option(None, "--image", metavar="FILE", help="The job's image [the last one of kit build here].", show_default=False),
+    partition: Optional[str] = option(None, "--partition", metavar="NAME", help="Slurm's partition [one with GPUs, or the default].", show_default=False),
+    look: bool = option(True, "--look/--no-look", help="--no-look: without asking an idle node, by a job of seconds, what it has."),
+    local: bool = option(False, "--local", help="Write a job for kit run on this machine, whether there is a Slurm or not."),
+    force: bool = option(False, "--force", help="Replace files that are there already."),
 ) -> None:
     """Look at this cluster, and write its profile and a first job, job.yaml."""
     from kit.site import init as its
@@ -182,14 +212,14 @@ def init(
     its.init(Path(folder), image, partition, local=local, ask_node=look, force=force)
 
 
-@app.command()
-@_takes_a_job
+@_command()
+@_TakesAJob
 def submit(
     plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
-    test_only: bool = typer.Option(False, "--test-only", help="Ask Slurm when the job would start; submit nothing."),
-    follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
+    dry_run: bool = option(False, "--dry-run", help="Print the three scripts and submit nothing."),
+    test_only: bool = option(False, "--test-only", help="Ask Slurm when the job would start; submit nothing."),
+    follow: bool = option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
     after: Optional[list[str]] = _AFTER,
 ) -> None:
     """Write the scripts and submit them to Slurm."""
@@ -198,12 +228,12 @@ def submit(
     commands.submit(plan(output, site=True), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
 
 
-@app.command()
-@_takes_a_job
+@_command()
+@_TakesAJob
 def when(
     plan: Callable[..., Any],
-    partition: Optional[str] = typer.Option(None, "--partition", metavar="A,B", help="In these alone [all].", show_default=False),
-    shapes: bool = typer.Option(True, "--shapes/--no-shapes", help="The same ranks on other numbers of nodes, too."),
+    partition: Optional[str] = option(None, "--partition", metavar="A,B", help="In these alone [all].", show_default=False),
+    shapes: bool = option(True, "--shapes/--no-shapes", help="The same ranks on other numbers of nodes, too."),
 ) -> None:
     """Ask Slurm where and in which shape the job would start first; submit nothing."""
     from kit import slurm
@@ -214,12 +244,12 @@ def when(
         its.show(made, sys.argv[2:], partition, other_shapes=shapes)
 
 
-@app.command()
-@_takes_a_job
+@_command()
+@_TakesAJob
 def run(
     plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
-    task: Optional[int] = typer.Option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
+    task: Optional[int] = option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
 ) -> None:
     """Write the same scripts and run them on this machine, without Slurm."""
     from kit import commands
@@ -227,15 +257,15 @@ def run(
     commands.run(plan(output, code="live", here=True), task)  # it starts at once
 
 
-@app.command()
-@_takes_a_job
+@_command()
+@_TakesAJob
 def shell(
     plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
-    node: str = typer.Option("0", "--node", metavar="N", help="The node of the shell: its number, or its name."),
-    jupyter: bool = typer.Option(False, "--jupyter", help="Start Jupyter there, and say how to reach it."),
-    local: bool = typer.Option(False, "--local", help="On this machine, without Slurm."),
-    task: Optional[int] = typer.Option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
+    node: str = option("0", "--node", metavar="N", help="The node of the shell: its number, or its name."),
+    jupyter: bool = option(False, "--jupyter", help="Start Jupyter there, and say how to reach it."),
+    local: bool = option(False, "--local", help="On this machine, without Slurm."),
+    task: Optional[int] = option(None, "--task", metavar="N", help="This task of an array or a sweep.", show_default=False),
 ) -> None:
     """Wait for nodes, and open a shell in the job's container on the first of them. They are given back when it ends."""
     from kit import shell as its
@@ -243,11 +273,11 @@ def shell(
     sys.exit(its.shell(plan(output, code="live", load=_load_or_none, here=True, travels="" if local else "shell"), node, task, here=local, jupyter=jupyter))
 
 
-@app.command()
-@_takes_a_job
+@_command()
+@_TakesAJob
 def render(
     plan: Callable[[Optional[str]], Any],
-    output: str = typer.Option(..., "--output", metavar="DIR", help="Where to write the run directory.", show_default=False),
+    output: str = option(..., "--output", metavar="DIR", help="Where to write the run directory.", show_default=False),
 ) -> None:
     """Write the run directory and start nothing."""
     from kit import commands
@@ -255,15 +285,15 @@ def render(
     commands.render(plan(output))
 
 
-_RUN = typer.Argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run].", show_default=False)
+_RUN = argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run].", show_default=False)
 
 
-_TASK = typer.Option(None, "--task", metavar="N", help="Of one task of an array.", show_default=False)
+_TASK = option(None, "--task", metavar="N", help="Of one task of an array.", show_default=False)
 
 
-@app.command()
+@_command()
 def status(
-    run: Optional[str] = typer.Argument(
+    run: Optional[str] = argument(
         None, metavar="[RUN]", help="A job id, a run directory or a name [all that are active or of the last day].", show_default=False
     ),
     task: Optional[int] = _TASK,
@@ -285,11 +315,11 @@ def status(
         print("kit: no run of the last day; kit runs shows the others")
 
 
-@app.command()
+@_command()
 def runs(
-    name: Optional[str] = typer.Option(None, "--name", metavar="TEXT", help="Those whose names contain this.", show_default=False),
-    state: Optional[str] = typer.Option(None, "--state", metavar="STATE", help="Those in this state: FAILED, COMPLETED ...", show_default=False),
-    last: int = typer.Option(50, "--last", metavar="N", help="The last N of them."),
+    name: Optional[str] = option(None, "--name", metavar="TEXT", help="Those whose names contain this.", show_default=False),
+    state: Optional[str] = option(None, "--state", metavar="STATE", help="Those in this state: FAILED, COMPLETED ...", show_default=False),
+    last: int = option(50, "--last", metavar="N", help="The last N of them."),
 ) -> None:
     """List the runs that were ever submitted from here, the newest last."""
     from kit.runs import history
@@ -303,13 +333,13 @@ def runs(
         print("kit: no such run")
 
 
-@app.command()
+@_command()
 def logs(
     run: Optional[str] = _RUN,
-    follow: bool = typer.Option(False, "-f", "--follow", help="Go on until the run ends."),
-    node: Optional[str] = typer.Option(None, "--node", metavar="NAME", help="Of one node.", show_default=False),
-    rank: Optional[int] = typer.Option(None, "--rank", metavar="N", help="Of one rank.", show_default=False),
-    errors: bool = typer.Option(False, "--errors", help="Of those ranks alone that failed."),
+    follow: bool = option(False, "-f", "--follow", help="Go on until the run ends."),
+    node: Optional[str] = option(None, "--node", metavar="NAME", help="Of one node.", show_default=False),
+    rank: Optional[int] = option(None, "--rank", metavar="N", help="Of one rank.", show_default=False),
+    errors: bool = option(False, "--errors", help="Of those ranks alone that failed."),
     task: Optional[int] = _TASK,
 ) -> None:
     """Show what a run said."""
@@ -318,12 +348,12 @@ def logs(
     commands.logs(run, follow=follow, node=node, rank=rank, errors=errors, task=task)
 
 
-@app.command()
+@_command()
 def hang(
     run: Optional[str] = _RUN,
-    full: bool = typer.Option(False, "--full", help="Whole stacks, of all threads and children."),
-    pause: bool = typer.Option(True, "--pause/--no-pause", help="--no-pause: without stacks, for which py-spy pauses each process for some milliseconds."),
-    as_json: bool = typer.Option(False, "--json", help="For other programs."),
+    full: bool = option(False, "--full", help="Whole stacks, of all threads and children."),
+    pause: bool = option(True, "--pause/--no-pause", help="--no-pause: without stacks, for which py-spy pauses each process for some milliseconds."),
+    as_json: bool = option(False, "--json", help="For other programs."),
 ) -> None:
     """Show where the ranks of a run are at this moment: those at the same place together, the odd ones out first."""
     from kit.runs import hang as its
@@ -331,11 +361,11 @@ def hang(
     its.show(run, full=full, pause=pause, as_json=as_json)
 
 
-@app.command()
+@_command()
 def timeline(
     run: Optional[str] = _RUN,
-    attempt: Optional[int] = typer.Option(None, "--attempt", metavar="N", help="Of a job that Slurm requeued [the last].", show_default=False),
-    svg: Optional[str] = typer.Option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
+    attempt: Optional[int] = option(None, "--attempt", metavar="N", help="Of a job that Slurm requeued [the last].", show_default=False),
+    svg: Optional[str] = option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
 ) -> None:
     """Show where the time of a run's start went, on every node."""
     from kit.runs import bars
@@ -349,7 +379,7 @@ def timeline(
         print(f"kit: wrote {svg}")
 
 
-@app.command()
+@_command()
 def why(run: Optional[str] = _RUN) -> None:
     """Say why a run died: the rank that failed first, the likeliest cause, and its fix."""
     from kit.why import report
@@ -357,18 +387,18 @@ def why(run: Optional[str] = _RUN) -> None:
     report.why(run)
 
 
-@app.command()
-def cancel(run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False), task: Optional[int] = _TASK) -> None:
+@_command()
+def cancel(run: str = argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False), task: Optional[int] = _TASK) -> None:
     """End a run, with all tasks of an array."""
     from kit import commands
 
     commands.cancel(run, task)
 
 
-@app.command()
+@_command()
 def nodes(
-    forget: Optional[str] = typer.Option(None, "--forget", metavar="NODE", help="Use this one again.", show_default=False),
-    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
+    forget: Optional[str] = option(None, "--forget", metavar="NODE", help="Use this one again.", show_default=False),
+    cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
 ) -> None:
     """List the nodes that are left out of new jobs, since they could not work."""
     from kit import commands
@@ -376,14 +406,14 @@ def nodes(
     commands.nodes(cluster, forget)
 
 
-_COMMAND = typer.Argument(None, metavar="-- CMD...", help="The command, with its arguments.", show_default=False)
+_COMMAND = argument(None, metavar="-- CMD...", help="The command, with its arguments.", show_default=False)
 
 
-@app.command("exec")
+@_command("exec")
 def exec_(
-    run: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
+    run: str = argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
     command: Optional[list[str]] = _COMMAND,
-    node: Optional[str] = typer.Option(None, "--node", metavar="N", help="On this node, by its name or number, or on all [the first].", show_default=False),
+    node: Optional[str] = option(None, "--node", metavar="N", help="On this node, by its name or number, or on all [the first].", show_default=False),
     task: Optional[int] = _TASK,
 ) -> None:
     """Run a command in a running job's container, with the variables of its ranks."""
@@ -392,18 +422,18 @@ def exec_(
     enter.enter(run, node, command or [], task)
 
 
-@app.command()
+@_command()
 def doctor(
-    job: Optional[str] = typer.Argument(None, metavar="[JOB]", help="What this job needs: a job file (.yaml), or a program.", show_default=False),
-    count: Optional[int] = typer.Option(None, "--nodes", metavar="N", help="N of the nodes [all that are free].", show_default=False, min=1),
-    nodelist: Optional[str] = typer.Option(None, "--nodelist", metavar="LIST", help="These nodes, such as node[1-4].", show_default=False),
-    partition: Optional[str] = typer.Option(None, "--partition", metavar="NAME", help="Those of a partition [the default one].", show_default=False),
-    account: Optional[str] = typer.Option(None, "--account", metavar="NAME", help="Whom Slurm charges for the short job.", show_default=False),
-    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
-    runtime: Optional[str] = typer.Option(None, "--runtime", metavar="NAME", help="What runs the containers.", show_default=False),
-    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="The job's image.", show_default=False),
-    wait: int = typer.Option(60, "--wait", metavar="SECONDS", help="How long the short job may wait for its nodes.", min=1),
-    as_json: bool = typer.Option(False, "--json", help="For other programs."),
+    job: Optional[str] = argument(None, metavar="[JOB]", help="What this job needs: a job file (.yaml), or a program.", show_default=False),
+    count: Optional[int] = option(None, "--nodes", metavar="N", help="N of the nodes [all that are free].", show_default=False, min=1),
+    nodelist: Optional[str] = option(None, "--nodelist", metavar="LIST", help="These nodes, such as node[1-4].", show_default=False),
+    partition: Optional[str] = option(None, "--partition", metavar="NAME", help="Those of a partition [the default one].", show_default=False),
+    account: Optional[str] = option(None, "--account", metavar="NAME", help="Whom Slurm charges for the short job.", show_default=False),
+    cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="The cluster's profile [generic].", show_default=False),
+    runtime: Optional[str] = option(None, "--runtime", metavar="NAME", help="What runs the containers.", show_default=False),
+    image: Optional[str] = option(None, "--image", metavar="FILE", help="The job's image.", show_default=False),
+    wait: int = option(60, "--wait", metavar="SECONDS", help="How long the short job may wait for its nodes.", min=1),
+    as_json: bool = option(False, "--json", help="For other programs."),
 ) -> None:
     """Find what would keep a job from starting: on this machine and on every node. Ends with 1 where something would."""
     from kit.doctor import visit
@@ -417,12 +447,12 @@ def doctor(
     sys.exit(visit.visit(wanted))
 
 
-@app.command()
+@_command()
 def rerun(
     run: Optional[str] = _RUN,
     output: Optional[str] = _OUTPUT,
-    image: Optional[str] = typer.Option(None, "--image", metavar="FILE", help="Another image than the run had.", show_default=False),
-    follow: bool = typer.Option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
+    image: Optional[str] = option(None, "--image", metavar="FILE", help="Another image than the run had.", show_default=False),
+    follow: bool = option(False, "--follow", help="Show the logs until the job ends, and end with its exit code."),
 ) -> None:
     """Start a run once more, with the code and the scripts that it had."""
     from kit.runs import rerun as its
@@ -430,10 +460,10 @@ def rerun(
     its.rerun(run, output, image, follow=follow)
 
 
-@app.command()
+@_command()
 def diff(
-    first: str = typer.Argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
-    second: str = typer.Argument(..., metavar="RUN", help="The one to compare it with.", show_default=False),
+    first: str = argument(..., metavar="RUN", help="A job id, a run directory or a name.", show_default=False),
+    second: str = argument(..., metavar="RUN", help="The one to compare it with.", show_default=False),
 ) -> None:
     """Show what differs between two runs: settings, variables, image, code. Ends with 1 where something does."""
     from kit.runs import difference
@@ -441,21 +471,21 @@ def diff(
     sys.exit(difference.show(first, second))
 
 
-@app.command()
-@functools.partial(_takes_a_job, target=_NO_JOB)
+@_command()
+@functools.partial(_TakesAJob, target=_NO_JOB)
 def bench(
     plan: Callable[..., Any],
     output: Optional[str] = _OUTPUT,
-    sizes: Optional[str] = typer.Option(None, "--sizes", metavar="LIST", help="1K-256M, or 1M,8M,64M [1K to 64M; on GPUs to 1G].", show_default=False),
-    repeats: Optional[int] = typer.Option(None, "--repeats", metavar="N", help="Of each size [for a second].", show_default=False),
-    pairs: bool = typer.Option(False, "--pairs", help="Then every two nodes alone: names the slow node or link."),
-    local: bool = typer.Option(False, "--local", help="On this machine, without Slurm."),
-    expect: Optional[str] = typer.Option(None, "--expect", metavar="GBPS", help="The bus bandwidth to reach [the profile's].", show_default=False),
-    share: Optional[str] = typer.Option(None, "--share", metavar="PART", help="End with 1 below this share of it [0.8].", show_default=False),
-    show: Optional[str] = typer.Option(None, "--show", metavar="RUN", help="What a run measured before.", show_default=False),
-    svg: Optional[str] = typer.Option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
-    as_json: bool = typer.Option(False, "--json", help="For other programs."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the three scripts and submit nothing."),
+    sizes: Optional[str] = option(None, "--sizes", metavar="LIST", help="1K-256M, or 1M,8M,64M [1K to 64M; on GPUs to 1G].", show_default=False),
+    repeats: Optional[int] = option(None, "--repeats", metavar="N", help="Of each size [for a second].", show_default=False),
+    pairs: bool = option(False, "--pairs", help="Then every two nodes alone: names the slow node or link."),
+    local: bool = option(False, "--local", help="On this machine, without Slurm."),
+    expect: Optional[str] = option(None, "--expect", metavar="GBPS", help="The bus bandwidth to reach [the profile's].", show_default=False),
+    share: Optional[str] = option(None, "--share", metavar="PART", help="End with 1 below this share of it [0.8].", show_default=False),
+    show: Optional[str] = option(None, "--show", metavar="RUN", help="What a run measured before.", show_default=False),
+    svg: Optional[str] = option(None, "--svg", metavar="FILE", help="Draw it, too.", show_default=False),
+    as_json: bool = option(False, "--json", help="For other programs."),
+    dry_run: bool = option(False, "--dry-run", help="Print the three scripts and submit nothing."),
 ) -> None:
     """Measure all-reduce over sizes in the job's image and shape, and find the slow node or link: docs/bench.md."""
     from kit import bench as its
@@ -468,37 +498,37 @@ def bench(
     sys.exit(its.run(plan(output, code="live", load=its.load, here=True, travels="" if local else "bench"), request, shown))
 
 
-_ARGUMENTS = typer.Option(
+_ARGUMENTS = option(
     None, "--build-arg", metavar="NAME[=VALUE]", help="For the recipe; NAME alone takes the environment's value. May be given again.", show_default=False
 )
 
 
-@app.command()
+@_command()
 def build(
-    target: Optional[str] = typer.Argument(
+    target: Optional[str] = argument(
         None,
         metavar="[RECIPE|IMAGE]",
         help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME, FILE.tar, FILE.sqsh.",
         show_default=False,
     ),
-    name: Optional[str] = typer.Option(None, "--name", metavar="NAME", help="What jobs call it [the recipe's folder].", show_default=False),
-    device: str = typer.Option("gpu", "--device", metavar="gpu|cpu", help="Build on the recipe's base for GPUs or for CPUs."),
-    engine: Optional[str] = typer.Option(None, "--engine", metavar="NAME", help="docker, podman, apptainer, enroot [the first one here].", show_default=False),
+    name: Optional[str] = option(None, "--name", metavar="NAME", help="What jobs call it [the recipe's folder].", show_default=False),
+    device: str = option("gpu", "--device", metavar="gpu|cpu", help="Build on the recipe's base for GPUs or for CPUs."),
+    engine: Optional[str] = option(None, "--engine", metavar="NAME", help="docker, podman, apptainer, enroot [the first one here].", show_default=False),
     arguments: Optional[list[str]] = _ARGUMENTS,
-    to: str = typer.Option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
-    folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the file goes."),
-    update: bool = typer.Option(False, "--update", help="Ask the registry for the base's digest again."),
-    wait: int = typer.Option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
-    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="On the login node of a cluster elsewhere, and for it.", show_default=False),
+    to: str = option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
+    folder: str = option("images", "--images", metavar="DIR", help="Where the file goes."),
+    update: bool = option(False, "--update", help="Ask the registry for the base's digest again."),
+    wait: int = option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
+    cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="On the login node of a cluster elsewhere, and for it.", show_default=False),
 ) -> None:
     """Make one image file for Enroot, Pyxis and Apptainer."""
     from kit.build import make
 
     problems = Problems()
     values = _build_arguments(arguments or [], problems)
-    for option, value, known in (("--device", device, ("gpu", "cpu")), ("--to", to, ("sqsh", "sif", "docker"))):
+    for flag, value, known in (("--device", device, ("gpu", "cpu")), ("--to", to, ("sqsh", "sif", "docker"))):
         if value not in known:
-            problems.add(option, f"'{value}' is not one of {', '.join(known)}", f"write {option} {known[0]}")
+            problems.add(flag, f"'{value}' is not one of {', '.join(known)}", f"write {flag} {known[0]}")
     problems.raise_if_any()
     request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait)
     if cluster:
@@ -528,15 +558,10 @@ def _go_where_it_is(cluster: Optional[str], words: list[str]) -> None:
             sys.exit(errand.run(site, words))
 
 
-images = typer.Typer(rich_markup_mode=None, help="List what kit build made, or remove what nobody uses.")
-app.add_typer(images, name="images")
-
-
-@images.callback(invoke_without_command=True)
 def images_list(
     context: typer.Context,
-    folder: str = typer.Option("images", "--images", metavar="DIR", help="Where the files are."),
-    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="Those of a cluster elsewhere.", show_default=False),
+    folder: str = option("images", "--images", metavar="DIR", help="Where the files are."),
+    cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="Those of a cluster elsewhere.", show_default=False),
 ) -> None:
     if context.invoked_subcommand is None:
         _go_where_it_is(cluster, ["images", "--images", "images"])
@@ -545,14 +570,13 @@ def images_list(
         shelf.show(Path(folder).absolute())
 
 
-@images.command("gc")
 def images_gc(
     context: typer.Context,
-    folder: Optional[str] = typer.Option(None, "--images", metavar="DIR", help="Where the files are [images].", show_default=False),
-    nodes: Optional[str] = typer.Option(None, "--nodes", metavar="LIST", help="Slurm's nodes, such as node[1-4] [this machine].", show_default=False),
-    days: int = typer.Option(7, "--days", metavar="N", help="Keep what was used in the last N days."),
-    cluster: Optional[str] = typer.Option(None, "--cluster", metavar="NAME", help="The cluster's profile, for its scratch folder.", show_default=False),
-    yes: bool = typer.Option(False, "--yes", help="Remove without asking."),
+    folder: Optional[str] = option(None, "--images", metavar="DIR", help="Where the files are [images].", show_default=False),
+    nodes: Optional[str] = option(None, "--nodes", metavar="LIST", help="Slurm's nodes, such as node[1-4] [this machine].", show_default=False),
+    days: int = option(7, "--days", metavar="N", help="Keep what was used in the last N days."),
+    cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="The cluster's profile, for its scratch folder.", show_default=False),
+    yes: bool = option(False, "--yes", help="Remove without asking."),
 ) -> None:
     """Remove image files, containers and copies of images that no job of yours has used for some days."""
     site_name = cluster or (context.parent.params["cluster"] if context.parent else None)
@@ -564,36 +588,43 @@ def images_gc(
     collect.collect(Path(folder or before).absolute(), nodes, cluster, days, yes=yes)
 
 
-@app.command()
-def schema(cluster: bool = typer.Option(False, "--cluster", help="Of a cluster profile instead.")) -> None:
+COMMANDS["images"] = Command(images_list, help="List what kit build made, or remove what nobody uses.", commands={"gc": Command(images_gc)})
+
+
+@_command()
+def schema(cluster: bool = option(False, "--cluster", help="Of a cluster profile instead.")) -> None:
     """Print the JSON schema of a job file, by which an editor checks and completes one."""
     from kit import schema as its
 
     print(its.text(of_cluster=cluster))
 
 
-@app.command()
-def completion(shell: str = typer.Argument(..., metavar="bash|zsh|fish", help="The shell.", show_default=False)) -> None:
+@_command()
+def completion(shell: str = argument(..., metavar="bash|zsh|fish", help="The shell.", show_default=False)) -> None:
     """Print what a shell needs to complete commands, options, runs and files. For bash: source <(kit completion bash)."""
     from kit import completion as its
 
     print(its.script(shell), end="")
 
 
-@app.command(hidden=True)
-def complete(context: typer.Context, shell: str, piece: str, line: str) -> None:
+@_command(hidden=True)
+def complete(
+    shell: str = argument(..., help="The shell."),
+    piece: str = argument(..., help="What the shell would replace."),
+    line: str = argument(..., help="The command line up to the cursor."),
+) -> None:
     """Say what may stand at the end of a command line: for the scripts of kit completion."""
     from kit import completion as its
+    from kit import explained
 
-    for found in its.answer(shell, piece, line, context.find_root().command):
+    for found in its.answer(shell, piece, line, explained.everything()):
         print(found)
 
 
-@app.callback(invoke_without_command=True)
-def top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print kit's version.")) -> None:
+def top(context: typer.Context, version: bool = option(False, "--version", help="Print kit's version.")) -> None:
     if version:
         print(f"kit {kit.__version__}")
-        raise typer.Exit()
+        context.exit()
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -602,27 +633,27 @@ def main() -> NoReturn:
     """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
     gc.freeze()
     gc.enable()
-    _build_only(*sys.argv[1:2])
     try:
-        code = app(standalone_mode=False)
+        code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
         code = 141
     except Exception as error:
         code = _report(error)
-    _leave(code or 0)
+    _leave(code)
 
 
-def _build_only(name: str = "") -> None:
-    """Leaves Typer the one command that is named: building them all takes a tenth of the start-up time.
+def _run(words: list[str]) -> int:
+    """Calls a command, or has Typer explain what is to be explained; returns the exit code."""
+    command = COMMANDS.get(words[0]) if words else None
+    values = declared.values(command.function, words[1:]) if command and not command.commands else None
+    if command and values is not None:
+        command.function(**values)
+        return 0
+    from kit import explained
 
-    Without such a name all are built: for the help, for a hint, and for what completes their names.
-    """
-    named = [item for item in app.registered_commands if item.callback and (item.name or item.callback.__name__) == name]
-    if named and name != "complete":
-        app.registered_commands[:] = named
-        app.registered_groups.clear()
+    return explained.app(words[0] if command else None)(words, standalone_mode=False) or 0
 
 
 def _leave(code: int) -> NoReturn:

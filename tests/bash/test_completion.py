@@ -170,11 +170,10 @@ OFFERED = {
 def root():
     import gc
 
-    import typer
-    from kit import cli
+    from kit import explained
 
     gc.enable()  # cli.py leaves that to main()
-    return typer.main.get_command(cli.app)
+    return explained.everything()
 
 
 @pytest.mark.parametrize("line", OFFERED)

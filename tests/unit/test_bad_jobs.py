@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import site_slurm
-import typer
 from kit.errors import UsageError
 from samples import ROOT
 
@@ -44,10 +43,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @functools.cache
 def command() -> Any:
-    from kit import cli
+    from kit import explained
 
     gc.enable()  # which the module turns off for its own start
-    return typer.main.get_command(cli.app)
+    return explained.everything()
 
 
 def submit(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

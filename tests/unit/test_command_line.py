@@ -146,12 +146,26 @@ def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_submitting_imports_neither_torch_nor_rich(program: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "kit", "submit", "train.py", "--dry-run"]
-    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=True)
-    imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
-    assert "typer" in imported
-    assert not imported & {"torch", "rich", "pydantic", "numpy", "yaml", "hashlib"}
+def imported(folder: Path, *arguments: str) -> set[str]:
+    """The modules that such a command loads."""
+    command = [sys.executable, "-X", "importtime", "-m", "kit", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+
+
+HEAVY = {"torch", "rich", "pydantic", "numpy", "yaml", "hashlib", "asyncio"}
+
+
+def test_submitting_imports_neither_torch_nor_rich_nor_typer(program: Path) -> None:
+    found = imported(program.parent, "submit", "train.py", "-j", "2x2", "--env", "A=1", "--dry-run", "--", "--lr", "1")
+    assert "kit.render" in found
+    assert not found & {*HEAVY, "typer", "subprocess", "shutil"}
+
+
+def test_the_help_imports_nothing_of_any_command(tmp_path: Path) -> None:
+    found = imported(tmp_path, "--help")
+    assert "typer" in found and not found & HEAVY
+    assert {name for name in found if name.startswith("kit.")} == {"kit.cli", "kit.declared", "kit.errors", "kit.explained", "kit.given"}
 
 
 def test_the_run_directory_is_mounted_last_so_that_nothing_hides_it(kit, tmp_path: Path, program: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from kit import cli, cluster, plugins
+from kit import cluster, explained, plugins
 from kit import job as jobs
 from samples import ROOT
 
@@ -108,7 +107,7 @@ def test_the_reference_is_the_code() -> None:
 
 def _commands() -> dict[str, Any]:
     """All of them that a user may call, by what is typed."""
-    root = typer.main.get_command(cli.app)
+    root = explained.everything()
     gc.enable()
     found = {"kit": root}
     for name, command in root.commands.items():

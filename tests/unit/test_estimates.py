@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import site_slurm
-import typer
 
 # Reads the script on its standard input, notes it, and answers by partition, nodes and time limit.
 SBATCH = """\
@@ -56,10 +55,10 @@ def answers(place: Path, cases: dict[str, float | str]) -> None:
 
 @functools.cache
 def command() -> Any:
-    from kit import cli
+    from kit import explained
 
     gc.enable()  # which the module turns off for its own start
-    return typer.main.get_command(cli.app)
+    return explained.everything()
 
 
 def when(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:

@@ -1,0 +1,95 @@
+"""The command line as Typer has it: what explains commands and mistakes, and knows all that can be typed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Optional
+
+import typer
+import typer.main
+
+from kit import cli
+from kit.declared import Command, Parameter
+
+_KINDS = {
+    "bool": bool,
+    "int": int,
+    "str": str,
+    "Optional[bool]": Optional[bool],
+    "Optional[int]": Optional[int],
+    "Optional[str]": Optional[str],
+    "Optional[list[str]]": Optional[list[str]],
+    "typer.Context": typer.Context,
+}
+
+
+def everything() -> Any:
+    """All commands with all that they take, as Typer's own tree."""
+    root = _group(cli.HELP, cli.top, add_completion=False)
+    for name, command in cli.COMMANDS.items():
+        _add(root, name, command)
+    return typer.main.get_command(root)
+
+
+def app(name: Optional[str]) -> Any:
+    """That one command alone, and without a name all of them, by their first lines: building them all takes longer than showing them."""
+    root = _group(cli.HELP, cli.top, add_completion=False)
+    for known, command in cli.COMMANDS.items():
+        if name is None:
+            root.command(known, hidden=command.hidden)(_named(command))
+        elif name == known:
+            _add(root, name, command)
+    return typer.main.get_command(root)
+
+
+def _group(text: str, function: Callable[..., None], **more: Any) -> typer.Typer:
+    """What it does without a command is the function."""
+    made = typer.Typer(
+        rich_markup_mode=None,  # rich would cost more start-up time than all of kit
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=text,
+        **more,
+    )
+    made.callback(invoke_without_command=True)(_typed(function))
+    return made
+
+
+def _add(root: typer.Typer, name: str, command: Command) -> None:
+    if command.commands is None:
+        root.command(name, hidden=command.hidden)(_typed(command.function))
+        return
+    group = _group(command.help, command.function)
+    for inner, item in command.commands.items():
+        _add(group, inner, item)
+    root.add_typer(group, name=name)
+
+
+def _typed(function: Callable[..., None]) -> Callable[..., None]:
+    """The function, with what it takes in Typer's words."""
+    items = [item.replace(default=_default(item.default), annotation=_KINDS[item.annotation]) for item in inspect.signature(function).parameters.values()]
+
+    def wrapper(**values: Any) -> None:
+        function(**values)
+
+    wrapper.__signature__ = inspect.Signature(items)  # type: ignore[attr-defined]  # Typer reads its options from here
+    wrapper.__annotations__ = {item.name: item.annotation for item in items}
+    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+    return wrapper
+
+
+def _default(declared: Any) -> Any:
+    if not isinstance(declared, Parameter):
+        return declared
+    facts = declared._asdict()
+    default, names = facts.pop("default"), facts.pop("names")
+    return typer.Option(default, *names, **facts) if names else typer.Argument(default, **facts)
+
+
+def _named(command: Command) -> Callable[[], None]:
+    """What has the command's first line of help, and takes nothing."""
+
+    def nothing() -> None: ...
+
+    nothing.__doc__ = command.help or command.function.__doc__
+    return nothing
