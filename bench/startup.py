@@ -1,72 +1,132 @@
 #!/usr/bin/env python3
-"""How long the command line takes to start, beside the bare interpreter that runs it.
+"""How long the command line takes: whole processes, from their start to their end, beside the bare interpreter and what peers have.
 
-    python bench/startup.py [--runs 21] [--check]
+    python bench/startup.py [--rounds 15] [--check]
 
-Each command runs as a whole process, in turn with `python -c pass`, so that a change of the machine's speed meets
-both; the figure is the median of the differences, in seconds. --check ends with 1 above LIMIT_S.
+bare python is `python -c pass` of the environment that kit is in: what no Python program goes below. Each peer is in a virtual
+environment of its own, of the same Python, without torch: peers.py. All sides run in the same empty folder with a train.py, once
+before the first round, so that everybody's caches are written. There is no Slurm: stand-ins for squeue, sacct and srun answer all sides.
 
-Measured 2026-11 on 2 shared x86-64 cores, Debian 12, Python 3.11.7, typer 0.28.0, n=21: over the bare 0.019 s,
-the dry run 0.095 s, `kit render` 0.101 s, `kit --help` 0.124 s: it builds every command, and is above the limit.
+The help is that of the whole program. The dry run is of train.py on 2 nodes of 2 processes: kit, TorchX and NeMo-Run print the scripts
+that they would submit. Writing is of the same job to files, without submitting: kit its run directory, HPC-launcher its launch
+folder, submitit the text of its sbatch file alone, which is less than it does to submit. The status is of 20 jobs that Slurm knows.
+
+Left out: submitit's help, dry run and status, for it has no command line; NeMo-Run's status, which is of one experiment that it
+submitted itself; HPC-launcher's dry run, which prints no script, and its status, which it leaves to squeue; TorchX's and
+NeMo-Run's writing, which is a part of their submission. HPC-launcher is measured by `launch`: its torchrun-hpc wants torch.
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
+import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-LIMIT_S = 0.12
-KIT = [str(Path(sys.executable).with_name("kit"))]
-COMMANDS = {
-    "kit --help": [*KIT, "--help"],
-    "kit submit --dry-run, 2x2": [*KIT, "submit", "train.py", "-j", "2x2", "--dry-run"],
-    "kit render, 2x2": [*KIT, "render", "train.py", "-j", "2x2", "--output"],
-}
+import peers
+from measure import Comparison, Goal, main, seconds, take_turns
+
+BARE = "bare python"
+OVER_BARE = Goal(BARE, 0.08, over=True)
+JOBS = 20
+NUMBERS = itertools.count()
+JOB_FILE = "command: train.py\nnodes: 2\nprocesses_per_node: 2\ntime: 1:00:00\n"
 
 
-def seconds(command: list[str], folder: Path) -> float:
-    # Python's caches are written as in any installation, whatever this shell says.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    if command[-1] == "--output":
-        command = [*command, tempfile.mktemp(dir=folder)]  # noqa: S306 - kit makes it, and refuses an existing one
-    start = time.perf_counter()
-    subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=21)
-    parser.add_argument("--check", action="store_true", help=f"fail above {LIMIT_S} s over the bare interpreter")
-    args = parser.parse_args()
-    bare = [sys.executable, "-c", "pass"]
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, typer {version('typer')}, n={args.runs}")
-    print(f"{'':28}{'median s':>9}{'bare s':>9}{'over s':>9}{'quartiles of over':>20}")
-    slow = []
+def run(rounds: int) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "train.py").touch()
-        for title, command in COMMANDS.items():
-            seconds(command, folder)  # fills the caches
-            pairs = [(seconds(command, folder), seconds(bare, folder)) for _ in range(args.runs)]
-            over = [ours - theirs for ours, theirs in pairs]
-            low, middle, high = statistics.quantiles(over, n=4)
-            ours, theirs = (statistics.median(column) for column in zip(*pairs))
-            print(f"{title:28}{ours:9.3f}{theirs:9.3f}{middle:9.3f}{low:12.3f} {high:7.3f}")
-            if middle > LIMIT_S:
-                slow.append(title)
-    if slow:
-        print(f"above the limit of {LIMIT_S} s: {', '.join(slow)}")
-    sys.exit(1 if slow and args.check else 0)
+        place = Path(name).resolve()
+        environment = prepare(place)
+
+        def compare(claim: str, does: str, goals: Sequence[Goal] = (), **commands: Sequence[str | Path]) -> Comparison:
+            sides = {side.replace("_", " "): timed(command, place / "work", environment) for side, command in commands.items()}
+            return Comparison(claim, does, take_turns(sides, rounds), goals=list(goals))
+
+        kit, bare = Path(sys.executable).with_name("kit"), [sys.executable, "-c", "pass"]
+        torchx = peers.tool("torchx", "torchx")
+        yield compare(
+            "kit --help",
+            "Each prints the help of its whole program, HPC-launcher that of `launch`.",
+            [OVER_BARE],
+            kit=[kit, "--help"],
+            bare_python=bare,
+            TorchX=[torchx, "--help"],
+            NeMo_Run=[peers.tool("nemo-run", "nemorun"), "--help"],
+            HPC_launcher=[peers.tool("hpc-launcher", "launch"), "--help"],
+        )
+        yield compare(
+            "dry run of 2x2, from flags",
+            "Each prints the scripts that it would submit; NeMo-Run by a program of ten lines, which is how it is used.",
+            [OVER_BARE, Goal("TorchX", 0.34)],
+            kit=[kit, "submit", "train.py", "-j", "2x2", "--time", "1:00:00", "--dry-run"],
+            bare_python=bare,
+            TorchX=[torchx, "run", "--dryrun", "-s", "slurm", "dist.ddp", "-j", "2x2", "--script", "train.py"],
+            NeMo_Run=[peers.tool("nemo-run"), peers.PEERS / "nemo_dry_run.py"],
+        )
+        yield compare(
+            "dry run of 2x2, from job.yaml",
+            "The same job from kit's job file; TorchX has none, and takes its flags.",
+            [OVER_BARE, Goal("TorchX", 0.34)],
+            kit=[kit, "submit", "job.yaml", "--dry-run"],
+            bare_python=bare,
+            TorchX=[torchx, "run", "--dryrun", "-s", "slurm", "dist.ddp", "-j", "2x2", "--script", "train.py"],
+        )
+        yield compare(
+            "writing the files of 2x2",
+            "kit render writes a run directory with the code's snapshot, HPC-launcher's --setup-only its launch folder, submitit its sbatch file alone.",
+            kit=[kit, "render", "train.py", "-j", "2x2", "--output", "NEW"],
+            bare_python=bare,
+            HPC_launcher=[peers.tool("hpc-launcher", "launch"), "--setup-only", "--bg", "--scheduler", "slurm", "-N", "2", "-n", "2", "-l", "NEW", "train.py"],
+            submitit=[peers.tool("submitit"), peers.PEERS / "submitit_render.py", "NEW"],
+        )
+        yield compare(
+            f"status of {JOBS} jobs",
+            "kit asks squeue and names its runs with their reasons; TorchX asks sacct for JSON and lists ids and states. Both tools answer at once.",
+            kit=[kit, "status"],
+            bare_python=bare,
+            TorchX=[torchx, "list", "-s", "slurm"],
+        )
+
+
+def timed(command: Sequence[str | Path], folder: Path, environment: dict[str, str]) -> Callable[[], float]:
+    """NEW in a command is a name that nothing has yet."""
+
+    def take() -> float:
+        return seconds([f"new{next(NUMBERS)}" if word == "NEW" else word for word in command], cwd=folder, env=environment)
+
+    return take
+
+
+def prepare(place: Path) -> dict[str, str]:
+    """Makes what all sides find, and returns the environment of all their processes."""
+    tools, work, state = place / "tools", place / "work", place / "state/kit"
+    for folder in (tools, work, state):
+        folder.mkdir(parents=True)
+    (work / "train.py").touch()
+    (work / "job.yaml").write_text(JOB_FILE)
+    numbers = range(1, JOBS + 1)
+    answers = {
+        "squeue": "".join(f"{number}|RUNNING|N/A|4:12|1:00:00|node{number}|None|{work}\n" for number in numbers),
+        "sacct": json.dumps({"jobs": [{"job_id": number, "state": {"current": "RUNNING"}} for number in numbers]}) + "\n",
+        "srun": "",  # submitit asks only whether it is there
+    }
+    for name, answer in answers.items():
+        (place / name).write_text(answer)
+        (tools / name).write_text(f"#!/bin/sh\nexec cat '{place / name}'\n")
+        (tools / name).chmod(0o755)
+    known = [{"id": str(number), "folder": str(work), "name": "train", "shape": "2x2", "created_s": time.time()} for number in numbers]
+    (state / "runs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in known))
+    path = f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    return {**os.environ, "PATH": path, "HOME": str(place), "XDG_STATE_HOME": str(place / "state"), "NEMORUN_HOME": str(place / "nemo")}
+
+
+def versions() -> dict[str, str]:
+    return peers.versions("torchx", "nemo-run", "hpc-launcher", "submitit")
 
 
 if __name__ == "__main__":
-    main()
+    main(run, rounds=15, versions=versions)
