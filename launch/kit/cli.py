@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from kit import job as jobs
 
-HELP = "Distributed PyTorch in containers on Slurm: a job file becomes three plain bash scripts."
 COMMANDS: dict[str, Command] = {}
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -621,17 +620,16 @@ def complete(
         print(found)
 
 
-def top(context: typer.Context, version: bool = option(False, "--version", help="Print kit's version.")) -> None:
-    if version:
-        print(f"kit {kit.__version__}")
-        context.exit()
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+def top(version: bool = option(False, "--version", help="Print kit's version.")) -> None:
+    """What kit does without a command."""
+    from kit import overview
+
+    print(f"kit {kit.__version__}" if version else overview.text(COMMANDS))
 
 
 def main() -> NoReturn:
     """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
-    gc.freeze()
+    gc.set_threshold(50_000)  # what a command still imports makes no garbage, either
     gc.enable()
     try:
         code = _run(sys.argv[1:])
@@ -646,7 +644,10 @@ def main() -> NoReturn:
 
 def _run(words: list[str]) -> int:
     """Calls a command, or has Typer explain what is to be explained; returns the exit code."""
-    command = COMMANDS.get(words[0]) if words else None
+    if words in ([], ["-h"], ["--help"], ["--version"]):
+        top(version=words == ["--version"])
+        return 0
+    command = COMMANDS.get(words[0])
     values = declared.values(command.function, words[1:]) if command and not command.commands else None
     if command and values is not None:
         command.function(**values)
@@ -657,7 +658,7 @@ def _run(words: list[str]) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process at once: taking down Typer's hundred modules one by one costs as much as loading kit's."""
+    """Ends the process at once: taking down a hundred modules one by one costs as much as loading kit's."""
     remote = sys.modules.get("kit.remote.host")  # where a login node did not answer, what was shown is what was known before
     code = code or (remote.UNREACHABLE if remote and remote.missed else 0)
     try:

@@ -7,8 +7,9 @@ from typing import Any, Callable, Optional
 
 import typer
 import typer.main
+from typer.core import TyperGroup
 
-from kit import cli
+from kit import cli, overview
 from kit.declared import Command, Parameter
 
 _KINDS = {
@@ -23,23 +24,39 @@ _KINDS = {
 }
 
 
+class _Root(TyperGroup):
+    """Whose help is the one that needs no Typer."""
+
+    def get_help(self, ctx: Any) -> str:
+        return overview.text(cli.COMMANDS)
+
+
 def everything() -> Any:
     """All commands with all that they take, as Typer's own tree."""
-    root = _group(cli.HELP, cli.top, add_completion=False)
-    for name, command in cli.COMMANDS.items():
+    return _tree(cli.COMMANDS)
+
+
+def app(name: Optional[str]) -> Any:
+    """That command alone; without a name all of them, by their names alone, for who mistyped one."""
+    if name is not None:
+        return _tree({name: cli.COMMANDS[name]})
+    return _tree({known: Command(_nothing, hidden=command.hidden) for known, command in cli.COMMANDS.items()})
+
+
+def _nothing() -> None: ...
+
+
+def _tree(commands: dict[str, Command]) -> Any:
+    root = _group(overview.HELP, _top, add_completion=False, cls=_Root)
+    for name, command in commands.items():
         _add(root, name, command)
     return typer.main.get_command(root)
 
 
-def app(name: Optional[str]) -> Any:
-    """That one command alone, and without a name all of them, by their first lines: building them all takes longer than showing them."""
-    root = _group(cli.HELP, cli.top, add_completion=False)
-    for known, command in cli.COMMANDS.items():
-        if name is None:
-            root.command(known, hidden=command.hidden)(_named(command))
-        elif name == known:
-            _add(root, name, command)
-    return typer.main.get_command(root)
+def _top(context: typer.Context, version: bool = inspect.signature(cli.top).parameters["version"].default) -> None:
+    if version or context.invoked_subcommand is None:
+        cli.top(version)
+        context.exit()
 
 
 def _group(text: str, function: Callable[..., None], **more: Any) -> typer.Typer:
@@ -84,12 +101,3 @@ def _default(declared: Any) -> Any:
     facts = declared._asdict()
     default, names = facts.pop("default"), facts.pop("names")
     return typer.Option(default, *names, **facts) if names else typer.Argument(default, **facts)
-
-
-def _named(command: Command) -> Callable[[], None]:
-    """What has the command's first line of help, and takes nothing."""
-
-    def nothing() -> None: ...
-
-    nothing.__doc__ = command.help or command.function.__doc__
-    return nothing

@@ -162,10 +162,17 @@ def test_submitting_imports_neither_torch_nor_rich_nor_typer(program: Path) -> N
     assert not found & {*HEAVY, "typer", "subprocess", "shutil"}
 
 
-def test_the_help_imports_nothing_of_any_command(tmp_path: Path) -> None:
-    found = imported(tmp_path, "--help")
-    assert "typer" in found and not found & HEAVY
-    assert {name for name in found if name.startswith("kit.")} == {"kit.cli", "kit.declared", "kit.errors", "kit.explained", "kit.given"}
+@pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("--version",)])
+def test_the_help_imports_nothing_of_any_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    found = imported(tmp_path, *arguments)
+    assert not found & {*HEAVY, "typer", "subprocess", "shutil"}
+    assert {name for name in found if name.startswith("kit.")} == {"kit.cli", "kit.declared", "kit.errors", "kit.given", "kit.overview"}
+
+
+def test_the_help_is_the_same_however_it_is_asked_for(kit) -> None:
+    shown = kit("--help").stdout
+    assert shown == kit().stdout == kit("-h", "submit").stdout
+    assert all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List what kit build made" in shown and "\n  complete " not in shown
 
 
 def test_the_run_directory_is_mounted_last_so_that_nothing_hides_it(kit, tmp_path: Path, program: Path) -> None:
