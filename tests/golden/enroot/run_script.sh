@@ -505,11 +505,11 @@ batch::main() {
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
   nodes::choose
-  local first=''
-  read -r first < <(batch::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
+  local master=''
+  read -r master < <(batch::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
 
   MASTER_ADDR=127.0.0.1
-  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${first}")" # one node alone needs no network
+  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${master}")" # one node alone needs no network
   local near="${MASTER_ADDR}"
   (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
