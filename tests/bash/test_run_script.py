@@ -505,3 +505,13 @@ def test_the_launchers_script_runs_by_hand_as_its_first_lines_say(tmp_path: Path
     done = subprocess.run(["bash", "-c", example.replace("61000", str(PORT))], cwd=run, env=slurm(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert (run / "log" / "rank0.out").read_text() == "rank 0 of 1\n"
+
+
+@pytest.mark.parametrize(("command", "asked"), [(("bash", "-c", "true"), False), (("python", "-c", "pass"), True)])
+def test_a_python_is_looked_for_where_the_program_is_one(command: tuple[str, ...], asked: bool, tmp_path: Path) -> None:
+    # On 64 nodes that share a machine, starting Pythons that nobody uses was a third of the job's work.
+    stub(tmp_path / "bin", "python3", f'touch "{tmp_path}/asked"\n')
+    run = run_dir(tmp_path, "", launcher="srun", command=command)
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "asked").exists() == asked

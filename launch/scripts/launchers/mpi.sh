@@ -20,8 +20,7 @@ source "${KIT_SCRIPTS}/tasks.sh"
 
 launcher::main() {
   inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::find_python mpi4py horovod torch
-  inside::choose_program
+  inside::choose_program mpi4py horovod torch
   # Each rank has a container, so a user namespace, of its own: Open MPI would try to read across, fail, and say so.
   [[ "${KIT_RUNTIME}" == none ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
   # For torch beside MPI; MPI itself asks Slurm.

@@ -18,8 +18,7 @@ source "${KIT_SCRIPTS}/tasks.sh"
 
 launcher::main() {
   inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::find_python torch
-  inside::choose_program
+  inside::choose_program torch
   tasks::set_ranks
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env

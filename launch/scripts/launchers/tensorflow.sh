@@ -17,8 +17,7 @@ source "${KIT_SCRIPTS}/rank.sh"
 
 launcher::main() {
   inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::find_python tensorflow
-  inside::choose_program
+  inside::choose_program tensorflow
   TF_CONFIG="$(launcher::tf_config)"
   export TF_CONFIG
   # Last, so that neither the image nor the lines above win over the job's own variables.

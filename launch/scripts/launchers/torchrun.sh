@@ -21,7 +21,7 @@ launcher::main() {
   [[ -n "${KIT_HAS}" ]] ||
     inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
       "choose an image that has it, or activate the environment that has it before submitting"
-  inside::choose_program
+  inside::choose_program torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous
 

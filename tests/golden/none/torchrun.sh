@@ -205,17 +205,21 @@ inside::has_module() {
     "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
 }
 
-# inside::choose_program - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with KIT_PYTHON;
-# anything else as it is.
+# inside::choose_program MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
+# first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for.
 inside::choose_program() {
   KIT_PROGRAM=("${KIT_COMMAND[@]}")
   case "${KIT_PROGRAM[0]}" in
-    *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
-    python | python3) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
+    *.py | python | python3) ;;
     *) return ;;
   esac
+  [[ -n "${KIT_PYTHON:-}" ]] || inside::find_python "$@"
   [[ -n "${KIT_PYTHON}" ]] ||
     inside::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it"
+  case "${KIT_PROGRAM[0]}" in
+    *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
+    *) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
+  esac
 }
 
 # rank.sh - how launchers start a rank: with a log of its own, and with a note of its exit code, which torchrun would
@@ -336,7 +340,7 @@ launcher::main() {
   [[ -n "${KIT_HAS}" ]] ||
     inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
       "choose an image that has it, or activate the environment that has it before submitting"
-  inside::choose_program
+  inside::choose_program torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous
 
