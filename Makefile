@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SHELL_SCRIPTS = containers/*.sh containers/install/*.sh launch/scripts/*.sh launch/scripts/*/* launch/kit/completion/kit.bash tests/cluster/*.sh tests/cluster/*-stub tests/cluster/tiny-image tests/*.sh .ci/run
+SHELL_SCRIPTS = bench/*.sh containers/*.sh containers/install/*.sh launch/scripts/*.sh launch/scripts/*/* launch/kit/completion/kit.bash tests/cluster/*.sh tests/cluster/*-stub tests/cluster/tiny-image tests/*.sh .ci/run
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check cluster cluster-down bench bench-check picture clean
