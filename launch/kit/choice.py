@@ -32,14 +32,21 @@ def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -
         problems.add(where, f"the runtime {runtime.name} is for `kit run`: on a node it would start outside the job", fix)
 
 
-def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> str:
-    """How the image gets to the nodes; a rehearsal without a container has nothing to stage."""
+def stage(job: Job, runtime: Optional[Plugin], problems: Problems, there: Optional[There] = None) -> tuple[str, str]:
+    """How the image gets to the nodes, and the reason where kit chose it; a rehearsal without a container has nothing to stage."""
+    is_file = _image_kind(job.image) in (".sif", ".sqsh", ".squashfs")
+    if job.stage == "auto":
+        if not is_file or not runtime or runtime.name == "none":
+            return "none", ""
+        from kit import staging
+
+        return staging.choose(job, runtime, is_here=not there)
     found = plugin("stages", job.stage or "none", job.where("stage"), problems)
     if not found or found.name == "none" or (runtime and runtime.name == "none"):
-        return "none"
-    if _image_kind(job.image) not in (".sif", ".sqsh", ".squashfs"):
+        return "none", ""
+    if not is_file:
         problems.add(job.where("stage"), "there is no image file to copy to the nodes", "remove `stage`, or name an image file: .sif, .sqsh")
-    return found.name
+    return found.name, ""
 
 
 def on_preempt(job: Job, problems: Problems) -> str:

@@ -309,6 +309,8 @@ def say_runtime(plan: Plan) -> None:
     # On stderr: a dry run's stdout is the scripts.
     if plan.image and plan.why_runtime:
         print(f"kit: runtime {plan.runtime}: {plan.why_runtime}", file=sys.stderr, flush=True)
+    if plan.why_stage:
+        print(f"kit: stage {plan.stage}: {plan.why_stage}", file=sys.stderr, flush=True)
     for note in plan.code.notes if plan.code else ():
         print(f"kit: {note}", file=sys.stderr, flush=True)
 

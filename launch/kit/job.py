@@ -36,7 +36,9 @@ class Job:
     processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")
     gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
     max_restarts: Optional[int] = _key(values.count_or_zero, "how often torchrun starts all ranks again when one fails [0]", "N")
-    stage: Optional[str] = _key(values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on [none]", "NAME")
+    stage: Optional[str] = _key(
+        values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on; auto: kit chooses [none]", "NAME"
+    )
     ready_timeout_s: Optional[int] = _key(values.count, "seconds for all nodes to have their container [1200]", "N")
     on_preempt: Optional[str] = _key(values.line, "checkpoint: ask the ranks for one in time, and start the job again [none]", "NAME")
     checkpoint_s: Optional[int] = _key(values.count, "seconds before the time limit at which the ranks are asked for a checkpoint [120]", "N")

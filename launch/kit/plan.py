@@ -53,6 +53,7 @@ class Plan:
     scratch: str
     remap_root: bool
     cluster: str
+    why_stage: str = ""  # empty where the job names it
     array: Optional[str] = None  # the tasks' numbers, as sbatch takes them
     sweep: sweeps.Table = ()
     profile: str = ""  # the text of the cluster's, for the record
@@ -86,7 +87,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     runtime, why_runtime = choice.runtime(job, cluster, problems, there)
     launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
     _check_launcher(job, launcher, problems)
-    stage = choice.stage(job, runtime, problems)
+    stage, why_stage = choice.stage(job, runtime, problems, there)
     on_preempt = choice.on_preempt(job, problems)
     choice.check_spares(job, stage, problems)
     shape = _shape(job, launcher)
@@ -147,6 +148,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         env=tuple(taken.env.items()),
         header=header,
         stage=stage,
+        why_stage=why_stage,
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,

@@ -4,6 +4,7 @@ What Python must know of one before submission stands in the first lines of its 
 
     # images: .sif folder            image files it runs; `none` where it runs without one
     # mounts-refuse: space colon     what a mount's path cannot hold under it
+    # unpacks: yes                   it reads all of the image before the first start on a node
     # where: local                   a runtime for `kit run` alone
     # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
     # processes-per-node: 1          a launcher whose programs drive all GPUs of a node

@@ -38,7 +38,7 @@ def _of_job() -> Schema:
     choices = {
         "runtime": [*plugins.names("runtimes"), "auto"],
         "launcher": plugins.names("launchers"),
-        "stage": plugins.names("stages"),
+        "stage": [*plugins.names("stages"), "auto"],
         "on_preempt": plugins.names("preempt"),
     }
     keys = {key: _key(facts["parse"], facts["meaning"]) for key, facts in jobs.KEYS.items()}

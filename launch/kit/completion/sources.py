@@ -125,7 +125,7 @@ def _plugins(kind: str, *more: str) -> Source:
 _BY_NAME: dict[str, Source] = {
     "runtime": _plugins("runtimes", "auto"),
     "launcher": _plugins("launchers"),
-    "stage": _plugins("stages"),
+    "stage": _plugins("stages", "auto"),
     "on_preempt": _plugins("preempt"),
     "cluster": _clusters,
     "partition": lambda current: _plain(_partitions()),

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that.
 # images: .sqsh .squashfs
+# unpacks: yes
 # mounts-refuse: space colon backslash
 
 # shellcheck source=enroot.sh

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
+# unpacks: yes
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
 # shellcheck source=enroot.sh

@@ -187,6 +187,7 @@ secrets::take() {
 
 # runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that.
 # images: .sqsh .squashfs
+# unpacks: yes
 # mounts-refuse: space colon backslash
 
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes

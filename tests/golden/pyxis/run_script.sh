@@ -187,6 +187,7 @@ secrets::take() {
 
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
+# unpacks: yes
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
