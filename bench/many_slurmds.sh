@@ -20,10 +20,11 @@ readonly first_port=17001
 readonly ready_s=180
 folder=""
 
-# The fixed half of the test cluster's configuration; a spool, a log and a port for each slurmd.
+# The fixed half of the test cluster's configuration; a spool, a log and a port for each slurmd. Its credentials end too soon
+# for a start on 64 nodes on a busy machine.
 many::configuration() {
   local -ri count="$1"
-  grep -Ev '^(SlurmdSpoolDir|SlurmdPidFile|SlurmdLogFile|SlurmdTimeout|ClusterName)=' "${cluster_dir}/slurm.conf"
+  grep -Ev '^(SlurmdSpoolDir|SlurmdPidFile|SlurmdLogFile|SlurmdTimeout|ClusterName|AuthInfo)=' "${cluster_dir}/slurm.conf"
   printf '%s\n' ClusterName=many SlurmctldHost=ctl ProctrackType=proctrack/linuxproc SlurmdTimeout=300 \
     'SlurmdSpoolDir=/var/spool/slurmd/%n' 'SlurmdPidFile=/run/slurmd.%n.pid' 'SlurmdLogFile=/var/log/slurm/slurmd.%n.log'
   printf 'NodeName=n[1-%d] NodeHostName=ctl NodeAddr=ctl Port=[%d-%d] CPUs=4 RealMemory=7000 State=UNKNOWN\n' \

@@ -117,10 +117,6 @@ def prepare() -> None:
         there("kit", "render", f"job{nodes}.yaml", "--output", f"run{nodes}")
         for side, text in SCRIPTS.items():
             write(plain(side, nodes), HEADER.format(nodes=nodes, name="plain") + text)
-    there("bash", "-c", f"head -c {SENT_MB}M /dev/urandom >blob")
-    for nodes in SENT_TO:
-        for side, text in SEND.items():
-            write(plain(f"send {side}", nodes), HEADER.format(nodes=nodes, name="send") + text)
 
 
 def write(name: str, text: str) -> None:
@@ -143,7 +139,7 @@ def check(nodes: int) -> None:
     expected = {f"rank {rank} of {nodes} on n{rank + 1}, master {address}" for rank in range(nodes)}
     if len(found) != nodes or set(found) != expected:
         raise CannotMeasure(f"the ranks of {nodes} nodes are not what they should be:\n" + "\n".join(found))
-    for command, wanted in (("status", "COMPLETED"), ("timeline", "n1"), ("logs", "rank63")):
+    for command, wanted in (("status", "COMPLETED"), ("timeline", "n1"), ("logs", f"rank{nodes - 1}")):
         if wanted not in (said := there("kit", command, "checked")):
             raise CannotMeasure(f"kit {command} does not say {wanted} of {nodes} nodes:\n{said}")
 
@@ -209,7 +205,10 @@ def picture(title: str, field: str, taken: dict[int, dict[str, list[Ended]]]) ->
 
 def sent(rounds: int) -> Iterator[Comparison | Lines]:
     points: dict[str, list[tuple[float, float]]] = {"sbcast": [], COPY: []}
+    there("bash", "-c", f"head -c {SENT_MB}M /dev/urandom >blob")
     for nodes in SENT_TO:
+        for side, text in SEND.items():
+            write(plain(f"send {side}", nodes), HEADER.format(nodes=nodes, name="send") + text)
         sides = {side: partial(lambda name: job(name).script, plain(f"send {side}", nodes)) for side in (KIT, COPY)}
         seconds = measure.take_turns(sides, rounds, warm_up=0)
         points["sbcast"].append((float(nodes), measure.spread(seconds[KIT]).median))
