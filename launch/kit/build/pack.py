@@ -18,7 +18,7 @@ from kit.build.sources.oci import Config
 from kit.build.tarstream import Entry
 from kit.errors import KitError
 
-# Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size: bench/image_build.py.
+# Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size: bench/image.py.
 LEVEL = 1
 FORMAT = 1  # counts up when the same image would become another file: part of every digest
 OLDEST = (4, 5)  # the first that reads a tar stream
