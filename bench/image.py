@@ -10,8 +10,8 @@ most that its folder held at a time beside the file, temporary files and caches 
 cluster's Python image is made of, in every round; of the training image with torch for CPUs once.
 
 Asked again. `kit build` and `docker build` of a Dockerfile of which nothing has changed: both look, and make nothing.
-`enroot import` refuses since there is a file of that name, whatever is in it, and `apptainer build` begins anew or, where
-nobody answers its question, refuses; that compares with nothing.
+`enroot import` and `apptainer build` refuse then, since there is a file of that name, whatever is in it; with --force
+Apptainer begins anew. That compares with nothing.
 
 A cold start. The files of the training image, dropped from memory; then, until a program has imported torch and ended an
 all-reduce of one rank, how much was read. Under Apptainer: kit's file and Apptainer's own, both through squashfuse. Under
@@ -47,7 +47,7 @@ ENROOT, APPTAINER, DOCKER = "enroot import", "apptainer build", "docker build"
 FILES = "the image's files"
 MB = 1e6
 LEAST_MB = 1.0  # below which extra disk is not told apart from none
-BLOCKS_KIB = (32, 128, 512, 1024)
+BLOCKS_KIB = (32, 128, 256, 1024)
 # What Apptainer, squashfuse and Enroot need of a container; the cluster's nodes have the same.
 CAPABILITIES = [word for name in ("SYS_ADMIN", "SYS_PTRACE", "SYS_NICE", "NET_ADMIN", "IPC_LOCK", "DAC_READ_SEARCH", "SYSLOG") for word in ("--cap-add", name)]
 UNCONFINED = [word for name in ("seccomp", "apparmor", "systempaths") for word in ("--security-opt", f"{name}=unconfined")]
