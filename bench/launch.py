@@ -97,7 +97,7 @@ IMPORTS = {
 # On the controller: $1 folder, $2 script. Prints nanoseconds, when it is over. Questions to Slurm are load: few until the end.
 JOB = r"""
 cd -- "$1"
-rm -f begun end
+rm -f begun end job.out
 [[ "$2" != none-* ]] || export PATH="$1/host/bin:${PATH}" LD_LIBRARY_PATH="$1/host/lib"
 id="$(sbatch --parsable -- "$2")"
 for ((i = 1; ; i++)); do
@@ -107,7 +107,11 @@ for ((i = 1; ; i++)); do
   case "${state}" in
     COMPLETED) break ;;
     PENDING | CONFIGURING | RUNNING | COMPLETING) ;;
-    *) printf '%s: %s\n' "$2" "${state}" >&2; tail -n 20 job.out "$3" >&2; exit 1 ;;
+    *)
+      printf '%s: %s\n' "$2" "${state}" >&2
+      tail -q -n 20 job.out "${2%/*}/log/slurm-${id}.out" >&2 2>/dev/null || true
+      exit 1
+      ;;
   esac
 done
 printf '%d\n' "$(($(sort -n end | tail -n 1) - $(<begun)))"
@@ -192,7 +196,7 @@ def put(folder: str, name: str, text: str, runtime: str = "none") -> None:
 
 def launched(folder: str, script: str) -> float:
     """Seconds of one job."""
-    return int(on("ctl", JOB, folder, script, f"{script.rpartition('/')[0] or '.'}/log/slurm-*.out")) / 1e9
+    return int(on("ctl", JOB, folder, script)) / 1e9
 
 
 def forgotten(then: Callable[[], float]) -> Callable[[], float]:

@@ -2,7 +2,7 @@
 # lib.sh - shared by the batch part and the nodes: messages, the master's address and port, the image's identity.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
-kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
+kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2; } # without a fork
 
 # kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {

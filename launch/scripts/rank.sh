@@ -106,5 +106,5 @@ rank::ask_for_checkpoint() {
 rank::prefix() {
   local -a kit_sed=(sed -u)
   ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
-  "${kit_sed[@]}" "s/^/$1/"
+  exec "${kit_sed[@]}" "s/^/$1/"
 }

@@ -80,8 +80,10 @@ batch::main() {
   (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
-  KIT_ADDRESSES="$(batch::addresses)"
-  KIT_MPI_TYPE="$(batch::mpi)"
+  KIT_ADDRESSES=''
+  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || KIT_ADDRESSES="$(batch::addresses)"
+  KIT_MPI_TYPE=none
+  [[ -z "${KIT_MPI}" ]] || KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
@@ -149,7 +151,6 @@ batch::keep_stamps() {
 
 # batch::addresses - of all nodes, for launchers that need them; the master's is enough for most.
 batch::addresses() {
-  [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
   local -a hosts addresses=("${MASTER_ADDR}")
   local host address
   mapfile -t hosts < <(batch::hosts)
@@ -276,7 +277,6 @@ batch::start_ranks() {
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
 # wait for an MPI program.
 batch::mpi() {
-  [[ -n "${KIT_MPI}" ]] || { printf 'none' && return; }
   local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
   local type
   for type in pmix pmi2; do
@@ -413,7 +413,7 @@ node::prepare() {
   runtime::check
   runtime::prepare
   stamp::now
-  printf '%s %s %s %s\n' "$(kit::node)" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
+  printf '%s %s %s %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
 }
 
 # Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.

@@ -329,7 +329,7 @@ rank::ask_for_checkpoint() {
 rank::prefix() {
   local -a kit_sed=(sed -u)
   ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
-  "${kit_sed[@]}" "s/^/$1/"
+  exec "${kit_sed[@]}" "s/^/$1/"
 }
 
 # Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.

@@ -24,7 +24,7 @@ source "${KIT_RUN_DIR}/env.sh"
 # lib.sh - shared by the batch part and the nodes: messages, the master's address and port, the image's identity.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
-kit::say() { printf 'kit: %s: %s\n' "$(kit::node)" "$*" >&2; }
+kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2; } # without a fork
 
 # kit::die PROBLEM FIX - on a node also to the file from which the batch part learns it.
 kit::die() {
@@ -433,8 +433,10 @@ batch::main() {
   (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
-  KIT_ADDRESSES="$(batch::addresses)"
-  KIT_MPI_TYPE="$(batch::mpi)"
+  KIT_ADDRESSES=''
+  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || KIT_ADDRESSES="$(batch::addresses)"
+  KIT_MPI_TYPE=none
+  [[ -z "${KIT_MPI}" ]] || KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
@@ -502,7 +504,6 @@ batch::keep_stamps() {
 
 # batch::addresses - of all nodes, for launchers that need them; the master's is enough for most.
 batch::addresses() {
-  [[ -n "${KIT_NEEDS_ADDRESSES}" ]] || return 0
   local -a hosts addresses=("${MASTER_ADDR}")
   local host address
   mapfile -t hosts < <(batch::hosts)
@@ -629,7 +630,6 @@ batch::start_ranks() {
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
 # wait for an MPI program.
 batch::mpi() {
-  [[ -n "${KIT_MPI}" ]] || { printf 'none' && return; }
   local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
   local type
   for type in pmix pmi2; do
@@ -766,7 +766,7 @@ node::prepare() {
   runtime::check
   runtime::prepare
   stamp::now
-  printf '%s %s %s %s\n' "$(kit::node)" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
+  printf '%s %s %s %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
 }
 
 # Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
