@@ -62,7 +62,7 @@ with open(sys.argv[1], "a") as file:
     file.write(f"{time.time_ns()}\\n")
 """
 
-BEGUN = "date +%s%N >FOLDER/begun"
+BEGUN = "(($#)) || date +%s%N >FOLDER/begun"  # srun starts kit's script again, with arguments
 HEADER = f"""\
 #!/bin/bash
 #SBATCH --nodes=3 --ntasks-per-node=1 --cpus-per-task=2 --chdir=FOLDER --output=FOLDER/job.out
@@ -143,7 +143,7 @@ RENDER = r"""
 cd -- "$1"
 [[ "$2" != none ]] || export PATH="$1/host/bin:${PATH}" LD_LIBRARY_PATH="$1/host/lib"
 kit render -j 3x2 --runtime "$2" --env OMP_NUM_THREADS=1 "${@:4}" --output "$2-kit" program.py -- "$1/end" >/dev/null
-sed -i "0,/^set -euo pipefail/s|^set -euo pipefail|$3\n&|" "$2-kit/run_script.sh"
+sed -i "/^set -euo pipefail/i $3" "$2-kit/run_script.sh"
 """
 
 
