@@ -2,7 +2,7 @@
 """From the start of the batch script to the end of the first all-reduce, beside the shortest batch script that a person
 would write for the same runtime: 3 nodes x 2 ranks, gloo, started by torchrun.
 
-    make cluster && python bench/launch.py [--rounds 5] [--check]
+    make cluster && python bench/launch.py [--rounds 4] [--check]
 
 On the Slurm cluster in Docker of tests/cluster, whose machines share one clock. For Enroot and Pyxis bring it up with their
 packages: KIT_CLUSTER_DEBS=FOLDER tests/cluster/cluster.sh up. A stub of them is not measured: what it costs says nothing.
@@ -26,6 +26,7 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import NamedTuple
 
 import measure
@@ -203,11 +204,15 @@ def forgotten(then: Callable[[], float]) -> Callable[[], float]:
     """The same side, with nothing of any side on the nodes."""
 
     def run() -> float:
-        for node in ("node1", "node2", "node3"):
-            on(node, FORGET)
+        forget()
         return then()
 
     return run
+
+
+def forget() -> None:
+    with futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: on(node, FORGET), ("node1", "node2", "node3")))
 
 
 def run(rounds: int) -> Iterator[Comparison]:
@@ -226,8 +231,7 @@ def run(rounds: int) -> Iterator[Comparison]:
                 cold = {name: forgotten(sides[name]) for name in (KIT, HAND)}
                 yield Comparison(f"{runtime}, cold", DOES_COLD, measure.take_turns(cold, rounds, warm_up=0), goals=[Goal(HAND, COLD)])
     finally:
-        for node in ("node1", "node2", "node3"):
-            on(node, FORGET)
+        forget()
         on("ctl", 'rm -rf -- "$1"', nodes.folder)
 
 
@@ -242,4 +246,4 @@ def versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    measure.main(run, rounds=5, versions=versions)
+    measure.main(run, rounds=4, versions=versions)
