@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).parents[2] / "train" / "cifar10.py"
 EPOCHS = 3
 # A thin net and a fifth of the images: about a second per epoch on two cores. 120 divides among 1, 2, 3 ranks.
 SMALL = ("--width", 4, "--epochs", EPOCHS, "--batch-size", 120, "--limit-steps", 8, "--lr", 0.1)
-EPOCH_LINE = re.compile(r"epoch (\d)/3  loss (\d+\.\d+)  train acc (0\.\d+)  test acc (0\.\d+)  images/s \d+")
+EPOCH_LINE = re.compile(r"epoch (\d)/3  loss (\d+\.\d+)  train acc (0\.\d+)  test acc (0\.\d+)  images/s \d+\.\d")
 
 # Runs a program as it is, but for a loss that raises in rank 1: the second node's only rank.
 BREAK_RANK_1 = """
@@ -22,6 +22,21 @@ if os.environ["RANK"] == "1":
     F.cross_entropy = cross_entropy
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+# Compiles for nothing but the net's graph, which is then run as it is: the losses have to stay what they were.
+COMPILE_WITHOUT_A_COMPILER = """
+import runpy, sys
+import torch
+import torch._dynamo.utils
+compile = torch.compile
+torch.compile = lambda model, **options: compile(model, backend="eager", **options)
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    counters = torch._dynamo.utils.counters
+    print("graphs", counters["stats"]["unique_graphs"], "breaks", sum(counters["graph_break"].values()), flush=True)
 """
 
 
@@ -80,6 +95,23 @@ def test_a_run_that_was_stopped_twice_has_the_losses_of_an_undisturbed_one_step_
         assert torch.equal(got["model"][name], tensor), name
     for index, momentum in expected["optimizer"]["state"].items():
         assert torch.equal(got["optimizer"]["state"][index]["momentum_buffer"], momentum["momentum_buffer"]), index
+
+
+def test_a_compiled_run_that_was_stopped_has_the_same_losses_from_one_graph(start, cifar_folder, undisturbed, tmp_path):
+    program = tmp_path / "compiled.py"
+    program.write_text(COMPILE_WITHOUT_A_COMPILER)
+    args = (SCRIPT, *SMALL, "--data", cifar_folder, "--checkpoint", tmp_path / "compiled.pt", "--resume", "--log-every", 1, "--compile")
+    first = start(program, *args, ranks=2)
+    first.wait_for("step 2 ", timeout_s=90)
+    first.stop()
+    stopped = first.outputs()[0].splitlines()
+    resumed = start(program, *args, ranks=2).finish(timeout_s=120).check()
+    assert [line for line in stopped if line.startswith("step ")] + resumed.lines("step ") == undisturbed.lines("step ")
+    assert resumed.lines("test accuracy") == undisturbed.lines("test accuracy")
+    # Of a batch's own shape, before the first epoch: nothing is compiled again in one.
+    for lines in (stopped, resumed.stdout.splitlines()):
+        assert [line for line in lines if line.startswith("graphs ")] == ["graphs 1 breaks 0"] * 2
+        assert sum(line.startswith("compiled in ") for line in lines) == 1
 
 
 def test_three_ranks_count_each_of_1000_test_images_once(start, cifar_folder, undisturbed, checkpoint):
