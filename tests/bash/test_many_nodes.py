@@ -83,3 +83,17 @@ def cpu_s() -> float:
     """Of all child processes that have ended."""
     used = os.times()
     return used.children_user + used.children_system
+
+
+def test_the_addresses_of_ten_thousand_nodes_are_asked_for_at_once_and_are_no_argument(run: Path) -> None:
+    env = run / "env.sh"
+    env.write_text(env.read_text().replace("KIT_NEEDS_ADDRESSES= ", "KIT_NEEDS_ADDRESSES=yes "))
+    # As getent answers: three lines for each host, of which the first has its name. The first host is this machine.
+    answer = f"""awk '{{ a = NR == 1 ? "{own_address()}" : "10.0." int(NR / 256) "." NR % 256; print a " STREAM " $1 "\\n" a " DGRAM \\n" a " RAW " }}'"""
+    stub(run.parent / "bin", "getent", f'echo x >>"{run.parent}/asked"; [[ "$1" == ahostsv4 ]] && printf "%s\\n" "${{@:2}}" | {answer}\n')
+    done = start(run, f"exec sed 's/$/ 1 2 3/' {run.parent}/hosts; else printf '%s\\n' \"$@\" >{run.parent}/argv")
+    assert done.returncode == 0, done.stderr
+    assert (run / "log/4711/addresses.0").read_text().split() == [own_address(), *(f"10.0.{n // 256}.{n % 256}" for n in range(2, NODES + 1))]
+    (named,) = [line for line in (run.parent / "argv").read_text().splitlines() if line.startswith("KIT_ADDRESSES=")]
+    assert named == f"KIT_ADDRESSES={run}/log/4711/addresses.0"
+    assert len((run.parent / "asked").read_text().splitlines()) < 5

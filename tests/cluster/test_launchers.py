@@ -73,7 +73,7 @@ def read_command(cluster: Cluster, project: Path) -> str:
     file = project / "run/torchrun.sh"
     if not file.exists():
         return ""
-    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=a,b"
+    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=/etc/hostname"
     ask = 'set --; source ./env.sh; source <(sed -n "/^launcher::choose_rendezvous/,/^}/p" torchrun.sh); launcher::choose_rendezvous; printf "%s\\n" "${KIT_RENDEZVOUS[@]}"'
     return cluster.run("ctl", "bash", "-c", f"cd \"$1\" && export {facts} && bash -c '{ask}'", "bash", cluster.path(project / "run")).stdout
 

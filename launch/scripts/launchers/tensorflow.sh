@@ -31,7 +31,7 @@ launcher::tf_config() {
   local -a kit_hosts
   local -i kit_i
   local kit_workers='' kit_port
-  IFS=, read -ra kit_hosts <<<"${KIT_ADDRESSES}"
+  mapfile -t kit_hosts <"${KIT_ADDRESSES}"
   for ((kit_i = 0; kit_i < NNODES; kit_i++)); do
     kit_port="${MASTER_PORT}"
     [[ -z "${KIT_LOOPBACK:-}" ]] || kit_port=$((MASTER_PORT + kit_i)) # under `kit run` all have one address

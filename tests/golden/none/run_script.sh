@@ -377,7 +377,7 @@ batch::main() {
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES=''
-  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || KIT_ADDRESSES="$(batch::addresses)"
+  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || batch::write_addresses "${restart}"
   KIT_MPI_TYPE=none
   [[ -z "${KIT_MPI}" ]] || KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
@@ -445,17 +445,23 @@ batch::keep_stamps() {
   KIT_STAMPED=()
 }
 
-# batch::addresses - of all nodes, for launchers that need them; the master's is enough for most.
-batch::addresses() {
-  local -a hosts addresses=("${MASTER_ADDR}")
+# batch::write_addresses RESTART - of all nodes, a line each, for launchers that need them; the master's is enough for most.
+# Sets KIT_ADDRESSES to their file: what 10,000 nodes have is too long for an argument.
+batch::write_addresses() {
+  local -a hosts addresses
   local host address
   mapfile -t hosts < <(batch::hosts)
-  for host in "${hosts[@]:1}"; do
-    address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
-    addresses+=("${address}")
-  done
-  local IFS=,
-  printf '%s\n' "${addresses[*]}"
+  # One call for all. Of each host's lines the first has its name, too.
+  mapfile -t addresses < <(getent ahostsv4 "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
+  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]}" == *' 127.'* ]]; then
+    addresses=("${MASTER_ADDR}")
+    for host in "${hosts[@]:1}"; do
+      address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
+      addresses+=("${address}")
+    done
+  fi
+  KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.$1" # a requeued job's nodes may have an older file in memory
+  printf '%s\n' "${addresses[@]}" >"${KIT_ADDRESSES}"
 }
 
 # batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which

@@ -363,10 +363,10 @@ launcher::choose_rendezvous() {
   fi
   # c10d: nodes meet again after a failure. Node rank 0 keeps the store and is told so, for
   # torchrun would look for its own host name in the address; and each node's address, for the name may not resolve.
-  local -a kit_hosts
+  local -a kit_own
   local kit_is_host=false
   [[ "${NODE_RANK}" != 0 ]] || kit_is_host=true
-  IFS=, read -ra kit_hosts <<<"${KIT_ADDRESSES}"
+  mapfile -t -s "${NODE_RANK}" -n 1 kit_own <"${KIT_ADDRESSES}"
   # torch would keep the store of the ranks over restarts, where they find the addresses of those that are gone: Gloo ends in
   # "connectFullMesh failed" (https://github.com/pytorch/pytorch/issues/135712; so with 2.13). So each round gets its own.
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
@@ -375,7 +375,7 @@ launcher::choose_rendezvous() {
     --rdzv-backend c10d
     --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT}"
     --rdzv-conf "is_host=${kit_is_host}"
-    --local-addr "${kit_hosts[NODE_RANK]}"
+    --local-addr "${kit_own[0]}"
   )
 }
 
