@@ -161,6 +161,8 @@ def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -
     except CannotMeasure as problem:
         print(f"{name}: not measured: {problem}", file=sys.stderr)
         sys.exit(CANNOT)
+    except KeyboardInterrupt:
+        sys.exit(130)
     progress("")
     comparisons = [item for item in found if isinstance(item, Comparison)]
     for comparison in comparisons:

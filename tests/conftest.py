@@ -24,7 +24,7 @@ def kit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
     """Calls `kit ARGS` as a user would, in a folder of its own, and with a history of its own."""
     history = str(tmp_path_factory.mktemp("state"))
 
-    def call(*arguments: str, cwd: Path = tmp_path, check: bool = True, timeout_s: float = 120, **environment: str):
+    def call(*arguments: str, cwd: Path = tmp_path, check: bool = True, timeout_s: float = 300, **environment: str):
         done = subprocess.run(
             [sys.executable, "-m", "kit", *arguments],
             cwd=cwd,

@@ -25,7 +25,8 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 
 failed=0
-pytest tests/unit tests/bash tests/train "$@" >"${said}" 2>&1 &
+# They take what the cluster's leave, whose time limits are Slurm's.
+nice -n 10 pytest tests/unit tests/bash tests/train "$@" >"${said}" 2>&1 &
 others="$!"
 pytest tests/cluster "$@" || failed=1
 wait "${others}" || failed=1

@@ -202,14 +202,14 @@ def test_fish_asks_and_shows_what_it_means(project: Path) -> None:
         pytest.skip("fish is not installed")
     lines = ["kit submit my", "kit submit train.py --slurm=partition=g", "kit why 4712", "kit submit ~/m"]
     script = "kit completion fish | source\n" + "".join(f"complete -C '{line}'; echo\n" for line in lines)
-    done = subprocess.run(["fish", "--no-config", "-c", script], cwd=project, env=_environment(project), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["fish", "--no-config", "-c", script], cwd=project, env=_environment(project), capture_output=True, text=True, timeout=120)
     assert done.stdout == (f"{HOSTILE}\n\n--slurm=partition=gpu\n\n4712\tsecond one 2x8 FAILED\n\n~/mine.yaml\n\n"), done.stderr
 
 
 def answer(project: Path, line: str) -> tuple[list[str], float, str]:
     start = time.monotonic()
     command = ["kit", "complete", "fish", "--", "", line]
-    done = subprocess.run(command, cwd=project, env=_environment(project), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=project, env=_environment(project), capture_output=True, text=True, timeout=120)
     return [said.split("\t")[0] for said in done.stdout.splitlines()], time.monotonic() - start, done.stderr
 
 

@@ -118,7 +118,7 @@ def test_a_container_is_created_once_and_reused(node: Node) -> None:
 
 def test_a_container_is_created_once_by_32_concurrent_starts(node: Node) -> None:
     starts = [node.spawn("cat", f"{node.data}/{node.name()}/usr/lib/x", ENROOT_STUB_DELAY_S="0.1") for _ in range(32)]
-    ended = [(*start.communicate(timeout=60), start.returncode) for start in starts]
+    ended = [(*start.communicate(timeout=120), start.returncode) for start in starts]
     assert [(out, code) for out, _, code in ended] == [("data\n", 0)] * 32
     assert node.creations() == 1
     assert node.containers() == {node.name(): FILES}

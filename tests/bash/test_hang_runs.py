@@ -56,7 +56,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def hang(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{py_spy().parent}:{os.environ['PATH']}"}
-    return subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_a_rank_that_has_ended_is_named_with_its_node(started: Callable[..., None], tmp_path: Path) -> None:

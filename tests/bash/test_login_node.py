@@ -51,7 +51,7 @@ def start(run: Path, *words: str, script: str = SCRIPT) -> subprocess.Popen[str]
 
 def call(run: Path, *words: str) -> str:
     """What the function says, between the marks."""
-    out, errors = start(run, *words).communicate(timeout=60)
+    out, errors = start(run, *words).communicate(timeout=120)
     before, _, said = out.partition("MARK\n")
     said, _, status = said.rpartition("\nMARK ")
     assert before == "" and status == "0\n", (out, errors)
@@ -66,7 +66,7 @@ def calls(run: Path) -> list[str]:
 def test_five_at_once_submit_one_job_and_all_hear_of_it(run: Path) -> None:
     tool(run.parent, "sbatch", "sleep 0.5; echo x >>CALLS; echo 12")
     processes = [start(run, "login::submit", str(run)) for _ in range(5)]
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["MARK\njob 12\n\nMARK 0\n"] * 5
+    assert [process.communicate(timeout=120)[0] for process in processes] == ["MARK\njob 12\n\nMARK 0\n"] * 5
     assert calls(run) == ["x"]
 
 

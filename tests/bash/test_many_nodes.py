@@ -42,7 +42,7 @@ def start(run: Path, answers: str, nodes: int = NODES) -> subprocess.CompletedPr
     """The batch script, with an srun whose prepare step prints what `answers`, some bash, does."""
     stub(run.parent / "bin", "srun", f'if [[ "$*" == *prepare* ]]; then {answers}; fi\n')
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": f"node[0000-{nodes - 1:04}]", "SLURMD_NODENAME": "node0000"}
-    return subprocess.run(["bash", "run_script.sh"], cwd=run, env=environment(run.parent / "bin", **job), capture_output=True, text=True, timeout=60)
+    return subprocess.run(["bash", "run_script.sh"], cwd=run, env=environment(run.parent / "bin", **job), capture_output=True, text=True, timeout=120)
 
 
 def test_what_all_nodes_answer_arrives_whole_and_with_the_time_by_which_it_came(run: Path) -> None:

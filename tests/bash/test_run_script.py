@@ -303,13 +303,13 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     inside = ["bash", "torchrun.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     stub(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: stub (UUID: GPU-1)'")
     env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="node7")
-    done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
         "kit: error: node7: 1 GPUs are visible in the container, and the job asked for 2\n"
         "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
     )
-    done = subprocess.run(inside, cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(inside, cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -341,7 +341,7 @@ def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: st
     ranks = [f"rank{rank}.out" for rank in range(2 * processes)]
     until(lambda: [logs(run).get(name) for name in ranks] == ["up\n"] * len(ranks), 60)
     process.send_signal(signal.SIGUSR1)
-    lines = process.communicate(timeout=60)[1].splitlines()
+    lines = process.communicate(timeout=120)[1].splitlines()
     assert (process.returncode, lines[1], lines[-1]) == (
         75,
         "kit: local0: asked all ranks for a checkpoint",
@@ -502,7 +502,7 @@ def test_a_failure_whose_note_is_empty_is_still_told(tmp_path: Path) -> None:
 def test_the_launchers_script_runs_by_hand_as_its_first_lines_say(tmp_path: Path) -> None:
     run = run_dir(tmp_path, 'echo "rank ${RANK} of ${WORLD_SIZE}"', nodes=2)
     (example,) = [line.removeprefix("#   ") for line in (run / "torchrun.sh").read_text().splitlines() if line.startswith("#   bash torchrun.sh ")]
-    done = subprocess.run(["bash", "-c", example.replace("61000", str(PORT))], cwd=run, env=slurm(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", example.replace("61000", str(PORT))], cwd=run, env=slurm(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (run / "log" / "rank0.out").read_text() == "rank 0 of 1\n"
 

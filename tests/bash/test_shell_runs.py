@@ -26,7 +26,7 @@ def test_a_shell_has_the_jobs_variables_and_ends_with_its_code(kit, tmp_path: Pa
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     with (folder / "typed").open() as file:
         command = [sys.executable, "-m", "kit", *arguments]
-        return subprocess.run(command, cwd=folder, stdin=file, capture_output=True, text=True, timeout=60, env=environment(XDG_STATE_HOME=str(folder)))
+        return subprocess.run(command, cwd=folder, stdin=file, capture_output=True, text=True, timeout=120, env=environment(XDG_STATE_HOME=str(folder)))
 
 
 def test_a_shell_has_the_jobs_secrets_and_leaves_none(kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def start(run: Path, *, folders: tuple[Path, ...] = (), **variables: str) -> lis
     }
     env = environment(*folders, SCRIPTS / "local", Path(sys.executable).parent, **own)
     env.pop("PYTHONPATH", None)
-    done = subprocess.run(["bash", "run_script.sh"], cwd=run, env={**env, **variables}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "run_script.sh"], cwd=run, env={**env, **variables}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return [str(line) for line in json.loads((run / "log" / str(os.getpid()) / "rank0.out").read_text().splitlines()[0])]
 

@@ -48,7 +48,7 @@ class Node:
         return environment(self.folder / "bin", KIT_SCRIPTS=str(SCRIPTS))
 
     def prepare(self, before: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(before), env=self.environment(), capture_output=True, text=True, timeout=60)
+        return subprocess.run(self.command(before), env=self.environment(), capture_output=True, text=True, timeout=120)
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.images.glob("*") if path.suffix != ".lock")
@@ -72,7 +72,7 @@ def test_the_image_is_copied_once_and_the_copy_is_used(node: Node) -> None:
 def test_32_concurrent_starts_copy_once(node: Node) -> None:
     command, env = node.command(), node.environment()
     starts = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(32)]
-    ended = [(*start.communicate(timeout=60), start.returncode) for start in starts]
+    ended = [(*start.communicate(timeout=120), start.returncode) for start in starts]
     assert {(out, code) for out, _, code in ended} == {(f"{node.copy()}\n", 0)}
     assert sum("copying" in err for _, err, _ in ended) == 1
     assert node.left() == [node.copy().name]

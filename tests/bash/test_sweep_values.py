@@ -51,7 +51,7 @@ def start(run: Path, task: int, *command: str, **variables: str) -> subprocess.C
         "KIT_LOOPBACK": "1",
     }
     env = environment(SCRIPTS / "local", Path(sys.executable).parent, **{**own, **variables})
-    return subprocess.run(["bash", *(command or ("run_script.sh",))], cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["bash", *(command or ("run_script.sh",))], cwd=run, env=env, capture_output=True, text=True, timeout=120)
 
 
 def expected(task: int) -> list[str]:
@@ -82,7 +82,7 @@ def test_every_value_is_read_from_env_sh_as_it_was_written_and_the_file_is_lint_
 
 def test_a_container_that_starts_from_an_empty_environment_gets_the_tasks_values(run: Path) -> None:
     facts = ["NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1", f"KIT_LOG_DIR={run}/log", "SLURM_ARRAY_TASK_ID=3"]
-    done = subprocess.run(["env", "-i", f"PATH={os.environ['PATH']}", "bash", "spawn.sh", *facts], cwd=run, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["env", "-i", f"PATH={os.environ['PATH']}", "bash", "spawn.sh", *facts], cwd=run, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (run.parent / "task3").read_text().split("\0") == expected(3)
 

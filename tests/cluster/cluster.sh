@@ -311,7 +311,8 @@ cluster::remove() {
   mapfile -t containers < <(docker ps --all --quiet --filter "label=kit.cluster=${cluster}")
   if ((${#containers[@]} > 0)); then
     say "removing ${#containers[@]} containers of cluster ${cluster}"
-    docker rm --force --volumes "${containers[@]}" >/dev/null
+    # One after the other is what docker does by itself, and their volumes hold unpacked images.
+    printf '%s\n' "${containers[@]}" | xargs -n 1 -P "${#containers[@]}" docker rm --force --volumes >/dev/null
   fi
   if docker network inspect "${network}" >/dev/null 2>&1; then
     docker network rm "${network}" >/dev/null

@@ -43,7 +43,7 @@ class Cluster:
     def __init__(self, shared: Path) -> None:
         self.shared = shared
 
-    def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """The result of a command on a node, as ada from /shared; a failure raises with its stderr."""
         options = ["--root"] if root else []
         result = script("cluster.sh", "exec", node, *options, *map(str, argv), timeout=timeout)
@@ -65,7 +65,7 @@ class Cluster:
         line = self.run(self.controller, "scontrol", "show", "job", "-o", str(job_id)).stdout
         return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", line))
 
-    def wait(self, job_id: int, timeout: float = 60) -> Ended:
+    def wait(self, job_id: int, timeout: float = 180) -> Ended:
         """How the job ended, once it has."""
         fields = until(lambda: self._ended(job_id), timeout, f"job {job_id} has not ended: {self.job(job_id)}")
         code, signal = fields["ExitCode"].split(":")

@@ -67,7 +67,7 @@ def test_three_nodes_of_two_ranks_measure_the_whole_and_their_pairs(start, tmp_p
 def test_a_wrong_sum_is_said_noted_and_ends_the_run_after_all_sizes(start, tmp_path):
     script, out = tmp_path / "changed.py", tmp_path / "found.json"
     script.write_text(ONE_TOO_MUCH_IN_RANK_1)
-    result = start(script, SCRIPT, "--sizes", "1K", "2K", "--repeats", 2, "--output", out, ranks=2).finish(timeout_s=90)
+    result = start(script, SCRIPT, "--sizes", "1K", "2K", "--repeats", 2, "--output", out, ranks=2).finish(timeout_s=200)
     assert result.codes == [1]
     assert re.search(
         r"^bandwidth.py: rank 1 on \S+: all_reduce of 256 values has 1 wrong ones: value 255 is 8\.0, not 7\.0\n  fix: ", result.stderr, re.MULTILINE
@@ -76,7 +76,7 @@ def test_a_wrong_sum_is_said_noted_and_ends_the_run_after_all_sizes(start, tmp_p
 
 
 def test_a_file_that_cannot_be_written_is_said_without_a_traceback(start, tmp_path):
-    result = start(SCRIPT, "--sizes", "1K", "--repeats", 1, "--output", tmp_path / "no" / "such.json").finish(timeout_s=60)
+    result = start(SCRIPT, "--sizes", "1K", "--repeats", 1, "--output", tmp_path / "no" / "such.json").finish(timeout_s=200)
     assert result.codes == [1]
     assert "bandwidth.py: cannot write " in result.stderr and "such.json: No such file or directory\n  fix: " in result.stderr
     assert "Traceback" not in result.stderr

@@ -67,7 +67,7 @@ def test_the_original_learns_on_two_ranks(start, cifar_folder) -> None:
 
 
 def test_an_original_without_data_says_where_to_get_it(start, tmp_path: Path) -> None:
-    done = start(SCRIPT, *SMALL, "--data", tmp_path).finish(timeout_s=60)
+    done = start(SCRIPT, *SMALL, "--data", tmp_path).finish(timeout_s=200)
     assert done.codes == [1]
     assert done.stderr == (
         f"cifar10_original.py: no cifar-10-batches-py in {tmp_path}\n  fix: name the folder that holds it with --data; cifar10.py downloads it\n"

@@ -56,7 +56,7 @@ def table(result):
 def start_changed(start, folder, change, **options):
     script = folder / "changed.py"
     script.write_text(WITH_A_CHANGE.format(change=change))
-    return start(script, SCRIPT, *FEW, **options).finish(timeout_s=90)
+    return start(script, SCRIPT, *FEW, **options).finish(timeout_s=200)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ def program():
 
 @pytest.fixture(scope="module")
 def one_process(start):
-    return start(SCRIPT, *FEW).finish(timeout_s=60).check()
+    return start(SCRIPT, *FEW).finish(timeout_s=200).check()
 
 
 @pytest.fixture(scope="module")
 def two_nodes(start):
-    return start(SCRIPT, *FEW, ranks=2, nodes=2).finish(timeout_s=90).check()
+    return start(SCRIPT, *FEW, ranks=2, nodes=2).finish(timeout_s=200).check()
 
 
 def test_one_process_gets_everything_right(one_process):
@@ -149,6 +149,6 @@ def test_nvidia_smi_tells_the_topology_where_there_is_a_gpu(program, tmp_path, m
 
 
 def test_a_size_that_is_none_is_a_usage_error(start):
-    result = start(SCRIPT, "--sizes", "4X").finish(timeout_s=60)
+    result = start(SCRIPT, "--sizes", "4X").finish(timeout_s=200)
     assert result.codes == [2]
     assert result.stderr.endswith("error: argument --sizes: '4X' is no size; write 512, 64K, 4M or 1G\n")

@@ -12,7 +12,7 @@ RANK_LINE = re.compile(
 
 @pytest.fixture(scope="module")
 def one_process(start):
-    return start(SCRIPT).finish(timeout_s=90).check()
+    return start(SCRIPT).finish(timeout_s=200).check()
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def stamps(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_nodes(start, stamps):
     # The second node's disk is full, which is no reason to fail.
-    return start(SCRIPT, ranks=2, nodes=2, env=[{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]).finish(timeout_s=90).check()
+    return start(SCRIPT, ranks=2, nodes=2, env=[{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]).finish(timeout_s=200).check()
 
 
 def accuracy(result):

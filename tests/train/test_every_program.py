@@ -22,7 +22,7 @@ SAYS = {
 
 @pytest.mark.parametrize("program", SAYS)
 def test_a_job_file_runs_here_as_it_is(program: str, kit, tmp_path: Path) -> None:
-    done = kit("run", str(ROOT / f"train/{program}.yaml"), "--output", "run", timeout_s=170)
+    done = kit("run", str(ROOT / f"train/{program}.yaml"), "--output", "run", timeout_s=600)
     assert re.search(SAYS[program], done.stdout), done.stdout
     assert "all ranks ended well" in done.stdout
 

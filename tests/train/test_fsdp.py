@@ -11,7 +11,7 @@ BATCH = ("--batch-size", 12)  # divides by 1, 2, 3 and 4
 
 @pytest.fixture(scope="module")
 def one_process(start):
-    return start(SCRIPT, *BATCH, "--steps", STEPS).finish(timeout_s=60).check()
+    return start(SCRIPT, *BATCH, "--steps", STEPS).finish(timeout_s=200).check()
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +21,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_ranks(start, folders):
-    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[2], "--save-every", 2, ranks=2).finish(timeout_s=90).check()
+    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[2], "--save-every", 2, ranks=2).finish(timeout_s=200).check()
 
 
 @pytest.fixture(scope="module")
 def two_nodes(start, folders):
-    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[4], ranks=2, nodes=2).finish(timeout_s=90).check()
+    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[4], ranks=2, nodes=2).finish(timeout_s=200).check()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_every_rank_writes_its_shard_and_one_checkpoint_stays(two_ranks, two_nod
 def test_more_ranks_go_on_from_a_checkpoint_and_ignore_an_unfinished_one(start, one_process, two_ranks, copy):
     folder = copy(ranks=2)
     (folder / "step-00000006").mkdir()  # what a run leaves that is killed while it writes
-    more = start(SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", folder, ranks=3).finish(timeout_s=90).check()
+    more = start(SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", folder, ranks=3).finish(timeout_s=200).check()
     assert more.lines("going on") == [f"going on after step 4, from {folder / 'step-00000004'}"]
     equals(more, one_process, range(5, STEPS + 1))
     shards, (whole, *_) = zip(*held(more))
@@ -94,14 +94,14 @@ def test_more_ranks_go_on_from_a_checkpoint_and_ignore_an_unfinished_one(start, 
 
 def test_one_rank_goes_on_from_the_shards_of_four_and_may_compute_activations_again(start, one_process, two_nodes, copy):
     folder = copy(ranks=4)
-    fewer = start(SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", folder, "--recompute").finish(timeout_s=60).check()
+    fewer = start(SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", folder, "--recompute").finish(timeout_s=200).check()
     assert fewer.lines("going on") == [f"going on after step 4, from {folder / 'step-00000004'}"]
     equals(fewer, one_process, range(5, STEPS + 1))
 
 
 def test_going_on_with_another_model_names_what_differs(start, two_nodes, copy):
     folder = copy(ranks=4)
-    result = start(SCRIPT, *BATCH, "--width", 32, "--blocks", 2, "--checkpoint", folder).finish(timeout_s=60)
+    result = start(SCRIPT, *BATCH, "--width", 32, "--blocks", 2, "--checkpoint", folder).finish(timeout_s=200)
     assert result.codes == [1]
     assert result.stderr == (
         f"fsdp.py: {folder / 'step-00000004'} was written with other values of: blocks, width\n  fix: give the same values, or another --checkpoint\n"
@@ -109,7 +109,7 @@ def test_going_on_with_another_model_names_what_differs(start, two_nodes, copy):
 
 
 def test_a_batch_that_does_not_divide_is_refused_before_anyone_waits(start):
-    result = start(SCRIPT, *BATCH, env={"RANK": "0", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}).finish(timeout_s=60)
+    result = start(SCRIPT, *BATCH, env={"RANK": "0", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}).finish(timeout_s=200)
     assert result.codes == [1]
     assert result.stderr == (
         "fsdp.py: a batch of 12 does not divide into 5 equal shares, which the mean of the gradients needs\n"

@@ -20,7 +20,7 @@ assert logits_NC.device.type == "meta" and logits_NC.shape == (BATCH, CLASSES)
 
 @pytest.fixture(scope="module")
 def trained(start):
-    return start(SCRIPT, "--steps", 30).finish(timeout_s=60).check()
+    return start(SCRIPT, "--steps", 30).finish(timeout_s=200).check()
 
 
 def test_the_divided_model_learns_and_equals_the_undivided_one(trained):
@@ -37,12 +37,12 @@ def test_it_says_which_devices_it_uses(trained):
 def test_the_activations_move_to_the_second_half(start, tmp_path):
     script = tmp_path / "devices.py"
     script.write_text(TO_ANOTHER_DEVICE)
-    result = start(script, env={"PYTHONPATH": str(SCRIPT.parent)}).finish(timeout_s=60).check()
+    result = start(script, env={"PYTHONPATH": str(SCRIPT.parent)}).finish(timeout_s=200).check()
     assert result.lines("lies on") == ["lies on cpu", "lies on meta"]
 
 
 def test_a_second_process_is_refused(start):
-    result = start(SCRIPT, env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).finish(timeout_s=60)
+    result = start(SCRIPT, env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).finish(timeout_s=200)
     assert result.codes == [1]
     assert result.stderr == (
         "model_parallel.py: one process uses both GPUs, but 2 were started\n"

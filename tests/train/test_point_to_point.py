@@ -27,18 +27,18 @@ def arrived(result):
 
 
 def test_one_process_says_that_there_is_nobody_to_talk_to(start):
-    result = start(SCRIPT).finish(timeout_s=60).check()
+    result = start(SCRIPT).finish(timeout_s=200).check()
     assert result.lines("one rank alone") == ["one rank alone: there is nobody to talk to; start two or more"]
     assert arrived(result) == []
 
 
 def test_two_ranks_are_each_other_s_left_and_right_neighbour(start):
-    result = start(SCRIPT, ranks=2).finish(timeout_s=60).check()
+    result = start(SCRIPT, ranks=2).finish(timeout_s=200).check()
     assert arrived(result) == [(0, 1, 1, 12, 11), (1, 1, 1, 2, 1)]
 
 
 def test_the_token_adds_up_on_its_way_round_two_nodes(start):
-    result = start(SCRIPT, ranks=2, nodes=2).finish(timeout_s=60).check()
+    result = start(SCRIPT, ranks=2, nodes=2).finish(timeout_s=200).check()
     assert arrived(result) == [(0, 6, 6, 32, 11), (1, 1, 1, 2, 21), (2, 3, 3, 12, 31), (3, 6, 6, 22, 1)]
     assert "the token went round 4 ranks: 6" in result.stdout
 
@@ -46,13 +46,13 @@ def test_the_token_adds_up_on_its_way_round_two_nodes(start):
 def test_an_altered_token_ends_the_run_and_says_where(start, tmp_path):
     altered = tmp_path / "altered.py"
     altered.write_text(ALTER_IN_RANK_1)
-    result = start(altered, SCRIPT, ranks=2).finish(timeout_s=60)
+    result = start(altered, SCRIPT, ranks=2).finish(timeout_s=200)
     assert result.codes == [1]
     assert "point_to_point.py: rank 1: the token is 5, not 0\n  fix: " in result.stderr
 
 
 def test_sending_before_receiving_in_all_ranks_is_a_deadlock(start):
-    result = start(SCRIPT, "--deadlock", ranks=2).finish(timeout_s=60)
+    result = start(SCRIPT, "--deadlock", ranks=2).finish(timeout_s=200)
     assert result.codes == [1]
     assert re.search(r"point_to_point.py: rank \d sends, and rank \d does not receive: .*Timed out", result.stderr)
     assert "start both at once with batch_isend_irecv" in result.stderr

@@ -51,7 +51,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def alone(start):
-    return start(SCRIPT).finish(timeout_s=60).check()
+    return start(SCRIPT).finish(timeout_s=200).check()
 
 
 def test_the_loss_falls_in_one_process(alone):
@@ -62,13 +62,13 @@ def test_the_loss_falls_in_one_process(alone):
 
 
 def test_two_processes_of_one_start_have_the_losses_of_one(start, alone, free_port):
-    result = start(SCRIPT, "--processes", 2, env={"MASTER_PORT": str(free_port)}).finish(timeout_s=60).check()
+    result = start(SCRIPT, "--processes", 2, env={"MASTER_PORT": str(free_port)}).finish(timeout_s=200).check()
     assert sorted(RANK.findall(result.stdout)) == [(str(rank), "2", str(rank), "2", "0", f"127.0.0.1:{free_port}") for rank in (0, 1)]
     assert losses(result) == pytest.approx(losses(alone), abs=1e-5)
 
 
 def test_two_nodes_of_two_processes_have_the_losses_of_one(start, alone, free_port):
-    result = start(SCRIPT, nodes=2, env=nodes(free_port, count=2)).finish(timeout_s=90).check()
+    result = start(SCRIPT, nodes=2, env=nodes(free_port, count=2)).finish(timeout_s=200).check()
     master = f"127.0.0.1:{free_port}"
     assert sorted(RANK.findall(result.stdout)) == [
         ("0", "4", "0", "2", "0", master),
@@ -82,7 +82,7 @@ def test_two_nodes_of_two_processes_have_the_losses_of_one(start, alone, free_po
 def test_a_process_that_raises_ends_all(start, tmp_path, free_port):
     script = tmp_path / "broken.py"
     script.write_text(BREAKS_RANK_1.format(folder=str(SCRIPT.parent)))
-    result = start(script, "--processes", 2, env={"MASTER_PORT": str(free_port)}).finish(timeout_s=60)
+    result = start(script, "--processes", 2, env={"MASTER_PORT": str(free_port)}).finish(timeout_s=200)
     assert result.codes == [1]
     assert "ValueError: rank 1 is broken" in result.stderr
 
@@ -91,7 +91,7 @@ def test_ending_the_program_ends_its_processes(start, tmp_path, free_port):
     script = tmp_path / "background.py"
     script.write_text(IN_THE_BACKGROUND)
     started = start(script, SCRIPT, "--processes", 2, "--steps", 10**6, env={"MASTER_PORT": str(free_port)})
-    started.wait_for("step 10/", timeout_s=60)
+    started.wait_for("step 10/", timeout_s=200)
     processes = [Path("/proc", pid) for pid in re.findall(r"pid (\d+)", started.outputs()[0])]
     assert [process.exists() for process in processes] == [True, True]
     started.stop()

@@ -36,7 +36,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def ask(tmp_path: Path, *arguments: str) -> str:
     env = {**os.environ, "PATH": f"{py_spy().parent}:{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
