@@ -98,7 +98,9 @@ def all_at_once(command: list[str], nodes: dict[str, Node], options: dict[str, s
     process = slurm.begin_on_nodes(list(nodes), command, {"job-name": job_name, **options})
     talk = Talk(process, job_name, nodes)
     try:
-        if not talk.listen(lambda: talk.heard, time.monotonic() + wait_s) and process.poll() is None:
+        until_s = time.monotonic() + wait_s
+        # Before that, it has said all that it will, and is about to end.
+        if not talk.listen(lambda: talk.heard, until_s) and time.monotonic() >= until_s and process.poll() is None:
             raise _waits(talk, wait_s)
         begun_s = time.monotonic()
         talk.listen(lambda: talk.all_are_ready(begun_s), begun_s + READY_S)
