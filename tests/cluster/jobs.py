@@ -33,7 +33,7 @@ def image_of(cluster: Cluster, runtime: str) -> str:
     return cluster.sif if runtime == "apptainer" else cluster.sqsh
 
 
-def submit(cluster: Cluster, project: Path, *arguments: str, check: bool = True, timeout_s: float = 150):
+def submit(cluster: Cluster, project: Path, *arguments: str, check: bool = True, timeout_s: float = 400):
     """`kit submit ARGUMENTS` as ada in the project's folder on the controller; the run directory is `run`."""
     return cluster.run(
         cluster.controller, "bash", "-c", 'cd "$1" && shift && exec kit submit "$@"', "bash", cluster.path(project), *arguments, check=check, timeout=timeout_s

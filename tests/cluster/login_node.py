@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from slurm_cluster import Cluster, until
@@ -76,7 +78,10 @@ class Laptop:
         return done
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.line(*arguments), cwd=self.project, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Tests that were started in the background would hand on that Ctrl-C is to be ignored.
+        listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.line(*arguments), cwd=self.project, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=listening)
 
     @staticmethod
     def line(*arguments: str) -> list[str]:
