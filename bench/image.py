@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,18 +203,6 @@ def with_command(image: str) -> Iterator[str]:
         docker("image", "rm", tag)
 
 
-def in_turn(sides: dict[str, Callable[[], Built]], rounds: int) -> dict[str, list[Built]]:
-    """As measure.take_turns, of what one run tells more than a value of."""
-    kept: dict[str, list[Built]] = {name: [] for name in sides}
-
-    def once(name: str) -> float:
-        kept[name].append(sides[name]())
-        return kept[name][-1].seconds
-
-    measure.take_turns({name: lambda name=name: once(name) for name in sides}, rounds, warm_up=0)  # type: ignore[misc]
-    return kept
-
-
 # ---------------------------------------------------------------- making the file
 
 
@@ -241,7 +230,7 @@ def making(at: Place, image: str, rounds: int) -> Iterator[Comparison]:
     with with_command(image) as tag:
         docker("save", "--output", str(at.work / "image.tar"), tag)
         sides = [side for side in COMMANDS if side != ENROOT or at.real_enroot]
-        results = in_turn({side: lambda side=side: make(at, side, tag) for side in sides}, rounds)  # type: ignore[misc]
+        results = measure.take_turns({side: partial(make, at, side, tag) for side in sides}, rounds, warm_up=0)
         (at.work / "image.tar").unlink()
     yield Comparison(
         f"make one file ({label})",
@@ -279,7 +268,7 @@ def asked_again(at: Place, rounds: int) -> Comparison:
     try:
         for command in commands.values():
             at.seconds(project.name, command)
-        values = measure.take_turns({side: lambda command=command: at.seconds(project.name, command) for side, command in commands.items()}, max(rounds, 7))  # type: ignore[misc]
+        values = measure.take_turns({side: partial(at.seconds, project.name, command) for side, command in commands.items()}, max(rounds, 7))
     finally:
         for tag in ("kit-bench/project", *docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", f"kit/{project.name}").split()):
             docker("image", "rm", tag)
@@ -313,14 +302,7 @@ def by_enroot(at: Place, file: Path) -> dict[str, float]:
 
 
 def starts(at: Place, start: Callable[[Place, Path], dict[str, float]], files: dict[str, Path], rounds: int, warm_up: int) -> dict[str, list[dict[str, float]]]:
-    kept: dict[str, list[dict[str, float]]] = {name: [] for name in files}
-
-    def once(name: str) -> float:
-        kept[name].append(start(at, files[name]))
-        return kept[name][-1]["seconds"]
-
-    measure.take_turns({name: lambda name=name: once(name) for name in files}, rounds, warm_up)  # type: ignore[misc]
-    return {name: found[warm_up:] for name, found in kept.items()}
+    return measure.take_turns({name: partial(start, at, file) for name, file in files.items()}, rounds, warm_up)
 
 
 def of(found: dict[str, list[dict[str, float]]], name: str, scale: float = 1) -> dict[str, list[float]]:

@@ -22,13 +22,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 KIT = "kit"  # the side that all others are compared with
 CANNOT = 3  # exit status: something that this benchmark needs is not here
+
+
+Value = TypeVar("Value")
 
 
 class CannotMeasure(Exception):
@@ -99,10 +102,10 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
-def take_turns(sides: dict[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """A value of each side in each round; who begins changes, so that no side always follows the same one."""
+def take_turns(sides: dict[str, Callable[[], Value]], rounds: int, warm_up: int = 1) -> dict[str, list[Value]]:
+    """A value of each side in each round, or all that a round tells of it; who begins changes, so that no side always follows the same one."""
     names = list(sides)
-    values: dict[str, list[float]] = {name: [] for name in names}
+    values: dict[str, list[Value]] = {name: [] for name in names}
     for turn in range(-warm_up, rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:

@@ -156,15 +156,7 @@ def job(name: str) -> Ended:
 
 
 def turns(nodes: int, rounds: int) -> dict[str, list[Ended]]:
-    """As measure.take_turns, of jobs, of which more than one value is wanted."""
-    ended: dict[str, list[Ended]] = {KIT: [], PLAIN: [], TWICE: []}
-
-    def one(side: str) -> float:
-        ended[side].append(job(script(side, nodes)))
-        return ended[side][-1].script
-
-    measure.take_turns({side: partial(one, side) for side in ended}, rounds)
-    return {side: jobs[-rounds:] for side, jobs in ended.items()}  # without the warm-up
+    return measure.take_turns({side: partial(job, script(side, nodes)) for side in (KIT, PLAIN, TWICE)}, rounds)
 
 
 def values(taken: dict[str, list[Ended]], field: str) -> dict[str, list[float]]:

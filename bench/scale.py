@@ -134,18 +134,6 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def turns(sides: dict[str, Callable[[], Used]], rounds: int) -> dict[str, list[Used]]:
-    """What each side used in each round; the rounds are of all sides, in turn."""
-    kept: dict[str, list[Used]] = {name: [] for name in sides}
-
-    def side(name: str) -> float:
-        kept[name].append(sides[name]())
-        return 0.0
-
-    take_turns({name: lambda name=name: side(name) for name in sides}, rounds)  # type: ignore[misc]
-    return {name: values[-rounds:] for name, values in kept.items()}
-
-
 def times(values: dict[str, list[Used]]) -> dict[str, list[float]]:
     return {side: [item.time_s for item in items] for side, items in values.items()}
 
@@ -167,14 +155,14 @@ def scripts(folder: Path, rounds: int) -> Iterator[Comparison]:
         site.render("run")
         (site.folder / "plain.sh").write_text(PLAIN)
     naive = f"a plain script, {MANY}"
-    values = turns({KIT: many.batch, FEW: few.batch, naive: many.plain}, rounds)
+    values = take_turns({KIT: many.batch, FEW: few.batch, naive: many.plain}, rounds)
     does = (
         f"The batch script of a job of {MANY} or 2, with stand-ins for scontrol, getent and both srun: kit's asks every node whether it is ready, and"
         " keeps their answers; the plain script has one line for MASTER_ADDR, and one srun, and knows nothing of its nodes."
     )
     yield Comparison(f"batch script, {MANY}: CPU", does, cpu(values), goals=[Goal(FEW, 1.2)])
     yield Comparison(f"batch script, {MANY}: time", does, times(values), goals=[Goal(FEW, 1.2)])
-    values = turns({KIT: many.node, FEW: few.node}, rounds)
+    values = take_turns({KIT: many.node, FEW: few.node}, rounds)
     does = "run_script.sh start on one node, up to the start of torchrun, which is a stand-in."
     yield Comparison(f"one node's start, of {MANY}", does, times(values), goals=[Goal(FEW, 1.1)])
     yield from decisions(many, few, rounds)
@@ -182,13 +170,13 @@ def scripts(folder: Path, rounds: int) -> Iterator[Comparison]:
 
 def decisions(many: Site, few: Site, rounds: int) -> Iterator[Comparison]:
     number = iter(range(sys.maxsize))
-    values = turns({KIT: lambda: many.render(f"r{next(number)}"), FEW: lambda: few.render(f"r{next(number)}")}, rounds)
+    values = take_turns({KIT: lambda: many.render(f"r{next(number)}"), FEW: lambda: few.render(f"r{next(number)}")}, rounds)
     yield Comparison(f"kit render, {MANY}", "Writes a run directory.", times(values), goals=[Goal(FEW, 1.05)])
 
     def submit(site: Site) -> Callable[[], Used]:
         return lambda: site.kit("submit", "train.py", "-j", f"{site.nodes}x{RANKS}", "--output", f"s{next(number)}")
 
-    values = turns({KIT: submit(many), FEW: submit(few)}, rounds)
+    values = take_turns({KIT: submit(many), FEW: submit(few)}, rounds)
     yield Comparison(f"kit submit, {MANY}", "Writes a run directory, and calls a stand-in for sbatch.", times(values), goals=[Goal(FEW, 1.05)])
     sizes = {side: [float(size(site.folder / "run")) / 1000] for side, site in ((KIT, many), (FEW, few))}
     yield Comparison(f"a run directory for {MANY}", "All files of it, before the start.", sizes, "kB", [Goal(FEW, 1.01)], 0.01)
@@ -272,7 +260,7 @@ def commands(folder: Path, rounds: int) -> Iterator[Comparison]:
             sides[name] = lambda line=line: used(["sh", "-c", line], many.folder, many.environment())  # type: ignore[misc]
             does += f"Beside them, on the 1,000 nodes' logs: {line}."
         sides[PYTHON] = lambda: used([sys.executable, "-c", "pass"], many.folder, many.environment())
-        values = turns(sides, rounds)
+        values = take_turns(sides, rounds)
         yield Comparison(f"{claim}, 1,000 x 8: time", does, times(values), goals=[Goal(PYTHON, 2.0, over=True)])
         memories = {side: found for side, found in memory(values).items() if side in (KIT, FEW)}
         yield Comparison(f"{claim}, 1,000 x 8: memory", "The largest resident set of the same.", memories, "MB", [Goal(FEW, 1.5)])
@@ -295,7 +283,7 @@ def pictures(folder: Path, rounds: int) -> Iterator[Lines]:
             "kit render": lambda site=site, number=number: site.render(f"r{next(number)}"),  # type: ignore[misc]
             "kit why, one rank a node": lambda left=left: left.kit("why", JOB),  # type: ignore[misc]
         }
-        for name, items in times(turns(sides, rounds)).items():
+        for name, items in times(take_turns(sides, rounds)).items():
             points[name].append((nodes, spread(items).median))
     yield Lines("Time against the number of nodes", "nodes", "s", points)
 

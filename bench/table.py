@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from measure import HERE, KIT, RESULTS, ROOT, Comparison, Lines, goal_told, load
 
@@ -33,8 +34,8 @@ def text() -> str:
 
 
 def section(name: str) -> str:
-    _, comparisons, pictures = load(name)
-    lines = [f"## {name}\n", f"{where(name)}. By `python bench/{name}.py`.\n", HEAD]
+    record, comparisons, pictures = load(name)
+    lines = [f"## {name}\n", f"{where(record)}. By `python bench/{name}.py`.\n", HEAD]
     lines += [row for comparison in comparisons for row in rows(comparison)]
     lines += [f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}" for comparison in comparisons]
     lines.append(f"\n![ratios of {name}](results/{name}.svg)")
@@ -42,8 +43,7 @@ def section(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def where(name: str) -> str:
-    record = load(name)[0]
+def where(record: dict[str, Any]) -> str:
     machine, versions = (", ".join(f"{key} {value}" for key, value in record[part].items()) for part in ("machine", "versions"))
     return f"{record['measured']}, n={record['rounds']}: {machine}{'; ' if versions else ''}{versions}"
 

@@ -146,14 +146,8 @@ def overheads(rounds: int) -> Iterator[Comparison]:
 
 
 def inside_and_outside(sides: dict[str, Callable[[], str]], rounds: int) -> Iterator[Comparison]:
-    values: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-
-    def turn(side: str) -> float:
-        values[side].append(epochs_s(sides[side]()))
-        return values[side][-1]["cifar10"]
-
     # Nothing to warm up: no start is measured.
-    measure.take_turns({side: partial(turn, side) for side in sides}, rounds, warm_up=0)
+    values = measure.take_turns({side: lambda train=train: epochs_s(train()) for side, train in sides.items()}, rounds, warm_up=0)
     for program in EPOCHS:
         of_sides = {side: [value[program] for value in found] for side, found in values.items()}
         for runtime in sides:
