@@ -63,6 +63,7 @@ class _TakesAJob:
         self._command, self._target = command, target
         self.__name__, self.__doc__ = command.__name__, command.__doc__
 
+    @functools.cached_property
     def _own(self) -> list[inspect.Parameter]:
         parameters = inspect.signature(self._command).parameters
         return [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in parameters.items() if name != "plan"]
@@ -71,10 +72,10 @@ class _TakesAJob:
     def __signature__(self) -> inspect.Signature:
         shape = option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)
         arguments = [self._target] if self._target is _NO_JOB else [self._target, _ARGS]
-        return inspect.Signature([*arguments, _parameter("shape", "Optional[str]", shape), *_key_options(), *self._own()])
+        return inspect.Signature([*arguments, _parameter("shape", "Optional[str]", shape), *_key_options(), *self._own])
 
     def __call__(self, **values: Any) -> None:
-        mine = {item.name: values.pop(item.name) for item in self._own()}
+        mine = {item.name: values.pop(item.name) for item in self._own}
 
         def plan(
             output: Optional[str], code: str = "snapshot", site: bool = False, load: Callable[..., jobs.Job] = _load, here: bool = False, travels: str = ""

@@ -593,7 +593,8 @@ batch::write_addresses() {
   mapfile -t hosts < <(batch::hosts)
   # One call for all. Of each host's lines the first has its name, too.
   mapfile -t addresses < <(getent ahostsv4 "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
-  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]}" == *' 127.'* ]]; then
+  addresses[0]="${MASTER_ADDR}" # found with more care; and one node alone needs no network
+  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]:1}" == *' 127.'* ]]; then
     addresses=("${MASTER_ADDR}")
     for host in "${hosts[@]:1}"; do
       address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
