@@ -237,6 +237,7 @@ def making(at: Place, image: str, rounds: int) -> Iterator[Comparison]:
         "from the start of the command to its end; the file is not there before." + ("" if at.real_enroot else " Enroot is not installed, so left out."),
         {side: [one.seconds for one in results[side]] for side in sides},
         goals=goals({ENROOT: 0.35, APPTAINER: 0.15}, sides),
+        headline=image == LARGE,
     )
     yield Comparison(
         f"size of the file ({label})",
@@ -245,6 +246,7 @@ def making(at: Place, image: str, rounds: int) -> Iterator[Comparison]:
         unit="MB",
         goals=goals({APPTAINER: 1.15}, sides),
         tolerance=0.02,
+        headline=image == LARGE,
     )
     yield Comparison(
         f"extra disk at its peak ({label})",
@@ -252,6 +254,7 @@ def making(at: Place, image: str, rounds: int) -> Iterator[Comparison]:
         {**{side: [max(LEAST_MB, one.extra_bytes / MB) for one in results[side]] for side in sides}, FILES: [whole] * rounds},
         unit="MB",
         goals=[Goal(FILES, 0.05)],
+        headline=image == LARGE,
     )
 
 

@@ -226,10 +226,10 @@ def run(rounds: int) -> Iterator[Comparison]:
             }
             if runtime in CREATES:  # the floor's container is the one made by hand
                 sides[HAND]()
-            yield Comparison(f"{runtime}, warm", DOES, measure.take_turns(sides, rounds), goals=[Goal(HAND, WARM)])
+            yield Comparison(f"{runtime}, warm", DOES, measure.take_turns(sides, rounds), goals=[Goal(HAND, WARM)], headline=True)
             if runtime in CREATES:
                 cold = {name: forgotten(sides[name]) for name in (KIT, HAND)}
-                yield Comparison(f"{runtime}, cold", DOES_COLD, measure.take_turns(cold, rounds, warm_up=0), goals=[Goal(HAND, COLD)])
+                yield Comparison(f"{runtime}, cold", DOES_COLD, measure.take_turns(cold, rounds, warm_up=0), goals=[Goal(HAND, COLD)], headline=True)
     finally:
         forget()
         on("ctl", 'rm -rf -- "$1"', nodes.folder)

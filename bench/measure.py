@@ -64,6 +64,7 @@ class Comparison:
     goals: list[Goal] = field(default_factory=list)
     tolerance: float = 0.25  # by how much a ratio may grow, as a fraction, before --check calls it slower
     why: str = ""  # where a goal is missed: the measured reason
+    headline: bool = False  # whether the README quotes it; what misses a goal is quoted anyway
 
     def sides(self) -> list[str]:
         return [side for side in self.values if side != KIT]
@@ -157,6 +158,9 @@ def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each side has its turn (%(default)s)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a ratio is worse than in results/ beyond its tolerance")
     asked = parser.parse_args()
+    if asked.check and not kept(name).exists():
+        print(f"{name}: no results are kept to compare with: python bench/{name}.py", file=sys.stderr)
+        sys.exit(CANNOT)
     start = time.monotonic()
     try:
         found = list(run(asked.rounds))
@@ -185,7 +189,7 @@ def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -
         "lines": [rounded(asdict(item)) for item in found if isinstance(item, Lines)],
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    kept(name).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def rounded(value: Any) -> Any:
@@ -210,9 +214,13 @@ def goal_told(goal: Goal, unit: str) -> str:
     return f"at most {goal.at_most:g} {unit} over {goal.beside}" if goal.over else f"at most {goal.at_most:g} of {goal.beside}"
 
 
+def kept(name: str) -> Path:
+    return RESULTS / f"{name}.json"
+
+
 def load(name: str) -> tuple[dict[str, Any], list[Comparison], list[Lines]]:
     """What results/NAME.json keeps: all of it, and its comparisons and pictures as such."""
-    record = json.loads((RESULTS / f"{name}.json").read_text())
+    record = json.loads(kept(name).read_text())
     comparisons = [Comparison(**{**item, "goals": [Goal(**goal) for goal in item["goals"]]}) for item in record["comparisons"]]
     return record, comparisons, [Lines(**item) for item in record["lines"]]
 

@@ -174,6 +174,7 @@ def of_all(nodes: int, taken: dict[int, dict[str, list[Ended]]]) -> Iterator[Com
         f"Of all nodes, slurmctld and the slurmds, until nothing of the job is left. {STEPS}",
         values(taken[nodes], "cpu"),
         goals=[Goal(TWICE, 1.5)],
+        headline=True,
     )
 
 

@@ -160,11 +160,11 @@ def scripts(folder: Path, rounds: int) -> Iterator[Comparison]:
         f"The batch script of a job of {MANY} or 2, with stand-ins for scontrol, getent and both srun: kit's asks every node whether it is ready, and"
         " keeps their answers; the plain script has one line for MASTER_ADDR, and one srun, and knows nothing of its nodes."
     )
-    yield Comparison(f"batch script, {MANY}: CPU", does, cpu(values), goals=[Goal(FEW, 1.2)])
+    yield Comparison(f"batch script, {MANY}: CPU", does, cpu(values), goals=[Goal(FEW, 1.2)], headline=True)
     yield Comparison(f"batch script, {MANY}: time", does, times(values), goals=[Goal(FEW, 1.2)])
     values = take_turns({KIT: many.node, FEW: few.node}, rounds)
     does = "run_script.sh start on one node, up to the start of torchrun, which is a stand-in."
-    yield Comparison(f"one node's start, of {MANY}", does, times(values), goals=[Goal(FEW, 1.1)])
+    yield Comparison(f"one node's start, of {MANY}", does, times(values), goals=[Goal(FEW, 1.1)], headline=True)
     yield from decisions(many, few, rounds)
 
 
@@ -177,7 +177,7 @@ def decisions(many: Site, few: Site, rounds: int) -> Iterator[Comparison]:
         return lambda: site.kit("submit", "train.py", "-j", f"{site.nodes}x{RANKS}", "--output", f"s{next(number)}")
 
     values = take_turns({KIT: submit(many), FEW: submit(few)}, rounds)
-    yield Comparison(f"kit submit, {MANY}", "Writes a run directory, and calls a stand-in for sbatch.", times(values), goals=[Goal(FEW, 1.05)])
+    yield Comparison(f"kit submit, {MANY}", "Writes a run directory, and calls a stand-in for sbatch.", times(values), goals=[Goal(FEW, 1.05)], headline=True)
     sizes = {side: [float(size(site.folder / "run")) / 1000] for side, site in ((KIT, many), (FEW, few))}
     yield Comparison(f"a run directory for {MANY}", "All files of it, before the start.", sizes, "kB", [Goal(FEW, 1.01)], 0.01)
 
@@ -261,7 +261,7 @@ def commands(folder: Path, rounds: int) -> Iterator[Comparison]:
             does += f"Beside them, on the 1,000 nodes' logs: {line}."
         sides[PYTHON] = lambda: used([sys.executable, "-c", "pass"], many.folder, many.environment())
         values = take_turns(sides, rounds)
-        yield Comparison(f"{claim}, 1,000 x 8: time", does, times(values), goals=[Goal(PYTHON, 2.0, over=True)])
+        yield Comparison(f"{claim}, 1,000 x 8: time", does, times(values), goals=[Goal(PYTHON, 2.0, over=True)], headline=True)
         memories = {side: found for side, found in memory(values).items() if side in (KIT, FEW)}
         yield Comparison(f"{claim}, 1,000 x 8: memory", "The largest resident set of the same.", memories, "MB", [Goal(FEW, 1.5)])
 

@@ -49,16 +49,22 @@ def where(record: dict[str, Any]) -> str:
 
 
 def goals() -> str:
-    """What the README quotes: everything that has a goal, in one table."""
+    """What the README quotes: of what has a goal, the headlines and all that is missed; and where it was measured."""
     lines = [BEGIN, "| | kit | beside | kit / beside | goal | n |", "|---|---|---|---|---|---|"]
+    places = []
     for name in measured():
-        for comparison in load(name)[1]:
-            for goal in comparison.goals:
+        record, comparisons, _ = load(name)
+        for comparison in comparisons:
+            missed = comparison.missed()
+            for goal in comparison.goals if comparison.headline else missed:
                 shown = f"{comparison.ratio(goal.beside).median:.3g}"
-                wanted = f"{'' if goal not in comparison.missed() else 'missed: '}{goal_told(goal, comparison.unit)}"
+                if goal.over:
+                    shown += f", {comparison.reached(goal):.2g} {comparison.unit} over"
+                wanted = f"{'**missed:** ' if goal in missed else ''}{goal_told(goal, comparison.unit)}"
                 values = [f"{comparison.spread(side).median:.3g} {comparison.unit}" for side in (KIT, goal.beside)]
                 lines.append(f"| {comparison.claim} | {values[0]} | {goal.beside}: {values[1]} | {shown} | {wanted} | {len(comparison.values[KIT])} |")
-    return "\n".join([*lines, END])
+        places.append(f"- {name}: {where(record)}")
+    return "\n".join([*lines, "", "Measured:", "", *places, END])
 
 
 def quoted(readme: str) -> str:
