@@ -18,7 +18,9 @@ source "${KIT_SCRIPTS}/rank.sh"
 launcher::main() {
   inside::begin "${BASH_SOURCE[0]}" "$@"
   inside::choose_program tensorflow
+  unset TF_CONFIG # an exported one would keep tools from starting once it is too long
   TF_CONFIG="$(launcher::tf_config)"
+  launcher::check_length
   export TF_CONFIG
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
@@ -38,6 +40,14 @@ launcher::tf_config() {
     kit_workers+="${kit_workers:+, }\"${kit_hosts[kit_i]}:${kit_port}\""
   done
   printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_workers}" "${NODE_RANK}"
+}
+
+# launcher::check_length - Linux lets no variable be longer than 32 pages, with its name and the zero at its end.
+launcher::check_length() {
+  local -ri kit_longest=$((32 * $(getconf PAGE_SIZE 2>/dev/null || echo 4096) - 11))
+  ((${#TF_CONFIG} <= kit_longest)) ||
+    inside::die "TF_CONFIG for ${NNODES} nodes would have ${#TF_CONFIG} characters, and Linux takes ${kit_longest} in one variable" \
+      "TensorFlow's own way ends at 5,000 to 7,000 nodes: take fewer"
 }
 
 launcher::main "$@"
