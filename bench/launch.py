@@ -2,7 +2,7 @@
 """From the start of the batch script to the end of the first all-reduce, beside the shortest batch script that a person
 would write for the same runtime: 3 nodes x 2 ranks, gloo, started by torchrun.
 
-    make cluster && python bench/launch.py [--rounds 4] [--check]
+    make cluster && python bench/launch.py [--rounds 3] [--check]
 
 On the Slurm cluster in Docker of tests/cluster, whose machines share one clock. For Enroot and Pyxis bring it up with their
 packages: KIT_CLUSTER_DEBS=FOLDER tests/cluster/cluster.sh up. A stub of them is not measured: what it costs says nothing.
@@ -18,23 +18,23 @@ is behind its first all_reduce and barrier; the same image, mounts, CPUs, OMP_NU
             torchrun cannot reach it: it imports torch, and then its ranks do.
 
 warm: the containers are on the nodes. cold: none is; image and page cache are as they were. Apptainer and none make nothing on
-a node, so there they are the same.
+a node, so there they are the same. Containers are unpacked into memory: here all nodes share one disk, whose pace changes
+by half from job to job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import NamedTuple
 
+import cluster
 import measure
-from measure import KIT, ROOT, CannotMeasure, Comparison, Goal
+from measure import KIT, Comparison, Goal
 
 HAND, FLOOR = "by hand", "torch import alone"
-CLUSTER = ROOT / "tests" / "cluster"
-IMAGES = {"apptainer": "/images/train.sif", "enroot": "/images/train.sqsh", "pyxis": "/images/train.sqsh", "none": "/images/train.sqsh"}
 CREATES = ("enroot", "pyxis")  # those with something to make on a node
 WARM, COLD = 1.03, 1.0  # goals, of the script by hand
 
@@ -126,6 +126,15 @@ rm -rf -- /tmp/kit-1000
 sync
 """
 
+# For containers; as root.
+IN_MEMORY = "mount -t tmpfs -o mode=1777,size=4g kit-bench /scratch/enroot"
+NO_MORE = "! mountpoint --quiet /scratch/enroot || umount --lazy /scratch/enroot"
+# However a benchmark ended, its jobs have, too.
+ENDED = """
+squeue --me --noheader --format='%i %Z' | while read -r id folder; do [[ "${folder}" != "$1"* ]] || scancel "${id}"; done
+while squeue --me --noheader --format=%Z | grep -q "^$1"; do sleep 1; done
+"""
+
 # Without a container, the nodes' Python is the image's: unpacked on the shared file system, behind a virtual environment.
 HOST_PYTHON = r"""
 cd -- "$1"
@@ -155,49 +164,29 @@ class Nodes(NamedTuple):
     runtimes: list[str]
 
 
-def on(node: str, script: str, *arguments: str, timeout_s: float = 300) -> str:
-    command = [str(CLUSTER / "cluster.sh"), "exec", node, "bash", "-euc", script, "bash", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise CannotMeasure(f"{node} has not answered for {timeout_s} s: tests/cluster/cluster.sh status") from None
-    if done.returncode != 0:
-        raise CannotMeasure(f"{node} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
-    return done.stdout.strip()
-
-
-def cluster(word: str) -> str:
-    done = subprocess.run([str(CLUSTER / "cluster.sh"), word], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise CannotMeasure("the Slurm cluster in Docker does not run: make cluster")
-    return done.stdout.strip()
-
-
-def make_ready() -> Nodes:
+def make_ready(folder: str) -> Nodes:
     """This checkout's kit on the controller, and the programs and scripts of all sides in one folder."""
-    runtimes = ["none", "apptainer"]
-    runtimes += [name for name in CREATES if cluster("enroot") == "real" and (name == "enroot" or cluster("pyxis") == "real")]
-    subprocess.run([str(CLUSTER / "install.sh")], check=True, capture_output=True, stdin=subprocess.DEVNULL)
-    folder = on("ctl", "mktemp --directory --tmpdir=/shared launch.XXXXXX")
+    runtimes = ["none", *cluster.runtimes()]
+    cluster.install_kit()
     put(folder, "program.py", PROGRAM)
     put(folder, "import.py", IMPORT)
     put(folder, ".kitignore", "/root\n/host\n")  # of HOST_PYTHON
-    on("node1", HOST_PYTHON, folder, IMAGES["none"])
+    cluster.bash("node1", HOST_PYTHON, folder, cluster.IMAGES["none"])
     for runtime in runtimes:
         put(folder, f"{runtime}-hand.sh", HEADER + FIRST_NODE + BY_HAND[runtime], runtime)
         put(folder, f"{runtime}-import.sh", HEADER + IMPORTS[runtime], runtime)
-        image = [] if runtime == "none" else ["--image", IMAGES[runtime]]
-        on("ctl", RENDER, folder, runtime, BEGUN.replace("FOLDER", folder), *image)
+        image = [] if runtime == "none" else ["--image", cluster.IMAGES[runtime]]
+        cluster.bash("ctl", RENDER, folder, runtime, BEGUN.replace("FOLDER", folder), *image)
     return Nodes(folder, runtimes)
 
 
 def put(folder: str, name: str, text: str, runtime: str = "none") -> None:
-    on("ctl", 'printf "%s" "$2" >"$1"', f"{folder}/{name}", text.replace("FOLDER", folder).replace("IMAGE", IMAGES[runtime]))
+    cluster.bash("ctl", 'printf "%s" "$2" >"$1"', f"{folder}/{name}", text.replace("FOLDER", folder).replace("IMAGE", cluster.IMAGES[runtime]))
 
 
 def launched(folder: str, script: str) -> float:
     """Seconds of one job."""
-    return int(on("ctl", JOB, folder, script)) / 1e9
+    return int(cluster.bash("ctl", JOB, folder, script)) / 1e9
 
 
 def forgotten(then: Callable[[], float]) -> Callable[[], float]:
@@ -211,39 +200,48 @@ def forgotten(then: Callable[[], float]) -> Callable[[], float]:
 
 
 def forget() -> None:
+    on_each(FORGET)
+
+
+def on_each(script: str, root: bool = False) -> None:
     with futures.ThreadPoolExecutor() as pool:
-        list(pool.map(lambda node: on(node, FORGET), ("node1", "node2", "node3")))
+        list(pool.map(lambda node: cluster.bash(node, script, root=root), cluster.NODES))
 
 
 def run(rounds: int) -> Iterator[Comparison]:
-    nodes = make_ready()
-    try:
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(on_each, NO_MORE, root=True)
+        on_each(IN_MEMORY, root=True)
+        folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared launch.XXXXXX")
+        afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
+        afterwards.callback(forget)
+        afterwards.callback(cluster.bash, "ctl", ENDED, folder)
+        nodes = make_ready(folder)
         for runtime in nodes.runtimes:
             sides: dict[str, Callable[[], float]] = {
                 KIT: functools.partial(launched, nodes.folder, f"{runtime}-kit/run_script.sh"),
                 HAND: functools.partial(launched, nodes.folder, f"{runtime}-hand.sh"),
                 FLOOR: functools.partial(launched, nodes.folder, f"{runtime}-import.sh"),
             }
-            if runtime in CREATES:  # the floor's container is the one made by hand
-                sides[HAND]()
+            if runtime in CREATES:
+                forget()  # memory has room for few of them
+                sides[HAND]()  # whose container is the floor's, too
             yield Comparison(f"{runtime}, warm", DOES, measure.take_turns(sides, rounds), goals=[Goal(HAND, WARM)], headline=True)
             if runtime in CREATES:
                 cold = {name: forgotten(sides[name]) for name in (KIT, HAND)}
-                yield Comparison(f"{runtime}, cold", DOES_COLD, measure.take_turns(cold, rounds, warm_up=0), goals=[Goal(HAND, COLD)], headline=True)
-    finally:
-        forget()
-        on("ctl", 'rm -rf -- "$1"', nodes.folder)
+                yield Comparison(f"{runtime}, cold", DOES_COLD, measure.take_turns(cold, rounds, warm_up=0), goals=[Goal(HAND, COLD)], headline=True, why=WHY)
 
 
 DOES = "from the start of the batch script to the end of the first all-reduce, 3 nodes x 2 ranks, containers on the nodes; torch alone: six imports."
-DOES_COLD = "the same, with no container on the nodes."
+DOES_COLD = "the same, with no container on the nodes; both unpack the same file."
+WHY = "What kit saves from cold is in the file, which kit build makes smaller than enroot import: see image, cold start under Enroot."
 
 
 def versions() -> dict[str, str]:
     asked = 'sbatch --version; apptainer --version; ! command -v enroot >/dev/null || printf "enroot %s\n" "$(enroot version)"'
-    lines = on("node1", asked).splitlines()
+    lines = cluster.bash("node1", asked).splitlines()
     return {line.split()[0]: line.split()[-1] for line in lines}
 
 
 if __name__ == "__main__":
-    measure.main(run, rounds=4, versions=versions)
+    measure.main(run, rounds=3, versions=versions)

@@ -9,7 +9,8 @@ containers there, and by `kit run --runtime docker`. Outside: on that node, too,
 from the same image onto its disk and entered with chroot, which is no container: no overlay, no FUSE, no limits. (The node is
 itself one of Docker's, without seccomp.) All of them are started, and then only one trains at a time, for an epoch: the pace
 of a shared machine changes by half within seconds, and so meets all alike. A value is the median of ten epochs; no start is in
-it, and no part of kit that runs beside the training. A stub of Enroot or Pyxis is not measured: what it costs says nothing.
+it, and no part of kit that runs beside the training. Outside is there twice: by how much the two differ, nothing can be told.
+A stub of Enroot or Pyxis is not measured: what it costs says nothing.
 
 Ranks. train/cifar10.py by `kit run`, one batch of 64 on 1 and on 2 ranks of one thread each; and beside them two runs of
 1 rank at a time that know nothing of each other: what they lose is the machine's doing, not the ranks'. On CPUs only.
@@ -37,13 +38,12 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import cluster
 import measure
 from measure import KIT, ROOT, CannotMeasure, Comparison, Goal, Lines
 
-CLUSTER = ROOT / "tests" / "cluster" / "cluster.sh"
-IMAGES = {"apptainer": "/images/train.sif", "enroot": "/images/train.sqsh", "pyxis": "/images/train.sqsh"}
 DOCKER_IMAGE = "docker://kit-test/train:latest"
-OUTSIDE = "outside"
+OUTSIDE, AGAIN = "outside", "outside, once more"
 OVERHEAD = 1.02  # of the same training outside
 EPOCH_IMAGES = 50_000  # CIFAR-10's
 PUBLISHED = "two V100 GPUs, as published"
@@ -68,9 +68,10 @@ def end_of_epoch(*words, **options):
     else:
         say(f"took {time.perf_counter() - begun:.6f}", *words, **options)
         os.write(theirs, b".")
-    if not select.select([mine], [], [], 200)[0]:
-        sys.exit(f"{me}: no turn for 200 s: another side has ended")
+    if not select.select([mine], [], [], 200 if begun else 500)[0]:
+        sys.exit(f"{me}: no turn for so long: another side has ended")
     os.read(mine, 1)
+    time.sleep(0.05)  # what the side before has printed is on its way through pipes and programs
     begun = time.perf_counter()
 
 
@@ -90,7 +91,7 @@ cd "$1/code"
 exec kit submit job.yaml --image "$4" --runtime "$2" --mount "$1/ring:/ring" --slurm nodelist=node1 --output "$1/$2" --follow -- "$2" "$3"
 """
 
-# As root on the node. $1: a folder for the image's tree; $2: a folder with code/ and ring/, below /shared; $3 and $4: sides.
+# As root on the node. $1: a folder for the image's tree; $2: a folder with code/ and ring/, below /shared; $3: a port; $4 and $5: sides.
 UNPACK = 'unsquashfs -quiet -no-progress -dest "$1/root" /images/train.sqsh >/dev/null && mkdir -p "$1/root/shared" "$1/root/ring"'
 ENTER = """
 for place in proc sys dev shared; do mount --rbind "/${place}" "$1/root/${place}"; done
@@ -98,8 +99,9 @@ mount --bind "$2/ring" "$1/root/ring"
 exec chroot --userspec=1000:1000 "$1/root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp OMP_NUM_THREADS=1 \\
   sh -c '
     cd "$1/code"
-    shift
-    exec python3 -m torch.distributed.run --nnodes 1 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port 61999 both.py "$@"
+    port="$2"
+    shift 2
+    exec python3 -m torch.distributed.run --nnodes 1 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port "${port}" both.py "$@"
   ' sh "${@:2}"
 """
 
@@ -111,10 +113,6 @@ def said(*command: str | Path, folder: Path | None = None, gpu: bool = False) ->
     if done.returncode != 0:
         raise CannotMeasure(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
     return done.stdout
-
-
-def on_node(node: str, *command: str, root: bool = False) -> str:
-    return said(CLUSTER, "exec", node, *(["--root"] if root else []), *command)
 
 
 def put_data(folder: Path, images: int, test_images: int) -> None:
@@ -140,17 +138,12 @@ def epochs_s(program: str, epochs: int, output: str) -> list[float]:
     return [statistics.median(found[epoch] for epoch in range(first, first + LAPS)) for first in range(2, epochs, LAPS)]
 
 
-def real_runtimes() -> list[str]:
-    enroot, pyxis = (said(CLUSTER, part).strip() == "real" for part in ("enroot", "pyxis"))
-    return ["apptainer", *(["enroot"] if enroot else []), *(["pyxis"] if enroot and pyxis else [])]
-
-
 def overheads(rounds: int) -> Iterator[Comparison]:
     # Two numbers, by which the lines of the two are told apart.
     epochs = {"digits": 3 * LAPS * rounds + 1, "cifar10": LAPS * rounds + 1}
-    tree = on_node("node1", "mktemp", "--directory", "--tmpdir=/scratch", "training.XXXXXX").strip()
-    shared = on_node("ctl", "mktemp", "--directory", "--tmpdir=/shared", "training.XXXXXX").strip()
-    here = Path(said(CLUSTER, "where").strip()) / Path(shared).name
+    tree = cluster.on("node1", "mktemp", "--directory", "--tmpdir=/scratch", "training.XXXXXX")
+    shared = cluster.on("ctl", "mktemp", "--directory", "--tmpdir=/shared", "training.XXXXXX")
+    here = cluster.shared() / Path(shared).name
     try:
         (here / "code").mkdir()
         put_data(here / "code", 2000, 100)
@@ -158,25 +151,29 @@ def overheads(rounds: int) -> Iterator[Comparison]:
         (here / "code/job.yaml").write_text(JOB)
         for program in epochs:
             shutil.copy(ROOT / "train" / f"{program}.py", here / "code")
-        on_node("ctl", "chown", "-R", "ada", shared, root=True)
+        cluster.on("ctl", "chown", "-R", "ada", shared, root=True)
         measure.progress("unpacking the image")
-        on_node("node1", "bash", "-euc", UNPACK, "bash", tree, root=True)
-        submit = partial(on_node, "ctl", "bash", "-euc", SUBMIT, "bash", shared)
-        sides: dict[str, Callable[[str], str]] = {
-            OUTSIDE: lambda after: on_node("node1", "unshare", "--mount", "bash", "-euc", ENTER, "bash", tree, shared, OUTSIDE, after, root=True)
-        }
-        sides |= {runtime: lambda after, runtime=runtime: submit(runtime, after, IMAGES[runtime]) for runtime in real_runtimes()}  # type: ignore[misc]
+        cluster.bash("node1", UNPACK, tree, root=True)
+        submit = partial(cluster.bash, "ctl", SUBMIT, shared, timeout_s=None)
+
+        def enter(side: str, after: str) -> str:
+            port = "61998" if side == AGAIN else "61999"
+            return cluster.on("node1", "unshare", "--mount", "bash", "-euc", ENTER, "bash", tree, shared, port, side, after, root=True, timeout_s=None)
+
+        sides: dict[str, Callable[[str], str]] = {OUTSIDE: partial(enter, OUTSIDE)}
+        sides |= {runtime: lambda after, runtime=runtime: submit(runtime, after, cluster.IMAGES[runtime]) for runtime in cluster.runtimes()}  # type: ignore[misc]
         sides["docker"] = partial(by_docker, here)
+        sides[AGAIN] = partial(enter, AGAIN)
         outputs = in_a_ring(here / "ring", sides)
     finally:
-        on_node("node1", "rm", "-rf", shared, tree, root=True)
+        cluster.on("node1", "rm", "-rf", shared, tree, root=True)
     for program, number in epochs.items():
         values = {side: epochs_s(program, number, output) for side, output in outputs.items()}
-        for runtime in list(sides)[1:]:
+        for runtime in list(sides)[1:-1]:
             yield Comparison(
                 f"an epoch of {program} inside {runtime}",
                 "one process with one thread on CPUs, random images; outside: the same Python and torch, unpacked from the image, by chroot.",
-                {KIT: values[runtime], OUTSIDE: values[OUTSIDE]},
+                {KIT: values[runtime], OUTSIDE: values[OUTSIDE], AGAIN: values[AGAIN]},
                 goals=[Goal(OUTSIDE, OVERHEAD)],
                 tolerance=0.05,
                 headline=program == "cifar10",
@@ -186,6 +183,11 @@ def overheads(rounds: int) -> Iterator[Comparison]:
 def by_docker(folder: Path, after: str) -> str:
     options = ["--image", DOCKER_IMAGE, "--runtime", "docker", "--mount", f"{folder}/ring:/ring", "--output", str(folder / "docker")]
     return said(sys.executable, "-m", "kit", "run", "job.yaml", *options, "--", "docker", after, folder=folder / "code")
+
+
+def stop() -> None:
+    """Ends the jobs, for which nobody waits any more."""
+    cluster.on("ctl", "scancel", "--me", "--name", "bench-training")
 
 
 def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, str]:
@@ -198,14 +200,18 @@ def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, s
         (ring / name).chmod(0o666)
     with ThreadPoolExecutor(len(names)) as pool:
         running = {name: pool.submit(sides[name], names[(number + 1) % len(names)]) for number, name in enumerate(names)}
+        until = time.monotonic() + 400
         while not all((ring / f"{name}.ready").exists() for name in names):
+            if time.monotonic() > until:
+                stop()
+                raise CannotMeasure("not all sides were ready to train after 400 s")
             for name, side in running.items():
                 if side.done():
+                    stop()
                     raise CannotMeasure(f"{name} ended before the others were there:\n{side.result()[-2000:]}")
             time.sleep(0.2)
         measure.progress("training in turns")
-        with (ring / names[0]).open("w") as first:
-            first.write(".")
+        os.write(os.open(ring / names[0], os.O_RDWR), b".")
         return {name: side.result() for name, side in running.items()}
 
 
@@ -287,7 +293,7 @@ def run(rounds: int) -> Iterator[Comparison | Lines]:
         version("torch")
     except PackageNotFoundError:
         raise CannotMeasure("this Python has no torch: pip install -e '.[train]'") from None
-    on_node("ctl", "bash", "-c", "type kit >/dev/null || { echo 'no kit there: make cluster' >&2; exit 1; }")
+    cluster.install_kit()
     yield from overheads(rounds)
     yield from scaling(rounds)
     yield from beside_the_original(rounds)
@@ -297,7 +303,7 @@ def versions() -> dict[str, str]:
     in_image = said(
         "docker", "run", "--rm", "--network", "none", DOCKER_IMAGE.removeprefix("docker://"), "python3", "-c", "import torch; print(torch.__version__)"
     )
-    return {"torch": version("torch"), "torch in the image": in_image.strip(), "Apptainer": on_node("node1", "apptainer", "--version").split()[-1]}
+    return {"torch": version("torch"), "torch in the image": in_image.strip(), "Apptainer": cluster.on("node1", "apptainer", "--version").split()[-1]}
 
 
 if __name__ == "__main__":
