@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def _keys() -> str:
-    rows = [(f"`{key}`", _option(key), facts["meaning"]) for key, facts in jobs.KEYS.items()]
+    rows = [(f"`{key}`", _option(key), facts.meaning) for key, facts in jobs.KEYS.items()]
     more = "\nThe options are those of the commands that take a job; they go over the file. In brackets is what holds where nothing is said.\n"
     return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
 
@@ -44,7 +44,7 @@ def _option(key: str) -> str:
     if key == "command":
         return "`JOB`"
     name = jobs.option_name(key)
-    return f"`{name}`" if jobs.KEYS[key]["metavar"] else f"`{name}`, `--no-{name[2:]}`"
+    return f"`{name}`" if jobs.KEYS[key].metavar else f"`{name}`, `--no-{name[2:]}`"
 
 
 def _profile() -> str:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -62,7 +62,7 @@ def load(target: Optional[str], overrides: dict[str, Given], arguments: list[str
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
     training: dict[str, Any] = dict.fromkeys(("sweep", "array", "on_preempt", "checkpoint_s", "max_requeues", "max_restarts"))
     time = job.time if "time" in overrides else TIME
-    return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
+    return job._replace(**training, name=name, launcher=launcher, time=time, code="live")
 
 
 def run(plan: Plan, request: Request, shown: Shown) -> int:
@@ -147,7 +147,7 @@ def _with_program(plan: Plan, request: Request) -> Plan:
     folder = assets.folder("train")
     count = sum((folder / name).stat().st_size for name in FILES)
     sources = Sources(str(folder), FILES, count, by_git=False, left_out=(), notes=())
-    return replace(plan, command=tuple(arguments), code=snapshot.Snapshot(sources, str(folder), (PROGRAM,), is_module=False), why_live="")
+    return plan._replace(command=tuple(arguments), code=snapshot.Snapshot(sources, str(folder), (PROGRAM,), is_module=False), why_live="")
 
 
 def sizes(text: str, problems: Problems) -> list[int]:

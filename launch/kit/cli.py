@@ -8,7 +8,6 @@ import gc
 gc.disable()  # importing makes no garbage, but looking for it takes a tenth of the start-up time: bench/startup.py
 
 import functools
-import inspect
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, TypeVar
 
 import kit
 from kit import declared
-from kit.declared import Command, argument, option
+from kit.declared import Command, Taken, argument, option
 from kit.errors import KitError, Problem, Problems, UsageError, did_you_mean
 from kit.given import Given
 
@@ -42,13 +41,9 @@ def _command(name: str = "", hidden: bool = False) -> Callable[[Function], Funct
     return register
 
 
-def _parameter(name: str, kind: str, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-_JOB = _parameter("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False))
-_NO_JOB = _parameter("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
-_ARGS = _parameter("arguments", "Optional[list[str]]", argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False))
+_JOB = Taken("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml), or a program: train.py [job.yaml]", show_default=False))
+_NO_JOB = Taken("target", "Optional[str]", argument(None, metavar="[JOB]", help="A job file (.yaml) of the same shape.", show_default=False))
+_ARGS = Taken("arguments", "Optional[list[str]]", argument(None, metavar="[-- ARGS...]", help="Arguments for the program.", show_default=False))
 
 
 class _TakesAJob:
@@ -59,20 +54,18 @@ class _TakesAJob:
     `travels` is the command that runs on the login node instead, where the job's cluster is elsewhere.
     """
 
-    def __init__(self, command: Callable[..., None], target: inspect.Parameter = _JOB) -> None:
+    def __init__(self, command: Callable[..., None], target: Taken = _JOB) -> None:
         self._command, self._target = command, target
         self.__name__, self.__doc__ = command.__name__, command.__doc__
 
     @functools.cached_property
-    def _own(self) -> list[inspect.Parameter]:
-        parameters = inspect.signature(self._command).parameters
-        return [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in parameters.items() if name != "plan"]
+    def _own(self) -> list[Taken]:
+        return [item for item in declared.taken(self._command) if item.name != "plan"]
 
-    @property
-    def __signature__(self) -> inspect.Signature:
+    def taken(self) -> list[Taken]:
         shape = option(None, "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", show_default=False)
         arguments = [self._target] if self._target is _NO_JOB else [self._target, _ARGS]
-        return inspect.Signature([*arguments, _parameter("shape", "Optional[str]", shape), *_key_options(), *self._own])
+        return [*arguments, Taken("shape", "Optional[str]", shape), *_key_options(), *self._own]
 
     def __call__(self, **values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in self._own}
@@ -85,18 +78,17 @@ class _TakesAJob:
         self._command(plan, **mine)
 
 
-def _key_options() -> Iterator[inspect.Parameter]:
+def _key_options() -> Iterator[Taken]:
     """Of all keys of a job file but the command."""
     from kit import job as jobs
 
     for key, facts in jobs.KEYS.items():
         if key == "command":
             continue
-        many = facts.get("many", False)
-        kind = "Optional[bool]" if not facts["metavar"] else "Optional[list[str]]" if many else "Optional[str]"
-        again = " May be given again." if many else ""
-        names = jobs.option_name(key) if facts["metavar"] else f"{jobs.option_name(key)}/--no-{jobs.option_name(key)[2:]}"
-        yield _parameter(key, kind, option(None, names, help=f"{facts['meaning']}.{again}", metavar=facts["metavar"] or None, show_default=False))
+        kind = "Optional[bool]" if not facts.metavar else "Optional[list[str]]" if facts.many else "Optional[str]"
+        again = " May be given again." if facts.many else ""
+        names = jobs.option_name(key) if facts.metavar else f"{jobs.option_name(key)}/--no-{jobs.option_name(key)[2:]}"
+        yield Taken(key, kind, option(None, names, help=f"{facts.meaning}.{again}", metavar=facts.metavar or None, show_default=False))
 
 
 def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool, travels: str) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from kit import assets, given, values
 from kit.errors import Problems, UsageError, did_you_mean
@@ -20,21 +21,20 @@ _HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of s
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(NamedTuple):
     """A profile's keys; a job's own values go over them."""
 
     name: str
     runtime: Optional[str] = None
     gpu_directive: str = "gpus-per-node"  # how this site's Slurm wants GPUs asked for
     scratch: str = ""  # node-local, writable: containers are created below it
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, secret_values.Secret] = field(default_factory=dict)
-    slurm: dict[str, Given] = field(default_factory=dict)
+    env: Mapping[str, str] = MappingProxyType({})
+    secrets: Mapping[str, secret_values.Secret] = MappingProxyType({})
+    slurm: Mapping[str, Given] = MappingProxyType({})
     expect: Optional[Expectation] = None
     ssh: str = ""  # the login node, as ssh takes it; empty where kit runs on it
     ssh_dir: str = "kit"  # a folder over there that every node sees; a relative one is in the home
-    text: str = field(default="", compare=False)  # of the profile's file, for the run's record
+    text: str = ""  # of the profile's file, for the run's record
 
 
 _PARSERS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -117,7 +116,7 @@ def _ask_slurm(plan: Plan, options: list[str]) -> None:
     secret_values.hide_from_children(plan.secrets)
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for an estimate, but the script must be somewhere.
-        run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None, remote=None), render_plan(plan))
+        run = rundir.write(plan._replace(run_dir=f"{folder}/run", code=None, remote=None), render_plan(plan))
         with slurm.at(plan.remote.ssh if plan.remote else ""):
             _say(slurm.test_only(run / "run_script.sh", options))
 

@@ -9,7 +9,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from kit import cli, overview
+from kit import cli, declared, overview
 from kit.declared import Command, Parameter
 
 _KINDS = {
@@ -53,7 +53,7 @@ def _tree(commands: dict[str, Command]) -> Any:
     return typer.main.get_command(root)
 
 
-def _top(context: typer.Context, version: bool = inspect.signature(cli.top).parameters["version"].default) -> None:
+def _top(context: typer.Context, version: bool = declared.taken(cli.top)[0].declared) -> None:
     if version or context.invoked_subcommand is None:
         cli.top(version)
         context.exit()
@@ -84,7 +84,10 @@ def _add(root: typer.Typer, name: str, command: Command) -> None:
 
 def _typed(function: Callable[..., None]) -> Callable[..., None]:
     """The function, with what it takes in Typer's words."""
-    items = [item.replace(default=_default(item.default), annotation=_KINDS[item.annotation]) for item in inspect.signature(function).parameters.values()]
+    items = [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=_default(item.declared), annotation=_KINDS[item.kind])
+        for item in declared.taken(function)
+    ]
 
     def wrapper(**values: Any) -> None:
         function(**values)
@@ -95,9 +98,9 @@ def _typed(function: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def _default(declared: Any) -> Any:
-    if not isinstance(declared, Parameter):
-        return declared
-    facts = declared._asdict()
+def _default(parameter: Optional[Parameter]) -> Any:
+    if parameter is None:
+        return inspect.Parameter.empty
+    facts = parameter._asdict()
     default, names = facts.pop("default"), facts.pop("names")
     return typer.Option(default, *names, **facts) if names else typer.Argument(default, **facts)

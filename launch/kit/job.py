@@ -1,11 +1,15 @@
-"""A job as the user wrote it. The fields of Job are the keys of a job file and the options of the command line."""
+"""A job as the user wrote it. The fields of Job are the keys of a job file and the options of the command line.
+
+No dataclasses here, nor in what else a dry run loads where no Slurm is asked: they load inspect, which takes a sixth of its time.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from kit import cluster as clusters
 from kit import given, images, tokens, values
@@ -16,67 +20,89 @@ if TYPE_CHECKING:
     from kit import secret_values, sweeps
 
 
-def _key(parse: Callable[[Given, Problems], Any], meaning: str, metavar: str, **more: Any) -> Any:
-    return field(default=None, metadata={"parse": parse, "meaning": meaning, "metavar": metavar, **more})
-
-
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """Every key is optional but `command`; None means that the user did not say."""
 
-    name: Optional[str] = _key(values.line, "the job's name [the file's name]", "TEXT")
-    command: Optional[tuple[str, ...]] = _key(values.command, "the training script and its arguments", "TEXT")
-    image: Optional[str] = _key(
-        values.line, "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder; for docker: docker://NAME", "FILE"
-    )
-    runtime: Optional[str] = _key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME")
-    launcher: Optional[str] = _key(values.line, "what starts the ranks [torchrun]", "NAME")
-    nodes: Optional[values.Nodes] = _key(values.nodes, "number of nodes, or a range 2-4 of which as many are taken as are free [1]", "N")
-    spares: Optional[int] = _key(values.count_or_zero, "nodes to ask for beyond those; bad ones are found before the start, and left out [0]", "N")
-    processes_per_node: Optional[int] = _key(values.count, "ranks per node [gpus_per_node, or 1]", "N")
-    gpus_per_node: Optional[int] = _key(values.count_or_zero, "GPUs per node [0]", "N")
-    max_restarts: Optional[int] = _key(values.count_or_zero, "how often torchrun starts all ranks again when one fails [0]", "N")
-    stage: Optional[str] = _key(
-        values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on; auto: kit chooses [none]", "NAME"
-    )
-    ready_timeout_s: Optional[int] = _key(values.count, "seconds for all nodes to have their container [1200]", "N")
-    on_preempt: Optional[str] = _key(values.line, "checkpoint: ask the ranks for one in time, and start the job again [none]", "NAME")
-    checkpoint_s: Optional[int] = _key(values.count, "seconds before the time limit at which the ranks are asked for a checkpoint [120]", "N")
-    max_requeues: Optional[int] = _key(values.count_or_zero, "how often the job is started again [as long as it makes progress]", "N")
-    time: Optional[str] = _key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS")
-    workdir: Optional[str] = _key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR")
-    code: Optional[str] = _key(
-        values.code, "snapshot: what runs is the code as it was at submission; live: as it is at the start [snapshot; kit run: live]", "snapshot|live"
-    )
-    mounts: Optional[tuple[values.Mount, ...]] = _key(
-        values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True
-    )
-    env: Optional[dict[str, str]] = _key(values.environment, "variables for the training processes", "NAME=VALUE", many=True)
-    secrets: Optional[dict[str, secret_values.Secret]] = _key(
-        values.secrets,
-        "variables with values that nothing shows, read at submission: from the environment, file:PATH, command:LINE",
-        "NAME[=SOURCE]",
-        option="--secret",
-        many=True,
-    )
-    array: Optional[str] = _key(values.array, "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a time", "LIST")
-    sweep: Optional[sweeps.Sweep] = _key(values.sweep, "values for {NAME} in the command; every combination is a task of an array", "NAME=V,V", many=True)
-    slurm: Optional[dict[str, Given]] = _key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True)
-    cluster: Optional[str] = _key(values.line, "the cluster's profile: a name in env/, or a file [generic]", "NAME")
-    remap_root: Optional[bool] = _key(values.flag, "be root inside the container (enroot --root, apptainer --fakeroot)", "")
+    name: Optional[str] = None
+    command: Optional[tuple[str, ...]] = None
+    image: Optional[str] = None
+    runtime: Optional[str] = None
+    launcher: Optional[str] = None
+    nodes: Optional[values.Nodes] = None
+    spares: Optional[int] = None
+    processes_per_node: Optional[int] = None
+    gpus_per_node: Optional[int] = None
+    max_restarts: Optional[int] = None
+    stage: Optional[str] = None
+    ready_timeout_s: Optional[int] = None
+    on_preempt: Optional[str] = None
+    checkpoint_s: Optional[int] = None
+    max_requeues: Optional[int] = None
+    time: Optional[str] = None
+    workdir: Optional[str] = None
+    code: Optional[str] = None
+    mounts: Optional[tuple[values.Mount, ...]] = None
+    env: Optional[dict[str, str]] = None
+    secrets: Optional[dict[str, secret_values.Secret]] = None
+    array: Optional[str] = None
+    sweep: Optional[sweeps.Sweep] = None
+    slurm: Optional[dict[str, Given]] = None
+    cluster: Optional[str] = None
+    remap_root: Optional[bool] = None
 
     # Where each key was given: "job.yaml:4" or "--nodes".
-    places: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[str, str] = MappingProxyType({})
 
     def where(self, key: str) -> str:
         return self.places.get(key, "")
 
 
-KEYS = {item.name: item.metadata for item in fields(Job) if item.metadata}
+class Key(NamedTuple):
+    parse: Callable[[Given, Problems], Any]
+    meaning: str  # for the help, the documents and editors
+    metavar: str  # empty for a flag
+    option: str = ""  # where it is not called like the key
+    many: bool = False  # the option may be given again
+
+
+KEYS = {
+    "name": Key(values.line, "the job's name [the file's name]", "TEXT"),
+    "command": Key(values.command, "the training script and its arguments", "TEXT"),
+    "image": Key(values.line, "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder; for docker: docker://NAME", "FILE"),
+    "runtime": Key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME"),
+    "launcher": Key(values.line, "what starts the ranks [torchrun]", "NAME"),
+    "nodes": Key(values.nodes, "number of nodes, or a range 2-4 of which as many are taken as are free [1]", "N"),
+    "spares": Key(values.count_or_zero, "nodes to ask for beyond those; bad ones are found before the start, and left out [0]", "N"),
+    "processes_per_node": Key(values.count, "ranks per node [gpus_per_node, or 1]", "N"),
+    "gpus_per_node": Key(values.count_or_zero, "GPUs per node [0]", "N"),
+    "max_restarts": Key(values.count_or_zero, "how often torchrun starts all ranks again when one fails [0]", "N"),
+    "stage": Key(values.line, "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on; auto: kit chooses [none]", "NAME"),
+    "ready_timeout_s": Key(values.count, "seconds for all nodes to have their container [1200]", "N"),
+    "on_preempt": Key(values.line, "checkpoint: ask the ranks for one in time, and start the job again [none]", "NAME"),
+    "checkpoint_s": Key(values.count, "seconds before the time limit at which the ranks are asked for a checkpoint [120]", "N"),
+    "max_requeues": Key(values.count_or_zero, "how often the job is started again [as long as it makes progress]", "N"),
+    "time": Key(values.time_limit, "time limit, as sbatch takes it", "HH:MM:SS"),
+    "workdir": Key(values.line, "where the command runs; mounted in the container [the job file's folder]", "DIR"),
+    "code": Key(values.code, "snapshot: what runs is the code as it was at submission; live: as it is at the start [snapshot; kit run: live]", "snapshot|live"),
+    "mounts": Key(values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True),
+    "env": Key(values.environment, "variables for the training processes", "NAME=VALUE", many=True),
+    "secrets": Key(
+        values.secrets,
+        "variables with values that nothing shows, read at submission: from the environment, file:PATH, command:LINE",
+        "NAME[=SOURCE]",
+        option="--secret",
+        many=True,
+    ),
+    "array": Key(values.array, "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a time", "LIST"),
+    "sweep": Key(values.sweep, "values for {NAME} in the command; every combination is a task of an array", "NAME=V,V", many=True),
+    "slurm": Key(values.options, "any sbatch option by its long name", "OPTION=VALUE", many=True),
+    "cluster": Key(values.line, "the cluster's profile: a name in env/, or a file [generic]", "NAME"),
+    "remap_root": Key(values.flag, "be root inside the container (enroot --root, apptainer --fakeroot)", ""),
+}
 
 
 def option_name(key: str) -> str:
-    return str(KEYS[key].get("option", "--" + key.replace("_", "-")))
+    return KEYS[key].option or "--" + key.replace("_", "-")
 
 
 def load(target: str, overrides: dict[str, Given], arguments: list[str], problems: Problems) -> Job:
@@ -95,7 +121,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         base = Path.cwd()
     meant = _reject_unknown(keys, problems)
     theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
-    parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].get("many")}}
+    parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].many}}
     parsed.setdefault("name", path.stem or "job")
     parsed.setdefault("workdir", str(base))
     if parsed.get("command") is None and "command" not in (*keys, *meant):
@@ -125,7 +151,7 @@ def _reject_unknown(keys: dict[str, Given], problems: Problems) -> list[str]:
 def _parse(keys: dict[str, Given], base: Path, problems: Problems) -> dict[str, Any]:
     parsed = {}
     for key, item in keys.items():
-        value = KEYS[key]["parse"](item, problems)
+        value = KEYS[key].parse(item, problems)
         if value is not None:
             parsed[key] = _from(base, key, value)
     return parsed

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from kit import choice, images, mounting, program, sbatch, snapshot, values
 from kit import cluster as clusters
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from kit.remote.there import Remote
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The same plan renders the same bytes."""
 
     name: str

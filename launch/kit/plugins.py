@@ -18,8 +18,8 @@ What Python must know of one before submission stands in the first lines of its 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kit import assets
 from kit.errors import UsageError, did_you_mean
@@ -27,8 +27,7 @@ from kit.errors import UsageError, did_you_mean
 _FACT = re.compile(r"# ([a-z-]+): (.+)")
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     name: str
     path: Path
     facts: dict[str, str]

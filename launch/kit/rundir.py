@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -78,7 +77,7 @@ def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "invocation": sys.argv,
         "job_id": None,
-        "plan": {name: value for name, value in asdict(replace(plan, code=None)).items() if name not in ("code", "why_live", "expect")},
+        "plan": {name: value for name, value in plan._asdict().items() if name not in ("code", "why_live", "expect")},
         "code": code,
         "git": _git(plan.remote.workdir if plan.remote else plan.workdir),
     }

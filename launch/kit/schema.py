@@ -41,7 +41,7 @@ def _of_job() -> Schema:
         "stage": [*plugins.names("stages"), "auto"],
         "on_preempt": plugins.names("preempt"),
     }
-    keys = {key: _key(facts["parse"], facts["meaning"]) for key, facts in jobs.KEYS.items()}
+    keys = {key: _key(facts.parse, facts.meaning) for key, facts in jobs.KEYS.items()}
     for key, names in choices.items():
         keys[key] = {"description": keys[key]["description"], "enum": names}
     keys["cluster"]["examples"] = cluster.names()

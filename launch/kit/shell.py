@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -38,7 +37,7 @@ def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bo
         raise UsageError(f"the runtime {plan.runtime} is for this machine: on a node it would start outside the job", "add --local")
     commands.check_task(plan, task)
     commands.say_runtime(plan)
-    plan = replace(plan, on_preempt="none")  # nobody else starts what is typed again
+    plan = plan._replace(on_preempt="none")  # nobody else starts what is typed again
     run = rundir.write(plan, render(plan))
     commands.place_secrets(plan, run, task)
     words = ["shell", node]

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -62,7 +61,7 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, **ot
         remap_root=False,
         cluster="generic",
     )
-    plan = replace(plan, **other)
+    plan = plan._replace(**other)
     return write(plan, render(plan))
 
 

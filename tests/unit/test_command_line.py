@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
@@ -21,10 +20,14 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("key", [item.name for item in dataclasses.fields(jobs.Job) if item.name in jobs.KEYS and item.name != "command"])
+@pytest.mark.parametrize("key", [key for key in jobs.KEYS if key != "command"])
 @pytest.mark.parametrize("command", ["submit", "run", "render", "when"])
 def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str, key: str) -> None:
     assert re.search(rf"^  {jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
+
+
+def test_every_key_is_a_field_of_a_job() -> None:
+    assert jobs.Job._fields == (*jobs.KEYS, "places")
 
 
 @functools.cache
@@ -153,7 +156,7 @@ def imported(folder: Path, *arguments: str) -> set[str]:
     return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
-HEAVY = {"torch", "rich", "pydantic", "numpy", "yaml", "hashlib", "asyncio"}
+HEAVY = {"torch", "rich", "pydantic", "numpy", "yaml", "hashlib", "asyncio", "inspect", "dataclasses"}
 
 
 def test_submitting_imports_neither_torch_nor_rich_nor_typer(program: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 import shlex
 from typing import Any, Optional
 
@@ -95,6 +94,6 @@ def test_what_is_to_be_explained_is_left_to_typer(line: str) -> None:
 
 def test_every_parameter_is_declared_in_a_way_that_both_readers_know() -> None:
     for name in SINGLE:
-        for item in inspect.signature(cli.COMMANDS[name].function).parameters.values():
-            assert isinstance(item.default, declared.Parameter), f"{name}: {item}"
-            assert "list" not in item.annotation or item.default.default is None, f"{name}: {item}"
+        for item in declared.taken(cli.COMMANDS[name].function):
+            assert isinstance(item.declared, declared.Parameter), f"{name}: {item}"
+            assert "list" not in item.kind or item.declared.default is None, f"{name}: {item}"

@@ -28,7 +28,7 @@ def test_the_table_of_keys_is_the_code() -> None:
     rows = {key: (option, meaning) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", README, re.MULTILINE)}
     assert list(rows) == list(jobs.KEYS)
     for key, facts in jobs.KEYS.items():
-        assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts["meaning"])
+        assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts.meaning)
 
 
 def test_the_first_job_is_valid(kit, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_generic_profile_is_what_is_assumed_without_one(monkeypatch: pytest.
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     problems = Problems()
-    assert cluster.load(None, "", problems) == cluster.load("generic", "", problems)
+    assert cluster.load(None, "", problems) == cluster.load("generic", "", problems)._replace(text="")
     assert not problems.found
 
 
@@ -123,7 +123,7 @@ def test_every_command_argument_and_option_says_what_it_is() -> None:
 
 
 def test_every_key_says_what_it_is() -> None:
-    assert all(facts["meaning"].strip() for facts in jobs.KEYS.values())
+    assert all(facts.meaning.strip() for facts in jobs.KEYS.values())
     assert set(cluster.MEANINGS) == set(cluster.parsers()), "launch/kit/cluster.py: MEANINGS"
     assert all(meaning.strip() for meaning in cluster.MEANINGS.values())
 

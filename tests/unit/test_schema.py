@@ -281,7 +281,7 @@ def test_profiles_are_judged_alike(text: str, problems: int, tmp_path: Path) -> 
 def test_every_parser_has_its_shape() -> None:
     """A new kind of value needs an entry in launch/kit/schema.py, else an editor would take anything for it."""
     for key, facts in jobs.KEYS.items():
-        assert schema.of(facts["parse"]), f"the job's key {key}"
+        assert schema.of(facts.parse), f"the job's key {key}"
     for key, parse in clusters.parsers().items():
         assert schema.of(parse), f"the profile's key {key}"
 
@@ -364,5 +364,5 @@ def test_no_other_command_pays_for_it(tmp_path: Path) -> None:
 
 def test_an_editor_is_told_what_a_key_means() -> None:
     for key, facts in jobs.KEYS.items():
-        assert JOB.schema["properties"][key]["description"] == facts["meaning"]
+        assert JOB.schema["properties"][key]["description"] == facts.meaning
     assert JOB.schema["properties"]["cluster"]["examples"] == clusters.names()

@@ -149,9 +149,7 @@ def test_the_file_is_its_owners_alone_and_what_kit_starts_has_the_values_no_more
     monkeypatch.setenv("A", HOSTILE)
     monkeypatch.setenv("OTHER", "o")
     secrets = (Secret("A", "env", "A", ""), Secret("B", "env", "OTHER", ""))
-    from dataclasses import replace
-
-    secret_values.place(replace(plan("none"), workdir=str(project), secrets=secrets), project)
+    secret_values.place(plan("none")._replace(workdir=str(project), secrets=secrets), project)
     folder = project / ".secrets"
     assert (folder / "values").read_bytes() == f"A={HOSTILE}\0B=o\0".encode()
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "values")] == [0o700, 0o600]
@@ -163,12 +161,10 @@ def test_the_file_is_its_owners_alone_and_what_kit_starts_has_the_values_no_more
 
 @pytest.mark.parametrize("links", [True, False])
 def test_every_task_of_an_array_has_a_file_of_its_own(links: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setenv("A", "x")
     if not links:  # as on some file systems
         monkeypatch.setattr(os, "link", lambda *paths: (_ for _ in ()).throw(OSError()))
-    secret_values.place(replace(plan("none"), workdir=str(project), array="3,5-7%2", secrets=(Secret("A", "env", "A", ""),)), project)
+    secret_values.place(plan("none")._replace(workdir=str(project), array="3,5-7%2", secrets=(Secret("A", "env", "A", ""),)), project)
     files = sorted(path for path in (project / ".secrets").iterdir() if path.name != ".gitignore")
     assert [path.name for path in files] == ["3", "5", "6", "7"]
     assert {path.read_bytes() for path in files} == {b"A=x\0"} and {path.stat().st_mode & 0o777 for path in files} == {0o600}
@@ -178,8 +174,6 @@ def test_every_task_of_an_array_has_a_file_of_its_own(links: bool, project: Path
 
 
 def test_a_full_disk_leaves_no_half_of_the_values(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     monkeypatch.setenv("A", "x")
 
     def full(*_: Any) -> None:
@@ -187,7 +181,7 @@ def test_a_full_disk_leaves_no_half_of_the_values(project: Path, monkeypatch: py
 
     monkeypatch.setattr(secret_values, "_write", full)
     with pytest.raises(KitError, match=r"cannot write the job's secrets to .*: No space left on device"):
-        secret_values.place(replace(plan("none"), workdir=str(project), secrets=(Secret("A", "env", "A", ""),)), project)
+        secret_values.place(plan("none")._replace(workdir=str(project), secrets=(Secret("A", "env", "A", ""),)), project)
     assert not (project / ".secrets").exists()
 
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Optional
 
 from kit import choice, render, rundir, slurm
@@ -148,7 +148,7 @@ def _would_start(plan: Optional[Plan], asked: Asked, login_node: Node) -> None:
     try:
         if plan:
             with tempfile.TemporaryDirectory(prefix="kit-") as folder:
-                run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None), render.render(plan))
+                run = rundir.write(plan._replace(run_dir=f"{folder}/run", code=None), render.render(plan))
                 login_node.said["would-start"] = [[slurm.test_only(run / "run_script.sh")]]
         else:
             login_node.said["would-start"] = [[slurm.would_start(asked.slurm)]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -34,11 +33,11 @@ def prepared(plan: Plan, run_dir: str, image: Optional[str]) -> Plan:
         digest = images.check(Path(image)) or images.digest(Path(image))
         remote = remote._replace(image=os.path.abspath(image), image_sha256=digest)
         name = f"{remote.folder}/images/{there.image_name(image, digest)}"
-        plan = replace(plan, image=name, image_sha256=digest, fingerprint=images.fingerprint(Path(image)))
+        plan = plan._replace(image=name, image_sha256=digest, fingerprint=images.fingerprint(Path(image)))
     elif image:
-        plan = replace(plan, image=image, image_sha256=None, fingerprint=None)
+        plan = plan._replace(image=image, image_sha256=None, fingerprint=None)
     needed = {"" if remote.image else plan.image: "put it back, or name another: --image FILE", "" if remote.workdir else plan.workdir: "make it again"}
     for path, fix in needed.items():
         if path and Host(remote.ssh).call("login::run", "test", "-e", path, doing="nothing is submitted yet").returncode:
             raise UsageError(f"{remote.ssh} has no {path} any more", fix)
-    return replace(plan, remote=remote)
+    return plan._replace(remote=remote)

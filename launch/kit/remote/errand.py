@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
@@ -49,7 +49,7 @@ def go_with(job: Job, command: str, target: Optional[str], output: Optional[str]
     site = elsewhere(job.cluster)
     if not site:
         return
-    its = there.look(replace(job, code=None), site, output or str(rundir.choose(job.name or "job")), problems)
+    its = there.look(job._replace(code=None), site, output or str(rundir.choose(job.name or "job")), problems)
     project = its.remote.workdir
     files = sources.find(project, job.where("workdir"), problems).names if project else ()
     problems.raise_if_any()

@@ -13,7 +13,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -48,7 +47,7 @@ def submit(plan: Plan, noted: Run, options: list[str]) -> Run:
     assert plan.remote
     try:
         # The values are in the run directory here as long as it is copied.
-        secret_values.place(replace(plan, workdir=plan.remote.workdir or os.getcwd()), Path(noted.folder))
+        secret_values.place(plan._replace(workdir=plan.remote.workdir or os.getcwd()), Path(noted.folder))
         return _submit(plan, plan.remote, noted, options)
     finally:
         secret_values.forget(Path(noted.folder))

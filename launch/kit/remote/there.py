@@ -6,7 +6,6 @@ import os
 import re
 import string
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -111,7 +110,7 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
             _say_lack(job, image_there, there, problems)
     if inside:
         there.fingerprint = images.fingerprint(Path(str(job.image)))
-    there.job = replace(job, workdir=workdir, image=image_there)
+    there.job = job._replace(workdir=workdir, image=image_there)
     there.remote = Remote(host.name, there.folder, run_dir, workdir_here, image, digest)
     return there
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -35,7 +34,7 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     else:
         plan = _moved(before, run_dir)
         if image:
-            plan = replace(plan, image=absolute(image, Path.cwd()))
+            plan = plan._replace(image=absolute(image, Path.cwd()))
         plan = _with_image(plan, is_named=bool(image))
     live = facts.get("code", {}).get("live", True)
     _check(plan, old, live=live)
@@ -75,7 +74,9 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
     given = facts.get("plan", {})
     # A key that is younger than the run has no meaning for its scripts.
     known = {
-        item.name: given.get(item.name, {"int": 0, "str": ""}.get(str(item.type))) for item in fields(Plan) if item.name in given or item.default is MISSING
+        name: given.get(name, {"int": 0, "str": ""}.get(kind.__forward_arg__))
+        for name, kind in Plan.__annotations__.items()
+        if name in given or name not in Plan._field_defaults
     }
     try:
         known["left_out"] = ()  # the header has them
@@ -102,7 +103,7 @@ def _moved(plan: Plan, new: str) -> Plan:
     command = tuple(word.replace(f"{old}/", f"{new}/") for word in plan.command)
     env = tuple((name, value.replace(f"{old}/", f"{new}/")) for name, value in plan.env)
     header = tuple((option, new if option == "chdir" else value) for option, value in plan.header)
-    return replace(plan, run_dir=new, mounts=tuple(mounts), header=header, command=command, env=env)
+    return plan._replace(run_dir=new, mounts=tuple(mounts), header=header, command=command, env=env)
 
 
 def _with_image(plan: Plan, *, is_named: bool) -> Plan:
@@ -121,7 +122,7 @@ def _with_image(plan: Plan, *, is_named: bool) -> Plan:
             if then and now != then:
                 fix = f"put the old one back; or run in this one: --image {plan.image}"
                 raise UsageError(f"{plan.image} is another image than the run had: {what} {now}, not {then}", fix)
-    return replace(plan, image_sha256=sha256, fingerprint=fingerprint)
+    return plan._replace(image_sha256=sha256, fingerprint=fingerprint)
 
 
 def _check(plan: Plan, old: Path, *, live: bool) -> None:

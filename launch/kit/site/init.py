@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -136,7 +135,7 @@ def _ask_slurm(plan: Plan) -> None:
     from kit.render import render
 
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
-        run = rundir.write(replace(plan, run_dir=f"{folder}/run", code=None), render(plan))
+        run = rundir.write(plan._replace(run_dir=f"{folder}/run", code=None), render(plan))
         try:
             print(f"kit: Slurm would take it: {slurm.test_only(run / 'run_script.sh')}")
         except KitError as error:
