@@ -51,7 +51,7 @@ def where(record: dict[str, Any]) -> str:
 def goals() -> str:
     """What the README quotes: of what has a goal, the headlines and all that is missed; and where it was measured."""
     lines = [BEGIN, "| | kit | beside | kit / beside | goal | n |", "|---|---|---|---|---|---|"]
-    places = []
+    places, reasons = [], []
     for name in measured():
         record, comparisons, _ = load(name)
         for comparison in comparisons:
@@ -63,8 +63,10 @@ def goals() -> str:
                 wanted = f"{'**missed:** ' if goal in missed else ''}{goal_told(goal, comparison.unit)}"
                 values = [f"{comparison.spread(side).median:.3g} {comparison.unit}" for side in (KIT, goal.beside)]
                 lines.append(f"| {comparison.claim} | {values[0]} | {goal.beside}: {values[1]} | {shown} | {wanted} | {len(comparison.values[KIT])} |")
+            if missed and comparison.why:
+                reasons.append(f"- {comparison.claim}: {comparison.why}")
         places.append(f"- {name}: {where(record)}")
-    return "\n".join([*lines, "", "Measured:", "", *places, END])
+    return "\n".join([*lines, "", *(["Why some are missed:", "", *reasons, ""] if reasons else []), "Measured:", "", *places, END])
 
 
 def quoted(readme: str) -> str:
