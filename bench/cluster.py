@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -41,9 +42,10 @@ def runtimes() -> list[str]:
     return ["apptainer", *(["enroot"] if enroot else []), *(["pyxis"] if enroot and pyxis else [])]
 
 
-def install_kit() -> None:
-    """This checkout's, on the controller."""
-    done = subprocess.run([COMMAND.with_name("install.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def install_kit(name: str = "") -> None:
+    """This checkout's, on the controller; of the cluster of that name, or of the usual one."""
+    environment = {**os.environ, **({"KIT_CLUSTER_NAME": name} if name else {})}
+    done = subprocess.run([COMMAND.with_name("install.sh")], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise CannotMeasure(f"kit cannot be installed on the cluster; is there one? make cluster\n{done.stderr.strip()[-2000:]}")
 

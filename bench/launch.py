@@ -28,7 +28,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import NamedTuple
 
 import cluster
 import measure
@@ -157,16 +156,8 @@ sed -i "/^set -euo pipefail/i $3" "$2-kit/run_script.sh"
 """
 
 
-class Nodes(NamedTuple):
-    """What is there: a folder that all see, and what starts containers."""
-
-    folder: str
-    runtimes: list[str]
-
-
-def make_ready(folder: str) -> Nodes:
-    """This checkout's kit on the controller, and the programs and scripts of all sides in one folder."""
-    runtimes = ["none", *cluster.runtimes()]
+def make_ready(folder: str, runtimes: list[str]) -> None:
+    """This checkout's kit on the controller, and the programs and scripts of all sides in the folder."""
     cluster.install_kit()
     put(folder, "program.py", PROGRAM)
     put(folder, "import.py", IMPORT)
@@ -177,7 +168,6 @@ def make_ready(folder: str) -> Nodes:
         put(folder, f"{runtime}-import.sh", HEADER + IMPORTS[runtime], runtime)
         image = [] if runtime == "none" else ["--image", cluster.IMAGES[runtime]]
         cluster.bash("ctl", RENDER, folder, runtime, BEGUN.replace("FOLDER", folder), *image)
-    return Nodes(folder, runtimes)
 
 
 def put(folder: str, name: str, text: str, runtime: str = "none") -> None:
@@ -216,12 +206,13 @@ def run(rounds: int) -> Iterator[Comparison]:
         afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
         afterwards.callback(forget)
         afterwards.callback(cluster.bash, "ctl", ENDED, folder)
-        nodes = make_ready(folder)
-        for runtime in nodes.runtimes:
+        runtimes = ["none", *cluster.runtimes()]
+        make_ready(folder, runtimes)
+        for runtime in runtimes:
             sides: dict[str, Callable[[], float]] = {
-                KIT: functools.partial(launched, nodes.folder, f"{runtime}-kit/run_script.sh"),
-                HAND: functools.partial(launched, nodes.folder, f"{runtime}-hand.sh"),
-                FLOOR: functools.partial(launched, nodes.folder, f"{runtime}-import.sh"),
+                KIT: functools.partial(launched, folder, f"{runtime}-kit/run_script.sh"),
+                HAND: functools.partial(launched, folder, f"{runtime}-hand.sh"),
+                FLOOR: functools.partial(launched, folder, f"{runtime}-import.sh"),
             }
             if runtime in CREATES:
                 forget()  # memory has room for few of them

@@ -30,8 +30,9 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
+import cluster
 import measure
-from measure import HERE, KIT, ROOT, CannotMeasure, Comparison, Goal, Lines
+from measure import HERE, KIT, CannotMeasure, Comparison, Goal, Lines
 
 SIZES = (1, 4, 16, 64)
 SENT_TO = (1, 2, 4, 8)
@@ -109,8 +110,7 @@ def there(*command: str, user: str = "exec", stdin: str = "") -> str:
 
 def prepare() -> None:
     """This checkout's kit on the controller, and all scripts."""
-    name = f"{os.environ.get('KIT_CLUSTER_NAME', 'kit')}-many"
-    measure.seconds([ROOT / "tests/cluster/install.sh"], env={**os.environ, "KIT_CLUSTER_NAME": name})
+    cluster.install_kit(f"{os.environ.get('KIT_CLUSTER_NAME', 'kit')}-many")
     write("rank.sh", PROGRAM)
     for nodes in SIZES:
         write(f"job{nodes}.yaml", f"command: [bash, rank.sh]\nlauncher: srun\nruntime: none\nnodes: {nodes}\n")

@@ -33,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -192,11 +192,6 @@ def by_docker(folder: Path, after: str) -> str:
     return said(sys.executable, "-m", "kit", "run", "job.yaml", *options, "--", "docker", after, folder=folder / "code")
 
 
-def stop() -> None:
-    """Ends the jobs, for which nobody waits any more."""
-    cluster.on("ctl", "scancel", "--me", "--name", "bench-training")
-
-
 def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, str]:
     """What each side printed. All run at the same time, and take turns in this order; each is told who follows it."""
     names = list(sides)
@@ -207,19 +202,25 @@ def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, s
         (ring / name).chmod(0o666)
     with ThreadPoolExecutor(len(names)) as pool:
         running = {name: pool.submit(sides[name], names[(number + 1) % len(names)]) for number, name in enumerate(names)}
-        until = time.monotonic() + 400
-        while not all((ring / f"{name}.ready").exists() for name in names):
-            if time.monotonic() > until:
-                stop()
-                raise CannotMeasure("not all sides were ready to train after 400 s")
-            for name, side in running.items():
-                if side.done():
-                    stop()
-                    raise CannotMeasure(f"{name} ended before the others were there:\n{side.result()[-2000:]}")
-            time.sleep(0.2)
-        measure.progress("training in turns")
-        os.write(os.open(ring / names[0], os.O_RDWR), b".")
-        return {name: side.result() for name, side in running.items()}
+        try:
+            wait_until_ready(ring, running)
+            measure.progress("training in turns")
+            os.write(os.open(ring / names[0], os.O_RDWR), b".")
+            return {name: side.result() for name, side in running.items()}
+        except CannotMeasure:
+            cluster.on("ctl", "scancel", "--me", "--name", "bench-training")  # for which nobody waits any more
+            raise
+
+
+def wait_until_ready(ring: Path, running: dict[str, Future[str]]) -> None:
+    until = time.monotonic() + 400
+    while not all((ring / f"{name}.ready").exists() for name in running):
+        if time.monotonic() > until:
+            raise CannotMeasure("not all sides were ready to train after 400 s")
+        for name, side in running.items():
+            if side.done():
+                raise CannotMeasure(f"{name} ended before the others were there:\n{side.result()[-2000:]}")
+        time.sleep(0.2)
 
 
 # --- ranks ---------------------------------------------------------------------------------
