@@ -1,5 +1,6 @@
 # make demo      sets everything up in .venv and trains on two local nodes of two ranks each
-# make test      sets everything up and runs every test, those on the Slurm cluster in Docker included
+# make test      sets everything up and runs every test, those on the Slurm cluster in Docker included; ARGS="-k word" or a path chooses
+# make test-fast runs what needs neither Docker nor Slurm nor torch, in under two minutes: for every edit
 # make cluster   leaves that cluster up, to try things on
 
 PYTHON ?= python3
@@ -7,17 +8,27 @@ BIN := .venv/bin
 SHELL_SCRIPTS = bench/*.sh containers/*.sh containers/install/*.sh launch/scripts/*.sh launch/scripts/*/* launch/kit/completion/kit.bash tests/cluster/*.sh tests/cluster/*-stub tests/cluster/tiny-image tests/*.sh .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast coverage mutants check cluster cluster-down bench bench-check picture clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 demo: .venv/demo
 	$(BIN)/kit run train/digits.yaml
 
 test: .venv/test check
 	tests/cluster/engine.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/run.sh $(ARGS)
+
+test-fast: .venv/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
+
+# For a person, before a release: which lines and branches no test reaches, and which faults no test notices.
+coverage: .venv/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/coverage.sh
+
+mutants: .venv/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/mutants/run.py $(ARGS)
 
 # What needs no running: style, types, shell, and that every test is found.
 check: .venv/test

@@ -1,4 +1,4 @@
-"""Shared by all tests: the checkout, a way to call the kit, and folders with names that break careless scripts."""
+"""Shared by all tests: the kit as a user calls it, and data to train on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["whole_run"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,3 +40,11 @@ def kit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
         return done
 
     return call
+
+
+@pytest.fixture(scope="session")
+def cifar_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder that contains cifar-10-batches-py: that of KIT_TEST_DATA, or a made-up one of the same form."""
+    import cifar  # it needs numpy, and most tests do without
+
+    return cifar.folder(tmp_path_factory)

@@ -19,16 +19,9 @@ import pytest
 from jobs import PROGRAM, RUNTIMES
 from login_node import Laptop
 from slurm_cluster import Cluster, control, script
+from whole_run import notes
 
 NO_ENGINE = 3  # exit status of engine.sh
-
-
-ran_on: list[str] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in ran_on:
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.fail(f"the cluster does not start:\n{up.stderr}")
     found = Cluster(Path(control("where").strip()))
     slurm, apptainer = (found.run("node1", *command).stdout.strip() for command in (["sbatch", "--version"], ["apptainer", "--version"]))
-    ran_on.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}, pyxis: {found.pyxis()}")
+    notes.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}, pyxis: {found.pyxis()}")
     yield found
     if ours and os.environ.get("KIT_CLUSTER_KEEP") != "1":
         control("down")

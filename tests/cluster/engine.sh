@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that a Docker Engine answers, and that there are mksquashfs, rsync and ssh. Quiet and quick when so.
+# Makes sure that a Docker Engine answers, and that the tools are there which tests call. Quiet and quick when so.
 #
 #   engine.sh            install and start one where that can be done (root, Debian or Ubuntu)
 #   engine.sh --check    only say whether one answers
@@ -19,11 +19,12 @@ engine::answers() {
 
 # What tests call on this machine, beside the engine.
 engine::tools() {
-  type -P mksquashfs rsync ssh >/dev/null
+  type -P mksquashfs rsync ssh bwrap zsh fish mpirun >/dev/null
 }
 
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry rsync openssh-client)
+  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry rsync openssh-client
+    bubblewrap zsh fish openmpi-bin)
   local log
   log="$(mktemp -t kit-engine-apt.XXXXXX)"
   say "installing ${packages[*]}"
