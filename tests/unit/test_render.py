@@ -89,7 +89,7 @@ def cases() -> dict[str, Plan]:
         env=(("RATE", "{lr}"),),
     )
     found["frozen"] = plan("none")._replace(
-        command=("/shared/runs/digits/code/train.py", "--config=/shared/runs/digits/code/a b.yaml"),
+        command=("/shared/runs/digits/code/train.py", "--config=/shared/runs/digits/code/a b.yaml", ""),
         env=(("CONFIG", "/shared/runs/digits/code/c.yaml"),),
         secrets=(Secret("HF_TOKEN", "env", "HF_TOKEN", ""), Secret("WANDB_API_KEY", "file", "/home/me/keys", "")),
         code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), False),
