@@ -20,7 +20,7 @@ from kit import job as jobs
 from kit import plan as plans
 from kit import schema, values
 from kit.errors import KitError, Problems
-from samples import ROOT
+from samples import ROOT, unmeasured
 
 JOB = Draft7Validator(json.loads(schema.text(of_cluster=False)))
 CLUSTER = Draft7Validator(json.loads(schema.text(of_cluster=True)))
@@ -348,8 +348,9 @@ def test_kit_and_the_schema_agree_on_any_value_of_any_key(tmp_path: Path, entry:
 
 def test_the_command_prints_it_and_reads_no_yaml() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "kit", "schema"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=unmeasured(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == JOB.schema
+    assert "kit.schema" in done.stderr
     assert not re.search(r"\| *(yaml|jsonschema|hashlib)$", done.stderr, re.MULTILINE)
     Draft7Validator.check_schema(JOB.schema)
     Draft7Validator.check_schema(CLUSTER.schema)
@@ -358,7 +359,8 @@ def test_the_command_prints_it_and_reads_no_yaml() -> None:
 def test_no_other_command_pays_for_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     command = [sys.executable, "-X", "importtime", "-m", "kit", "submit", "train.py", "--dry-run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=unmeasured(), capture_output=True, text=True, check=True)
+    assert "kit.render" in done.stderr
     assert not re.search(r"kit\.(schema|completion)", done.stderr)
 
 
