@@ -217,7 +217,8 @@ def test_the_picture_has_a_point_for_each_size_and_marks_the_slow_node() -> None
     cells = root.findall("{*}rect[@class='link']")
     assert len(cells) == 6 and sum(item.get("fill") == curve_drawing.SLOW for item in cells) == 4
     height, width = float(root.get("height", "")), float(root.get("width", ""))
-    assert all(0 <= float(item.get("y", "")) <= height and 0 <= float(item.get("x", "")) <= width for item in root.findall("{*}text"))
+    texts = [(float(item.get("x", "")), float(item.get("y", ""))) for item in root.findall("{*}text")]
+    assert texts and all(0 <= x <= width and 0 <= y <= height for x, y in texts)
 
 
 def test_hostile_names_and_single_sizes_are_drawn() -> None:

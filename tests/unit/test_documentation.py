@@ -44,7 +44,9 @@ def test_the_first_job_is_valid(kit, tmp_path: Path) -> None:
 
 
 def test_every_command_line_of_the_readme_is_understood(kit, tmp_path: Path) -> None:
-    for line in re.findall(r"^kit (.*?)(?:  +#.*)?$", block("bash", "kit submit job.yaml"), re.MULTILINE):
+    lines = re.findall(r"^kit (.*?)(?:  +#.*)?$", block("bash", "kit submit job.yaml"), re.MULTILINE)
+    assert lines, "the README shows no command"
+    for line in lines:
         assert "no such file" in (done := kit(*line.split(), check=False)).stderr or "no such script" in done.stderr, line
 
 
@@ -56,7 +58,9 @@ def test_the_shown_error_is_the_real_one(kit, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
 def test_links_and_named_files_exist(document: str) -> None:
-    for target in re.findall(r"\]\(((?!http)[^)]+)\)", document):
+    targets = re.findall(r"\]\(((?!http)[^)]+)\)", document)
+    assert targets, "the document links to no file"
+    for target in targets:
         assert (ROOT / target).exists(), target
 
 
@@ -112,7 +116,9 @@ def _commands() -> dict[str, Any]:
     found = {"kit": root}
     for name, command in root.commands.items():
         found |= {f"kit {name}": command, **{f"kit {name} {inner}": item for inner, item in getattr(command, "commands", {}).items()}}
-    return {name: command for name, command in found.items() if not command.hidden}
+    shown = {name: command for name, command in found.items() if not command.hidden}
+    assert {"kit submit", "kit images gc"} <= set(shown), "the commands were not found"
+    return shown
 
 
 def test_every_command_argument_and_option_says_what_it_is() -> None:
@@ -135,6 +141,7 @@ def test_every_command_is_explained_outside_of_the_reference() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in (ROOT / "docs").glob("*.md"):
-        for target in re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    links = [(page, target) for page in pages for target in re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", page.read_text())]
+    assert links, "no page links to another file"
+    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []

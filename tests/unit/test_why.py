@@ -382,6 +382,7 @@ def test_the_command_is_without_a_run_directory_that_exists() -> None:
 
 
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
+    assert verdict.CAUSES
     for cause in verdict.CAUSES:
         assert re.fullmatch(r"[a-z0-9-]+", cause.name) and cause.title and cause.fix and (cause.codes or (cause.patterns and cause.where))
         assert isinstance(cause.weight, Weight)
@@ -393,8 +394,13 @@ def test_the_options_of_every_fix_are_those_of_kit() -> None:
     from kit import job
 
     known = {job.option_name(key) for key in job.KEYS}
-    for options in re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.here))):
-        for name, value in re.findall(r"(--\S+) (\S+)", options):
+    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.here))
+    commands = re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", fixes)
+    assert len(commands) == fixes.count("{again:") > 0, "not every command was found"
+    for options in commands:
+        found = re.findall(r"(--\S+) (\S+)", options)
+        assert len(found) == options.count("--"), options
+        for name, value in found:
             assert name in known and value, options
             assert "=" in value or name not in ("--env", "--slurm"), options
 
