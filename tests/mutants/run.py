@@ -12,7 +12,7 @@ Each file is a list of such entries:
       new: "pass"
       why: KIT_TRACEBACK shows no traceback
       tests: tests/unit/test_command_line.py -k traceback   # pytest's words, or a list of them
-      equivalent: no user can see the difference            # only where that is so
+      equivalent: no user can see the difference            # only where that is so; true where `why` says it
 
 Every change is made in a copy of the checkout, and its tests run there until the first that fails. With --all-tests a
 change that its own tests do not notice meets all tests that need no cluster. Exit status: 0 where every change was
@@ -100,6 +100,8 @@ def load(folder: Path) -> list[Mutant]:
             if not isinstance(entry, dict) or not KEYS <= set(entry) <= KEYS | {"equivalent"}:
                 raise ValueError(f"{place}: an entry has the keys {', '.join(sorted(KEYS))}, and `equivalent` where it is\n  fix: write those")
             words = entry.pop("tests")
+            if entry.get("equivalent") is True:
+                entry["equivalent"] = entry["why"]
             tests = tuple(word for text in ([words] if isinstance(words, str) else words) for word in shlex.split(text))
             if not tests or not all(isinstance(value, str) for value in entry.values()):
                 raise ValueError(f"{place}: `tests` is empty, or another value is no text\n  fix: name a test file; put the text in quotes")
