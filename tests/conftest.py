@@ -12,6 +12,9 @@ import pytest
 
 pytest_plugins = ["whole_run"]
 
+# What is installed beside this Python (kit, torchrun, shellcheck) is found, whether its environment is active or not.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_history_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
