@@ -105,7 +105,7 @@ def test_a_compiled_run_that_was_stopped_has_the_same_losses_from_one_graph(star
     first.wait_for("step 2 ", timeout_s=200)
     first.stop()
     stopped = first.outputs()[0].splitlines()
-    resumed = start(program, *args, ranks=2).finish(timeout_s=120).check()
+    resumed = start(program, *args, ranks=2).finish(timeout_s=200).check()
     assert [line for line in stopped if line.startswith("step ")] + resumed.lines("step ") == undisturbed.lines("step ")
     assert resumed.lines("test accuracy") == undisturbed.lines("test accuracy")
     # Of a batch's own shape, before the first epoch: nothing is compiled again in one.
@@ -133,10 +133,22 @@ def test_resuming_another_run_names_what_differs(start, cifar_folder, undisturbe
     )
 
 
+def test_two_nodes_of_two_ranks_train_under_torchrun(start, cifar_folder):
+    args = (*SMALL, "--data", cifar_folder, "--limit-steps", 2)
+    result = start(SCRIPT, *args, ranks=2, nodes=2, torchrun=True).finish(timeout_s=200).check()
+    assert list(epochs(result)) == [1, 2, 3]
+    assert sorted(re.findall(r"^rank (\d)/4  local (\d)/2  node (\d)", result.stdout, re.MULTILINE)) == [
+        ("0", "0", "0"),
+        ("1", "1", "0"),
+        ("2", "0", "1"),
+        ("3", "1", "1"),
+    ]
+
+
 def test_a_rank_that_raises_ends_both_nodes_and_leaves_its_error(start, cifar_folder, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text(BREAK_RANK_1)
-    started = start(broken, SCRIPT, *SMALL, "--data", cifar_folder, ranks=1, nodes=2)
+    started = start(broken, SCRIPT, *SMALL, "--data", cifar_folder, ranks=1, nodes=2, torchrun=True)
     result = started.finish(timeout_s=200)
     assert all(code != 0 for code in result.codes)
     files = list(started.files[0][0].parent.rglob("error.json"))

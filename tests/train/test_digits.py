@@ -23,7 +23,8 @@ def stamps(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_nodes(start, stamps):
     # The second node's disk is full, which is no reason to fail.
-    return start(SCRIPT, ranks=2, nodes=2, env=[{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]).finish(timeout_s=200).check()
+    env = [{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]
+    return start(SCRIPT, ranks=2, nodes=2, env=env, torchrun=True).finish(timeout_s=200).check()
 
 
 def accuracy(result):

@@ -98,8 +98,8 @@ def test_host_lists_are_expanded_as_scontrol_does(hosts, expected):
 
 
 def test_alone_and_under_torchrun_all_agree(start):
-    assert start(FOLDER / "ranks.py").finish(60).check().lines("all ") == ["all 1 ranks agree: sum 0"]
-    done = start(FOLDER / "ranks.py", ranks=2, nodes=2).finish(90).check()
+    assert start(FOLDER / "ranks.py").finish(200).check().lines("all ") == ["all 1 ranks agree: sum 0"]
+    done = start(FOLDER / "ranks.py", ranks=2, nodes=2, torchrun=True).finish(200).check()
     assert done.lines("all ") == ["all 4 ranks agree: sum 6"]
     assert sorted(line.split()[1] for line in done.lines("rank ")) == ["0/4", "1/4", "2/4", "3/4"]
 
