@@ -429,7 +429,8 @@ def main():
             keep(epoch, stopped_at, totals)
             if rank == 0:
                 print(f"stopped at step {epoch * steps + stopped_at}: a checkpoint is in {args.checkpoint}", flush=True)
-            dist.barrier()  # no rank ends before the checkpoint is written
+            barrier = dist.barrier(async_op=True)  # kept, as that below
+            barrier.wait()  # no rank ends before the checkpoint is written
             dist.destroy_process_group()
             sys.exit(GO_ON)
         correct, tested = evaluate(net, *test, rank, world)
@@ -447,9 +448,11 @@ def main():
         correct, tested = evaluate(net, *test, rank, world)
     if rank == 0:
         print(f"test accuracy {correct / tested:.4f} ({correct} of {tested} images)", flush=True)
-    # Gives Gloo's threads time to let go of the last tensors, for which they need Python: without it, torch 2.13
-    # hung at exit in 3 of 20 runs on busy cores (https://github.com/pytorch/pytorch/pull/179291).
-    dist.barrier()
+    # Gives Gloo's threads time to let go of the last tensors, for which they need Python's lock: without it, torch 2.13
+    # hung at exit in 3 of 20 runs on busy cores (https://github.com/pytorch/pytorch/pull/179291). And the barrier is kept:
+    # let go here, it may be freed by a thread of Gloo, for whose end the process group waits while it holds that lock.
+    barrier = dist.barrier(async_op=True)
+    barrier.wait()
     # Not in a finally: after a failure it would wait for ranks that are gone.
     dist.destroy_process_group()
 

@@ -179,7 +179,8 @@ def main():
                 flush=True,
             )
     if world > 1:
-        dist.barrier()
+        barrier = dist.barrier(async_op=True)  # kept, lest a thread of Gloo frees it, and waits for Python at exit
+        barrier.wait()
         dist.destroy_process_group()
 
 

@@ -168,9 +168,11 @@ def main():
     if rank == 0:
         print(f"trained in {time.time() - start:.1f} s", flush=True)
         print(f"test accuracy {accuracy:.3f}", flush=True)
-    # Gives Gloo's threads time to let go of the last tensors, for which they need Python: without it, torch 2.13
-    # hung at exit in 3 of 20 runs on busy cores (https://github.com/pytorch/pytorch/pull/179291).
-    dist.barrier()
+    # Gives Gloo's threads time to let go of the last tensors, for which they need Python's lock: without it, torch 2.13
+    # hung at exit in 3 of 20 runs on busy cores (https://github.com/pytorch/pytorch/pull/179291). And the barrier is kept:
+    # let go here, it may be freed by a thread of Gloo, for whose end the process group waits while it holds that lock.
+    barrier = dist.barrier(async_op=True)
+    barrier.wait()
     # Not in a finally: after a failure it would wait for ranks that are gone.
     dist.destroy_process_group()
 
