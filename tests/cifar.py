@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
+
+if TYPE_CHECKING:
+    import pytest
 
 FOLDER = "cifar-10-batches-py"
 LABELS = "airplane automobile bird cat deer dog frog horse ship truck".split()

@@ -232,5 +232,11 @@ def the_program_is_run(request):
 
 
 @pytest.fixture(scope="session")
+def note_run():
+    """For tests that start their program otherwise: call it with a script that has ended well."""
+    return lambda script: finished_well.add(str(script))
+
+
+@pytest.fixture(scope="session")
 def cifar_folder(tmp_path_factory):
     return cifar.folder(tmp_path_factory)

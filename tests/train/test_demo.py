@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 from samples import ROOT
 
 
 def test_the_demo_trains_through_the_generated_scripts(kit, tmp_path: Path) -> None:
-    start = time.monotonic()
-    done = kit("run", str(ROOT / "train" / "digits.yaml"), timeout_s=300)
-    assert time.monotonic() - start < 200  # 20 to 30 s on two cores, more while others use them
+    done = kit("run", str(ROOT / "train" / "digits.yaml"), timeout_s=600)
     (accuracy,) = re.findall(r"^\[rank0\] test accuracy ([\d.]+)$", done.stdout, re.MULTILINE)
     assert float(accuracy) >= 0.93
     assert sorted(re.findall(r"^\[rank\d\] rank (\d)/4  local \d/2  node (\d)", done.stdout, re.MULTILINE)) == [("0", "0"), ("1", "0"), ("2", "1"), ("3", "1")]

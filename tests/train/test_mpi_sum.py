@@ -35,13 +35,14 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"not here: {', '.join(mis
 def run(*command):
     env = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
     env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def four_ranks():
+def four_ranks(note_run):
     done = run(*MPIRUN, "-n", 4, sys.executable, SCRIPT, "--mib", 1)
     assert done.returncode == 0, done.stdout + done.stderr
+    note_run(SCRIPT)
     return done.stdout.splitlines()
 
 
@@ -76,3 +77,10 @@ def test_a_rank_that_fails_ends_the_others(tmp_path):
     done = run(*MPIRUN, "-n", 3, sys.executable, program, SCRIPT)
     assert done.returncode == 1
     assert "RuntimeError: rank 1 is broken" in done.stderr
+
+
+def test_kit_run_starts_the_ranks_of_two_nodes_by_the_job_file(kit):
+    done = kit("run", str(SCRIPT.with_suffix(".yaml")), "--output", "run", "--", "--mib", "1")
+    assert "[rank0] MPI: all 4 ranks agree  1 MiB in " in done.stdout
+    assert sorted(re.findall(r"^\[rank\d\] mpi rank (\d)/4", done.stdout, re.M)) == ["0", "1", "2", "3"]
+    assert "all ranks ended well" in done.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "train"
+SCRIPT = FOLDER / "ranks.py"
 sys.path.insert(0, str(FOLDER))
 
 import ranks  # noqa: E402 - it is no package
