@@ -1,6 +1,5 @@
 """train/ranks.py: who a process is, by what each launcher leaves in its environment."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -105,9 +104,14 @@ def test_alone_and_under_torchrun_all_agree(start):
     assert sorted(line.split()[1] for line in done.lines("rank ")) == ["0/4", "1/4", "2/4", "3/4"]
 
 
-def test_a_wrong_sum_is_said(tmp_path):
-    program = (
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import torch.distributed as dist, ranks; dist.all_reduce = lambda total: total.add_(1); ranks.main()"
+def test_a_wrong_sum_is_said(start, tmp_path):
+    program = tmp_path / "wrong.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n"
+        "import torch.distributed as dist, ranks\n"
+        "dist.all_reduce = lambda total: total.add_(1)\n"
+        "ranks.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1 and "rank 0: the sum over all ranks is 1, not 0\n  fix: " in done.stderr
+    done = start(program).finish(200)
+    assert done.codes == [1]
+    assert "rank 0: the sum over all ranks is 1, not 0\n  fix: " in done.stderr
