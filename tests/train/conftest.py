@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import cifar
 import pytest
 from fork_server import Request
 
@@ -235,8 +234,3 @@ def the_program_is_run(request):
 def note_run():
     """For tests that start their program otherwise: call it with a script that has ended well."""
     return lambda script: finished_well.add(str(script))
-
-
-@pytest.fixture(scope="session")
-def cifar_folder(tmp_path_factory):
-    return cifar.folder(tmp_path_factory)
