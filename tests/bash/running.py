@@ -17,6 +17,13 @@ STUBS = ROOT / "tests" / "bash" / "stubs"
 # A variable that all processes of a test inherit, wherever they go.
 TAG = "KIT_TEST_TAG"
 
+NOBODY = 65534
+
+
+def as_ordinary_user() -> list[str]:
+    """What makes a command an ordinary user's: root becomes nobody, since permissions do not bind root."""
+    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
+
 
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
     """This process's environment without Slurm's, Enroot's and the GPUs' variables, with `folders` first on PATH."""

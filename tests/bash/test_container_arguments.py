@@ -1,0 +1,162 @@
+"""What each runtime hands to its container engine, word by word; the engines are stubs that print their arguments.
+
+A mount that the job declares read-only is read-only under every runtime: its flag is in each of these lists.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
+
+# What run_script.sh does on a node; KIT_MOUNTS is the same for all.
+EXEC = """
+KIT_MOUNTS=('/data, "the" set' '/in "data"' ro /out /out rw)
+source "${KIT_SCRIPTS}/lib.sh"
+source "${KIT_SCRIPTS}/runtimes/${KIT_RUNTIME}.sh"
+"$@"
+"""
+APPTAINER_MOUNTS = [
+    "--mount",
+    'type=bind,"source=/data, ""the"" set","destination=/in ""data""",ro',
+    "--mount",
+    'type=bind,"source=/out","destination=/out"',
+]
+OCI_MOUNTS = [
+    "--mount",
+    'type=bind,"source=/data, ""the"" set","target=/in ""data""",readonly',
+    "--mount",
+    'type=bind,"source=/out","target=/out"',
+]
+OCI = ["--rm", "--network", "host", "--ipc", "host", "--name", "kit-77-3", "--entrypoint", "bash"]
+DOCKER = ["--init", "--ulimit", "stack=67108864", "--user"]
+OWN = f"{os.getuid()}:{os.getgid()}"
+KEEP_ID = ["--userns", "keep-id"] if os.getuid() else []
+
+
+def settings(runtime: str, scripts: Path = SCRIPTS, **more: str) -> dict[str, str]:
+    return {
+        "KIT_SCRIPTS": str(scripts),
+        "KIT_RUNTIME": runtime,
+        "KIT_IMAGE": "docker://an/image:1" if runtime in ("docker", "podman") else "/images/an image.sif",
+        "KIT_FINGERPRINT": "0123456789abcdef",
+        "KIT_WORKDIR": "/the project",
+        "KIT_REMAP_ROOT": "",
+        "KIT_SCRATCH": "/nowhere",
+        "SLURM_JOB_ID": "77",
+        "SLURM_PROCID": "3",
+        **more,
+    }
+
+
+def arguments(folder: Path, runtime: str, *words: str, tool: str = "", **more: str) -> list[str]:
+    """What the engine's stub is given by `runtime::exec`, or by `words`."""
+    # The GPUs of the machine that runs these tests add words of their own.
+    shown = 'for word in "$@"; do printf "%s\\0" "${word}"; done\n'
+    stub(folder / "bin", tool or runtime, shown)
+    done = bash(EXEC, *(words or ("runtime::exec", "bash", "srun.sh", "A=a b")), env=environment(folder / "bin", **settings(runtime, **more)))
+    assert done.returncode == 0, done.stderr
+    gpus = ("--nv", "--rocm", "--gpus", "all", "memlock=-1", "--device", "nvidia.com/gpu=all")
+    found = done.stdout.split("\0")[:-1]
+    return [word for word in found if word not in gpus] if Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists() else found
+
+
+def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_folder(tmp_path: Path) -> None:
+    alone = ["--quiet", "exec", "--no-home", "--no-mount", "cwd", "--pwd", "/the project"]
+    end = ["/images/an image.sif", "bash", "srun.sh", "A=a b"]
+    assert arguments(tmp_path, "apptainer") == [*alone, *APPTAINER_MOUNTS, *end]
+    assert arguments(tmp_path, "apptainer", KIT_REMAP_ROOT="yes") == [*alone, "--fakeroot", *APPTAINER_MOUNTS, *end]
+
+
+def test_docker_gets_read_only_mounts_and_the_users_own_number(tmp_path: Path) -> None:
+    end = ["an/image:1", "srun.sh", "A=a b"]
+    assert arguments(tmp_path, "docker") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, OWN, *end]
+    assert arguments(tmp_path, "docker", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, OWN, "--user", "0:0", *end]
+
+
+def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path) -> None:
+    end = ["an/image:1", "srun.sh", "A=a b"]
+    assert arguments(tmp_path, "podman") == ["run", *OCI, *OCI_MOUNTS, *KEEP_ID, *end]
+    root = ["--userns", "host", "--user", "0:0"]
+    assert arguments(tmp_path, "podman", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *KEEP_ID, *root, *end]
+
+
+def test_enroot_gets_read_only_mounts_and_no_home(tmp_path: Path) -> None:
+    mounts = [
+        "--mount",
+        '/data, "the" set:/in "data":none:x-create=auto,rbind,ro',
+        "--mount",
+        "/out:/out:none:x-create=auto,rbind,rw",
+    ]
+    end = ["kit-0123456789abcdef", "bash", "srun.sh", "A=a b"]
+    assert arguments(tmp_path, "enroot") == ["start", "--rw", *mounts, *end]
+    assert arguments(tmp_path, "enroot", KIT_REMAP_ROOT="yes") == ["start", "--rw", "--root", *mounts, *end]
+    stub(tmp_path / "bin", "enroot", 'printf "%s %s\\n" "${ENROOT_MOUNT_HOME}" "${ENROOT_LOGIN_SHELL}"\n')
+    env = environment(tmp_path / "bin", ENROOT_MOUNT_HOME="yes", ENROOT_LOGIN_SHELL="yes", **settings("enroot"))
+    assert bash(EXEC, "runtime::exec", "true", env=env).stdout == "no no\n"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [("docker", [*DOCKER, f"{NOBODY}:{NOBODY}"]), ("podman", ["--userns", "keep-id"])],
+)
+def test_files_that_an_ordinary_users_container_makes_are_theirs(runtime: str, words: list[str], open_folder: Path) -> None:
+    stub(open_folder / "bin", runtime, 'printf "%s\\n" "$@"\n')
+    shutil.copytree(SCRIPTS, open_folder / "scripts")
+    if os.getuid():
+        words = [OWN if word == f"{NOBODY}:{NOBODY}" else word for word in words]
+    done = subprocess.run(
+        [*as_ordinary_user(), "bash", "-c", f"set -euo pipefail\n{EXEC}", "bash", "runtime::exec", "bash", "srun.sh"],
+        env=environment(open_folder / "bin", **settings(runtime, open_folder / "scripts")),
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\n".join(words) in done.stdout
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+def test_paths_into_the_hosts_python_do_not_reach_a_container_that_has_the_hosts_environment(runtime: str, tmp_path: Path) -> None:
+    names = ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_PRELOAD"]
+    variables = dict.fromkeys(names, "/host") | {"LD_PRELOAD": ""}  # ld.so would complain of a file that does not exist
+    stub(tmp_path / "bin", "apptainer", "exec env\n")
+    call = {"apptainer": "runtime::exec true", "pyxis": "pyxis::check_version() { :; }; runtime::srun_args; env"}[runtime]
+    env = {**environment(tmp_path / "bin", **settings(runtime, KIT_RUN_DIR="/run")), **variables}
+    done = bash(EXEC.replace('"$@"', call), env=env)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.partition("=")[0] in names] == []
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+def test_a_command_beside_the_ranks_enters_their_container_or_starts_one(runtime: str, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", runtime, '[[ "$1 $2" != "container inspect" ]] || exit "${STUB_CODE}"\nprintf "%s\\n" "$*"\n')
+    enter = ("runtime::enter", "bash", "srun.sh")
+    variables = settings(runtime, KIT_BESIDE="yes")
+    inside = bash(EXEC, *enter, env=environment(tmp_path / "bin", STUB_CODE="0", **variables))
+    assert inside.stdout == "exec --interactive kit-77-3 bash srun.sh\n"
+    new = bash(EXEC, *enter, env=environment(tmp_path / "bin", STUB_CODE="1", **variables))
+    assert new.stdout.startswith("run --rm ") and " --interactive " in new.stdout and new.stdout.endswith(" an/image:1 srun.sh\n")
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+@pytest.mark.parametrize(("there", "pulls", "code"), [(True, False, 0), (False, True, 0), (False, False, 1)])
+def test_an_image_that_is_not_there_is_pulled(runtime: str, there: bool, pulls: bool, code: int, tmp_path: Path) -> None:
+    body = f"""
+    printf '%s\\n' "$*" >>{tmp_path}/calls
+    case "$1" in
+      image) {"true" if there else "false"} ;;
+      pull) {"true" if pulls else "false"} ;;
+    esac
+    """
+    stub(tmp_path / "bin", runtime, body.replace(str(tmp_path), f"'{tmp_path}'"))
+    done = bash(EXEC, "runtime::prepare", env=environment(tmp_path / "bin", **settings(runtime)))
+    assert done.returncode == code
+    calls = ["image inspect an/image:1", *([] if there else ["pull an/image:1"])]
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    if code:
+        assert "kit: error: node7: there is no image docker://an/image:1, and it cannot be pulled\n  fix: " in done.stderr

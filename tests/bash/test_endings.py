@@ -1,0 +1,149 @@
+"""How a job ends and whom it blames: its exit code when ranks fail one after the other, are killed, or are cancelled.
+
+srun is a stub here, which ends as Slurm's would: the real one's order of events cannot be had at will.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import TAG, commands, stub, until
+from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
+
+# Finds what is to be done and how; the rest of "$@" is the command of a task. `task NODE RANK` runs one of them.
+SRUN = """
+log="$PWD/log/slurm-${SLURM_JOB_ID}.out"
+while [[ "$1" == -* ]]; do shift; done
+mode="$3"
+task() {
+  SLURM_NODEID="$1" SLURMD_NODENAME="local$1" SLURM_PROCID="$2" SLURM_LOCALID=0 SLURM_NNODES=2 \\
+    "${command[@]}" >>"log/${SLURM_JOB_ID}/local$1.out" 2>&1
+}
+command=("$@")
+"""
+WAIT = "exec 2>/dev/null\nwhile :; do sleep 0.05; done\n"
+READY = 'if [[ "${mode}" == prepare ]]; then printf "local%d 1 2 3\\n" 0 1; exit; fi\n'
+
+
+def job(folder: Path, srun: str, program: str = "true", nodes: int = 2, **other: object) -> Path:
+    """A run directory, with `srun` as the stub's part after the preparation."""
+    stub(folder / "bin", "srun", SRUN + srun)
+    return run_dir(folder, program, nodes=nodes, launcher="srun", **other)
+
+
+def begin(run: Path, nodes: int = 2, **variables: str) -> subprocess.Popen[bytes]:
+    """The batch script, whose output is the job's log, as sbatch makes it."""
+    env = slurm(nodes=nodes, folders=(run.parent / "bin",), **variables)
+    with (run / f"log/slurm-{JOB_ID}.out").open("ab") as log:
+        return subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def said(run: Path) -> list[str]:
+    """The job's log without its first line and what srun says."""
+    lines = (run / f"log/slurm-{JOB_ID}.out").read_text().splitlines()
+    return [line for line in lines if not line.startswith((f"kit: local0: job {JOB_ID} on ", "srun: "))]
+
+
+@pytest.mark.parametrize(("order", "first"), [((0, 1), 0), ((1, 0), 1)])
+def test_of_two_ranks_that_fail_one_after_the_other_the_first_is_blamed_and_its_code_is_the_jobs(order: tuple[int, int], first: int, tmp_path: Path) -> None:
+    """The second one fails because the first is gone, before anybody ends it, and with a larger code or a smaller one."""
+    tasks = "".join(f"task {rank} {rank} || codes+=($?)\nsleep 0.05\n" for rank in order)
+    run = job(
+        tmp_path,
+        f'{READY}codes=()\n{tasks}printf "%s\\n" "${{codes[@]}}" | sort -n | tail -n 1 >worst; exit "$(<worst)"\n',
+        "echo rank ${RANK}; exit $((7 - RANK * 4))",
+    )
+    assert begin(run).wait(60) == 7 - first * 4
+    assert said(run) == [
+        f"kit: error: local{first}: rank {first} (local rank 0) exited with code {7 - first * 4}; the end of log/{JOB_ID}/rank{first}.out:",
+        f"  | rank {first}",
+    ]
+    assert (run / "worst").read_text() == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fix"),
+    [
+        ("task 1: Killed", 137, "its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"),
+        ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"),
+        ("task 1: Exited with exit code 127", 127, "see whether local1 has {run}: it must be on a file system that every node sees"),
+        ("task 1: Exited with exit code 3", 3, ""),
+        ("task 1: Terminated", 9, ""),
+    ],
+)
+def test_a_task_that_nobody_could_say_anything_of_ends_the_job_with_its_code(words: str, code: int, fix: str, tmp_path: Path) -> None:
+    # The others were ended for it, with a code of their own.
+    told = f'printf "srun: error: %s\\n" "local1: {words}" "local0: task 0: Terminated" >>"${{log}}"; exit 9\n'
+    run = job(tmp_path, READY + told)
+    earlier = "srun: error: local0: task 0: Killed\n"  # of an attempt before a requeue
+    (run / f"log/slurm-{JOB_ID}.out").write_text(f"kit: local0: job {JOB_ID} on local0,local1: 2 nodes\n{earlier}")
+    assert begin(run).wait(60) == code
+    of = words.partition(": ")[2]
+    expected = [f"kit: error: local1: nothing there could say why its part of the job ended (srun: {of}); the end of log/{JOB_ID}/local1.out:"]
+    assert said(run) == [*expected, *([f"  fix: {fix.format(run=run)}"] if fix else [])]
+
+
+@pytest.mark.parametrize(
+    ("killed", "blamed", "code"), [("local1", "local1: nothing there could say", 137), ("local0", "local0: rank 0 (local rank 0) exited", 7)]
+)
+def test_a_node_that_was_killed_is_blamed_before_the_ranks_of_others_that_miss_it(killed: str, blamed: str, code: int, tmp_path: Path) -> None:
+    run = job(tmp_path, f'{READY}task 0 0 || printf "srun: error: {killed}: task 0: Killed\\n" >>"${{log}}"; exit 7\n', "exit 7")
+    assert begin(run).wait(60) == code
+    assert said(run)[0].startswith(f"kit: error: {blamed}")
+
+
+def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, tag: str) -> None:
+    """A program that saves and then ends with 0 has not finished: what depends on the job must not start."""
+    run = job(tmp_path, f"{READY}trap 'exit 0' TERM\ntouch up\n{WAIT}")
+    process = begin(run, **{TAG: tag})
+    until((run / "up").exists, 60)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert said(run)[0] == "kit: error: local0: this job is being ended (CANCELLED)"
+    assert commands(tag) == []
+
+
+@pytest.mark.parametrize("ends", ["exit 0", "exit 143"])
+def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(ends: str, tmp_path: Path, tag: str) -> None:
+    run = job(tmp_path, f"touch \"started.${{mode}}\"\ntrap '{ends}' TERM\n{WAIT}")
+    process = begin(run, **{TAG: tag})
+    until((run / "started.prepare").exists, 60)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert said(run) == [
+        "kit: error: local0: this job is being ended (CANCELLED)",
+        "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
+    ]
+    assert not (run / "started.start").exists()
+
+
+def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) -> None:
+    """Else Slurm would keep the whole job until its own time is up: the step's processes go on."""
+    run = job(tmp_path, f"trap 'touch ended; exit 143' TERM\n{WAIT}")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
+    process = begin(run, **{TAG: tag})
+    assert process.wait(60) == 1
+    assert said(run)[0] == "kit: error: local0: not ready after 1 s: local0 local1"
+    until((run / "ended").exists, 30)
+    until(lambda: commands(tag) == [], 30)
+
+
+def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
+    """It ends with a code of its own, and before the one that failed has noted its code."""
+    srun = """
+    (task 0 0; printf '%d\\n' "$?" >code0) &
+    until grep -qs up "log/${SLURM_JOB_ID}/rank0.out"; do sleep 0.02; done
+    kill -TERM "$(<"${PWD}/rank0.pid")"
+    wait
+    task 1 1
+    """
+    program = "((RANK)) && exit 7; echo ${PPID} >run/rank0.pid; trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done"
+    run = job(tmp_path, READY + srun, program)
+    assert begin(run).wait(60) == 7
+    assert said(run)[0].startswith("kit: error: local1: rank 1 (local rank 0) exited with code 7; ")
+    assert (run / "code0").read_text() == "5\n"
+    assert [name for name in logs(run) if name.endswith(".failed")] == ["rank1.failed"]
