@@ -1,0 +1,130 @@
+"""What a program finds in its container's environment, whatever the image, the site and the user's shell have put there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import as_ordinary_user, environment
+from test_run_script import logs, run_dir, slurm, start
+
+FACTS = ("NNODES=2", "NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000")
+
+
+def inside(run: Path, *facts: str, launcher: str = "srun", **variables: str) -> subprocess.CompletedProcess[str]:
+    """The launcher's script as a container starts it, with `variables` from the image or the host."""
+    command = ["bash", f"{launcher}.sh", *FACTS, f"KIT_LOG_DIR={run}/log", *facts]
+    return subprocess.run(command, cwd=run, env=environment(**variables), capture_output=True, text=True, timeout=60)
+
+
+def show(*names: str) -> str:
+    return "; ".join(f'echo "{name} ${{{name}-unset}}"' for name in names)
+
+
+def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp_path: Path) -> None:
+    """Enroot's hook for PyTorch counts Slurm's tasks, of which there is one for each node."""
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
+    run = run_dir(tmp_path, show(*names), nodes=2, launcher="spawn")
+    done = inside(run, launcher="spawn", **dict.fromkeys(names, "7"))
+    assert (done.returncode, done.stdout) == (0, "".join(f"[rank1] {name} unset\n" for name in names)), done.stderr
+
+
+def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:
+    names = ["PYTHONNOUSERSITE", "USER", "PYTHONUNBUFFERED"]
+    for runtime, expected in (("apptainer", ["1", "ada", "1"]), ("none", ["unset", "ada", "1"])):
+        run = run_dir(tmp_path / runtime, show(*names), nodes=2, launcher="spawn", runtime=runtime, workdir="/")
+        done = inside(run, launcher="spawn", USER="ada")
+        assert done.stdout.splitlines() == [f"[rank1] {name} {value}" for name, value in zip(names, expected)], done.stderr
+
+
+def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_written(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, show("HOME"), nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
+    done = inside(run, launcher="spawn", HOME="/not/in/the/container")
+    assert done.stdout == f"[rank1] HOME /tmp/kit-home-{os.getuid()}\n", done.stderr
+    assert Path(f"/tmp/kit-home-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    done = inside(run, launcher="spawn", HOME=str(tmp_path))
+    assert done.stdout == f"[rank1] HOME {tmp_path}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "right"),
+    [(2, 0, True), (3, 1, True), (1, 1, False), (3, 0, False), (2, 1, False)],
+)
+@pytest.mark.parametrize("launcher", ["srun", "mpi"])
+def test_ranks_in_another_order_than_the_nodes_are_refused(rank: int, local_rank: int, right: bool, launcher: str, tmp_path: Path) -> None:
+    """SLURM_HOSTFILE orders tasks at will; then two ranks of one node would take the same GPU, or another node's."""
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
+    run = run_dir(tmp_path, show(*names), nodes=2, processes=2, launcher=launcher, tasks_per_node=2)
+    done = inside(run, f"SLURM_PROCID={rank}", f"SLURM_LOCALID={local_rank}", launcher=launcher)
+    if right:
+        assert done.returncode == 0, done.stderr
+        assert (run / f"log/rank{rank}.out").read_text() == f"RANK {rank}\nLOCAL_RANK {local_rank}\nWORLD_SIZE 4\nLOCAL_WORLD_SIZE 2\nGROUP_RANK 1\n"
+    else:
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"kit: error: node7: rank {rank} is local rank {local_rank} of node 1: ranks are not in the nodes' order\n"
+            "  fix: unset SLURM_HOSTFILE and SLURM_ARBITRARY_NODELIST: with them Slurm orders the tasks in another way\n",
+        )
+        assert (run / "log/node1.failed").read_text() == done.stderr
+        assert not list((run / "log").glob("rank*"))
+
+
+@pytest.mark.parametrize(
+    ("processes", "tasks", "variables", "threads"),
+    [
+        (1, 1, {"SLURM_CPUS_PER_TASK": "12"}, 12),
+        (4, 1, {"SLURM_CPUS_PER_TASK": "12"}, 3),
+        (4, 4, {"SLURM_CPUS_PER_TASK": "3"}, 3),  # as srun gives them: each task its own
+        (4, 4, {"SLURM_CPUS_ON_NODE": "9"}, 2),
+        (4, 4, {"SLURM_CPUS_ON_NODE": "2"}, 1),
+        (4, 4, {"SLURM_CPUS_ON_NODE": "2", "OMP_NUM_THREADS": "5"}, 5),
+    ],
+)
+def test_the_ranks_of_a_node_share_its_cpus(processes: int, tasks: int, variables: dict[str, str], threads: int, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, show("OMP_NUM_THREADS"), nodes=2, processes=processes, launcher="srun", tasks_per_node=tasks)
+    done = inside(run, f"SLURM_PROCID={processes}", "SLURM_LOCALID=0", **variables)
+    assert done.stdout == f"[rank{processes}] OMP_NUM_THREADS {threads}\n", done.stderr
+
+
+def test_slurms_token_is_in_no_argument_of_any_process(tmp_path: Path) -> None:
+    """SLURM_JWT lets who has it act as this user, and everybody on a node sees the arguments of all processes."""
+    program = "for ((pid = PPID; pid > 1; pid = $(sed 's/.*) . //; s/ .*//' /proc/${pid}/stat))); do tr '\\0' '\\n' </proc/${pid}/cmdline; done"
+    run = run_dir(tmp_path, program, launcher="srun")
+    done = start(run, env=slurm(SLURM_JWT="the-token"))
+    assert done.returncode == 0, done.stderr
+    shown = logs(run)["rank0.out"].splitlines()
+    assert f"SLURM_JOB_ID={slurm()['SLURM_JOB_ID']}" in shown and "run_script.sh" in shown, "it looked at no process"
+    assert [line for line in shown if "SLURM_JWT" in line or "the-token" in line] == []
+
+
+def facts_of_node(run: Path, *mounts: Path) -> None:
+    text = "".join(f"\n  {mount} {mount} ro" for mount in mounts)
+    env_sh = (run / "env.sh").read_text()
+    assert "KIT_MOUNTS=(\n)" in env_sh
+    (run / "env.sh").write_text(env_sh.replace("KIT_MOUNTS=(\n)", f"KIT_MOUNTS=({text}\n)"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "good"), [("file", 0o644, True), ("file", 0o200, False), ("folder", 0o755, True), ("folder", 0o744, False), ("folder", 0o711, False)]
+)
+def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_starts(kind: str, mode: int, good: bool, open_folder: Path) -> None:
+    source = open_folder / "data"
+    source.mkdir() if kind == "folder" else source.touch()
+    # The last of those who share this machine: neither the owner nor the group where root tests; else the owner's bits are the same.
+    source.chmod(mode if os.getuid() == 0 else (mode & 0o7) * 0o111)
+    run = run_dir(open_folder, "true", nodes=2, launcher="srun")
+    facts_of_node(run, source)
+    for path in (run, *run.iterdir(), run / "log"):
+        path.chmod(0o777)
+    env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
+    done = subprocess.run([*as_ordinary_user(), "bash", "run_script.sh", "prepare"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    if good:
+        assert (done.returncode, done.stderr) == (0, "") and re.match("local1 [0-9.]+ ", done.stdout)
+    else:
+        assert done.returncode == 1 and done.stdout == ""
+        problem = rf"kit: error: local1: the mount source {source} cannot be read by \S+\n  fix: check its owner and mode: ls -ld '{source}'\n"
+        assert re.fullmatch(problem, done.stderr), done.stderr
+        assert (run / "log/node1.failed").read_text() == done.stderr
