@@ -88,7 +88,7 @@ collect::delete() {
     aside="${path%/*}/.${path##*/}.stale"
     [[ ! -e "${aside}" ]] || return 1
     mv --no-target-directory -- "${path}" "${aside}"
-    if collect::in_use "${path}"; then
+    if collect::in_use "${aside}"; then # whose mounts have the new name by now
       mv --no-target-directory -- "${aside}" "${path}"
       return 1
     fi

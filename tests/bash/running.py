@@ -41,7 +41,7 @@ def bash(script: str, *arguments: object, env: dict[str, str], timeout_s: float 
 
 def stub(folder: Path, name: str, body: str) -> None:
     """Writes a program that stands in for `name`; `body` is bash."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(f"#!/usr/bin/env bash\n# stub of {name}, for a test\n{body}")
     (folder / name).chmod(0o755)
 

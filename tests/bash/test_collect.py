@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from running import TAG, until
+from running import TAG, stub, until
 
 ID = "0123456789abcdef"
 
@@ -121,6 +122,26 @@ def test_a_container_in_which_a_process_runs_stays(kit, scratch: Scratch, tmp_pa
     assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
     process.kill()
     process.wait()
+
+
+def test_a_container_that_a_job_starts_with_at_that_moment_is_put_back(kit, scratch: Scratch, tmp_path: Path, tag: str) -> None:
+    """A job takes no lock where it finds a container. This one comes between the first look and the move, for which mv is a stub."""
+    rootfs = scratch.container(f"kit-{ID}", days=99)
+    scratch.container("kit-1111111111111111", days=99)
+    job = f"""
+    if [[ "${{!#}}" == */.kit-{ID}.stale ]]; then
+      unshare --map-root-user --mount bash -c 'mount --bind "$1" "$1" && touch "$2" && exec sleep 60' bash '{rootfs}' '{tmp_path}/up' \\
+        </dev/null >/dev/null 2>&1 &
+      until [[ -e '{tmp_path}/up' ]]; do sleep 0.02; done
+    fi
+    exec {shutil.which("mv")} "$@"
+    """
+    stub(tmp_path / "bin", "mv", job)
+    done = collect(kit, "--yes", PATH=f"{tmp_path}/bin:{os.environ['PATH']}", **{TAG: tag})
+    assert (tmp_path / "up").exists(), "the job did not start"
+    assert f"{rootfs} is in use again, and stays" in done.stdout + done.stderr
+    assert scratch.left() == {f"kit-{ID}"}
+    assert (rootfs / "usr/file").exists()
 
 
 def test_days_below_one_are_refused(kit, scratch: Scratch) -> None:
