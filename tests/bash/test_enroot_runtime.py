@@ -11,9 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -21,11 +19,10 @@ import pytest
 from kit.images import fingerprint
 from kit.quote import bash as quoted
 from kit.quote import bash_array
-from running import SCRIPTS, STUBS, TAG, bash, environment, processes, stub, until
+from running import NOBODY, SCRIPTS, STUBS, TAG, as_ordinary_user, bash, environment, processes, stub, until
 
 IMAGE = "hsqs\netc/environment PATH=/image/bin:/usr/bin:/bin\netc/environment BUILD=1\netc/os-release NAME=one two\nusr/lib/x data\n"
 FILES = {"etc/environment": "PATH=/image/bin:/usr/bin:/bin\nBUILD=1\n", "etc/os-release": "NAME=one two\n", "usr/lib/x": "data\n"}
-NOBODY = 65534
 
 # What run_script.sh does on a node, with what env.sh would hold in $1.
 START = """
@@ -227,21 +224,16 @@ def test_scratch_that_is_no_folder_is_reported(node: Node) -> None:
 
 
 @pytest.fixture
-def open_node() -> Iterator[Node]:
+def open_node(open_folder: Path) -> Node:
     """A node whose folder an ordinary user can reach, with the scripts, which may lie in root's home."""
-    with tempfile.TemporaryDirectory(prefix="kit-test-") as name:
-        node = Node(Path(name))
-        node.folder.chmod(0o755)
-        shutil.copytree(SCRIPTS, node.folder / "scripts")
-        shutil.copytree(STUBS, node.folder / "stubs")
-        yield node
+    shutil.copytree(SCRIPTS, open_folder / "scripts")
+    shutil.copytree(STUBS, open_folder / "stubs")
+    return Node(open_folder)
 
 
 def _start_as_ordinary_user(node: Node) -> subprocess.CompletedProcess[str]:
-    """Permissions do not bind root, so root becomes nobody."""
-    change = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
     env = environment(node.folder / "stubs", KIT_SCRIPTS=str(node.folder / "scripts"))
-    return subprocess.run([*change, *node.command()], env=env, capture_output=True, text=True, cwd="/")
+    return subprocess.run([*as_ordinary_user(), *node.command()], env=env, capture_output=True, text=True, cwd="/")
 
 
 def test_an_image_that_may_not_be_read_is_reported(open_node: Node) -> None:
@@ -323,6 +315,19 @@ def test_the_sites_place_is_not_used_in_a_home_folder(node: Node, place: str, co
     env = node.environment(ENROOT_STUB_SITE=str(node.folder / place), HOME=str(node.folder / "home/ada"), ENROOT_DATA_PATH="/nowhere")
     found = bash('source "${KIT_SCRIPTS}/enroot.sh" && enroot::site_data_path', env=env)
     assert (found.returncode, found.stdout, found.stderr) == (code, "" if code else f"{node.folder / place}\n", "")
+
+
+def test_the_sites_place_is_not_used_where_it_is_somebody_elses(node: Node) -> None:
+    """In a folder of all users one of them could prepare what another one starts."""
+    site = node.folder / "site"
+    site.mkdir(mode=0o777)
+    if os.getuid() == 0:
+        os.chown(site, NOBODY, NOBODY)
+    else:
+        site = Path("/tmp")  # root's, and everybody may write there
+    env = node.environment(ENROOT_STUB_SITE=str(site), HOME=str(node.folder / "home"))
+    found = bash('source "${KIT_SCRIPTS}/enroot.sh" && enroot::site_data_path', env=env)
+    assert (found.returncode, found.stdout, found.stderr) == (1, "", "")
 
 
 def test_a_start_with_a_ready_container_takes_no_lock(node: Node) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, bash, environment, stub
+from kit.images import fingerprint
+from running import SCRIPTS, STUBS, bash, environment, stub
 
 ARGS = 'source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; runtime::srun_args; printf "%s\\n" "${KIT_SRUN_ARGS[@]}"'
 SETTINGS = {"KIT_IMAGE": "/i.sqsh", "KIT_FINGERPRINT": "0123456789abcdef", "KIT_RUN_DIR": "/run", "KIT_REMAP_ROOT": ""}
@@ -74,3 +75,27 @@ def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path
     stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" {tmp_path / "plugstack.conf"}\n')
     done = bash('source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job', SCRIPTS, env=environment(tmp_path / "bin"))
     assert done.returncode == (0 if is_job else 1), done.stderr
+
+
+def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_for(open_folder: Path) -> None:
+    """Pyxis runs with the site's enroot.conf, so what this user's environment says of Enroot's folders does not count."""
+    image = open_folder / "image.sqsh"
+    image.write_text("hsqs\netc/x 1\n")
+    site, mine = open_folder / "site", open_folder / "mine"
+    site.mkdir()
+    body = """
+    source "${KIT_SCRIPTS}/lib.sh"
+    source "${KIT_SCRIPTS}/runtimes/pyxis.sh"
+    runtime::check
+    env | grep -c '^ENROOT_.*_PATH=' || true
+    runtime::prepare
+    """
+    names = ("ENROOT_DATA_PATH", "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH", "ENROOT_TEMP_PATH")
+    settings = {"KIT_SCRIPTS": str(SCRIPTS), "KIT_IMAGE": str(image), "KIT_FINGERPRINT": fingerprint(image) or "", "ENROOT_STUB_SITE": str(site)}
+    env = environment(STUBS, **settings, **{name: str(mine) for name in names}, HOME=str(open_folder / "home"))
+    done = bash(body, env=env)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    name = f"pyxis_kit-{fingerprint(image)}"
+    assert sorted(path.name for path in site.iterdir()) == [f".{name}.lock", name]
+    assert (site / name / ".kit-complete").read_text() == f"image {image}\n"
+    assert not mine.exists()

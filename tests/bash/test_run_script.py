@@ -212,6 +212,29 @@ def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> 
     assert not (run / "started").exists()
 
 
+def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -> None:
+    """With Debian's usual line "127.0.1.1 hostname" a name resolves to it on every node; Slurm then knows a better one."""
+    run = run_dir(tmp_path, "true", nodes=3, launcher="srun")
+    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
+    lines = """
+    for name in "${@:2}"; do
+      case "${name}" in local1) address=127.0.1.1 ;; local2) address=192.0.2.2 ;; local0) address=192.0.2.10 ;; *) address="${name}" ;; esac
+      printf '%s STREAM %s\\n%s DGRAM \\n%s RAW \\n' "${address}" "${name}" "${address}" "${address}"
+    done
+    """
+    stub(tmp_path / "bin", "getent", f'[[ "$1" == ahostsv4 ]] || exit 3\n{lines}')
+    node = 'echo "NodeName=local1 NodeAddr=192.0.2.7 State=IDLE"'
+    stub(tmp_path / "bin", "scontrol", f'case "$1 $2" in "show hostnames") tr , "\\n" <<<"$3" ;; "show node") {node} ;; esac\n')
+    stub(tmp_path / "bin", "srun", 'case "$*" in *prepare*) printf "local%d 1 2 3\\n" 0 1 2 ;; esac\n')
+    # What listens on the master's address is not the question here: connecting to it would wait for the network.
+    script = (run / "run_script.sh").read_text()
+    assert script.count("net::is_listening() {") == 1
+    (run / "run_script.sh").write_text(re.sub(r"(?m)^net::is_listening\(\) .*$", "net::is_listening() { return 1; }", script))
+    done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    assert done.returncode == 0, done.stderr
+    assert logs(run)["addresses.0"].splitlines() == ["192.0.2.10", "192.0.2.7", "192.0.2.2"]
+
+
 def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_path: Path) -> None:
     run = run_dir(tmp_path, '[[ -z "${KIT_ADDRESSES}" ]] || cat "${KIT_ADDRESSES}"', nodes=2)
     assert start(run, env=slurm(nodes=2)).returncode == 0

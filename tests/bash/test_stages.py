@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from kit.images import fingerprint
 from kit.quote import bash as quoted
-from running import SCRIPTS, environment, stub
+from running import SCRIPTS, bash, environment, stub
 
 # What run_script.sh does on a node, with what env.sh would hold in $1.
 PREPARE = """
@@ -179,3 +180,50 @@ def test_an_image_that_this_node_sees_differently_is_refused(node: Node) -> None
         f"kit: error: node7: {node.image} is another image here than on the first node\n"
         "  fix: it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again\n",
     )
+
+
+def received(node: Node) -> Path:
+    """Where sbcast puts what it sends; on every node, of each job a copy."""
+    return node.folder / "scratch" / f".kit-{os.getuid()}-{fingerprint(node.image)}.77"
+
+
+def take(node: Node, digest: str = "") -> subprocess.CompletedProcess[str]:
+    """A node's preparation after sbcast sent it the image."""
+    node.command()
+    command = ["bash", "-c", f"set -euo pipefail\n{PREPARE}", "bash", str(node.folder / "env.sh")]
+    env_sh = node.folder / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_STAGE=local", "KIT_STAGE=sbcast"))
+    digest = digest or hashlib.sha256(node.image.read_bytes()).hexdigest()
+    variables = {"SLURM_JOB_ID": "77", "KIT_IMAGE_SHA256": digest}
+    return subprocess.run(command, env={**node.environment(), **variables}, capture_output=True, text=True, timeout=120)
+
+
+def test_what_sbcast_sent_becomes_the_copy_and_nothing_of_it_stays(node: Node) -> None:
+    shutil.copy(node.image, received(node))
+    done = take(node)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{node.copy()}\n", "")
+    assert not received(node).exists() and node.left() == [node.copy().name]
+    assert node.copy().read_bytes() == node.image.read_bytes()
+    # sbcast sends to all nodes, to those that have the image, too.
+    shutil.copy(node.image, received(node))
+    assert take(node).returncode == 0
+    assert not received(node).exists() and node.left() == [node.copy().name]
+
+
+def test_what_arrives_damaged_is_refused_and_what_does_not_arrive_is_said(node: Node) -> None:
+    shutil.copy(node.image, received(node))
+    done = take(node, "0" * 64)
+    assert done.returncode == 1 and f"not {'0' * 12}\n  fix: submit again without this node" in done.stderr
+    assert node.left() == []
+    done = take(node)
+    assert done.returncode == 1 and "kit: error: node7: sbcast sent no image to this node\n  fix: " in done.stderr
+
+
+def test_only_nodes_that_lack_the_image_answer_that_they_do(node: Node) -> None:
+    node.command()
+    ask = 'source "$1"; source "${KIT_SCRIPTS}/lib.sh"; source "${KIT_SCRIPTS}/stages/sbcast.sh"; stage::missing'
+    env = {**node.environment(), "SLURM_JOB_ID": "77"}
+    assert bash(ask, node.folder / "env.sh", env=env).stdout == "node7\n"
+    node.prepare()
+    found = bash(ask, node.folder / "env.sh", env=env)
+    assert (found.returncode, found.stdout) == (0, "")

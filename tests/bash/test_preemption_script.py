@@ -1,0 +1,96 @@
+"""Attempts of a run that Slurm starts again and again: how many there may be, and when it is not worth another.
+
+scontrol is a stub that takes the job back into the queue; each attempt is the real batch script with the next restart count.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Optional
+
+import pytest
+from running import SCRIPTS, stub
+from test_run_script import JOB_ID, logs, run_dir, slurm, start
+
+AGAIN = 75  # what a rank ends with that has saved, and wants to go on
+SAYS = '[[ -z "${PROGRESS}" ]] || echo "${PROGRESS}" >"${KIT_PROGRESS}"; exit "${CODE:-75}"'
+
+
+def attempts(folder: Path, *progress: str, max_requeues: Optional[int] = None, **variables: str) -> list[subprocess.CompletedProcess[str]]:
+    """Starts the run once for each word, which its program says of its progress; up to the first attempt that ends it."""
+    run = run_dir(folder, SAYS, launcher="srun", on_preempt="checkpoint", max_requeues=max_requeues)
+    real = SCRIPTS / "local/scontrol"
+    stub(folder / "bin", "scontrol", f'if [[ "$1" == requeue ]]; then printf "%s\\n" "$2" >>requeued; else exec {real} "$@"; fi\n')
+    done = []
+    for number, word in enumerate(progress):
+        env = slurm(folders=(folder / "bin",), KIT_LOOPBACK="", SLURM_RESTART_COUNT=str(number), PROGRESS=word, **variables)
+        done.append(start(run, env=env))
+        if done[-1].returncode != AGAIN:
+            break
+    requeued = (run / "requeued").read_text().splitlines() if (run / "requeued").exists() else []
+    assert requeued == [str(JOB_ID)] * sum(each.returncode == AGAIN for each in done), [each.stderr for each in done]
+    return done
+
+
+@pytest.mark.parametrize(("allowed", "codes"), [(0, [1]), (1, [AGAIN, 1]), (2, [AGAIN, AGAIN, 1]), (None, [AGAIN] * 4)])
+def test_a_run_is_started_again_as_often_as_max_requeues_allows(allowed: Optional[int], codes: list[int], tmp_path: Path) -> None:
+    done = attempts(tmp_path, "step 1", "step 2", "step 3", "step 4", max_requeues=allowed)
+    assert [each.returncode for each in done] == codes
+    assert logs(tmp_path / "run")["attempts"].splitlines() == ["-", "step 1", "step 2", "step 3"][: len(codes)]
+    if allowed is not None:
+        run = tmp_path / "run"
+        assert done[-1].stderr.splitlines()[-2:] == [
+            f"kit: error: local0: this run was started again {allowed} times, and max_requeues allows no more",
+            f"  fix: see what they did: {run}/log/{JOB_ID}; then start it again: sbatch {run}/run_script.sh",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("progress", "codes", "place"),
+    [
+        (["", "", ""], [AGAIN, 1], "the program wrote nothing to $KIT_PROGRESS"),
+        (["step 5"] * 4, [AGAIN, AGAIN, 1], "progress: step 5"),
+        (["step 5", "step 6", "step 6", "step 6"], [AGAIN, AGAIN, AGAIN, 1], "progress: step 6"),
+        (["step 5", "step 5", "step 6", "step 6"], [AGAIN, AGAIN, AGAIN, AGAIN], ""),  # one attempt may have been too short
+        (["", "step 1", "step 1", "step 2"], [AGAIN, AGAIN, AGAIN, AGAIN], ""),
+    ],
+)
+def test_a_run_whose_last_two_attempts_ended_where_they_began_is_over(progress: list[str], codes: list[int], place: str, tmp_path: Path) -> None:
+    done = attempts(tmp_path, *progress)
+    assert [each.returncode for each in done] == codes
+    ended = f"kit: error: local0: this run makes no progress: two attempts in a row ended where they began ({place})"
+    assert (ended in done[-1].stderr.splitlines()) == bool(place)
+
+
+def test_an_attempt_that_is_not_worth_it_starts_no_rank(tmp_path: Path) -> None:
+    """Slurm itself started it again, after a node failed, say."""
+    attempts(tmp_path, "step 5")
+    run = tmp_path / "run"
+    (run / f"log/{JOB_ID}/attempts").write_text("step 5\nstep 5\n")
+    before = logs(run)["rank0.out"]
+    done = start(run, env=slurm(SLURM_RESTART_COUNT="2", PROGRESS="step 6"))
+    assert done.returncode == 1 and "this run makes no progress" in done.stderr
+    assert logs(run)["rank0.out"] == before
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_rank_that_ends_with_another_code_ends_the_run(code: int, tmp_path: Path) -> None:
+    (done,) = attempts(tmp_path, "step 5", CODE=str(code))
+    assert done.returncode == code and "Slurm starts this job again" not in done.stderr
+
+
+def test_a_job_that_goes_on_for_another_counts_its_attempts(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint")
+    before = run / "log/5"
+    before.mkdir()
+    (before / "continued-by").write_text(f"{JOB_ID}\n")
+    (before / "attempts").write_text("-\nstep 3\n")
+    (before / "progress").write_text("step 3\n")
+    other = run / "log/6"  # of another run of this folder
+    other.mkdir()
+    (other / "continued-by").write_text(f"{JOB_ID}0\n")
+    (other / "attempts").write_text("step 9\n")
+    done = start(run, env=slurm(PROGRESS="step 4"))
+    assert done.returncode == AGAIN and "kit: local0: this job goes on for job 5" in done.stderr.splitlines()
+    assert (logs(run)["attempts"], logs(run)["progress"]) == ("-\nstep 3\nstep 3\n", "step 4\n")

@@ -1,0 +1,84 @@
+"""What a node says of itself before a job with spares starts on it. df and nvidia-smi are stubs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import stub
+from test_run_script import run_dir, slurm, start
+
+
+@pytest.fixture
+def slurmd() -> Iterator[int]:
+    """A port on which something listens, as slurmd does."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield int(listener.getsockname()[1])
+
+
+def check(folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: int = 1) -> str:
+    """What node n2 answers, of its own disk and GPUs and of these masters."""
+    stub(
+        folder / "bin",
+        "df",
+        f'[[ "$*" == "--output=avail --block-size=1M -- /scratch" ]] || exit 3\nfree="$({free_mb})" && printf "Avail\\n%s\\n" "${{free}}"\n',
+    )
+    stub(folder / "bin", "nvidia-smi", f"{shown}\n")
+    stub(folder / "bin", "getent", 'case "$2" in n9) echo "127.0.1.1 STREAM n9" ;; *) echo "127.0.0.1 STREAM" ;; esac\n')
+    run = run_dir(folder, "true", nodes=3, spares=1, bad_nodes="/none", scratch="/scratch", gpus_per_node=gpus)
+    env = slurm(nodes=4, folders=(folder / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT=str(port))
+    done = start(run, "check", *masters, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("free_mb", "problem"),
+    [
+        ("echo 1024", ""),
+        ("echo 1023", "has 1023 MB free in /scratch, less than 1024"),
+        ("echo 0", "has 0 MB free in /scratch, less than 1024"),
+        ("exit 1", "has 0 MB free in /scratch, less than 1024"),  # the disk is gone
+    ],
+)
+def test_a_node_whose_disk_is_full_says_so(free_mb: str, problem: str, tmp_path: Path) -> None:
+    assert check(tmp_path, free_mb=free_mb) == f"n2||{problem}\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "problem"),
+    [
+        ("echo 'GPU 0: x'; echo 'GPU 1: x'", ""),
+        ("echo 'GPU 0: x'", "shows 1 GPUs of 2"),
+        ("echo 'No devices were found'; exit 6", "shows 0 GPUs of 2"),
+        ("exit 1", "shows 0 GPUs of 2"),
+    ],
+)
+def test_a_node_that_shows_fewer_gpus_than_the_job_wants_says_so(shown: str, problem: str, tmp_path: Path) -> None:
+    assert check(tmp_path, gpus=2, shown=shown) == f"n2||{problem}\n"
+    assert check(tmp_path / "none", gpus=0, shown=shown) == "n2||\n"
+
+
+def test_a_node_names_the_masters_that_it_does_not_reach(slurmd: int, tmp_path: Path) -> None:
+    assert check(tmp_path, "n1", "n2", "n3", port=slurmd) == "n2||\n"
+    answer = check(tmp_path / "none", "n1", "n2", "n3", port=1)  # nothing listens there
+    assert sorted(answer.split("|")[1].split()) == ["n1", "n3"]
+
+
+def test_a_bad_node_is_noted_with_the_time_and_the_reason(tmp_path: Path) -> None:
+    bad = tmp_path / "state of kit/bad"
+    run = run_dir(tmp_path, "true", nodes=1, spares=1, bad_nodes=str(bad))
+    answers = "printf 'n1||has 5 MB free\\nn2||\\n'"
+    stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || {{ printf "%s\\n" "$*" >>"{tmp_path}/started"; exit; }}\n{answers}\n')
+    stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-2]" ]] && tr , "\\n" <<<"$3" || printf "n1\\nn2\\n"; }\n')
+    env = slurm(nodes=2, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-2]")
+    done = start(run, env=env)
+    assert "kit: n1: leaving out n1: has 5 MB free\nkit: n1: starting on n2\n" in done.stderr
+    when, node, reason = bad.read_text().rstrip("\n").split(" ", 2)
+    assert (node, reason) == ("n1", "has 5 MB free") and abs(int(when) - os.stat(bad).st_mtime) < 100
+    assert all("--nodelist=n2 " in line for line in (tmp_path / "started").read_text().splitlines())

@@ -1,0 +1,40 @@
+"""What torchrun is told of the nodes. A stub stands in for the Python that has torch: it prints its arguments."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import environment, stub
+from test_run_script import run_dir
+
+
+def arguments(folder: Path, node: int, **plan: object) -> list[str]:
+    """The words of `python3 -m torch.distributed.run` on a node of three, of which one has the others' addresses."""
+    stub(folder / "bin", "python3", 'printf "%s\\0" "$@"\n')
+    (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True, exist_ok=True)
+    run = run_dir(folder / f"{node}", "echo $$ ${RANK}", nodes=3, processes=4, launcher="torchrun", workdir="/", **plan)
+    (run / "addresses").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")
+    facts = {"NNODES": 3, "NODE_RANK": node, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": 61000, "KIT_LOG_DIR": run / "log", "KIT_RENDEZVOUS_ID": "77.0"}
+    words = [f"{name}={value}" for name, value in {**facts, "KIT_ADDRESSES": run / "addresses"}.items()]
+    done = subprocess.run(["bash", "torchrun.sh", *words], cwd=run, env=environment(folder / "bin"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.split("\0")[:-1]
+    common = ["--nproc-per-node", "4", "--rdzv-id", "77.0", "--max-restarts", str(plan.get("max_restarts", 0)), "--log-dir", f"{run}/log/.torchrun"]
+    # torchrun makes $ of $$.
+    end = [*common, "--no-python", found[-6], f"{run}/torchrun.sh", "--rank", "bash", "-c", "echo $$$$ $${RANK}"]
+    assert found[:2] == ["-m", "torch.distributed.run"] and found[-len(end) :] == end
+    return found[2 : -len(end)]
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_each_node_says_its_own_address_where_ranks_may_be_restarted(node: int, tmp_path: Path) -> None:
+    endpoint = ["--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.0.0.1:61000"]
+    is_host = "true" if node == 0 else "false"
+    assert arguments(tmp_path, node, max_restarts=2) == [*endpoint, "--rdzv-conf", f"is_host={is_host}", "--local-addr", f"10.0.0.{node + 1}"]
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_ranks_follow_the_nodes_where_none_is_restarted(node: int, tmp_path: Path) -> None:
+    assert arguments(tmp_path, node) == ["--nnodes", "3", "--node-rank", f"{node}", "--master-addr", "10.0.0.1", "--master-port", "61000"]
