@@ -1,0 +1,76 @@
+"""`kit exec` and `kit shell` as their step is started: which variables srun and the command have. srun is a stub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, environment, stub
+from test_run_script import JOB_ID, run_dir
+
+FACTS = ["NNODES=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000", "KIT_RENDEZVOUS_ID=1.0", "KIT_ADDRESSES=", "KIT_FINGERPRINT=", "KIT_HOSTS=n1,n2"]
+# As of a shell on a node of another job, which whoever looks into this one may be in.
+OUTER = {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS": "9", "SLURM_RESTART_COUNT": "3", "SRUN_CPUS_PER_TASK": "4", "SLURM_EXCLUSIVE": "yes"}
+KEPT = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "this", "SLURM_JWT": "token"}
+
+
+def attach(run: Path, hosts: str, *command: str, body: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command in a job's step; the stub of srun notes what it is given, and runs it as the step's only task."""
+    note = 'env -0 >"${STUB}/environ"; printf "%s\\0" "$@" >"${STUB}/argv"\n'
+    stub(run.parent / "bin", "srun", note + (body or 'while [[ "$1" == -* ]]; do shift; done\nSLURM_NODEID=0 SLURM_NNODES=1 SLURMD_NODENAME=n2 "$@"\n'))
+    env = environment(run.parent / "bin", SCRIPTS / "local", SLURM_JOB_ID=str(JOB_ID), STUB=str(run.parent), **{**OUTER, **KEPT, **variables})
+    words = ["bash", "run_script.sh", "attach", hosts, *FACTS, f"KIT_LOG_DIR={run}/log", "--", *command]
+    return subprocess.run(words, cwd=run, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def noted(folder: Path) -> tuple[list[str], dict[str, str]]:
+    words = (folder / "argv").read_text().split("\0")[:-1]
+    environ = dict(entry.split("=", 1) for entry in (folder / "environ").read_text().split("\0")[:-1])
+    return words, environ
+
+
+def test_the_step_beside_the_ranks_has_nothing_of_another_allocation(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
+    done = attach(run, "n2", "bash", "-c", "exit 4")
+    assert done.returncode == 4, done.stderr
+    words, environ = noted(tmp_path)
+    step = [f"--jobid={JOB_ID}", "--overlap", "--nodelist=n2", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
+    common = ["--cpu-bind=none", "--mpi=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0"]
+    facts = [*FACTS, f"KIT_LOG_DIR={run}/log"]
+    assert words == [*step, *common, "bash", f"{run}/run_script.sh", "exec", *facts, "--", "bash", "-c", "exit 4"]
+    assert {name: value for name, value in environ.items() if name.startswith(("SLURM_", "SRUN_"))} == KEPT
+
+
+def test_a_command_in_an_arrays_task_has_the_values_of_that_task(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        json.dumps({"command": ["bash", "-c", "true"], "launcher": "srun", "runtime": "none", "nodes": 2, "env": {"RATE": "{x}"}, "sweep": {"x": [1, 2, 3]}})
+    )
+    kit("render", "job.yaml", "--output", "run")
+    for task, rate in (("0", "1"), ("2", "3")):
+        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_JOB_ID": "70"}
+        done = attach(tmp_path / "run", "n2", "bash", "-c", "echo ${RATE} ${NODE_RANK}", **array)
+        assert (done.returncode, done.stdout) == (0, f"{rate} 1\n"), done.stderr
+        assert {name: value for name, value in noted(tmp_path)[1].items() if name.startswith("SLURM_ARRAY")} == array
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"), [(" 1: a: b", "[n3] a: b"), ("0: x", "[n1] x"), ("1: unfinished", "[n3] unfinished"), ("srun: error: x", "srun: error: x")]
+)
+def test_what_several_nodes_say_comes_with_their_names(said: str, shown: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=3, launcher="srun")
+    done = attach(run, "n1,n3", "true", body=f"printf '%s' '{said}'; exit 7\n")
+    assert (done.returncode, done.stdout) == (7, f"{shown}\n")
+    words, _ = noted(tmp_path)
+    assert words[2:6] == ["--nodelist=n1,n3", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"] and "--label" in words
+
+
+def test_a_command_that_the_container_lacks_is_said_with_the_shells_code(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
+    done = attach(run, "n2", "no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == "kit: error: n2: there is no no-such-command in the container\n  fix: choose another command, or an image that has it\n"
+    # The job's own record of failures is for its ranks.
+    assert not [name for name in os.listdir(run / "log") if name.endswith(".failed")]

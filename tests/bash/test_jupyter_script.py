@@ -1,0 +1,90 @@
+"""jupyter.sh: who has the token can act as this user, so it is nowhere but in two places of theirs, and in neither at the end.
+
+Jupyter is a stub that listens on its port and keeps the token in its own folder, as the real one does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, TAG, commands, environment, processes, stub, until
+
+LISTENS = """
+import os, socket, sys, time
+port = [int(word.split("=")[1]) for word in sys.argv if word.startswith("--port=")][0]
+with open(os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], "jpserver.json"), "w") as file:
+    file.write(os.environ["JUPYTER_TOKEN"])
+print("token", os.environ["JUPYTER_TOKEN"], flush=True)
+if os.environ.get("STUB_ENDS"):
+    sys.exit(3)
+listener = socket.create_server(("127.0.0.1", port))
+while not os.path.exists(os.environ["STUB_END"]):
+    time.sleep(0.05)
+"""
+
+
+def start(folder: Path, tag: str, **variables: str) -> subprocess.Popen[str]:
+    (folder / "log").mkdir(exist_ok=True)
+    (folder / "listens.py").write_text(LISTENS)
+    stub(folder / "bin", "jupyter-lab", f'exec "{sys.executable}" "{folder}/listens.py" "$@"\n')
+    own = {"KIT_LOG_DIR": str(folder / "log"), "TMPDIR": str(folder), "STUB_END": str(folder / "end"), TAG: tag}
+    env = environment(folder / "bin", **{**own, **variables})
+    command = ["bash", str(SCRIPTS / "jupyter.sh"), "127.0.0.1", "ada@login"]
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.name.startswith(("kit-jupyter", "jupyter.url")))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_the_token_is_in_files_of_the_user_alone_which_go_with_jupyter(number: signal.Signals, code: int, tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, tag)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "kit: Jupyter runs on node7; Ctrl-C ends it, and the job\n"
+    (found,) = re.findall(r"\?token=([0-9a-f]{48})\n", (tmp_path / "log/jupyter.url").read_text())
+    assert left(tmp_path) == ["jupyter.url", next(path.name for path in tmp_path.glob("kit-jupyter.*"))]
+    assert [oct(path.stat().st_mode & 0o77) for path in (tmp_path / "log/jupyter.url", tmp_path / "log/jupyter.log", *tmp_path.glob("kit-jupyter.*"))] == [
+        "0o0"
+    ] * 3
+    assert len(processes(tag)) > 1 and not [line for line in commands(tag) if found in line]
+    process.send_signal(number)
+    said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert found not in "".join(said)
+    assert left(tmp_path) == []
+    assert commands(tag) == []
+
+
+def test_what_jupyter_left_goes_where_it_ended_by_itself(tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, tag)
+    until((tmp_path / "log/jupyter.url").exists, 60)
+    assert process.stdout is not None and process.stdout.readline()
+    (tmp_path / "end").touch()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and left(tmp_path) == []
+    assert re.search(r"^  on your own machine:  ssh -N -L (\d+):127\.0\.0\.1:\1 ada@login\n", out, re.MULTILINE)
+
+
+def test_a_jupyter_that_does_not_start_is_told_without_its_token(tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, tag, STUB_ENDS="yes")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and left(tmp_path) == []
+    log = tmp_path / "log/jupyter.log"
+    assert errors == f"  | token (token)\nkit: error: node7: Jupyter has ended\n  fix: its last lines are above; all of them: {log}\n"
+
+
+def test_an_image_without_jupyter_is_told_how_to_have_it(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for tool in ("bash", "env"):
+        (tmp_path / "bin" / tool).symlink_to(f"/usr/bin/{tool}")
+    env = {**environment(KIT_LOG_DIR=str(tmp_path)), "PATH": str(tmp_path / "bin")}
+    done = subprocess.run(["bash", str(SCRIPTS / "jupyter.sh"), "127.0.0.1"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("kit: error: node7: there is no Jupyter in the container ")
+    assert os.listdir(tmp_path) == ["bin"]
