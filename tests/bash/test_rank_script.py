@@ -1,0 +1,100 @@
+"""A rank and the signals to it: each reaches the program, what it then says is kept, and its own code is the rank's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, TAG, commands, environment, until
+
+RANK = """
+set -euo pipefail
+KIT_LOG_DIR="$1" RANK=3 LOCAL_RANK=1 KIT_SIGNALED="$2"
+export KIT_LOG_DIR RANK LOCAL_RANK
+source "${KIT_SCRIPTS}/inside.sh"
+source "${KIT_SCRIPTS}/rank.sh"
+rank::run bash -c "$3"
+"""
+# What torchrun, and Slurm, do with a signal: to the group, or to the shell of the rank alone.
+WAYS = ["group", "shell"]
+
+
+def start(folder: Path, way: str, program: str, tag: str, **variables: str) -> subprocess.Popen[str]:
+    env = environment(KIT_SCRIPTS=str(SCRIPTS), **{TAG: tag}, **variables)
+    command = ["bash", "-c", RANK, "bash", str(folder), "group" if way == "group" else "", program]
+    return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def send(process: subprocess.Popen[str], way: str, number: signal.Signals) -> None:
+    (os.killpg if way == "group" else os.kill)(process.pid, number)
+
+
+def log(folder: Path) -> str:
+    path = folder / "rank3.out"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_a_program_says_when_it_is_asked_to_end_is_kept_and_it_is_not_blamed(way: str, number: signal.Signals, tmp_path: Path, tag: str) -> None:
+    name = number.name.removeprefix("SIG")
+    program = f"trap 'sleep 0.2; echo saved; echo late >&2; exit 5' {name}; echo up; exec 3>&2 2>/dev/null; while :; do sleep 0.05; done"
+    process = start(tmp_path, way, program.replace("echo late >&2", "echo late >&3"), tag)
+    until(lambda: "up\n" in log(tmp_path), 60)
+    send(process, way, number)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (5, "[rank3] up\n[rank3] saved\n[rank3] late\n")
+    assert log(tmp_path) == "up\nsaved\nlate\n"
+    assert not (tmp_path / "rank3.failed").exists()
+    assert commands(tag) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_program_that_goes_on_after_a_signal_ends_with_its_own_code(way: str, code: int, tmp_path: Path, tag: str) -> None:
+    """USR1 asks many programs for a checkpoint; it stops none, and excuses no failure."""
+    program = f"trap 'echo asked >>got' USR1 USR2; echo up; exec 2>/dev/null; until [[ -e go ]]; do sleep 0.05; done; exit {code}"
+    process = start(tmp_path, way, program, tag)
+    until(lambda: "up\n" in log(tmp_path), 60)
+    for number, signals in enumerate((signal.SIGUSR1, signal.SIGUSR2), start=1):
+        send(process, way, signals)
+        until(lambda number=number: (tmp_path / "got").exists() and (tmp_path / "got").read_text() == "asked\n" * number, 60)
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert (tmp_path / "rank3.failed").exists() == bool(code)
+    if code:
+        assert (tmp_path / "rank3.failed").read_text() == "7 node7 1\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_checkpoint_is_asked_for_once_by_a_file(way: str, tmp_path: Path, tag: str) -> None:
+    program = "trap 'echo asked' USR1; echo up; exec 2>/dev/null; until [[ -e go ]]; do sleep 0.05; done"
+    process = start(tmp_path, way, program, tag, KIT_CHECKPOINT_FILE=str(tmp_path / "ask"))
+    until(lambda: "up\n" in log(tmp_path), 60)
+    (tmp_path / "ask").touch()
+    until(lambda: "asked\n" in log(tmp_path), 60)
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    assert (process.returncode, log(tmp_path)) == (0, "up\nasked\n")
+    assert commands(tag) == []
+
+
+def test_an_older_attempts_log_stays_and_its_note_of_failure_goes(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "rank3.out").write_text("first\n")
+    (tmp_path / "rank3.failed").write_text("7 node7 1\n")
+    process = start(tmp_path, "shell", "echo second", tag, SLURM_RESTART_COUNT="1")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "[rank3] second\n")
+    assert log(tmp_path) == "first\nkit: node7: attempt 2\nsecond\n"
+    assert not (tmp_path / "rank3.failed").exists()
+
+
+def test_a_process_that_the_program_leaves_behind_does_not_hold_the_rank(tmp_path: Path, tag: str) -> None:
+    """It would hold the rank for as long as it lives; the rank waits for two seconds, and goes."""
+    process = start(tmp_path, "shell", "echo ${BASHPID}; exec setsid sleep 300 & exit 4", tag)
+    assert process.wait(150) == 4
+    assert "sleep 300" in commands(tag)

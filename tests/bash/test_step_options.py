@@ -1,0 +1,35 @@
+"""The CPUs of each task, as srun is told: a stub notes its arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import stub
+from test_run_script import run_dir, set_in_env, slurm, start
+
+
+@pytest.mark.parametrize(
+    ("bind", "tasks", "variables", "expected"),
+    [
+        # An exclusive job says nothing of CPUs for each task; Slurm would bind each to one.
+        ("cores", 4, {"SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=4"]),
+        ("cores", 4, {"SLURM_CPUS_ON_NODE": "4"}, []),
+        ("cores", 4, {}, []),
+        ("cores", 4, {"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=3"]),
+        # torchrun's ranks share their node's task, which has all its CPUs.
+        ("none", 1, {"SLURM_CPUS_ON_NODE": "18"}, []),
+        ("none", 1, {"SLURM_CPUS_PER_TASK": "12", "SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=12"]),
+    ],
+)
+def test_tasks_share_the_cpus_of_their_node(bind: str, tasks: int, variables: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun", tasks_per_node=tasks, processes=tasks)
+    set_in_env(run, "KIT_CPU_BIND", bind)
+    stub(tmp_path / "bin", "srun", '[[ "$*" == *" start "* ]] || { printf "local%d 1 2 3\\n" 0 1 && exit; }\nprintf "%s\\n" "$@" >argv\n')
+    own = slurm(nodes=2, folders=(tmp_path / "bin",))
+    del own["SLURM_CPUS_PER_TASK"]
+    done = start(run, env={**own, **variables})
+    assert done.returncode == 0, done.stderr
+    words = (run / "argv").read_text().splitlines()
+    assert [word for word in words if word.startswith("--cpus-per-task")] == expected
+    assert f"--cpu-bind={bind}" in words and f"--ntasks={2 * tasks}" in words
