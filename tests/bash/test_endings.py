@@ -128,8 +128,8 @@ def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) ->
     process = begin(run, **{TAG: tag})
     assert process.wait(60) == 1
     assert said(run)[0] == "kit: error: local0: not ready after 1 s: local0 local1"
-    until((run / "ended").exists, 30)
-    until(lambda: commands(tag) == [], 30)
+    until((run / "ended").exists)
+    until(lambda: commands(tag) == [])
 
 
 def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:

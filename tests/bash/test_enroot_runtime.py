@@ -334,7 +334,7 @@ def test_a_start_with_a_ready_container_takes_no_lock(node: Node) -> None:
     assert node.start().returncode == 0
     with (node.data / f".{node.name()}.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert node.start("true", timeout_s=20).returncode == 0
+        assert node.start("true", timeout_s=120).returncode == 0
 
 
 def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Node) -> None:
@@ -347,7 +347,7 @@ def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Nod
         rootfs = node.data / node.name()
         (rootfs / "etc").mkdir(parents=True)
         (rootfs / ".kit-complete").touch()
-    assert (*start.communicate(timeout=20), start.returncode)[::2] == ("started\n", 0)
+    assert (*start.communicate(timeout=120), start.returncode)[::2] == ("started\n", 0)
     assert node.creations() == 0
 
 
@@ -379,7 +379,7 @@ def test_the_command_replaces_the_process(node: Node, program: str, signalled: O
     assert int(start.stdout.readline()) == start.pid
     if signalled:
         start.send_signal(signalled)
-    start.communicate(timeout=20)
+    start.communicate(timeout=120)
     assert start.returncode == code
 
 
@@ -387,7 +387,7 @@ def test_a_program_can_act_on_a_signal(node: Node) -> None:
     start = node.spawn("bash", "-c", 'trap "echo checkpoint; exit 3" TERM; echo up; while :; do sleep 0.05; done')
     assert start.stdout is not None and start.stdout.readline() == "up\n"
     start.terminate()
-    assert (start.communicate(timeout=20)[0], start.returncode) == ("checkpoint\n", 3)
+    assert (start.communicate(timeout=120)[0], start.returncode) == ("checkpoint\n", 3)
 
 
 def test_bash_and_python_compute_the_same_fingerprint(node: Node) -> None:

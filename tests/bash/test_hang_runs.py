@@ -51,7 +51,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield start
     for process in processes:
         process.terminate()
-        process.wait(40)
+        process.wait(120)
 
 
 def hang(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

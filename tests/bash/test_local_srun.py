@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from running import SCRIPTS, TAG, bash, commands, environment, stub, until
+from running import SCRIPTS, TAG, bash, commands, environment, patient_srun, stub, until
 
 LOCAL = SCRIPTS / "local"
 
@@ -33,7 +33,7 @@ class Step:
             start_new_session=True,
         )
 
-    def end(self, timeout_s: float = 30) -> int:
+    def end(self, timeout_s: float = 120) -> int:
         self.said = self.process.communicate(timeout=timeout_s)[0]
         return self.process.returncode
 
@@ -104,7 +104,7 @@ def test_a_machine_without_mpirun_is_told_so(tmp_path: Path, tag: str) -> None:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / tool).symlink_to(str(shutil.which(tool)))
     env = {**environment(SLURM_JOB_NODELIST="local0", SLURM_JOB_ID=tag), "PATH": str(tmp_path / "bin")}
-    done = subprocess.run([str(LOCAL / "srun"), "--nodes=1", "--mpi=pmix", "true"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(LOCAL / "srun"), "--nodes=1", "--mpi=pmix", "true"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "no mpirun here, which kit run needs for an MPI program" in done.stderr
 
 
@@ -136,10 +136,11 @@ def test_the_exit_code_is_the_largest(tmp_path: Path, tag: str, codes: str, wors
 
 
 def test_one_failing_node_ends_the_others(tmp_path: Path, tag: str) -> None:
-    step = Step(tmp_path, tag, 3, "((SLURM_NODEID != 1)) || { sleep 0.5; exit 7; }; echo up; exec sleep 60")
+    task = "((SLURM_NODEID != 1)) || { sleep 0.5; exit 7; }; echo up; exec sleep 300"
+    step = Step(tmp_path, tag, 3, task, patient_srun(tmp_path / "patient"))
     start = time.monotonic()
-    assert (step.end(), step.said) == (143, "srun: error: local1: task ended with code 7; ending the others\n")
-    assert time.monotonic() - start < 8, "it waited out the grace although all had ended"
+    assert (step.end(180), step.said) == (143, "srun: error: local1: task ended with code 7; ending the others\n")
+    assert time.monotonic() - start < 60, "it waited out the grace although all had ended"
     assert commands(tag) == []
 
 

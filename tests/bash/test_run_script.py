@@ -1,6 +1,7 @@
 """A rendered run directory from its first line to its exit code, with the stand-ins for srun and scontrol.
 
-torchrun is the real one; the programs that it starts are a line of bash each.
+The programs are a line of bash each. Their launcher is srun, which starts in a moment, but where torchrun is what is tested: then it
+is the real one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machin
 PORT = 61000 + JOB_ID % 4000
 
 
-def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, **other: Any) -> Path:
+def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, launcher: str = "srun", **other: Any) -> Path:
     """A run directory whose ranks are `bash -c PROGRAM`; `other` are more fields of the plan."""
     run = folder / "run"
     plan = Plan(
@@ -39,10 +40,10 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, **ot
         left_out=(),
         processes_per_node=processes,
         gpus_per_node=0,
-        tasks_per_node=1,
+        tasks_per_node=processes if launcher in ("srun", "mpi") else 1,
         runtime="none",
         why_runtime="",
-        launcher="torchrun",
+        launcher=launcher,
         max_restarts=0,
         image=None,
         fingerprint=None,
@@ -79,7 +80,7 @@ def slurm(nodes: int = 1, folders: tuple[Path, ...] = (), **variables: str) -> d
     return environment(*folders, SCRIPTS / "local", Path(sys.executable).parent, **{**own, **variables})
 
 
-def start(run: Path, *arguments: str, env: Optional[dict[str, str]] = None, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+def start(run: Path, *arguments: str, env: Optional[dict[str, str]] = None, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
     """`bash run_script.sh ARGUMENTS` as Slurm starts it on the first node."""
     return subprocess.run(["bash", "run_script.sh", *arguments], cwd=run, env=env or slurm(), capture_output=True, text=True, timeout=timeout_s)
 
@@ -114,7 +115,7 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
     trap 'echo "told to end"; exit 1' TERM
     sleep 60 & wait
     """
-    run = run_dir(tmp_path, program, nodes=2, processes=2)
+    run = run_dir(tmp_path, program, nodes=2, processes=2, launcher="torchrun")
     done = start(run, env=slurm(nodes=2, **{TAG: tag}))
     assert told(done) == [
         f"kit: error: local1: rank 3 (local rank 1) exited with code 7; the end of log/{JOB_ID}/rank3.out:",
@@ -144,7 +145,7 @@ def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> N
 
 def test_long_lines_and_unfinished_ones_arrive_whole_and_left_processes_do_not_delay_the_end(tmp_path: Path, tag: str) -> None:
     program = """
-    sleep 60 & # holds the output open
+    sleep 150 & # holds the output open
     printf -v line '%0100000d' "${RANK}"; echo "${line}"
     printf 'no newline'
     date +%s.%N >"${KIT_LOG_DIR}/end${RANK}"
@@ -156,7 +157,7 @@ def test_long_lines_and_unfinished_ones_arrive_whole_and_left_processes_do_not_d
     found = logs(run)
     for rank in range(2):
         assert found[f"rank{rank}.out"] == f"{rank:0100000}\nno newline"
-    assert ended - max(float(found[f"end{rank}"]) for rank in range(2)) < 5
+    assert ended - max(float(found[f"end{rank}"]) for rank in range(2)) < 75, "it waited for what the program left"
 
 
 def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_port(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
 
 
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true", nodes=2, processes=4)
+    run = run_dir(tmp_path, "true", nodes=2, processes=4, launcher="torchrun")
     note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'
     stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || printf "local%d\\n" 0 1 2\n')
     # sbatch --nodes=3 on the command line beats what was planned.
@@ -319,10 +320,10 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
 
 
 def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true")
+    run = run_dir(tmp_path, "true", launcher="spawn")
     env_sh = run / "env.sh"
     env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=2"))
-    inside = ["bash", "torchrun.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
+    inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     stub(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: stub (UUID: GPU-1)'")
     env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="node7")
     done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
@@ -337,11 +338,11 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
 
 def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str) -> None:
     run = run_dir(tmp_path, "true", nodes=2)
-    (run / "torchrun.sh").write_text("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done\n")
+    (run / "srun.sh").write_text("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done\n")
     process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=2, **{TAG: tag}), stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: sorted(logs(run).values()) == ["up\n", "up\n"])
     os.killpg(process.pid, signal.SIGTERM)
-    told_of = process.communicate(timeout=30)[1].splitlines()[1:]
+    told_of = process.communicate(timeout=120)[1].splitlines()[1:]
     assert (process.returncode, told_of) == (
         143,
         [
@@ -353,7 +354,7 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
     assert commands(tag) == []
 
 
-@pytest.mark.parametrize(("launcher", "processes", "tasks"), [("torchrun", 2, 1), ("srun", 2, 2), ("spawn", 1, 1)])
+@pytest.mark.parametrize(("launcher", "processes", "tasks"), [("torchrun", 1, 1), ("srun", 2, 2), ("spawn", 1, 1)])
 def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: str, processes: int, tasks: int, tmp_path: Path) -> None:
     # The pause stands for what real ranks do: none ends before all have saved.
     saves = "trap 'echo asked; echo step 5 >\"${KIT_PROGRESS}\"; sleep 3; exit 75' USR1; echo up; while :; do sleep 0.05; done"
@@ -427,7 +428,7 @@ def logs_of_nodes(run: Path) -> str:
 def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:
     # No rank is started; the first line tells the port.
     run = run_dir(tmp_path, "true")
-    (run / "torchrun.sh").write_text("exit 5\n")
+    (run / "srun.sh").write_text("exit 5\n")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # something else listens there: as good
@@ -493,7 +494,7 @@ def test_a_node_that_cannot_start_its_ranks_says_why(tmp_path: Path) -> None:
 
 def test_an_srun_that_fails_on_its_own_is_told_with_its_code(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
-    (run / "torchrun.sh").write_text("exit 5\n")
+    (run / "srun.sh").write_text("exit 5\n")
     done = start(run)
     silent = f"kit: error: no rank could say why it ended, or none started (srun: code 5); the end of log/{JOB_ID}/local0.out:"
     assert (done.returncode, told(done)) == (5, [silent])
@@ -504,7 +505,7 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
     env_sh = (run / "env.sh").read_text()
     assert start(with_a_missing_mount(run)).returncode == 1
     (run / "env.sh").write_text(env_sh)
-    (run / "torchrun.sh").write_text("exit 5\n")
+    (run / "srun.sh").write_text("exit 5\n")
     done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
     assert (done.returncode, told(done, port=PORT + 997)) == (
         5,
@@ -515,14 +516,14 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
 def test_a_failure_whose_note_is_empty_is_still_told(tmp_path: Path) -> None:
     # A full disk or quota leaves the note of the failed rank empty.
     run = run_dir(tmp_path, "true")
-    (run / "torchrun.sh").write_text(f': >"{run}/log/{JOB_ID}/rank0.failed"\nexit 5\n')
+    (run / "srun.sh").write_text(f': >"{run}/log/{JOB_ID}/rank0.failed"\nexit 5\n')
     done = start(run)
     assert done.returncode != 0
     assert told(done) != []
 
 
 def test_the_launchers_script_runs_by_hand_as_its_first_lines_say(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, 'echo "rank ${RANK} of ${WORLD_SIZE}"', nodes=2)
+    run = run_dir(tmp_path, 'echo "rank ${RANK} of ${WORLD_SIZE}"', nodes=2, launcher="torchrun")
     (example,) = [line.removeprefix("#   ") for line in (run / "torchrun.sh").read_text().splitlines() if line.startswith("#   bash torchrun.sh ")]
     done = subprocess.run(["bash", "-c", example.replace("61000", str(PORT))], cwd=run, env=slurm(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

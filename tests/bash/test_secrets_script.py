@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit.secret_values import Secret
-from running import SCRIPTS, TAG, environment, processes, stub, until
+from running import SCRIPTS, TAG, environment, patient_srun, processes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 HOSTILE = b" a 'b' \"c\" $(touch X) `touch Y` ${HOME} \\ \\n \xc3\xa9 \xff \x01\n\nlast line\n"
@@ -47,7 +47,7 @@ def test_only_the_program_has_them_in_its_environment(launcher: str, tmp_path: P
     run = with_secrets(tmp_path, "touch up; exec sleep 60", launcher=launcher)
     job = started(run, tag)
     until((tmp_path / "up").exists, 60)
-    until(lambda: any("sleep 60" in shown for shown in holders(tag, TAG)), 10)  # the tag is in all: the search finds what is there
+    until(lambda: any("sleep 60" in shown for shown in holders(tag, TAG)))  # the tag is in all: the search finds what is there
     assert len(processes(tag)) > 5
     assert holders(tag, "OTHER") == ["sleep 60"]
     os.killpg(job.pid, signal.SIGTERM)
@@ -55,8 +55,8 @@ def test_only_the_program_has_them_in_its_environment(launcher: str, tmp_path: P
     assert not (run / ".secrets").exists()
 
 
-def started(run: Path, tag: str) -> subprocess.Popen[bytes]:
-    env = slurm(**{TAG: tag})
+def started(run: Path, tag: str, *folders: Path) -> subprocess.Popen[bytes]:
+    env = slurm(folders=folders, **{TAG: tag})
     return subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -74,7 +74,7 @@ def holders(tag: str, name: str) -> list[str]:
 
 
 def test_tracing_the_scripts_shows_no_value(tmp_path: Path) -> None:
-    run = with_secrets(tmp_path, "echo ${#OTHER}")
+    run = with_secrets(tmp_path, "echo ${#OTHER}", launcher="torchrun")
     (run / ".secrets/values").write_bytes(b"OTHER=my-own-value\0")
     by_hand = ["NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={61000 + JOB_ID % 4000}", f"KIT_LOG_DIR={run}/log"]
     # In the environment SHELLOPTS has every bash below trace, too: the rank's, which reads them.
@@ -130,11 +130,11 @@ def test_they_stay_for_the_job_that_goes_on_after_a_checkpoint(tmp_path: Path) -
 
 def test_a_job_that_is_ended_removes_them_before_its_ranks_are_gone(tmp_path: Path, tag: str) -> None:
     """Slurm kills the script, too, when the ranks take too long."""
-    run = with_secrets(tmp_path, "trap '' TERM; touch up; sleep 30 & wait; wait", launcher="srun")
-    job = started(run, tag)
+    run = with_secrets(tmp_path, "trap '' TERM; touch up; sleep 300 & wait; wait", launcher="srun")
+    job = started(run, tag, patient_srun(tmp_path / "patient").parent)
     until((tmp_path / "up").exists, 60)
     job.terminate()
-    until(lambda: not (run / ".secrets").exists(), 5)
+    until(lambda: not (run / ".secrets").exists())
     assert job.poll() is None
     job.send_signal(signal.SIGKILL)
     job.wait()
@@ -160,7 +160,9 @@ def test_a_run_without_its_values_says_how_to_get_them(tmp_path: Path) -> None:
 
 
 def test_ranks_that_start_again_have_them_and_a_rank_without_says_why(tmp_path: Path) -> None:
-    run = with_secrets(tmp_path, 'echo "has ${OTHER}"; [[ -e again ]] || { touch again; exit 1; }; rm -r run/.secrets; exit 1', max_restarts=2)
+    run = with_secrets(
+        tmp_path, 'echo "has ${OTHER}"; [[ -e again ]] || { touch again; exit 1; }; rm -r run/.secrets; exit 1', launcher="torchrun", max_restarts=2
+    )
     assert start(run, env=slurm()).returncode == 1
     (log,) = (text for name, text in logs(run).items() if name == "rank0.out")
     assert log.count("has o\n") == 2

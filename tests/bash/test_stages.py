@@ -159,7 +159,7 @@ def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_pa
         "--mount",
         f"{tmp_path}:{tmp_path}",
     ]
-    (tmp_path / "job.yaml").write_text("command: [bash, program.sh]\n")
+    (tmp_path / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
     arguments[1] = "job.yaml"
     first, second = (kit(*arguments, "--output", name, PATH=path) for name in ("first", "second"))
     copy = tmp_path / "scratch" / f"kit-{os.getuid()}" / "images" / f"{fingerprint(image)}.sif"

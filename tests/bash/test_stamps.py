@@ -98,7 +98,7 @@ def test_a_locales_comma_and_a_bash_without_fractions_give_seconds() -> None:
     )
     comma, whole = bash(script, SCRIPTS / "stamps.sh", env=environment()).stdout.split()
     assert comma == "1700000000.123456"
-    assert abs(int(whole) - time.time()) < 5
+    assert abs(int(whole) - time.time()) < 60
 
 
 def test_a_stamp_takes_less_than_a_millisecond_and_starts_no_process(tmp_path: Path) -> None:
