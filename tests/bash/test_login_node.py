@@ -158,6 +158,24 @@ def test_slurm_is_found_where_only_login_shells_have_it_on_path(run: Path) -> No
     assert [line for line in said.splitlines() if line.startswith(("folder-at", "file-at"))] == ["folder-at 0", "folder-at 2"]
 
 
+def test_a_job_is_noted_although_the_connection_is_cut_while_slurm_takes_it(run: Path) -> None:
+    tool(run.parent, "sbatch", 'kill -HUP "${PPID}"; sleep 0.5; echo x >>CALLS; echo 12')
+    start(run, "login::submit", str(run)).communicate(timeout=120)
+    assert (run / "job_id").read_text() == "12\n"
+    assert call(run, "login::submit", str(run)) == "job 12\n"
+    assert calls(run) == ["x"]
+
+
+def test_an_image_that_cannot_get_its_name_is_not_said_to_have_it(run: Path) -> None:
+    part, name = run / "part", run / "image.sqsh"
+    part.write_bytes(b"abc")
+    name.mkdir()
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    out, _ = start(run, "login::place", str(part), str(name), digest).communicate(timeout=120)
+    assert out == "MARK\n\nMARK 1\n"
+    assert part.exists() and not any(name.iterdir())
+
+
 def test_an_image_gets_its_name_only_when_it_is_what_was_sent(run: Path) -> None:
     part, name = run / "part", run / "image.sqsh"
     part.write_bytes(b"abc")

@@ -96,7 +96,7 @@ login::place() {
     printf 'different\n'
     return
   fi
-  mv -T -- "$1" "$2"
+  mv -T -- "$1" "$2" || return
   printf 'placed\n'
 }
 
