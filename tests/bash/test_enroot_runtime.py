@@ -337,6 +337,16 @@ def test_a_start_with_a_ready_container_takes_no_lock(node: Node) -> None:
         assert node.start("true", timeout_s=120).returncode == 0
 
 
+def test_every_start_is_noted_as_the_containers_last_use(node: Node) -> None:
+    """By that note `kit images gc` knows what nobody needs."""
+    assert node.start().returncode == 0
+    stamp = node.data / node.name() / ".kit-complete"
+    os.utime(stamp, (0, 0))
+    before_s = time.time()
+    assert node.start().returncode == 0
+    assert stamp.stat().st_mtime > before_s - 60
+
+
 def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Node) -> None:
     node.data.mkdir(parents=True)
     with (node.data / f".{node.name()}.lock").open("w") as lock:

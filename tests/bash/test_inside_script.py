@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import as_ordinary_user, environment
+from running import NOBODY, as_ordinary_user, environment
 from test_run_script import logs, run_dir, slurm, start
 
 FACTS = ("NNODES=2", "NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000")
@@ -47,6 +47,26 @@ def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_writ
     assert Path(f"/tmp/kit-home-{os.getuid()}").stat().st_mode & 0o777 == 0o700
     done = inside(run, launcher="spawn", HOME=str(tmp_path))
     assert done.stdout == f"[rank1] HOME {tmp_path}\n", done.stderr
+
+
+@pytest.mark.parametrize("whose", ["a link", "somebody else's"])
+def test_a_home_that_somebody_else_prepared_in_tmp_is_refused(whose: str, tmp_path: Path) -> None:
+    """Caches hold code that is loaded; and everybody may write to /tmp, for which another folder stands here."""
+    run = run_dir(tmp_path, "true", nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
+    script = (run / "spawn.sh").read_text()
+    assert script.count('"/tmp/kit-home-${UID}"') == 1
+    (run / "spawn.sh").write_text(script.replace('"/tmp/kit-home-${UID}"', '"${FOLDER}/kit-home-${UID}"'))
+    home = tmp_path / f"kit-home-{os.getuid()}"
+    if whose == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        home.symlink_to(tmp_path / "elsewhere")
+    elif os.getuid() == 0:
+        home.mkdir()
+        os.chown(home, NOBODY, NOBODY)
+    else:
+        pytest.skip("only root can give a folder away")
+    done = inside(run, launcher="spawn", HOME="/not/in/the/container", FOLDER=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"kit: error: node7: {home} belongs to somebody else\n  fix: have it removed\n")
 
 
 @pytest.mark.parametrize(

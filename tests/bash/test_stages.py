@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_the_image_is_copied_once_and_the_copy_is_used(node: Node) -> None:
     assert (second.returncode, second.stdout, second.stderr) == (0, f"{node.copy()}\n", "")
     assert node.copy().read_bytes() == node.image.read_bytes()
     assert (node.images.parent.stat().st_mode & 0o777, node.copy().stat().st_mode & 0o777) == (0o700, 0o400)
+
+
+def test_every_start_is_noted_as_the_copys_last_use(node: Node) -> None:
+    """By that note `kit images gc` knows what nobody needs."""
+    node.prepare()
+    os.utime(node.copy(), (0, 0))
+    before_s = time.time()
+    assert node.prepare().returncode == 0
+    assert node.copy().stat().st_mtime > before_s - 60
 
 
 def test_32_concurrent_starts_copy_once(node: Node) -> None:
