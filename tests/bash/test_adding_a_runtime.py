@@ -65,7 +65,7 @@ def test_a_job_runs_under_the_new_runtime(checkout: Path) -> None:
         ;;
     esac
     """
-    stub(folder / "bin", "podman-hpc", f"STUB_CALLS={folder}/calls\n{body}")
+    stub(folder / "bin", "podman-hpc", f"STUB_CALLS='{folder}/calls'\n{body}")
     (folder / "train.py").write_text(PROGRAM)
     done = kit(checkout, "run", "train.py", "--image", "docker://train", "--runtime", "podman-hpc", "--nodes", "2", "--launcher", "srun", "--output", "run")
     assert done.returncode == 0, done.stdout + done.stderr

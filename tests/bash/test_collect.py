@@ -63,7 +63,7 @@ def test_what_no_job_has_used_for_some_days_is_listed_and_removed_when_told_to(k
     everything = scratch.left()
     listed = collect(kit).stdout
     assert scratch.left() == everything
-    assert [line.split()[-1] for line in listed.splitlines()[:2]] == [f"{scratch.images}/{ID}.sqsh", f"{scratch.data}/kit-{ID}"]
+    assert [line.split(" days  ", 1)[1] for line in listed.splitlines()[:2]] == [f"{scratch.images}/{ID}.sqsh", f"{scratch.data}/kit-{ID}"]
     assert listed.splitlines()[2:] == ["kit: 2 unused, 0.1 MiB", "kit: nothing is removed without --yes"]
     assert collect(kit, "--yes").stdout.splitlines()[-1] == "kit: done"
     assert scratch.left() == {"kit-1111111111111111", "1111111111111111.sif"}

@@ -367,7 +367,8 @@ def test_the_container_gets_the_images_environment_and_nothing_of_the_hosts(node
     assert sorted(done.stdout.splitlines()) == ["BUILD=1", "HOME=/home/ada", "PATH=/image/bin:/usr/bin:/bin"]
 
 
-def test_mounts_gpus_and_the_remapped_root_reach_enroot(node: Node) -> None:
+def test_mounts_gpus_and_the_remapped_root_reach_enroot(open_folder: Path) -> None:
+    node = Node(open_folder)  # Enroot mounts no path with a space
     (node.folder / "data").mkdir()
     node.mounts = [str(node.folder / "data"), "/data", "ro", str(node.folder), "/project", "rw"]
     node.remap_root = "yes"

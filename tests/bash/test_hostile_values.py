@@ -121,19 +121,19 @@ def test_control_characters_are_refused_where_slurm_reads_a_line(option: str, ch
     assert f"contains the control character {character!r}" in done.stderr and "\n  fix: " in done.stderr
 
 
-def test_mounts_that_a_runtime_cannot_express_are_refused(kit, tmp_path: Path) -> None:
-    (tmp_path / "x.sqsh").write_bytes(b"x")
-    (tmp_path / "train.py").touch()
+def test_mounts_that_a_runtime_cannot_express_are_refused(kit, open_folder: Path) -> None:
+    (open_folder / "x.sqsh").write_bytes(b"x")
+    (open_folder / "train.py").touch()
     for name, reason in {"a b": "space", "a:b": "colon", "a\\b": "backslash"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "image": "x.sqsh", "mounts": [{"source": name, "target": "/data"}]}))
-        done = kit("submit", "job.yaml", "--dry-run", check=False)
+        (open_folder / name).mkdir()
+        (open_folder / "job.yaml").write_text(json.dumps({"command": "train.py", "image": "x.sqsh", "mounts": [{"source": name, "target": "/data"}]}))
+        done = kit("submit", "job.yaml", "--dry-run", check=False, cwd=open_folder)
         assert done.returncode == 2
         assert (
             done.stderr
-            == f"kit: job.yaml:1: enroot cannot mount '{tmp_path}/{name}', which contains a {reason}\n  fix: rename it, or use the apptainer runtime\n"
+            == f"kit: job.yaml:1: enroot cannot mount '{open_folder}/{name}', which contains a {reason}\n  fix: rename it, or use the apptainer runtime\n"
         )
-        assert kit("submit", "job.yaml", "--dry-run", "--runtime", "apptainer").returncode == 0
+        assert kit("submit", "job.yaml", "--dry-run", "--runtime", "apptainer", cwd=open_folder).returncode == 0
 
 
 @settings(max_examples=300, deadline=None, database=None, derandomize=True)

@@ -48,7 +48,7 @@ def start(run: Path, answers: str, nodes: int = NODES) -> subprocess.CompletedPr
 
 def test_what_all_nodes_answer_arrives_whole_and_with_the_time_by_which_it_came(run: Path) -> None:
     # In pieces that end in the middle of a line, the second later than bash waits at once.
-    done = start(run, f"sed 's/$/ 1.25 2.5 3.75/' {run.parent}/hosts | {{ head -c 70001; sleep 1.7; cat; }}")
+    done = start(run, f"sed 's/$/ 1.25 2.5 3.75/' '{run.parent}/hosts' | {{ head -c 70001; sleep 1.7; cat; }}")
     assert done.returncode == 0, done.stderr
     found = stamps.read(run / "log/4711")
     assert list(found.nodes) == [f"node{number:04}" for number in range(NODES)]
@@ -60,7 +60,7 @@ def test_what_all_nodes_answer_arrives_whole_and_with_the_time_by_which_it_came(
 
 
 def test_the_late_ones_among_many_are_named(run: Path) -> None:
-    done = start(run, f"grep -v '00$' {run.parent}/hosts | sed 's/$/ 1 2 3/'; exec sleep 30")
+    done = start(run, f"grep -v '00$' '{run.parent}/hosts' | sed 's/$/ 1 2 3/'; exec sleep 30")
     assert done.returncode == 1
     named = " ".join(f"node{number:02}00" for number in range(10))
     assert f"kit: error: node0000: not ready after 2 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
@@ -74,7 +74,7 @@ def test_ten_thousand_nodes_cost_the_batch_script_what_two_do(kit, run: Path, tm
             shutil.rmtree(folder / "log", ignore_errors=True)
             (folder / "log").mkdir()
             before_s = cpu_s()
-            assert start(folder, f"exec sed 's/$/ 1.25 2.5 3.75/' {folder.parent}/hosts", nodes).returncode == 0
+            assert start(folder, f"exec sed 's/$/ 1.25 2.5 3.75/' '{folder.parent}/hosts'", nodes).returncode == 0
             took[folder].append(cpu_s() - before_s)
     # Of the least of each, since other work on this machine adds to both. When bash read all names it was 20 times as much.
     assert min(took[run]) < 10 * min(took[few]), took
@@ -92,7 +92,7 @@ def test_the_addresses_of_ten_thousand_nodes_are_asked_for_at_once_and_are_no_ar
     # As getent answers: three lines for each host, of which the first has its name. The first host is this machine, and a Debian.
     answer = """awk '{ a = NR == 1 ? "127.0.1.1" : "10.0." int(NR / 256) "." NR % 256; print a " STREAM " $1 "\\n" a " DGRAM \\n" a " RAW " }'"""
     stub(run.parent / "bin", "getent", f'echo x >>"{run.parent}/asked"; [[ "$1" == ahostsv4 ]] && printf "%s\\n" "${{@:2}}" | {answer}\n')
-    done = start(run, f"exec sed 's/$/ 1 2 3/' {run.parent}/hosts; else printf '%s\\n' \"$@\" >{run.parent}/argv")
+    done = start(run, f"exec sed 's/$/ 1 2 3/' '{run.parent}/hosts'; else printf '%s\\n' \"$@\" >'{run.parent}/argv'")
     assert done.returncode == 0, done.stderr
     assert (run / "log/4711/addresses.0").read_text().split() == [own_address(), *(f"10.0.{n // 256}.{n % 256}" for n in range(2, NODES + 1))]
     (named,) = [line for line in (run.parent / "argv").read_text().splitlines() if line.startswith("KIT_ADDRESSES=")]

@@ -72,7 +72,7 @@ def test_a_slurm_without_pyxis_is_said(tmp_path: Path) -> None:
 def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path: Path) -> None:
     """grep is a stub that looks at the test's file instead of /etc/slurm."""
     (tmp_path / "plugstack.conf").write_text(f"{line}\n")
-    stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" {tmp_path / "plugstack.conf"}\n')
+    stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" "{tmp_path}/plugstack.conf"\n')
     done = bash('source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job', SCRIPTS, env=environment(tmp_path / "bin"))
     assert done.returncode == (0 if is_job else 1), done.stderr
 

@@ -378,7 +378,7 @@ def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> Non
     run = run_dir(tmp_path, 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75', on_preempt="checkpoint")
     real = SCRIPTS / "local/scontrol"
     stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || {{ echo "Requested operation is presently disabled" >&2; exit 1; }}\nexec {real} "$@"\n')
-    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" "${{!SLURM_@}}" >{tmp_path}/sbatch\necho "99;kit"\n')
+    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" "${{!SLURM_@}}" >"{tmp_path}/sbatch"\necho "99;kit"\n')
     done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURM_CONF="/etc/slurm/slurm.conf"))
     assert done.returncode == 75
     assert done.stderr.splitlines()[-3:] == [

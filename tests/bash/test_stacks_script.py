@@ -100,7 +100,7 @@ def test_children_of_a_rank_at_work_are_shown_where_all_are_asked_for(start: Sta
 
 def test_without_py_spy_the_kernel_is_asked_and_nothing_is_paused(start: Start, tmp_path: Path) -> None:
     start(0)
-    stub(tmp_path / "bin", "py-spy", f"touch {tmp_path}/used\n")
+    stub(tmp_path / "bin", "py-spy", f"touch '{tmp_path}/used'\n")
     (found,) = look(tmp_path / "bin/py-spy", pause="no-pause")
     assert (found.means, found.threads, (tmp_path / "used").exists()) == ("none: as asked", [], False)
     (found,) = look(tmp_path / "gone")
@@ -152,7 +152,7 @@ def test_a_stopped_process_is_read_as_it_is_and_stays_stopped(start: Start) -> N
 
 def test_a_process_that_py_spy_left_stopped_goes_on(start: Start, tmp_path: Path) -> None:
     process = start(0)
-    stub(tmp_path / "bin", "py-spy", f"touch {tmp_path}/used; kill -STOP {process.pid}; exec sleep 60\n")
+    stub(tmp_path / "bin", "py-spy", f"touch '{tmp_path}/used'; kill -STOP {process.pid}; exec sleep 60\n")
     (found,) = look(tmp_path / "bin/py-spy", STACKS_DUMP_S="1")
     assert (tmp_path / "used").exists()
     assert found.means == "none: py-spy got no answer in 1 s"
