@@ -81,8 +81,8 @@ def port(folder: Path, job: int, restart: int = 0, ephemeral: str = "32768\t6099
     (folder / "range").write_text(ephemeral)
     text = (SCRIPTS / "lib.sh").read_text()
     assert text.count("/proc/sys/net/ipv4/ip_local_port_range") == 2
-    (folder / "lib.sh").write_text(text.replace("/proc/sys/net/ipv4/ip_local_port_range", str(folder / "range")))
-    found = bash('source "$1" && net::port "$2" "$3" 127.0.0.1', folder / "lib.sh", job, restart, env=environment())
+    (folder / "lib.sh").write_text(text.replace("/proc/sys/net/ipv4/ip_local_port_range", '"${RANGE}"'))
+    found = bash('source "$1" && net::port "$2" "$3" 127.0.0.1', folder / "lib.sh", job, restart, env=environment(RANGE=str(folder / "range")))
     assert (found.returncode, found.stderr) == (0, "")
     return int(found.stdout)
 

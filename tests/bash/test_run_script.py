@@ -136,10 +136,10 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
 
 
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
-    done = start(run_dir(tmp_path, "echo before; kill -SEGV $$"))
+    done = start(run_dir(tmp_path, "echo '  before'; kill -SEGV $$"))
     told_of, first_line, *_ = told(done)
     assert told_of == f"kit: error: local0: rank 0 (local rank 0) was killed by SIGSEGV; the end of log/{JOB_ID}/rank0.out:"
-    assert first_line == "  | before"
+    assert first_line == "  |   before"
     assert done.returncode == 139
 
 

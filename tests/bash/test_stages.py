@@ -174,7 +174,7 @@ def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_pa
     first, second = (kit(*arguments, "--output", name, PATH=path) for name in ("first", "second"))
     copy = tmp_path / "scratch" / f"kit-{os.getuid()}" / "images" / f"{fingerprint(image)}.sif"
     for run in ("first", "second"):
-        assert {word for file in (tmp_path / run).glob("images") for word in file.read_text().split()} == {str(copy)}
+        assert {word for file in (tmp_path / run).glob("images") for word in file.read_text().splitlines()} == {str(copy)}
     assert ("sending" in first.stdout, "copying" in first.stdout) == ((True, False) if stage == "sbcast" else (False, True))
     assert "sending" not in second.stdout and "copying" not in second.stdout
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == [f"kit-{os.getuid()}"]
