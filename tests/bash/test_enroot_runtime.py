@@ -306,7 +306,7 @@ def test_containers_are_where_the_cluster_profile_says_before_the_sites_enroot_c
 
 def test_containers_are_where_the_sites_enroot_conf_says(node: Node) -> None:
     node.named_scratch, node.data = "", node.folder / "site"
-    assert node.start(ENROOT_STUB_SITE=str(node.data)).returncode == 0
+    assert node.start(ENROOT_STUB_SITE=str(node.data), HOME=str(node.folder / "home")).returncode == 0
     assert node.containers() == {node.name(): FILES}
 
 

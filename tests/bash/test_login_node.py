@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def tool(place: Path, name: str, text: str) -> None:
-    text = text.replace("QUEUE", f"{place}/queue").replace("CALLS", f"{place}/calls")
+    text = text.replace("QUEUE", f"'{place}/queue'").replace("CALLS", f"'{place}/calls'")
     (place / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
     (place / "bin" / name).chmod(0o755)
 
