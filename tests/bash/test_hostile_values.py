@@ -103,7 +103,7 @@ def test_hostile_names_and_paths_arrive_unchanged(kit, tmp_path: Path) -> None:
     folder.mkdir()
     script = f"{HOSTILE_NAME}.py"
     (folder / script).write_text(REPORT)
-    done = kit("run", f"./{script}", "-j", "2x1", "--name", HOSTILE_NAME, "--output", f"run {HOSTILE_NAME}", cwd=folder)
+    done = kit("run", f"./{script}", "--name", HOSTILE_NAME, "--output", f"run {HOSTILE_NAME}", cwd=folder)
     _, environ, cwd, program = _received(done, folder / f"run {HOSTILE_NAME}")
     assert environ["SLURM_JOB_NAME"] == HOSTILE_NAME
     assert cwd == str(folder)
