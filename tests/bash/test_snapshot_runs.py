@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.quote import bash as quoted
 from running import SCRIPTS, bash, environment
 from samples import HOSTILE_NAME
 
@@ -241,9 +242,10 @@ def test_another_image_than_then_is_refused_unless_it_is_named(kit, project: Pat
     done = kit("rerun", "../first", "--output", "../second", "--image", "y.sif", cwd=project, PATH=path)
     assert "kit: submitted job 7\n" in done.stdout
     env_sh = (project.parent / "second/env.sh").read_text()
-    assert f"\nKIT_IMAGE={project}/y.sif\n" in env_sh
+    assert f"\nKIT_IMAGE={quoted(f'{project}/y.sif')}\n" in env_sh
     # The run directory lies beside the project, so it is a mount of its own.
-    assert f"\n  {project} {project} rw\n  {project.parent}/second {project.parent}/second rw\n)\n" in env_sh
+    mounts = [quoted(str(folder)) for folder in (project, project.parent / "second")]
+    assert "".join(f"\n  {folder} {folder} rw" for folder in mounts) + "\n)\n" in env_sh
     done = kit("diff", "../first", "../second", cwd=project, check=False)
     now = json.loads((project.parent / "second/run.json").read_text())["plan"]["fingerprint"]
     assert (done.returncode, done.stdout.splitlines()[2:]) == (1, ["", "image:", f"  image: {image} -> {project}/y.sif", f"  fingerprint: {then} -> {now}"])

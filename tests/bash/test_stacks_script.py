@@ -34,15 +34,16 @@ if sys.argv[2:3] in (["waits"], ["works"]):
         subprocess.Popen(["sleep", "100"]).wait()
 deep()
 """
+JOB = f"77{os.getpid()}"  # every rank on this machine is looked at, those of another run of these tests, too
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def start(tmp_path: Path, tag: str) -> Start:
-    """Starts a process as a rank of job 77, and waits until it is up."""
+    """Starts a process as a rank of the job, and waits until it is up."""
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    def start(rank: int, *words: str, wrapped: bool = False, job: str = "77", **variables: str) -> subprocess.Popen[bytes]:
+    def start(rank: int, *words: str, wrapped: bool = False, job: str = JOB, **variables: str) -> subprocess.Popen[bytes]:
         up = tmp_path / f"up{rank}.{job}"
         env = {"PATH": "/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": job, "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": str(rank), **variables}
         command = [str(PYTHON), str(tmp_path / "program.py"), str(up), *words]
@@ -55,7 +56,7 @@ def start(tmp_path: Path, tag: str) -> Start:
     return start
 
 
-def look(*tools: object, children: str = "some", pause: str = "pause", job: str = "77", **variables: str) -> list[stacks.Process]:
+def look(*tools: object, children: str = "some", pause: str = "pause", job: str = JOB, **variables: str) -> list[stacks.Process]:
     command = ["bash", str(SCRIPTS / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
     env = {"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "node7", "SLURM_JOB_ID": job, **variables}
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=120)
@@ -71,8 +72,8 @@ def names(process: stacks.Process) -> list[str]:
 
 def test_the_ranks_of_this_job_alone_are_found_below_their_wrappers(start: Start, tmp_path: Path) -> None:
     plain, wrapped = start(0), start(1, wrapped=True)
-    start(2, job="78")
-    start(3, KIT_RUN_DIR="", job="770")
+    start(2, job=f"{JOB}8")
+    start(3, KIT_RUN_DIR="", job=f"{JOB}0")
     found = look(py_spy())
     assert [(process.rank, process.node) for process in found] == [(0, "node7"), (1, "node7")]
     assert found[0].pid == plain.pid and found[1].parent == wrapped.pid
@@ -163,7 +164,7 @@ def test_a_process_that_py_spy_left_stopped_goes_on(start: Start, tmp_path: Path
 def contained(start: Start, tmp_path: Path, tag: str) -> None:
     """A rank in a user namespace with a file system of its own, as Apptainer and Enroot make them, and a py-spy in /mnt/bin of that."""
     up = tmp_path / "up"
-    env = {"PATH": "/mnt/bin:/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": "77", "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": "0"}
+    env = {"PATH": "/mnt/bin:/usr/bin:/bin", TAG: tag, "SLURM_JOB_ID": JOB, "KIT_RUN_DIR": "/run", "SLURMD_NODENAME": "node7", "RANK": "0"}
     inside = [
         "unshare",
         "--user",
