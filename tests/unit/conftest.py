@@ -1,0 +1,73 @@
+"""Shared by the fast tests: a cluster elsewhere without one, a Slurm without one, and kit called in this very process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import pytest
+from far_side import OF_SLURM, Far, Slurm, install
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder for sockets, whose paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def far(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
+    """A cluster that the profile `far` names by ssh; this process, and whatever it starts, is on the laptop's side."""
+    from kit.remote import host, mirror
+
+    if not shutil.which("bwrap") and not os.environ.get("KIT_TEST_UNCONFINED"):
+        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
+    found = Far(tmp_path, sockets)
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    for known in (host.missed, host._open, mirror._copied, mirror._told):
+        known.clear()  # what another test's process of kit has learnt
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """A fake Slurm on this machine."""
+    install(tmp_path / "bin", **dict.fromkeys(OF_SLURM, "fake_slurm"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return Slurm(tmp_path / "slurm")
+
+
+@pytest.fixture
+def kit_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """`kit ARGS` as a function call: a process of its own would take 0.15 s of CPU, and its coverage would be lost."""
+    from kit import cli
+
+    def call(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kit", *words])
+        capfd.readouterr()
+        try:
+            code = cli._run(list(words))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except Exception as error:
+            code = cli._report(error)
+        return Done(code, *capfd.readouterr())
+
+    return call
