@@ -125,14 +125,16 @@ def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[b
     store.check_space(place.folder, source.needs, f"a file of {size(source.size)} of files")
     for name in metadata.lost(source.config):
         print(f"kit: the image's variable {name} will not hold under Enroot: its name, a line break or ${{...}} in it", file=sys.stderr)
+    squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
     try:
         packed = _pack(place, source, log)
         if place.suffix == ".sif":
-            squashfs = place.unfinished.rename(place.unfinished.with_suffix(".squashfs" + store.PARTIAL))
+            place.unfinished.rename(squashfs)
             sif.wrap(squashfs, place.unfinished)
             squashfs.unlink()
     except BaseException:
         place.unfinished.unlink(missing_ok=True)
+        squashfs.unlink(missing_ok=True)
         raise
     facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "kit": kit.__version__, "architecture": platform.machine()}
     inside = {"env": list(source.config.env), "packages": dict(sorted(packed.packages.items()))}
