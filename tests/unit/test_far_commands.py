@@ -54,7 +54,7 @@ def test_kit_is_copied_once_and_runs_there_with_the_packages_it_needs(far: Far, 
     clean = {"PATH": os.environ["PATH"], "HOME": str(far.home)}
     done = subprocess.run([found.python, "-I", found.place, "--version"], capture_output=True, text=True, env=clean, cwd="/")
     assert re.fullmatch(r"kit \S+\n", done.stdout)
-    assert not [path for path in Path(found.place).rglob("*.so")] and (Path(found.place) / "kit/_assets/launch/scripts/run_script.sh").is_file()
+    assert not list(Path(found.place).rglob("*.so")) and (Path(found.place) / "kit/_assets/launch/scripts/run_script.sh").is_file()
     before = far.calls()
     assert whole.put(site, "nothing is built yet")[1:] == found[1:]
     assert far.calls()[len(before) :] == ["call"] and capfd.readouterr().err == ""

@@ -1,0 +1,506 @@
+"""kit build from the first question to the file in its place. Fake engines (tests/fakes); tests/cluster/test_build.py has real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from far_side import install
+from kit import images, shelf
+from kit.build import bases, make, pack, recipe, sif, store
+from kit.build.engines.docker import Docker
+from kit.build.engines.enroot import Enroot
+from kit.build.sources import adopt, registry
+from kit.errors import KitError
+from test_registry import digest, image, layer, plain, serving
+
+BASE = "registry.example/base:1"
+DIGEST = "sha256:" + "ab" * 32
+
+
+class Engine:
+    """What the fake engine knows, and was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "images").mkdir(parents=True)
+        (folder / "containers").mkdir()
+
+    def has(self, name: str, **facts: object) -> None:
+        key = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+        (self.folder / "images" / key).write_text(json.dumps([{"Id": "sha256:" + "12" * 32, "Size": 100, "Config": {"Env": ["A=b"]}, **facts}]))
+
+    def calls(self, word: str = "") -> list[str]:
+        file = self.folder / "calls"
+        return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(word)]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A project with a Dockerfile whose base is pinned; docker, podman, enroot and apptainer are fakes."""
+    install(tmp_path / "bin", docker="fake_docker", podman="fake_docker", enroot="fake_enroot", apptainer="fake_apptainer")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_ENGINE", str(tmp_path / "engine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/Dockerfile").write_text(f"FROM {BASE}\nARG API_TOKEN\nARG SIZE\nCOPY data /data\n")
+    (tmp_path / "model/data").write_text("mine")
+    (tmp_path / "model/image.lock").write_text(json.dumps({BASE: DIGEST}))
+    monkeypatch.chdir(tmp_path / "model")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield Engine(tmp_path / "engine")
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def listed(file: Path) -> list[str]:
+    """The names in a squashfs."""
+    done = subprocess.run(["unsquashfs", "-no-progress", "-ls", "-dest", "", str(file)], capture_output=True, text=True, check=True)
+    return [line.lstrip("/") for line in done.stdout.splitlines() if line.startswith("/")]
+
+
+def built(name: str = "model", suffix: str = ".sqsh") -> Path:
+    (found,) = Path("images").glob(f"{name}-*{suffix}")
+    return found.absolute()
+
+
+# ---------------------------------------------------------------- the whole story
+
+
+def test_a_recipe_becomes_a_file_with_its_record_and_its_log_and_the_second_time_nothing(engine: Engine, capfd) -> None:
+    make.build(make.Request(arguments={"API_TOKEN": "s3cret", "SIZE": "9"}))
+    file, said = built(), capfd.readouterr()
+    assert f"kit: building model from {Path('Dockerfile').absolute()} with docker\n" in said.err
+    assert [line for line in said.err.splitlines() if line.startswith("kit: step")] == [
+        f"kit: step 1/4: FROM {BASE}@{DIGEST}",
+        "kit: step 2/4: ARG API_TOKEN",
+        "kit: step 3/4: ARG SIZE",
+        "kit: step 4/4: COPY data /data",
+    ]
+    assert "kit: the image's variable BAD-NAME will not hold under Enroot" in said.err
+    assert said.out.startswith(f"kit: {file}: ") and said.out.endswith("  in a job: `image: model`\n")
+    assert {"context/data", "bin/sh", "etc/rc", ".singularity.d/runscript"} <= set(listed(file))
+    record = json.loads(file.with_suffix(".json").read_text())
+    assert record["size"] == file.stat().st_size and record["sha256"] == images.sha256(file) == images.check(file)
+    assert file.stem == f"model-{record['digest'][:16]}" and record["bases"] == {BASE: DIGEST} and record["engine"] == "docker"
+    assert record["arguments"] == {"API_TOKEN": "(hidden)", "SIZE": "9"} and record["image_id"].startswith("sha256:")
+    assert "Step 4/4 : COPY data /data" in file.with_suffix(".log").read_text()
+    assert os.readlink("images/model.json") == f"{file.stem}.json" and images.named("model", Path.cwd()) == str(file)
+    # The value of a secret is in no list of processes.
+    assert "s3cret" not in "\n".join(engine.calls()) and "argument API_TOKEN=s3cret" in (engine.folder / "arguments").read_text()
+    assert sorted(os.listdir("images")) == sorted([file.name, f"{file.stem}.json", f"{file.stem}.log", "model.json"])
+    assert os.listdir(engine.folder / "containers") == []
+    asked = len(engine.calls())
+    make.build(make.Request(arguments={"API_TOKEN": "s3cret", "SIZE": "9"}))
+    assert capfd.readouterr().out == f"kit: {file} is up to date\n" and len(engine.calls()) == asked
+
+
+def test_a_changed_file_or_a_damaged_image_is_built_again(engine: Engine, capfd) -> None:
+    make.build(make.Request())
+    first = built()
+    Path("data").write_text("other")
+    make.build(make.Request())
+    assert len(list(Path("images").glob("*.sqsh"))) == 2 and images.named("model", Path.cwd()) != str(first)
+    Path("data").write_text("mine")
+    first.write_bytes(b"cut off")
+    capfd.readouterr()
+    make.build(make.Request())
+    said = capfd.readouterr()
+    assert f"kit: {first} is not the file that was built" in said.err and "building it again" in said.err
+    assert images.check(first) and images.named("model", Path.cwd()) == str(first)
+
+
+def test_what_only_the_engine_knows_is_built_again_with_update_and_else_not(engine: Engine, capfd) -> None:
+    Path("Dockerfile").write_text("FROM localhost:9/mine:1\n")
+    engine.has("localhost:9/mine:1")
+    make.build(make.Request())
+    assert "no registry has localhost:9/mine:1: this machine's own is taken" in capfd.readouterr().err
+    assert json.loads(built().with_suffix(".json").read_text())["bases"] == {"localhost:9/mine:1": None}
+    make.build(make.Request())
+    assert "is up to date" in capfd.readouterr().out
+    make.build(make.Request(update=True))
+    assert "kit: building model" in capfd.readouterr().err
+
+
+def test_an_image_for_the_engine_alone_leaves_no_file(engine: Engine, capfd) -> None:
+    make.build(make.Request(to="docker", engine="podman"))
+    tag = capfd.readouterr().out.removeprefix("kit: ").strip()
+    assert tag.startswith("kit/model:") and engine.calls("create") == []
+    assert not list(Path("images").glob("*.sqsh")) and not Path("images/model.json").exists()
+
+
+def test_a_sif_is_the_same_file_in_apptainers_wrapping(engine: Engine, capfd) -> None:
+    make.build(make.Request(to="sif"))
+    file = built(suffix=".sif")
+    assert file.read_bytes().startswith(b"FAKE SIF\nhsqs")
+    assert sorted(path.name.partition("-")[0] for path in Path("images").iterdir()) == ["model"] * 3 + ["model.json"]
+    assert json.loads(Path(f"{file}.json").read_text())["file"] == file.name
+
+
+@pytest.mark.parametrize("command", ["new", "add"])
+def test_a_sif_that_apptainer_cannot_write_is_none(command: str, engine: Engine) -> None:
+    (engine.folder / "sif-fails").write_text(command)
+    with pytest.raises(KitError, match=f"apptainer sif {command} failed: FATAL: disk quota exceeded\n  fix: free space"):
+        make.build(make.Request(to="sif"))
+    assert [path.suffix for path in Path("images").iterdir()] == [".log"]
+
+
+def test_a_sif_says_of_which_machine_it_is(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    (tmp_path / "x").write_bytes(b"hsqs")
+    sif.wrap(tmp_path / "x", tmp_path / "x.sif")
+    new, add = engine.calls("sif")
+    assert new == f"sif new {tmp_path}/x.sif"
+    assert add == f"sif add --datatype 4 --partfs 1 --parttype 2 --partarch 4 {tmp_path}/x.sif {tmp_path}/x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_build_as_ctrl_c_does_and_leaves_nothing_half_done(number: int, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "squash", lambda *_: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as end:
+        make.build(make.Request())
+    assert end.value.code == 128 + number
+    assert [path.suffix for path in Path("images").iterdir()] == [".log"] and os.listdir(engine.folder / "containers") == []
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+    with pytest.raises(KitError, match=r"images has 1000 bytes free; a file of 4 KiB of files needs about 2 KiB\n  fix: free some, or write elsewhere"):
+        make.build(make.Request())
+    assert engine.calls("create") == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 2048))
+    store.check_space(Path("images"), 2048, "x")
+    with pytest.raises(KitError):
+        store.check_space(Path("images"), 2049, "x")
+
+
+# ---------------------------------------------------------------- Docker
+
+
+def test_a_step_that_fails_is_named_and_its_last_lines_are_shown(engine: Engine, capfd) -> None:
+    lines = "".join(f"line {number}\n" for number in range(20))
+    (engine.folder / "build-says").write_text(f"Step 1/2 : FROM x\n#7 [2/4] RUN pip install nothing\n{lines}")
+    with pytest.raises(KitError, match=r"docker build failed in step 2/4: RUN pip install nothing\n  fix: correct that step; the log: .*\.log"):
+        make.build(make.Request())
+    shown = [line for line in capfd.readouterr().err.splitlines() if line.startswith("  | ")]
+    assert shown == [f"  | line {number}" for number in range(8, 20)]
+    assert [path.suffix for path in Path("images").iterdir()] == [".log"] and "line 0\n" in next(Path("images").iterdir()).read_text()
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("Step 1/3 : FROM registry.example/base:1\nunauthorized", "the registry refuses the base image {base}\n  fix: log in: docker login"),
+        ("STEP 1/3: FROM x\nmanifest for registry.example/base:1 not found", "there is no base image {base}\n"),
+        ("#2 load metadata for registry.example/base:1\ndial tcp: no such host", "the registry of {base} cannot be reached\n"),
+        ("Step 2/3 : RUN x\nno space left on device", "the engine's disk is full\n  fix: free some: docker system df"),
+        ("Step 2/3 : RUN curl x\nunauthorized", "docker build failed in step 2/3: RUN curl x\n"),
+        ("cannot read", "docker build failed in its first step\n"),
+    ],
+)
+def test_why_docker_failed_is_told_by_what_it_said(said: str, problem: str, engine: Engine) -> None:
+    (engine.folder / "build-says").write_text(said + "\n")
+    with pytest.raises(KitError) as error:
+        make.build(make.Request())
+    assert problem.format(base=f"{BASE}@{DIGEST}") in str(error.value)
+
+
+def test_an_engine_that_is_not_there_or_does_not_answer_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine.folder / "down").touch()
+    with pytest.raises(KitError, match=r"docker does not answer: Cannot connect to the daemon. Is it running\?\n  fix: start it, or join the group docker"):
+        Docker("docker").check()
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(KitError, match="podman is not installed here"):
+        Docker("podman").check()
+
+
+def test_what_a_killed_build_left_in_the_engine_is_removed_by_the_next_and_nothing_else(engine: Engine, tmp_path: Path) -> None:
+    found = Docker("docker")
+    for name, label in (("1", "kit.build=mine"), ("2", "kit.build=mine2"), ("3", "other=mine")):
+        (engine.folder / "containers" / name).write_text(f"{label}\nx\n")
+    found.forget("mine")
+    assert sorted(os.listdir(engine.folder / "containers")) == ["2", "3"]
+    found.forget("mine")
+    assert engine.calls("rm") == ["rm --force 1"]
+
+
+def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
+    (engine.folder / "export-fails").touch()
+    with pytest.raises(KitError, match=r"end in the middle|docker export failed: no space left"):
+        make.build(make.Request())
+    assert os.listdir(engine.folder / "containers") == [] and not list(Path("images").glob("*.sqsh"))
+
+
+def test_an_image_that_was_removed_while_it_was_built_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Docker, "image", lambda *_: None)
+    with pytest.raises(KitError, match="docker has built kit/model:[0-9a-f]{16}, and has no such image"):
+        make.build(make.Request())
+
+
+def test_an_image_of_the_engine_is_converted_as_it_is(engine: Engine, capfd) -> None:
+    make.build(make.Request(to="docker"))
+    tag = capfd.readouterr().out.removeprefix("kit: ").strip()
+    make.build(make.Request(f"dockerd://{tag}", name="other"))
+    assert "context/data" in listed(built("other"))
+    with pytest.raises(KitError, match="docker has no image nobody:1"):
+        make.build(make.Request("dockerd://nobody:1"))
+    with pytest.raises(KitError, match=f"dockerd://{tag} is an image already"):
+        make.build(make.Request(f"dockerd://{tag}", to="docker"))
+
+
+# ---------------------------------------------------------------- Enroot
+
+
+def test_enroot_runs_the_recipe_in_the_base_that_a_registry_has(engine: Engine, capfd) -> None:
+    manifest, blobs = image(layer(low=b"low"))
+    steps = 'set -eu\nmkdir -p "${FAKE_ROOT}/opt"\ncp data "${FAKE_ROOT}/opt/"\nprintf "%s" "${API_TOKEN}" >"${FAKE_ROOT}/token"\n'
+    with serving(plain(manifest, blobs)) as server:
+        base = f"{server.address}/lib/base:1"
+        Path("image.enroot.sh").write_text(f"# base: {base}\n# files: data\n# argument: API_TOKEN\n{steps}")
+        make.build(make.Request(engine="enroot", arguments={"API_TOKEN": "s3cret"}))
+    file = built()
+    assert {"low", "opt/data", "token"} <= set(listed(file))
+    assert json.loads(file.with_suffix(".json").read_text())["bases"] == {base: digest(manifest)}
+    assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST, base: digest(manifest)}
+    assert "s3cret" not in "\n".join(engine.calls())
+    create, start = engine.calls()
+    assert create.startswith("create --name image ") and "--root --rw --mount" in start and start.count(":/context:none:x-create=dir,bind,ro") == 1
+    assert not os.path.exists(create.split()[-1])
+
+
+def test_a_recipe_that_fails_under_enroot_is_said_with_its_log(engine: Engine) -> None:
+    manifest, blobs = image(layer(low=b"low"))
+    with serving(plain(manifest, blobs)) as server:
+        Path("image.enroot.sh").write_text(f"# base: {server.address}/lib/base:1\nexit 3\n")
+        with pytest.raises(KitError, match=r"enroot start ended with code 3\n  fix: see the lines above; the log: .*\.log"):
+            make.build(make.Request(engine="enroot"))
+    assert not list(Path("images").glob("*.sqsh"))
+    assert Enroot().has("anything") is False
+
+
+# ---------------------------------------------------------------- an image of somebody else's Enroot
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, engine: Engine) -> Path:
+    """What enroot import wrote: no .singularity.d, and files that are its own."""
+    tree = tmp_path / "tree"
+    for name, text in (("etc/environment", "# theirs\nA='b c'\nPATH=/bin\n"), ("etc/rc", "exec theirs\n"), ("etc/fstab", "theirs"), ("opt/file", "x")):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    subprocess.run(["mksquashfs", str(tree), str(tmp_path / "theirs.sqsh"), "-no-progress", "-quiet"], check=True, capture_output=True)
+    return tmp_path / "theirs.sqsh"
+
+
+def test_a_foreign_image_gets_what_apptainer_reads_and_nothing_of_its_own_is_replaced(foreign: Path, tmp_path: Path, capfd) -> None:
+    before = foreign.read_bytes()
+    make.build(make.Request(str(foreign)))
+    assert foreign.read_bytes() == before
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-dest", str(tmp_path / "out"), str(built("theirs"))], check=True, capture_output=True)
+    out = tmp_path / "out"
+    top = sorted(path.name for path in out.iterdir())
+    assert top == [".singularity.d", "etc", "opt"]  # neither etc_1 nor tmp
+    assert sorted(path.name for path in (out / "etc").iterdir()) == ["environment", "fstab", "rc"]
+    assert (out / "etc/fstab").read_text() == "theirs" and (out / "etc/rc").read_text() == "exec theirs\n"
+    assert (out / ".singularity.d/runscript").read_text() == '#!/bin/sh\nexec /bin/sh /etc/rc "$@"\n'
+    assert (out / ".singularity.d/runscript").stat().st_mode & 0o777 == 0o755 == out.stat().st_mode & 0o777
+    assert (out / ".singularity.d/env/10-image.sh").read_text() == "export A='b c'\nexport PATH=/bin\n"
+
+
+def test_an_image_that_has_both_already_is_copied_as_it_is(foreign: Path) -> None:
+    make.build(make.Request(str(foreign), name="first"))
+    first = built("first")
+    make.build(make.Request(str(first), name="second"))
+    assert built("second").read_bytes() == first.read_bytes()
+
+
+def test_progress_counts_each_byte_of_a_copy_once(foreign: Path, tmp_path: Path) -> None:
+    counted: list[int] = []
+    with (tmp_path / "log").open("wb") as log:
+        assert adopt.write(adopt.find(foreign), tmp_path / "copy.sqsh", log, counted.append) == pack.Packed(0, {})
+    assert sum(counted) == foreign.stat().st_size
+
+
+def test_what_cannot_be_adopted_is_said(foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.sqsh").write_bytes(b"x" * 5000)
+    with pytest.raises(KitError, match="is no squashfs"):
+        adopt.find(tmp_path / "bad.sqsh")
+    with pytest.raises(KitError, match="there is no file"):
+        adopt.find(tmp_path / "gone.sqsh")
+    (tmp_path / "empty/etc").mkdir(parents=True)
+    (tmp_path / "empty/etc/environment").touch()
+    subprocess.run(["mksquashfs", str(tmp_path / "empty"), str(tmp_path / "empty.sqsh"), "-no-progress"], check=True, capture_output=True)
+    with pytest.raises(KitError, match="does not say how it is started"):
+        adopt.find(tmp_path / "empty.sqsh")
+    good = adopt.find(foreign)
+    with (tmp_path / "log").open("wb") as log, pytest.raises((KitError, OSError)):
+        adopt.write(good, tmp_path / "no/such/place.sqsh", log, lambda _: None)
+
+
+# ---------------------------------------------------------------- bases
+
+
+def found(text: str) -> recipe.Recipe:
+    Path("Dockerfile").write_text(text)
+    return recipe.load(Path("Dockerfile").absolute(), Path.cwd(), "x", "gpu", {}, Path("images").absolute())
+
+
+def nobody(base: str) -> bool:
+    raise AssertionError(f"asked for {base}")
+
+
+def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers = {"a.example/x:1": "sha256:" + "1" * 64, BASE: "sha256:" + "2" * 64}
+    monkeypatch.setattr(registry, "resolve", lambda base: asked.append(base) or answers[base])
+    both = found(f"FROM a.example/x:1\nFROM {BASE}\nFROM b.example/y@{DIGEST}\n")
+    whole = {"a.example/x:1": "sha256:" + "1" * 64, BASE: DIGEST, f"b.example/y@{DIGEST}": DIGEST}
+    assert bases.pin(both, set(), nobody, update=False) == whole
+    assert asked == ["a.example/x:1"]
+    text = Path("image.lock").read_text()
+    assert json.loads(text) == {"a.example/x:1": "sha256:" + "1" * 64, BASE: DIGEST} and text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    assert bases.pin(both, set(), nobody, update=False) == whole and len(asked) == 1
+    assert bases.pin(both, set(), nobody, update=True)[BASE] == "sha256:" + "2" * 64 and asked[1:] == ["a.example/x:1", BASE]
+    assert json.loads(Path("image.lock").read_text())[BASE] == "sha256:" + "2" * 64
+    assert [path for path in os.listdir() if path.startswith(".image.lock")] == []
+
+
+def test_a_base_that_only_this_machine_has_is_no_secret_and_in_no_lock_file(engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    def refuse(base: str) -> str:
+        raise KitError(f"no {base}", "x")
+
+    monkeypatch.setattr(registry, "resolve", refuse)
+    own = found("FROM mine:1\n")
+    assert bases.pin(own, set(), lambda base: base == "mine:1", update=False) == {"mine:1": ""}
+    assert "kit: no registry has mine:1: this machine's own is taken" in capfd.readouterr().err
+    assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
+    assert bases.pin(own, {"mine:1"}, nobody, update=False) == {"mine:1": ""}
+    with pytest.raises(KitError, match="no mine:1"):
+        bases.pin(own, {"mine:1"}, lambda _: False, update=True)
+
+
+def test_a_lock_file_that_cannot_be_written_ends_no_build(engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setattr(registry, "resolve", lambda _: DIGEST)
+    monkeypatch.setattr(bases, "LOCK", "no/such/folder.lock")
+    assert bases.pin(found("FROM z.example/z:1\n"), set(), nobody, update=False) == {"z.example/z:1": DIGEST}
+    assert "folder.lock cannot be written (No such file or directory): the next build asks the registry again" in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------- the folder images/
+
+
+@pytest.fixture
+def place(tmp_path: Path, engine: Engine) -> store.Place:
+    (tmp_path / "images").mkdir()
+    return store.Place(tmp_path / "images", "mine", "0123456789abcdef00")
+
+
+def publish(place: store.Place, content: bytes = b"image", **origin: object) -> dict:
+    place.unfinished.write_bytes(content)
+    return store.publish(place, origin)
+
+
+def test_a_file_gets_its_name_and_its_record_and_is_known_as_whole(place: store.Place) -> None:
+    assert not store.is_built(place)
+    record = publish(place, engine="docker")
+    expected = {"file": "mine-0123456789abcdef.sqsh", "size": 5, "sha256": images.sha256(place.file), "digest": "0123456789abcdef00", "engine": "docker"}
+    assert record == expected == json.loads(place.record.read_text()) == images.record(place.record)
+    assert sorted(os.listdir(place.folder)) == ["mine-0123456789abcdef.json", "mine-0123456789abcdef.sqsh"]
+    assert store.is_built(place)
+
+
+@pytest.mark.parametrize("what", ["no file", "no record", "another content"])
+def test_what_is_not_what_was_built_is_not_built(what: str, place: store.Place, capfd) -> None:
+    publish(place)
+    if what == "no file":
+        place.file.unlink()
+    elif what == "no record":
+        place.record.unlink()
+    else:
+        place.file.write_bytes(b"other")
+    assert not store.is_built(place)
+    assert ("building it again" in capfd.readouterr().err) == (what == "another content")
+
+
+@pytest.mark.parametrize(("key", "value"), [("size", "5"), ("size", None), ("file", 1), ("sha256", None), ("bases", []), ("bases", {})])
+def test_a_record_whose_values_are_of_another_kind_is_none(key: str, value: object, place: store.Place) -> None:
+    record = {**publish(place), key: value}
+    place.record.write_text(json.dumps(record))
+    assert images.record(place.record) == (record if value == {} else {})
+
+
+def test_a_sif_and_a_squashfs_of_one_build_have_records_of_their_own(place: store.Place) -> None:
+    other = store.Place(place.folder, "mine", place.digest, ".sif")
+    publish(place)
+    publish(other, b"sif")
+    assert images.check(place.file) != images.check(other.file) and store.is_built(place) and store.is_built(other)
+
+
+# ---------------------------------------------------------------- what may go
+
+
+def aged(path: Path, days: float) -> None:
+    used_s = time.time() - days * 86400
+    os.utime(path, (used_s, used_s))
+
+
+def kept(place: store.Place, digest_: str, days: float) -> Path:
+    one = store.Place(place.folder, "mine", digest_ * 16)
+    publish(one, digest_.encode())
+    aged(one.file, days)
+    aged(one.record, days)
+    return one.file
+
+
+def run_of(folder: Path, image_: Path, days: float) -> None:
+    (folder / "log/7").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"plan": {"image": str(image_)}}))
+    (folder / "log/7/node1.out").touch()
+    for path in (folder / "log/7/node1.out", folder / "log/7", folder / "run.json"):
+        aged(path, days)
+
+
+def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    young, old, ran, waits = kept(place, "a", 1), kept(place, "b", 30), kept(place, "c", 30), kept(place, "d", 30)
+    (tmp_path / "link").symlink_to(place.folder)
+    run_of(tmp_path / "runs/one", tmp_path / "link" / ran.name, 2)  # by another name of the folder
+    run_of(tmp_path / "elsewhere/two", waits, 30)
+    run_of(tmp_path / "elsewhere/three", old, 30)
+    run_of(tmp_path / "runs/old", old, 20)
+    (tmp_path / "runs/broken").mkdir()
+    (tmp_path / "runs/broken/run.json").write_text("[]")
+    install(tmp_path / "bin", squeue="fake_slurm")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    (tmp_path / "slurm/jobs").mkdir(parents=True)
+    (tmp_path / "slurm/jobs/7").write_text(f"PENDING\nNone\n0:0\n\n{tmp_path}/elsewhere/two\n")
+    (tmp_path / "slurm/jobs/8").write_text(f"COMPLETED\nNone\n0:0\n\n{tmp_path}/elsewhere/three\n")
+    assert [item.file for item in shelf.unused(place.folder, 7)] == [old]
+    assert {item.file for item in shelf.unused(place.folder, 3)} == {old}
+    assert shelf.unused(place.folder, 25) == []  # one of its runs is 20 days old
+    assert young.exists()
+    users = shelf._users([tmp_path / "runs", tmp_path / "none"])
+    assert {image_: list(runs) for image_, runs in users.items()} == {
+        str(ran): [str(tmp_path / "runs/one")],
+        str(old): [str(tmp_path / "runs/old")],
+    }
+    assert abs(time.time() - 2 * 86400 - users[str(ran)][str(tmp_path / "runs/one")]) < 600
+    assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 2  # only where something is old
+
+
+def test_without_slurm_and_without_anything_old_nobody_is_asked(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept(place, "a", 1)
+    install(tmp_path / "bin", squeue="fake_slurm")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    assert shelf.unused(place.folder, 7) == [] and not (tmp_path / "slurm").exists()
+    old = kept(place, "b", 30)
+    (tmp_path / "bin/squeue").unlink()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/nowhere")
+    assert [item.file for item in shelf.unused(place.folder, 7)] == [old]
