@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from kit import bench, cluster, expect
 from kit.errors import KitError, Problems
+from kit.given import Given
 from kit.runs import bandwidth, curve, curve_drawing, links
 from kit.runs.links import Link
 from samples import HOSTILE_NAME
@@ -379,3 +380,15 @@ def test_without_slurm_it_measures_here_and_says_so(kit, tmp_path: Path) -> None
     done = kit("bench", "-j", "2x1", "--runtime", "none", "--output", "run", "--json", PATH=tools)
     assert "kit: no Slurm here (no sbatch on PATH), so on this machine alone, as with --local\n" in done.stderr
     assert json.loads(done.stdout)["best_busbw_GBps"] == 112 and "kit: done in " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "name"),
+    [({}, None, "bench"), ({}, "job.yaml", "mine-bench"), ({"name": "own"}, None, "own"), ({"name": "own"}, "job.yaml", "own")],
+)
+def test_a_run_is_called_as_asked_or_after_its_job(given: dict[str, str], target: str | None, name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: train.py\nname: mine\n")
+    problems = Problems()
+    job = bench.load(target, {key: Given(value, f"--{key}") for key, value in given.items()}, [], problems)
+    assert job.name == name and not problems.found

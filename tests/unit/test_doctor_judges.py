@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.doctor import checks, facts, here, judges, login, report
+from kit.doctor import ask, checks, facts, here, judges, login, report, visit
 from kit.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
 from kit.doctor.facts import Asked, Cluster, Node
+from kit.errors import KitError
 from samples import ROOT
 
 DOCUMENT = ROOT / "docs" / "doctor.md"
@@ -392,3 +393,43 @@ def test_the_tables_of_the_document_are_the_code() -> None:
         if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
             DOCUMENT.write_text(re.sub(rf"({title}\n[^#]*?){re.escape(head)}(?:\|.*\n)*", lambda found: f"{found[1]}{head}{rows(table)}", text))
         assert f"{head}{rows(table)}" in DOCUMENT.read_text().split(title)[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(("runtime", "expected"), [("apptainer", [("node2", "scratch", FAIL)]), ("enroot", [("node2", "scratch", FAIL)])])
+def test_scratch_that_cannot_be_written_matters_to_every_runtime(runtime: str, expected: list, tmp_path: Path) -> None:
+    asked = Asked(runtime=runtime, image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8)
+    unwritable = "/local/x\t/local\tPermission denied\txfs\t90000\t1000000\t2000000"
+    assert [item for item in found(judged(cluster(3, asked, node2=f"scratch\t{unwritable}"))) if item[1] == "scratch"] == expected
+    # But only Enroot unpacks images there.
+    unpacks = found(judged(cluster(3, asked, node2=f"containers\t{unwritable}")))
+    assert [item for item in unpacks if item[1] == "scratch"] == (expected if runtime == "enroot" else [])
+
+
+def test_a_node_that_did_not_answer_has_sruns_words_or_how_far_it_came() -> None:
+    nodes = {name: Node(name) for name in ("node1", "node2", "node3", "node12")}
+    nodes["node2"].said["user"] = [["ada"]]
+    nodes["node1"].said["ready"] = [[]]
+    talk = ask.Talk(None, "x", nodes, errors=b"srun: error: node12: task 3: Exited\nsrun: error: node3: launch failed\n")  # type: ignore[arg-type]
+    ask._explain(talk)
+    assert {name: node.problem for name, node in nodes.items()} == {
+        "node1": nodes["node1"].problem,
+        "node2": "it began, and did not come to an end",
+        "node3": "node3: launch failed",
+        "node12": "node12: task 3: Exited",
+    }
+    assert not nodes["node1"].problem
+    nothing = {"node1": Node("node1")}
+    for errors, words in ((b"hint\nsrun: error: bad partition\n", "srun: error: bad partition"), (b"just words\n", "just words")):
+        with pytest.raises(KitError) as error:
+            ask._explain(ask.Talk(None, "x", nothing, errors=errors))  # type: ignore[arg-type]
+        assert error.value.problems[0].problem == words
+    assert nothing["node1"].problem == f"its task did not begin within {ask.START_S} s"
+
+
+def test_how_long_it_took_is_said_in_seconds(kit_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found_here = cluster(1)
+    monkeypatch.setattr(here, "look", lambda *_: found_here)
+    monkeypatch.setattr(visit.shutil, "which", lambda _: None)
+    said = kit_here("doctor").out
+    (seconds,) = re.findall(r"no Slurm here, (\d+\.\d) s; runtime enroot", said)
+    assert float(seconds) < 600

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from kit.errors import KitError
-from kit.runs import hang, history
+from kit.runs import hang, history, stacks
 
 RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
 QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run"
@@ -94,3 +95,21 @@ def test_what_cannot_be_seen_ends_in_two_lines(lines: str, queue: str, message: 
         hang.show(None, full=False, pause=True, as_json=False)
     assert str(caught.value).startswith(f"kit: {message}")
     assert "\n  fix: " in str(caught.value)
+
+
+def test_in_full_every_thread_and_child_is_shown_with_all_its_frames(srun, capsys: pytest.CaptureFixture[str]) -> None:
+    srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
+    hang.show(None, full=True, pause=True, as_json=False)
+    said = capsys.readouterr().out
+    short = said[: said.index("kit: stacks by")].splitlines()
+    threads = [line for line in short if line.startswith("  thread ")]
+    assert len(threads) > 2 and all(re.fullmatch(r"  thread \S.* of process \d+ on node[12], \w+", line) for line in threads)
+    frames = [line for line in short if re.fullmatch(r"    \S+ +\S+:\d+", line)]
+    assert any("stuck_in_reading" in line for line in frames) and any("loading.py:17" in line for line in frames)
+    hang.show(None, full=False, pause=True, as_json=False)
+    assert len(frames) > len([line for line in capsys.readouterr().out.splitlines() if re.fullmatch(r"    \S+ +\S+:\d+", line)])
+
+
+def test_without_a_stack_what_the_kernel_says_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    hang._print_full(stacks.Process("node1", 7, 0, 1, "python", facts={"state": "D", "wchan": "nfs_wait", "cpu": ""}), "/code")
+    assert capsys.readouterr().out == "    state: D\n    wchan: nfs_wait\n"

@@ -429,3 +429,10 @@ def test_the_table_of_causes_is_the_code() -> None:
     if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
         DOCUMENT.write_text(re.sub(re.escape(head) + r"(?:\|.*\n)*", lambda _: f"{head}{table}\n", text))
     assert f"{head}{table}\n" in DOCUMENT.read_text()
+
+
+def test_lines_are_counted_up_to_a_limit_and_in_longer_files_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rank0.out"
+    file.write_text("one\ntwo\nthree\nfour\n")
+    monkeypatch.setattr(evidence, "COUNTED", 8)
+    assert [evidence.Log(file, RANK, ["x"], "x", skipped).number(1) for skipped in (0, 4, 7, 8, 9)] == [2, 3, 3, 4, None]

@@ -1,0 +1,342 @@
+"""kit shell, kit exec and kit images gc on nodes, with a fake Slurm; tests/cluster/test_shell.py has the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from far_side import Slurm
+from kit import cli, collect, shell
+from kit.errors import KitError, UsageError
+from kit.plan import Plan
+from kit.runs import enter, history
+from kit.runs.history import Run
+
+
+def plan_of(tmp_path: Path, **more: str) -> Plan:
+    """Of a job that needs nothing."""
+    from kit import job, plan
+    from kit.errors import Problems
+    from kit.given import Given
+
+    problems = Problems()
+    given = {name: Given(value, "test") for name, value in {"name": "x", "launcher": "srun", "runtime": "none", **more}.items()}
+    return plan.resolve(job.load("true", given, [], problems), str(tmp_path / "run"), problems, "live", here=True)
+
+
+@pytest.fixture
+def allocated(tmp_path: Path, fake_slurm: Slurm) -> shell.Allocated:
+    run = tmp_path / "run"
+    (run / "log").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    return shell.Allocated(plan_of(tmp_path), run, None)
+
+
+@pytest.fixture
+def local(tmp_path: Path, fake_slurm: Slurm) -> shell.Local:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    return shell.Local(plan_of(tmp_path), run, None)
+
+
+# ---------------------------------------------------------------- a shell's end
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -INT $$", 130, "FAILED"), ("kill -9 $$", 137, "FAILED")]
+)
+def test_a_shell_here_ends_with_its_code_or_that_of_its_signal(script: str, code: int, state: str, local: shell.Local) -> None:
+    assert local.until_the_end(["bash", "-c", script]) == code
+    (run,) = history.runs()
+    assert (run.state, run.why, run.local) == (state, f"exit code {code}" if code else "", True)
+    assert json.loads((local.run / "run.json").read_text())["pid"] == os.getpid()
+
+
+def test_a_closed_terminal_ends_the_shell_and_kits_own_signals_are_as_before(local: shell.Local) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
+    assert local.until_the_end(["bash", "-c", 'trap "exit 3" HUP; kill -INT $PPID; kill -TERM $PPID; sleep 30 & wait']) == 129
+    assert history.runs()[0].state == "CANCELLED"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED")])
+def test_a_shell_on_nodes_gives_them_back_and_is_noted(script: str, code: int, state: str, allocated: shell.Allocated, fake_slurm: Slurm) -> None:
+    assert allocated.until_the_end(["bash", "-c", script]) == code
+    (run,) = history.runs()
+    assert (run.id, run.state, run.local) == ("1001", state, False)
+    assert fake_slurm.calls("salloc")[0].startswith("--quiet --job-name=x --")
+    assert not [option for option in shell.OF_SBATCH if f"--{option}" in fake_slurm.calls("salloc")[0]]
+
+
+def test_a_shell_of_a_task_has_its_number(tmp_path: Path, allocated: shell.Allocated) -> None:
+    allocated.task = 4
+    assert allocated.until_the_end(["bash", "-c", f'echo "${{SLURM_ARRAY_TASK_ID}}" >{tmp_path}/told']) == 0
+    assert (tmp_path / "told").read_text() == "4\n"
+
+
+def test_what_salloc_refuses_leaves_nothing(allocated: shell.Allocated, fake_slurm: Slurm) -> None:
+    fake_slurm.says("salloc", "salloc: error: invalid partition\n")
+    with pytest.raises(KitError, match="there is no allocation\n  fix: what salloc says is above"):
+        allocated.until_the_end(["true"])
+    assert not allocated.run.exists() and history.runs() == []
+
+
+def test_a_job_that_slurm_ended_says_so_with_the_shells_code(allocated: shell.Allocated, fake_slurm: Slurm) -> None:
+    jobs = fake_slurm.folder / "jobs"
+    with pytest.raises(KitError, match="job 1001 was ended by Slurm: TIMEOUT\n  fix: ask for more time: --time") as error:
+        allocated.until_the_end(["bash", "-c", f"printf '%s\\n' TIMEOUT None 0:0 node1 {allocated.run} >{jobs}/1001; chmod a-w {jobs}/1001; kill -9 $PPID"])
+    assert error.value.exit_code == 137 and history.runs()[0].state == "TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("state", "hung_up", "ends"),
+    [("CANCELLED", False, "CANCELLED"), ("FAILED", False, "FAILED"), (None, False, "FAILED"), ("RUNNING", True, "CANCELLED")],
+)
+def test_slurms_word_for_the_end_is_noted(state: str | None, hung_up: bool, ends: str, allocated: shell.Allocated, fake_slurm: Slurm) -> None:
+    allocated.job_id, allocated.hung_up = "5", hung_up
+    if state:
+        fake_slurm.job("5", state)
+    assert allocated._state(1) == ends
+    assert allocated._state(0) == ("CANCELLED" if hung_up else "COMPLETED")
+
+
+def test_who_waits_is_told_why_once_and_that_the_job_goes_on_is_noted(allocated: shell.Allocated, fake_slurm: Slurm, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(shell, "PERIOD_S", 0.02)
+    folder = str(allocated.run)
+    fake_slurm.job("1", folder="/elsewhere")
+    steps = [("PENDING", "Priority"), ("PENDING", "Priority"), ("PENDING", "Resources"), ("CONFIGURING", "None"), ("RUNNING", "None")]
+    seen = []
+    original = allocated._job
+
+    def next_step():
+        if len(seen) == 1:
+            fake_slurm.answers(False)
+            assert original() == ("", None)
+            fake_slurm.answers(True)
+        state, reason = steps[min(len(seen), len(steps) - 1)]
+        fake_slurm.job("7", state, reason, folder=folder)
+        seen.append(state)
+        return original()
+
+    monkeypatch.setattr(allocated, "_job", next_step)
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        allocated.watch(process)
+    finally:
+        process.kill()
+        process.wait()
+    assert [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()] == [
+        "job 7 waits: Priority: jobs of higher priority are before it; Ctrl-C gives up",
+        "job 7 waits: Resources: it is next, and waits for nodes to get free; Ctrl-C gives up",
+        "job 7 waits: its nodes are being started; Ctrl-C gives up",
+    ]
+    assert seen == [state for state, _ in steps] and [(run.id, run.folder) for run in history.runs()] == [("7", folder)]
+
+
+def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr(shell.Allocated, "until_the_end", lambda self, words: done.append((self.run, words)) or 5)
+    assert shell.shell(plan_of(tmp_path), "0", None, here=False, jupyter=False) == 5
+    assert done == [(tmp_path / "run", ["bash", "run_script.sh", "shell", "0"])] and (tmp_path / "run/run_script.sh").is_file()
+    monkeypatch.setattr(shell.Local, "until_the_end", lambda self, words: done.append((self.run, words)) or 6)
+    plan = plan_of(tmp_path)._replace(run_dir=str(tmp_path / "second"))
+    assert shell.shell(plan, "1", None, here=True, jupyter=True) == 6
+    assert done[1] == (tmp_path / "second", ["bash", "run_script.sh", "jupyter", "1"]) and (tmp_path / "second/jupyter.sh").is_file()
+    third = plan_of(tmp_path)._replace(run_dir=str(tmp_path / "third"))
+    shell.shell(third, "0", None, here=False, jupyter=True)
+    assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
+
+
+def test_without_salloc_the_shell_is_here_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(shell.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shell.Local, "until_the_end", lambda *_: 0)
+    assert shell.shell(plan_of(tmp_path), "0", None, here=False, jupyter=False) == 0
+    assert "kit: there is no Slurm here (salloc): the shell is on this machine\n" in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------- kit exec
+
+ATTACH = """\
+# says what it was started with
+case "$1" in
+  attach) printf '%s\\n' "$@" "id=${SLURM_JOB_ID}" "task=${SLURM_ARRAY_TASK_ID:-}" "array=${SLURM_ARRAY_JOB_ID:-}" "${PWD}"; exit 4 ;;
+esac
+"""
+
+
+@pytest.fixture
+def running(fake_slurm: Slurm, tmp_path: Path) -> Run:
+    folder = tmp_path / "runs/x"
+    (folder / "log/7/stamps/0").mkdir(parents=True)
+    (folder / "log/7/stamps/10").mkdir()
+    (folder / "run_script.sh").write_text(ATTACH)
+    (folder / "log/7/stamps/0/facts").write_text("KIT_HOSTS=old\nKIT_RENDEZVOUS_ID=6.0\n")
+    (folder / "log/7/stamps/10/facts").write_text("KIT_HOSTS=node[1-2]\nKIT_RENDEZVOUS_ID=7.10\nKIT_X=a=b c\n")
+    fake_slurm.job("7", nodes="node[1-2]", folder=str(folder))
+    (tmp_path / "bin/srun").symlink_to("/bin/true")
+    return history.new(folder, "x", 2, 1, "7", local=False)
+
+
+def test_a_command_gets_the_nodes_and_the_facts_of_the_last_attempt(running: Run, kit) -> None:
+    done = kit("exec", "x", "--node", "node2", "--", "echo", "a b", check=False, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
+    assert (done.returncode, done.stderr) == (4, "")
+    facts = ["KIT_HOSTS=node1,node2", "KIT_RENDEZVOUS_ID=7.10", "KIT_X=a=b c"]
+    assert done.stdout.splitlines() == ["attach", "node2", *facts, "--", "echo", "a b", "id=7", "task=", "array=", running.folder]
+
+
+def test_nodes_are_named_by_name_or_number(running: Run) -> None:
+    hosts = ["node1", "node2"]
+    assert [enter._hosts(running, hosts, name) for name in (None, "0", "1", "node2", "all")] == [["node1"], ["node1"], ["node2"], ["node2"], hosts]
+    with pytest.raises(UsageError, match=r"--node: x \(7\) has no node 2\n  fix: name one of: node1, node2; or its number, from 0; or all"):
+        enter._hosts(running, hosts, "2")
+
+
+def test_a_task_of_an_array_is_entered_by_its_own_job(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "of another")
+    environment = enter._environment(replace(running, id="12_3"), "15", ["node1"])
+    assert {name: environment[name] for name in environment if name.startswith("SLURM_")} == {
+        "SLURM_ARRAY_JOB_ID": "12",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_JOB_ID": "15",
+    }
+
+
+def test_what_cannot_be_entered_is_said_with_a_way(running: Run, fake_slurm: Slurm, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no command is given\n  fix: write it after --: kit exec x -- nvidia-smi"):
+        enter.enter("x", None, [], None)
+    (tmp_path / "bin/srun").unlink()
+    if not [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder, "srun").exists()]:
+        with pytest.raises(KitError, match="srun is not installed here"):
+            enter.enter("x", None, ["true"], None)
+    for path in Path(running.folder).glob("log/7/stamps/*/facts"):
+        path.unlink()
+    with pytest.raises(KitError, match="has not started its ranks yet: its nodes make their containers ready\n  fix: what they do: kit logs 7"):
+        enter._facts(running)
+    fake_slurm.job("7", "PENDING", "Priority")
+    with pytest.raises(
+        KitError, match=r"x \(7\) is not running: PENDING \(Priority: jobs of higher priority are before it\)\n  fix: where it is: kit status 7"
+    ):
+        enter._running("x", None)
+    history.new(Path(running.folder), "y", 1, 1, "9", local=False, array="2-4")
+    with pytest.raises(UsageError, match=r"y \(9\) is an array\n  fix: name one of its tasks: --task 2"):
+        enter._running("y", None)
+
+
+# ---------------------------------------------------------------- kit images gc
+
+
+@pytest.fixture
+def unused(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of an image in the site's scratch, and an image file, both 30 days old."""
+    (tmp_path / "site.yaml").write_text(f"scratch: {tmp_path}/scratch\nslurm: {{partition: mine, constraint: x}}\n")
+    copy = tmp_path / f"scratch/kit-{os.getuid()}/images/0123456789abcdef.sqsh"
+    image = tmp_path / "images/mine-0123456789abcdef.sqsh"
+    for path in (copy, image):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * 3000)
+    image.with_suffix(".json").write_text(json.dumps({"name": "mine", "file": image.name, "size": 3000, "sha256": "0"}))
+    old = time.time() - 30 * 86400 - 60
+    for path in (copy, image, image.with_suffix(".json")):
+        os.utime(path, (old, old))
+    monkeypatch.delenv("ENROOT_DATA_PATH", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    return copy
+
+
+def gc(tmp_path: Path, **more: object) -> None:
+    collect.collect(tmp_path / "images", None, str(tmp_path / "site.yaml"), int(more.get("days", 7)), yes=bool(more.get("yes")))  # type: ignore[call-overload]
+
+
+def test_what_nobody_uses_is_listed_and_goes_only_when_told(unused: Path, tmp_path: Path, capfd) -> None:
+    gc(tmp_path)
+    shown = capfd.readouterr().out.splitlines()
+    assert [line.split() for line in shown[:2]] == [
+        ["0.0", "MiB", "30", "days", str(tmp_path / "images/mine-0123456789abcdef.sqsh")],
+        ["node7", "0.0", "MiB", "30", "days", str(unused)],
+    ]
+    assert shown[2:] == ["kit: 2 unused, 0.0 MiB", "kit: nothing is removed without --yes"]
+    assert unused.exists()
+    gc(tmp_path, yes=True)
+    assert capfd.readouterr().out.splitlines()[-1] == "kit: done"
+    assert not unused.exists() and os.listdir(tmp_path / "images") == []
+    gc(tmp_path)
+    assert capfd.readouterr().out == "kit: nothing that has not been used for 7 days\n"
+
+
+def test_an_image_that_a_job_took_while_gc_asked_stays(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = tmp_path / "images/mine-0123456789abcdef.sqsh"
+    monkeypatch.setattr(collect, "_agreed", lambda: os.utime(image) or True)
+    gc(tmp_path)
+    assert f"kit: {image} stays: it is in use again\n" in capfd.readouterr().out
+    assert image.exists() and not unused.exists()
+
+
+@pytest.mark.parametrize(("typed", "agreed"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False)])
+def test_on_a_terminal_it_asks(typed: str, agreed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return typed
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert collect._agreed() is agreed
+
+
+def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_here_alone(unused: Path, tmp_path: Path, monkeypatch, capfd) -> None:
+    calls = []
+
+    def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
+        calls.append((nodes, command[4:], options))
+        return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
+
+    monkeypatch.setattr(collect.slurm, "on_nodes", on_nodes)
+    collect.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
+    scratch = f"{tmp_path}/scratch"
+    assert calls == [
+        ("node[1-2]", ["list", "7", scratch], {"partition": "mine"}),
+        ("node[1-2]", ["remove", "7", scratch, "node2:/local/a b", "node1:/local/c"], {"partition": "mine"}),
+    ]
+    assert capfd.readouterr().out == ("  node1    0.0 MiB    8 days  /local/c\n  node2    2.0 GiB    9 days  /local/a b\nkit: 2 unused, 2.0 GiB\nkit: done\n")
+    assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
+
+
+def test_too_few_days_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--days: 0 is too few"):
+        gc(tmp_path, days=0)
+    assert collect._size(1023) == "1.0 MiB" and collect._size(1024**2) == "1.0 GiB"
+
+
+# ---------------------------------------------------------------- the command line's last resort
+
+
+def test_an_internal_error_is_two_lines_and_with_a_variable_its_traceback(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.delenv("KIT_TRACEBACK", raising=False)
+    assert cli._report(ZeroDivisionError("x")) == 1
+    assert capfd.readouterr().err == (
+        "kit: internal error: ZeroDivisionError('x')\n  fix: please report it, with what KIT_TRACEBACK=1 in the environment adds\n"
+    )
+    assert cli._report(FileNotFoundError(2, "No such file", "/x")) == 1 and "kit: /x: No such file\n" in capfd.readouterr().err
+    monkeypatch.setenv("KIT_TRACEBACK", "1")
+    error = ZeroDivisionError("x")
+    with pytest.raises(ZeroDivisionError) as raised:
+        cli._report(error)
+    assert raised.value is error
+    assert cli._report(KitError("mine", "f")) == 1 and "kit: mine\n" in capfd.readouterr().err  # which is no internal one
+
+
+def test_images_without_a_word_are_listed_and_gc_lists_nothing_else(unused: Path, tmp_path: Path, kit_here) -> None:
+    done = kit_here("images")
+    assert done.code == 0 and done.out.splitlines()[0].split() == ["NAME", "SIZE", "BUILT", "RUNS", "LAST", "RUN", "FILE"]
+    done = kit_here("images", "gc", "--cluster", str(tmp_path / "site.yaml"))
+    assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 0.0 MiB", "kit: nothing is removed without --yes"]

@@ -1,0 +1,192 @@
+"""Waiting for a job or an array while Slurm, or a login node, does not answer. Slurm is a fake; tests/cluster/test_array.py has the real one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from far_side import Far, Slurm
+from kit import commands, slurm
+from kit.errors import KitError
+from kit.remote import host
+from kit.runs import history, status, tasks
+from kit.runs.history import Run
+
+
+class Clock:
+    """Time that passes by sleeping, and what happens meanwhile: for loops that wait."""
+
+    def __init__(self, *steps) -> None:
+        self.now_s, self.steps = 1000.0, list(steps)
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept.append(seconds)
+        self.steps.pop(0)()
+
+
+@pytest.fixture
+def array(fake_slurm: Slurm, tmp_path: Path) -> Run:
+    folder = tmp_path / "runs/x"
+    (folder / "log").mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    for number in range(3):
+        fake_slurm.job(f"5_{number}", "PENDING", "Priority", folder=str(folder))
+    return history.new(folder, "x", 1, 1, "5", local=False, array="0-2")
+
+
+def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, fake_slurm: Slurm, monkeypatch, capfd) -> None:
+    def step(*states: str):
+        return lambda: [fake_slurm.job(f"5_{number}", state, folder=array.folder) for number, state in enumerate(states)]
+
+    clock = Clock(
+        step("RUNNING", "PENDING", "PENDING"),
+        lambda: fake_slurm.answers(False),
+        lambda: fake_slurm.answers(True),
+        step("COMPLETED", "COMPLETED", "FAILED"),
+    )
+    monkeypatch.setattr(tasks, "time", clock)
+    found = tasks.until_the_end(array)
+    assert (found.state, found.detail, found.active) == ("FAILED", "array of 3: 2 completed, 1 failed", False)
+    assert capfd.readouterr().out.splitlines() == [
+        "kit: x (5): array of 3: 3 pending; Priority: jobs of higher priority are before it",
+        "kit: x (5): array of 3: 1 running, 2 pending",
+        "kit: x (5): array of 3: 2 completed, 1 failed",
+    ]
+    assert clock.slept == [tasks.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
+
+
+def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
+    clock = Clock(*[lambda: None] * 1000)
+    monkeypatch.setattr(tasks, "time", clock)
+    fake_slurm.answers(False)
+    with pytest.raises(KitError, match="Unable to contact slurm controller"):
+        tasks.until_the_end(array)
+    assert tasks.PATIENCE_S < sum(clock.slept) <= tasks.PATIENCE_S + 2 * tasks.PERIOD_S
+
+
+def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
+    away = tasks.PATIENCE_S - 5
+
+    def for_long(answers: bool):
+        def step() -> None:
+            fake_slurm.answers(answers)
+            clock.now_s += away if not answers else 0
+
+        return step
+
+    clock = Clock(for_long(False), for_long(True), for_long(False), for_long(True), lambda: [fake_slurm.job(f"5_{n}", "COMPLETED") for n in range(3)])
+    monkeypatch.setattr(tasks, "time", clock)
+    assert tasks.until_the_end(array).state == "COMPLETED"
+
+
+def test_a_login_node_that_does_not_answer_is_asked_again(array: Run, monkeypatch, capfd) -> None:
+    host.missed["login"] = "x"
+    away = Run("5", array.folder, "x", "1x1", 0.0, array="0-2", ssh="login")
+    with pytest.raises(KitError, match=r"x \(5\): it cannot be reached\n  fix: later: kit status 5"):
+        tasks._try_again(away, "it cannot be reached")
+    assert host.missed == {}
+    answers = iter([status.Status(away, "UNKNOWN", "login cannot be reached", ""), status.Status(away, "COMPLETED", "all", "")])
+    monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
+    clock = Clock(lambda: None)
+    monkeypatch.setattr(tasks, "time", clock)
+    assert tasks.until_the_end(away).state == "COMPLETED" and clock.slept == [tasks.PERIOD_S]
+    assert capfd.readouterr().out == "kit: x (5): all\n"
+
+
+def test_an_array_elsewhere_that_stays_away_ends_the_waiting_in_two_lines(far: Far, monkeypatch) -> None:
+    folder = far.base / "runs/x"
+    (folder / "log").mkdir(parents=True)
+    far.down()
+    monkeypatch.setattr(tasks, "PATIENCE_S", -1.0)
+    run = Run("5", str(folder), "x", "1x1", time.time(), array="0-2", ssh="login", there=f"{far.kit}/runs/x")
+    history.add(run)
+    with pytest.raises(KitError, match=r"x \(5\): login cannot be reached; its logs are what was here at its submission\n  fix: later: kit status 5"):
+        tasks.until_the_end(run)
+
+
+def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(array: Run, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(tasks, "until_the_end", lambda run: status.Status(run, "FAILED", "array of 3: 3 failed", ""))
+    with pytest.raises(KitError, match=r"x \(5\) FAILED: array of 3: 3 failed\n  fix: which tasks, and why: kit status 5"):
+        commands._say_array(array, follow=True)
+
+    def interrupt(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks, "until_the_end", interrupt)
+    with pytest.raises(SystemExit) as end:
+        commands._say_array(array, follow=True)
+    assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5\n"
+    commands._say_array(array, follow=False)
+    assert capfd.readouterr().out == "  its 3 tasks: kit status 5; one's logs: kit logs 5 --task 0\n"
+
+
+# ---------------------------------------------------------------- one job
+
+
+@pytest.fixture
+def watch(fake_slurm: Slurm, monkeypatch) -> commands.Watch:
+    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    found = commands.Watch("7")
+    found.PERIOD_S = 0.0  # type: ignore[misc]
+    return found
+
+
+def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: commands.Watch, fake_slurm: Slurm, capfd) -> None:
+    fake_slurm.job("7", "PENDING", "Priority")
+    assert watch.ended() is None and watch.ended() is None
+    fake_slurm.job("7", "PENDING", "None")
+    assert watch.ended() is None
+    fake_slurm.forget("7")
+    with pytest.raises(KitError, match="Slurm has forgotten job 7\n  fix: its accounting may know: sacct -j 7"):
+        watch.ended()
+    assert capfd.readouterr().out == "kit: job 7 PENDING (Priority)\n"  # each change once
+
+
+def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: commands.Watch, fake_slurm: Slurm) -> None:
+    fake_slurm.job("7")
+    fake_slurm.answers(False)
+    watch.answered_s = 1000.0 - watch.PATIENCE_S
+    assert watch.ended() is None
+    watch.answered_s -= 1
+    with pytest.raises(KitError, match="Slurm does not answer"):
+        watch.ended()
+    fake_slurm.answers(True)
+    assert watch.ended() is None and watch.answered_s == 1000.0
+
+
+@pytest.mark.parametrize(("exit_code", "code"), [("3:0", 3), ("0:9", 137), ("0:0", 0)])
+def test_the_end_is_slurms_state_and_code(exit_code: str, code: int, watch: commands.Watch, fake_slurm: Slurm) -> None:
+    fake_slurm.job("7", "FAILED", exit_code=exit_code)
+    assert watch.ended() == slurm.State("FAILED", "None", code, "node1")
+
+
+def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: Slurm, tmp_path: Path, monkeypatch) -> None:
+    run = tmp_path / "runs/x"
+    (run / "log").mkdir(parents=True)
+    for state, exit_code, expected in (("FAILED", "3:0", 3), ("NODE_FAIL", "0:0", 1), ("TIMEOUT", "0:15", 143)):
+        fake_slurm.job("7", state, exit_code=exit_code)
+        with pytest.raises(KitError, match=rf"job 7 {state} with exit code \d+") as error:
+            commands._follow(run, "7")
+        assert error.value.exit_code == expected
+    fake_slurm.job("7", "COMPLETED")
+    assert commands._follow(run, "7") is None
+
+
+def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
+    run = tmp_path / "runs/x"
+    (run / "log/7").mkdir(parents=True)
+    (run / "log/7/continued-by").write_text("8\n")
+    fake_slurm.job("7", "PREEMPTED")
+    fake_slurm.job("8", "COMPLETED")
+    commands._follow(run, "7")
+    assert "kit: job 7 PREEMPTED; job 8 goes on for it\n" in capfd.readouterr().out
