@@ -189,7 +189,7 @@ def stacks(draw) -> list[list]:
     return layers
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True, print_blob=True)
 @given(stacks())
 def test_any_stack_of_layers_merges_as_extraction_in_turn_does(layers: list[list]) -> None:
     assert merged(*layers) == plainly(*layers)

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import tarfile
 from pathlib import Path
 
@@ -232,7 +231,7 @@ def test_a_file_outside_the_archive_is_not_read(tmp_path: Path) -> None:
         assert problem(path)[0].startswith(f"{path} lacks {name}, ")
 
 
-@pytest.mark.parametrize("manifest", [b"no json", b"[{}]", b"{}", b"[1]", b"null", os.urandom(100)])
+@pytest.mark.parametrize("manifest", [b"no json", b"[{}]", b"{}", b"[1]", b"null", bytes(range(128, 228))])
 def test_a_damaged_manifest_is_said(manifest: bytes, tmp_path: Path) -> None:
     saved = archive(tmp_path / "a.tar", old_archive(**{"manifest.json": manifest}))
     assert str(saved) in problem(saved)[0]

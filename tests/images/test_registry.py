@@ -387,6 +387,14 @@ def test_a_registry_that_recovers_is_asked_again() -> None:
         assert contents(registry.open_image(f"{server.address}/app")) == FILES
 
 
+def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs)) as server:
+        server.cuts = iter([10, len(manifest) - 1])
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert len(server.asked("/manifests/latest")) >= 3
+
+
 def test_a_registry_that_cannot_be_reached_is_named() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -51,7 +51,7 @@ def local(tmp_path: Path, fake_slurm: Slurm) -> shell.Local:
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -INT $$", 130, "FAILED"), ("kill -9 $$", 137, "FAILED")]
+    ("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -TERM $$", 143, "FAILED"), ("kill -9 $$", 137, "FAILED")]
 )
 def test_a_shell_here_ends_with_its_code_or_that_of_its_signal(script: str, code: int, state: str, local: shell.Local) -> None:
     assert local.until_the_end(["bash", "-c", script]) == code

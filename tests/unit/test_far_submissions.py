@@ -60,6 +60,15 @@ def test_what_slurm_over_there_says_decides_whether_the_run_stays(word: str, far
         assert noted() == [("x", "")] and (far.base / "run/run_script.sh").exists()
 
 
+def test_a_run_directory_that_cannot_be_made_over_there_leaves_no_run(far: Far, kit_here) -> None:
+    job(far)
+    far.kit.mkdir()
+    (far.kit / "runs").write_text("a file")
+    done = kit_here("submit", "job.yaml", "--name", "x", "--output", "run")
+    assert done.code == 1 and f"kit: cannot make {far.kit}/runs/" in done.err and "the profile's key `ssh_dir`" in done.err
+    assert not (far.base / "run").exists() and noted() == [] and far.slurm.calls("sbatch") == []
+
+
 def test_a_submission_whose_answer_was_lost_is_found_by_the_same_command_and_not_made_twice(far: Far, kit_here) -> None:
     job(far)
     first = kit_here("submit", "job.yaml", "--name", "x")
@@ -72,7 +81,7 @@ def test_a_submission_whose_answer_was_lost_is_found_by_the_same_command_and_not
         assert again_.out.splitlines()[0].endswith(" did submit job 1001, though its answer was lost: nothing is submitted now")
     assert len(far.slurm.calls("sbatch")) == 1
     # Other words are another job.
-    assert "submitted job 1002" in kit_here("submit", "job.yaml", "--name", "x", "--time", "5").out
+    assert "submitted job 1002" in kit_here("submit", "job.yaml", "--name", "x", "--time", "5", "--output", "other").out
     assert [submission._is_same(run, workdir) for workdir in (str(far.base), "/elsewhere")] == [False, False]
 
 

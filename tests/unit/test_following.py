@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 from far_side import Far, Slurm
-from kit import commands, slurm
+from kit import commands, local, rundir, slurm
 from kit.errors import KitError
 from kit.remote import host
-from kit.runs import history, status, tasks
+from kit.runs import history, rerun, status, tasks
 from kit.runs.history import Run
 
 
@@ -190,3 +190,32 @@ def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Sl
     fake_slurm.job("8", "COMPLETED")
     commands._follow(run, "7")
     assert "kit: job 7 PREEMPTED; job 8 goes on for it\n" in capfd.readouterr().out
+
+
+def test_an_array_that_is_submitted_is_noted_as_one(fake_slurm: Slurm, tmp_path: Path, kit_here) -> None:
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\n")
+    assert kit_here("submit", "job.yaml", "--array", "0-2", "--output", "one").code == 0
+    assert kit_here("submit", "job.yaml", "--output", "two").code == 0
+    assert [(run.id, run.array) for run in history.runs()] == [("1001", "0-2"), ("1002", "")]
+
+
+# ---------------------------------------------------------------- a run on this machine
+
+
+@pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])
+def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str, code: int, state: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\n")
+    assert kit_here("render", "job.yaml", "--output", "run").code == 0
+    (tmp_path / "run/run_script.sh").write_text(script)
+    plan = rerun._plan(tmp_path / "run", rundir.load(tmp_path / "run"))
+    assert local.run(plan, tmp_path / "run") == code
+    (run,) = history.runs()
+    assert (run.state, run.why, run.local) == (state, f"exit code {code}" if code else "", True)
+
+
+@pytest.mark.parametrize(("code", "word"), [(75, "stopped"), (129, "stopped"), (130, "stopped"), (143, "stopped"), (1, "failed"), (137, "failed")])
+def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setattr(local, "run", lambda *_: code)
+    with pytest.raises(SystemExit) as end:
+        commands.start_here(SimpleNamespace(secrets=()), tmp_path, None)  # type: ignore[arg-type]
+    assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")

@@ -144,7 +144,7 @@ def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(
         bare.append(middle - start)
         whole.append(cpu_of_children_s() - middle)
     assert calls(tmp_path) == ["squeue"] * 5
-    assert min(whole) - min(bare) < 0.3, (min(whole), min(bare))
+    assert min(whole) < 9 * min(bare), (min(whole), min(bare))
 
 
 def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_was_killed(kit, tmp_path: Path) -> None:

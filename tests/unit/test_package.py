@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import email
+import importlib.util
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -12,13 +16,16 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 SHIPPED = ("Dockerfile", "containers", "env", "launch/scripts", "train")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+    # With the build backend that is here; where there is none, pip takes it from the package index.
+    here = ["--no-build-isolation", "--no-index"] if importlib.util.find_spec("hatchling") else []
+    subprocess.run([*PIP, "wheel", "--quiet", "--no-deps", *here, "--wheel-dir", folder, ROOT], check=True)
     (path,) = folder.glob("slurm_container_kit-*.whl")
     return path
 
@@ -43,12 +50,26 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kit"}
 
 
+def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        said = email.message_from_bytes(archive.read(name))
+    needed = [re.split(r"[<>=; ]", line)[0] for line in said.get_all("Requires-Dist") or [] if "extra ==" not in line]
+    assert sorted(needed) == ["pyyaml", "typer"] and said["Requires-Python"] == ">=3.9"
+
+
 def test_an_installed_kit_works_outside_the_checkout_and_ships_its_scripts(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv/bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
+    subprocess.run([*PIP, "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
+    # The packages that kit needs are those of the tests. A path alone: the checkout's own kit, which is installed there by
+    # another file, is not seen.
+    (site_packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    (site_packages / "others.pth").write_text("\n".join(sysconfig.get_path(name) for name in ("purelib", "platlib")) + "\n")
     (tmp_path / "train.py").write_text("")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    origin = subprocess.run([python, "-c", "import kit; print(kit.__file__)"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
+    assert origin.stdout.startswith(f"{site_packages}/kit/")
     subprocess.run([tmp_path / "venv/bin/kit", "render", "train.py", "-j", "2x2", "--output", "out"], cwd=tmp_path, env=clean, check=True)
     here = subprocess.run([sys.executable, "-m", "kit", "render", "train.py", "-j", "2x2", "--output", "out2"], cwd=tmp_path, check=True)
     assert here.returncode == 0

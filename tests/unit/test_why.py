@@ -332,7 +332,7 @@ def test_nothing_is_changed_and_nothing_is_written(tmp_path: Path, kit) -> None:
     assert state() == before
 
 
-def test_a_thousand_nodes_of_eight_ranks_take_less_than_two_seconds(tmp_path: Path, kit) -> None:
+def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path, kit) -> None:
     run = run_directory(
         tmp_path / "run", {3291: ("CUDA out of memory. Tried to allocate 2.00 GiB.\n", "1 node411 3\n")}, "srun: error: node412: task 3291\n" * 9999, nprocs=8
     )
@@ -346,12 +346,14 @@ def test_a_thousand_nodes_of_eight_ranks_take_less_than_two_seconds(tmp_path: Pa
         if rank != 3291:
             os.link(tmp_path / "rank", logs / f"rank{rank}.out")
             os.link(tmp_path / "note", logs / f"rank{rank}.failed")
+    start_s = _time_of_children_s()
+    kit("--version")
     before_s = _time_of_children_s()
     said = kit("why", str(run)).stdout
     elapsed_s = _time_of_children_s() - before_s
     assert first_cause(said) == "gpu-out-of-memory"
     assert "  first: rank 3291 on node411 (local rank 3): exit code 1; 7999 more ranks noted a failure\n" in said
-    assert elapsed_s < 2
+    assert elapsed_s < 50 * (before_s - start_s)  # what a start of kit costs at this moment, as a measure of the machine
 
 
 def _time_of_children_s() -> float:
