@@ -170,11 +170,26 @@ def test_a_connection_that_stays_away_ends_the_following(far: Far, copy: Copy, m
         build._follow(copy, str(far.kit / "build/x"))
 
 
+@pytest.fixture
+def asked_few_times(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would ask for ever fails instead."""
+    left = iter(range(5))
+    call = copy.host.call
+
+    def counted(*arguments: str, **options: object) -> object:
+        assert next(left, None) is not None, "asks for ever"
+        return call(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(copy.host, "call", counted)
+
+
+@pytest.mark.usefixtures("asked_few_times")
 def test_a_build_whose_end_another_kit_was_told_is_not_waited_for(far: Far, copy: Copy) -> None:
     with pytest.raises(KitError, match="another kit of yours has been told how the build ended"):
         build._follow(copy, str(far.kit / "build/x"))
 
 
+@pytest.mark.usefixtures("asked_few_times")
 def test_a_build_that_was_killed_over_there_is_not_waited_for(far: Far, copy: Copy, capfd) -> None:
     folder = far.kit / "build/x"
     folder.mkdir(parents=True)
