@@ -41,6 +41,12 @@ cat "${{file}}"
 """
 
 
+@pytest.fixture(autouse=True)
+def another_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths below the home are shown with ~, and the temporary folder may be there."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
 @pytest.fixture
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """slurm(SITE) is a folder with a site's answers, to be changed, and its commands in `bin`."""

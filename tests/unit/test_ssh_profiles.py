@@ -7,71 +7,33 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from far_side import Far
 from kit.errors import KitError
 from kit.remote import host
 
 JOB = "command: [bash, -c, 'echo told']\nlauncher: srun\nruntime: none\ncluster: far\n"
-# Runs what it is given on this machine, and notes which calls there were.
-SSH = """\
-#!/bin/bash
-for word in "$@"; do
-  case "${word}" in
-    ControlPath=*) : >"${word#*=}" ;;
-    bash\\ -s) echo call >>CALLS; exec bash -s ;;
-    *rsync*--server*) echo rsync >>CALLS; exec bash -c "${@: -1}" ;;
-  esac
-done
-[[ " $* " != *' rsync '* ]] || { while [[ "$1" != login ]]; do shift; done; shift; echo rsync >>CALLS; exec bash -c "$*"; }
-"""
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder for sockets, whose paths may not be long."""
-    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def far(tmp_path: Path, kit, short: Path):
-    """kit with a profile `far`, whose login node is this machine in a home of its own; Slurm is a stand-in."""
-    for folder in ("bin", "config/kit/clusters", "home"):
-        (tmp_path / folder).mkdir(parents=True, mode=0o700)
-    (tmp_path / "config/kit/clusters/far.yaml").write_text("ssh: login\n")
-    (tmp_path / "job.yaml").write_text(JOB)
-    tools = {
-        "ssh": SSH,
-        "sinfo": "#!/bin/bash\n",
-        "scontrol": "#!/bin/bash\n",
-        "sbatch": "#!/bin/bash\nmkdir -p log\necho 12\n",
-        "squeue": f"#!/bin/bash\necho squeue >>CALLS\ncat {tmp_path}/queue 2>/dev/null\ntrue\n",
-    }
-    for name, text in tools.items():
-        (tmp_path / "bin" / name).write_text(text.replace("CALLS", f"{tmp_path}/calls"))
-        (tmp_path / "bin" / name).chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
-        "HOME": str(tmp_path / "home"),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_RUNTIME_DIR": str(short),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-    }
+def far(far: Far, kit):
+    """kit with a profile `far`, whose login node is this machine in a home of its own."""
+    (far.base / "job.yaml").write_text(JOB)
 
     def call(*arguments: str, **more):
-        return kit(*arguments, **{**environment, **more})
+        return kit(*arguments, **{**far.environment, **more})
 
+    call.side = far
     return call
 
 
 def calls(tmp_path: Path) -> list[str]:
-    file = tmp_path / "calls"
-    return file.read_text().split() if file.exists() else []
+    """What ssh was called for, and squeue."""
+    lines = [file.read_text().splitlines() for file in (tmp_path / "ssh/calls", tmp_path / "far/home/.slurm/calls") if file.exists()]
+    return [line.partition(" ")[0] for found in lines for line in found]
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a host", "ssh://login:22", "login;x", "-x"])
@@ -85,15 +47,15 @@ def test_what_is_no_host_is_refused_with_its_line(name: str, far, tmp_path: Path
 
 def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tmp_path: Path) -> None:
     done = far("submit", "job.yaml", "--output", "run")
-    assert "kit: submitted job 12 on login\n" in done.stdout
+    assert "kit: submitted job 1001 on login\n" in done.stdout
     # What is there, what Slurm has (two), new folders, and sbatch; and the files.
     assert calls(tmp_path).count("call") == 5 and calls(tmp_path).count("rsync") == 1
-    (there,) = (tmp_path / "home/kit/runs").iterdir()
+    (there,) = (tmp_path / "far/home/kit/runs").iterdir()
     assert re.fullmatch(r"run-\d{8}-\d{6}-[0-9a-f]+", there.name)
     for name in ("env.sh", "run_script.sh", "srun.sh"):
         assert (there / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
     assert f"#SBATCH --chdir={there}\n" in (there / "run_script.sh").read_text()
-    assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "12"
+    assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "1001"
     assert there.stat().st_mode & 0o77 == 0 and (there / "env.sh").stat().st_mode & 0o77 == 0
 
 
@@ -103,7 +65,7 @@ def test_what_happens_on_this_machine_asks_no_login_node(far, tmp_path: Path) ->
 
 
 def test_a_host_that_does_not_answer_ends_in_two_lines_and_its_own_exit_code(far, tmp_path: Path) -> None:
-    (tmp_path / "bin/ssh").write_text("#!/bin/bash\necho 'ssh: connect to host login port 22: No route to host' >&2\nexit 255\n")
+    far.side.down("connect to host login port 22: No route to host")
     done = far("submit", "job.yaml", check=False)
     assert (done.returncode, done.stderr) == (
         69,
@@ -117,7 +79,7 @@ def known(tmp_path: Path, far, count: int, **more: object) -> None:
     """A history of so many runs there."""
     lines = []
     for number in range(count):
-        here, there = tmp_path / f"runs/r{number}", tmp_path / f"home/kit/runs/r{number}"
+        here, there = tmp_path / f"runs/r{number}", tmp_path / f"far/home/kit/runs/r{number}"
         for place in (here, there):
             (place / "log").mkdir(parents=True)
         (there / f"log/slurm-{number}.out").write_text("kit: node1: all ranks ended well\n")
@@ -138,7 +100,7 @@ def test_fifty_runs_that_ended_meanwhile_are_one_question_and_one_copy(far, tmp_
 def test_a_run_of_which_all_is_here_needs_no_connection(far, tmp_path: Path) -> None:
     known(tmp_path, far, 1, state="COMPLETED")
     old = time.time() - 1000
-    os.utime(tmp_path / "home/kit/runs/r0/log/slurm-0.out", (old, old))
+    os.utime(tmp_path / "far/home/kit/runs/r0/log/slurm-0.out", (old, old))
     assert "all ranks ended well" in far("logs", "x").stdout
     before = len(calls(tmp_path))
     assert "all ranks ended well" in far("logs", "x").stdout and "COMPLETED" in far("status", "x").stdout
@@ -147,10 +109,10 @@ def test_a_run_of_which_all_is_here_needs_no_connection(far, tmp_path: Path) -> 
 
 def test_notes_that_are_gone_over_there_are_gone_here(far, tmp_path: Path) -> None:
     known(tmp_path, far, 1)
-    note = tmp_path / "home/kit/runs/r0/log/0/rank1.failed"
+    note = tmp_path / "far/home/kit/runs/r0/log/0/rank1.failed"
     note.parent.mkdir()
     note.write_text("1 node1 0\n")
-    (tmp_path / "queue").write_text("0|RUNNING|N/A|0:01|1:00|n|None|/run\n")
+    far.side.slurm.job("0", "RUNNING")
     far("logs", "x", check=False)
     assert (tmp_path / "runs/r0/log/0/rank1.failed").exists()
     note.unlink()  # Slurm has started the job again
@@ -166,16 +128,16 @@ def test_who_waits_for_a_run_of_another_cluster_is_told(far, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
-def test_sockets_are_kept_where_nobody_else_can_come(mode: int, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+def test_sockets_are_kept_where_nobody_else_can_come(mode: int, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
     place = host.sockets()
-    assert place.parent == short
+    assert place.parent == sockets
     assert place.stat().st_mode & 0o777 == 0o700
     place.chmod(mode)
     with pytest.raises(KitError, match="is not a folder of yours alone"):
         host.sockets()
     place.rmdir()
-    place.symlink_to(short)
+    place.symlink_to(sockets)
     with pytest.raises(KitError, match="is not a folder of yours alone"):
         host.sockets()
 
