@@ -320,6 +320,12 @@ def test_an_image_that_has_both_already_is_copied_as_it_is(foreign: Path) -> Non
     assert built("second").read_bytes() == first.read_bytes()
 
 
+def test_a_foreign_image_is_adopted_without_a_home(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/nonexistent")
+    make.build(make.Request(str(foreign)))
+    assert ".singularity.d/runscript" in listed(built("theirs"))
+
+
 def test_progress_counts_each_byte_of_a_copy_once(foreign: Path, tmp_path: Path) -> None:
     counted: list[int] = []
     with (tmp_path / "log").open("wb") as log:

@@ -45,8 +45,8 @@ def write(source: Source, target: Path, log: IO[bytes], count: Count) -> Packed:
         with workplace() as folder:
             _lay_out(source.config, Path(folder))
             Path(folder).chmod(0o755)  # which becomes the mode of the image's root
-            # mksquashfs adds to a file that is there.
-            done = subprocess.run(["mksquashfs", folder, str(target), "-no-progress", "-all-root"], stdout=log, stderr=log)
+            # mksquashfs adds to a file that is there; this one is a copy, so nothing is kept in the home for a recovery.
+            done = subprocess.run(["mksquashfs", folder, str(target), "-no-progress", "-all-root", "-no-recovery"], stdout=log, stderr=log)
         if done.returncode:
             raise KitError(f"mksquashfs cannot add to a copy of {source.squashfs}", f"the log: {log.name}")
     return Packed(0, {})
