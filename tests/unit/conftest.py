@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,17 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture
+def tame_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose path every runtime can mount, and any script can name, wherever the temporary folder is."""
+    folder = tmp_path_factory.mktemp("tame")
+    if re.fullmatch(r"[\w./-]+", str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="kit-tame-", dir="/tmp") as name:
+        yield Path(name)
 
 
 @pytest.fixture

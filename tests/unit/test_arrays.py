@@ -11,6 +11,12 @@ from kit import arrays, slurm
 from kit.runs import history, status, tasks
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 @pytest.mark.parametrize(
     ("text", "numbers", "compact"),
     [

@@ -17,6 +17,13 @@ from kit.doctor.facts import Asked, Cluster, Node
 from kit.errors import KitError
 from samples import ROOT
 
+
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 DOCUMENT = ROOT / "docs" / "doctor.md"
 HEALTHY = """\
 user	ada	1000

@@ -16,6 +16,7 @@ from kit import hostlist
         ("rack[0-1]n[1-2],x", "rack0n1 rack0n2 rack1n1 rack1n2 x"),
         ("n[1-2]-ib", "n1-ib n2-ib"),
         ("node[099-101]", "node099 node100 node101"),
+        ("node[8-10,07]", "node8 node9 node10 node07"),
     ],
 )
 def test_names_come_in_slurms_order(text: str, names: str) -> None:

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 
+
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 GOOD = "command: train.py\n"
 
 BAD = {

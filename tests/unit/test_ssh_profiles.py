@@ -54,7 +54,7 @@ def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tm
     assert re.fullmatch(r"run-\d{8}-\d{6}-[0-9a-f]+", there.name)
     for name in ("env.sh", "run_script.sh", "srun.sh"):
         assert (there / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
-    assert f"#SBATCH --chdir={there}\n" in (there / "run_script.sh").read_text()
+    assert re.search(rf'^#SBATCH --chdir="?{re.escape(str(there))}"?$', (there / "run_script.sh").read_text(), re.MULTILINE)
     assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "1001"
     assert there.stat().st_mode & 0o77 == 0 and (there / "env.sh").stat().st_mode & 0o77 == 0
 
