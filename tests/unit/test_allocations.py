@@ -21,6 +21,12 @@ from kit.runs import enter, history
 from kit.runs.history import Run
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Its scripts name it without quotes."""
+    return tame_path
+
+
 def plan_of(tmp_path: Path, **more: str) -> Plan:
     """Of a job that needs nothing."""
     from kit import job, plan

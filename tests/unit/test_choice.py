@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 def tool(folder: Path, name: str, output: str = "") -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\necho '{output}'\n")

@@ -15,6 +15,12 @@ from samples import unmeasured
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
+@pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.touch()

@@ -14,6 +14,12 @@ import distribution
 from distribution import NFS, PARALLEL, FileSystem, Network
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 def test_the_page_says_what_the_formulas_give() -> None:
     text = distribution.PAGE.read_text()
     assert distribution.page(text) == text, "write it anew: python bench/distribution.py"

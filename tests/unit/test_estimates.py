@@ -31,6 +31,12 @@ esac
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
+@pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = site_slurm.put(tmp_path / "slurm", monkeypatch)
     project = tmp_path / "project"

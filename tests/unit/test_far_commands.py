@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import tarfile
 import time
@@ -143,7 +144,8 @@ def place(far: Far, script: str, copy: Copy) -> str:
     folder.mkdir(parents=True)
     library = "".join((build.assets.folder("launch/scripts") / "remote" / name).read_text() for name in ("login.sh", "whole.sh"))
     (folder / "work").write_text(script)
-    (folder / "call.sh").write_text(f"{library}\nwhole::build {folder} bash {folder}/work {folder}\n")
+    quoted = shlex.quote(str(folder))
+    (folder / "call.sh").write_text(f"{library}\nwhole::build {quoted} bash {quoted}/work {quoted}\n")
     copy.host.call("whole::begin", str(folder), doing="x")
     return str(folder)
 

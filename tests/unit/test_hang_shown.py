@@ -15,6 +15,12 @@ QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run"
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
+@pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A run of two nodes of two ranks, in whose job srun does what the given lines of shell do."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

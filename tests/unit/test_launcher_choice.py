@@ -12,6 +12,12 @@ from kit.given import Given
 from samples import ROOT
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 @pytest.mark.parametrize(("text", "expected"), [("1", (1, 1)), ("2-4", (2, 4)), ("3-3", (3, 3))])
 def test_nodes_are_a_number_or_a_range(text: str, expected: tuple[int, int]) -> None:
     problems = Problems()

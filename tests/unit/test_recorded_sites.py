@@ -41,6 +41,12 @@ cat "${{file}}"
 """
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
 @pytest.fixture(autouse=True)
 def another_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths below the home are shown with ~, and the temporary folder may be there."""

@@ -11,6 +11,12 @@ from kit import slurm
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
+    return tame_path
+
+
+@pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Puts a shell script under a Slurm command's name first on PATH."""
     folder = tmp_path / "stubs"
