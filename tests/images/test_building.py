@@ -95,7 +95,7 @@ def test_a_recipe_becomes_a_file_with_its_record_and_its_log_and_the_second_time
     # The value of a secret is in no list of processes.
     assert "s3cret" not in "\n".join(engine.calls()) and "argument API_TOKEN=s3cret" in (engine.folder / "arguments").read_text()
     assert sorted(os.listdir("images")) == sorted([file.name, f"{file.stem}.json", f"{file.stem}.log", "model.json"])
-    assert os.listdir(engine.folder / "containers") == []
+    assert os.listdir(engine.folder / "containers") == [] and engine.calls("build")[0].startswith("build --force-rm --file ")
     asked = len(engine.calls())
     make.build(make.Request(arguments={"API_TOKEN": "s3cret", "SIZE": "9"}))
     assert capfd.readouterr().out == f"kit: {file} is up to date\n" and len(engine.calls()) == asked

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import arrays, slurm
+from kit import after, arrays, slurm
+from kit.errors import UsageError
 from kit.runs import history, status, tasks
 
 
@@ -296,3 +297,10 @@ def test_what_looks_into_one_job_says_so_of_an_array(command: str, message: str,
     tools("squeue", "5_[0-1]|RUNNING|N/A|0:12|1:00|node1|None|/run")
     done = kit(command, "5", check=False, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
     assert done.returncode == 2 and done.stderr.startswith(message)
+
+
+def test_nobody_waits_for_the_failure_of_a_run_of_which_nobody_knows_the_end(tmp_path: Path) -> None:
+    wait = after.Wait("notok", submitted(tmp_path, "5"))
+    with pytest.raises(UsageError, match="nobody knows how"):
+        after._is_over(wait, "LOST")
+    assert after._is_over(wait, "FAILED") and after._is_over(wait._replace(kind="any"), "LOST")

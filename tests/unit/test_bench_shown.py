@@ -392,3 +392,10 @@ def test_a_run_is_called_as_asked_or_after_its_job(given: dict[str, str], target
     problems = Problems()
     job = bench.load(target, {key: Given(value, f"--{key}") for key, value in given.items()}, [], problems)
     assert job.name == name and not problems.found
+
+
+@pytest.mark.parametrize("launcher", bench.LAUNCHERS)
+def test_a_jobs_own_launcher_is_kept(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(f"command: train.py\nlauncher: {launcher}\n")
+    assert bench.load("job.yaml", {}, [], Problems()).launcher == launcher
