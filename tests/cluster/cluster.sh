@@ -7,6 +7,7 @@
 #   cluster.sh status                      containers, nodes, jobs
 #   cluster.sh shell [NODE]                a shell as ada (on ctl)
 #   cluster.sh exec NODE [--root] CMD...   a command as ada, from /shared
+#   cluster.sh serve NODE                  one command after the other: see node-shell
 #   cluster.sh kill-slurmd NODE            kill the daemon, leave the container
 #   cluster.sh kill-node NODE              kill the container
 #   cluster.sh restore NODE                bring either back, wait until the node is usable
@@ -21,7 +22,7 @@
 # Switches of `up`; a changed one starts the cluster anew:
 # KIT_CLUSTER_PROCTRACK    cgroup, linuxproc, or auto: cgroup where it works (auto)
 # KIT_CLUSTER_PYXIS_SCOPE  global or job (global)
-# KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it (no)
+# KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it; or no (yes)
 # KIT_CLUSTER_NODE_NAMES   same as the host names, or other: cn1.. on the hosts node1.. (same)
 set -euo pipefail
 here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
@@ -34,11 +35,11 @@ readonly dir="${KIT_CLUSTER_DIR:-/tmp/kit-cluster-${cluster}}"
 readonly nodes=(node1 node2 node3)
 readonly proctrack="${KIT_CLUSTER_PROCTRACK:-auto}"
 readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
-readonly loopback="${KIT_CLUSTER_LOOPBACK:-no}"
+readonly loopback="${KIT_CLUSTER_LOOPBACK:-yes}"
 readonly node_names="${KIT_CLUSTER_NODE_NAMES:-same}"
 readonly login_env=(
   HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"
-  PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1000
+  PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1000 KIT_FOLLOW_PERIOD_S=0.3
 )
 
 # --- settings ------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ cluster::fingerprint() {
     printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${dir}" \
       "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
     docker image inspect --format '{{.Id}}' kit-test/node kit-test/controller
-    cat "${here}/cluster.sh" "${here}/slurm.conf" "${here}/cgroup.conf"
+    cat "${here}/cluster.sh" "${here}/node-shell" "${here}/slurm.conf" "${here}/cgroup.conf"
   } | sha256sum | cut -c 1-12
 }
 
@@ -126,6 +127,12 @@ cluster::exec() {
     options+=(--tty)
   fi
   exec docker exec "${options[@]}" "${container}" "${as[@]}" "$@"
+}
+
+cluster::serve() {
+  local container
+  container="$(cluster::container "$1")"
+  exec docker exec --interactive "${container}" perl /etc/slurm/node-shell "${login_env[@]}"
 }
 
 # For this file's own calls: a command of Slurm on the controller, as root.
@@ -204,6 +211,7 @@ cluster::write_config() {
     fi
   } >"${out}/cgroup.conf"
   printf 'include /etc/slurm/plugstack.conf.d/*.conf\n' >"${out}/plugstack.conf"
+  cp "${here}/node-shell" "${out}/"
   if [[ "${probed}" == *pyxis* ]]; then
     printf 'required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so container_scope=%s\n' \
       "${pyxis_scope}" >"${out}/plugstack.conf.d/pyxis.conf"
@@ -404,7 +412,7 @@ cluster::main() {
   cluster::check_settings
   need docker "run ${here}/engine.sh"
   case "${command}" in
-    exec | kill-slurmd | kill-node | restore)
+    exec | serve | kill-slurmd | kill-node | restore)
       (($# >= 2)) || die "${command}: which node?" "cluster.sh ${command} node1" 2
       ;;
   esac
@@ -414,6 +422,7 @@ cluster::main() {
     status) cluster::status ;;
     shell) cluster::exec "${2:-ctl}" bash -l ;;
     exec) cluster::exec "${@:2}" ;;
+    serve) cluster::serve "$2" ;;
     kill-slurmd) cluster::kill_slurmd "$2" ;;
     kill-node) cluster::kill_node "$2" ;;
     restore) cluster::restore "$2" ;;

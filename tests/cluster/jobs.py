@@ -58,7 +58,11 @@ def read(path: Path) -> str:
 
 
 def nothing_left(cluster: Cluster, within_s: float = 60) -> None:
-    def leftovers() -> dict[str, list[str]]:
-        return {node: found for node in cluster.nodes if (found := [process.args for process in cluster.processes(node)])}
+    left: dict[str, list[str]] = {}
 
-    until(lambda: not leftovers(), within_s, f"processes are left: {leftovers()}")
+    def is_clean() -> bool:
+        left.clear()
+        left.update({node: [process.args for process in found] for node, found in cluster.on_all(cluster.processes).items() if found})
+        return not left
+
+    until(is_clean, within_s, lambda: f"processes are left: {left}")

@@ -6,9 +6,13 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
+
+from node_shell import Shells
 
 HERE = Path(__file__).resolve().parent
 T = TypeVar("T")
@@ -42,11 +46,13 @@ class Cluster:
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared
+        self._shells = Shells()
 
     def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """The result of a command on a node, as ada from /shared; a failure raises with its stderr."""
-        options = ["--root"] if root else []
-        result = script("cluster.sh", "exec", node, *options, *map(str, argv), timeout=timeout)
+        words = list(map(str, argv))
+        code, out, err = self._shells.run(node, "root" if root else "ada", words, timeout)
+        result = subprocess.CompletedProcess(words, code, text(out), text(err))
         if check and result.returncode != 0:
             raise AssertionError(f"{node}: {argv} ended with {result.returncode}\n{result.stdout}{result.stderr}")
         return result
@@ -67,7 +73,7 @@ class Cluster:
 
     def wait(self, job_id: int, timeout: float = 180) -> Ended:
         """How the job ended, once it has."""
-        fields = until(lambda: self._ended(job_id), timeout, f"job {job_id} has not ended: {self.job(job_id)}")
+        fields = until(lambda: self._ended(job_id), timeout, lambda: f"job {job_id} has not ended: {self.job(job_id)}")
         code, signal = fields["ExitCode"].split(":")
         return Ended(fields["JobState"], int(code), int(signal), fields)
 
@@ -82,22 +88,38 @@ class Cluster:
         rows = [line.split(None, 2) for line in lines.splitlines()]
         return [Process(int(pid), user, args) for pid, user, args in rows]
 
+    def on_all(self, ask: Callable[[str], T]) -> dict[str, T]:
+        """What the function returns for each compute node, asked at the same time."""
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            return dict(zip(self.nodes, threads.map(ask, self.nodes), strict=True))
+
     def kill_slurmd(self, node: str) -> None:
         control("kill-slurmd", node)
 
     def kill_node(self, node: str) -> None:
         control("kill-node", node)
+        self._shells.forget(node)
 
     def restore(self, node: str) -> None:
+        self._shells.forget(node)
         control("restore", node)
 
     def enroot(self) -> str:
         """real, stub or none."""
-        return control("enroot").strip()
+        return self._installed("enroot")
 
     def pyxis(self) -> str:
         """real or stub."""
-        return control("pyxis").strip()
+        return self._installed("pyxis")
+
+    @cache  # there are few clusters, and each lasts as long as the tests
+    def _installed(self, tool: str) -> str:
+        return control(tool).strip()
+
+
+def text(output: bytes) -> str:
+    """The output as subprocess has it with text=True."""
+    return output.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def script(name: str, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -111,11 +133,11 @@ def control(*argv: str, timeout: float = 120) -> str:
     return result.stdout
 
 
-def until(condition: Callable[[], T | None], timeout: float, problem: str) -> T:
-    """The first true result of the condition, or a failure that says the problem."""
+def until(condition: Callable[[], T | None], timeout: float, problem: str | Callable[[], str]) -> T:
+    """The first true result of the condition, or a failure that says the problem as it is then."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {timeout} s: {problem}")
+            raise AssertionError(f"after {timeout} s: {problem if isinstance(problem, str) else problem()}")
         time.sleep(0.2)
     return result

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import os
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, until
+from slurm_cluster import Cluster, control, until
 
 pytestmark = pytest.mark.cluster
 EVERYWHERE = (Cluster.controller, *Cluster.nodes)
@@ -19,10 +24,10 @@ def test_srun_runs_one_task_on_each_of_three_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("node", EVERYWHERE)
-def test_every_name_resolves_to_an_address_that_is_not_loopback(cluster: Cluster, node: str) -> None:
+def test_a_machines_own_name_is_127_0_1_1_as_debian_installs_it_and_no_others_is_loopback(cluster: Cluster, node: str) -> None:
     for name in EVERYWHERE:
         address = cluster.run(node, "getent", "ahostsv4", name).stdout.split()[0]
-        assert not ipaddress.ip_address(address).is_loopback, f"{name} on {node}"
+        assert (address == "127.0.1.1") == ipaddress.ip_address(address).is_loopback == (name == node), f"{name} on {node}"
 
 
 def test_compute_nodes_have_no_python(cluster: Cluster) -> None:
@@ -84,6 +89,40 @@ def is_empty(cluster: Cluster, node: str) -> bool:
     return not cluster.processes(node)
 
 
+def test_a_command_on_a_node_has_its_arguments_output_and_surroundings_exactly(cluster: Cluster) -> None:
+    words = ["a b", "", "$x", "'\"", "\n\n", "ü\udcff", "-n", "x" * 50_000]
+    shown = cluster.run("node1", "bash", "-c", 'printf "%s\\0" "$@" | base64 --wrap=0', "bash", *words).stdout
+    assert base64.b64decode(shown) == b"".join(os.fsencode(word) + b"\0" for word in words)
+    done = cluster.run("node1", "bash", "-c", "cat; printf out; printf 'err\n' >&2; exit 7", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out", "err\n")
+    assert cluster.run("node1", "head", "-c", "3000000", "/dev/zero").stdout == "\0" * 3_000_000
+    assert [cluster.run("node1", *command, check=False).returncode for command in (["bash", "-c", "kill -9 $$"], ["no-such-program"])] == [137, 127]
+    for root, options in ((False, []), (True, ["--root"])):
+        show = ["bash", "-c", "id; pwd; umask; ulimit -a; trap; env -0 | sort -z | tr '\\0' ' '; grep -E '^(Sig(Blk|Ign)|Cap|Groups)' /proc/self/status"]
+        assert cluster.run("node1", *show, root=root).stdout == control("exec", "node1", *options, *show)
+
+
+def test_a_command_on_a_node_waits_for_nothing_that_it_leaves_in_the_background(cluster: Cluster) -> None:
+    assert cluster.run("node1", "bash", "-c", "{ sleep 1; echo late; exec sleep 600; } & echo $!", timeout=100).stdout.strip().isdigit()
+    time.sleep(1.5)
+    assert cluster.run("node1", "bash", "-c", "pkill -x sleep -u ada; echo next").stdout == "next\n"
+
+
+def test_a_command_that_takes_too_long_or_kills_its_own_kind_leaves_the_next_ones_alone(cluster: Cluster) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        cluster.run("node1", "bash", "-c", "exec -a takes-too-long sleep 600", timeout=2)
+    assert cluster.run("node1", "bash", "-c", "kill -KILL 0", check=False).returncode == 137
+    assert cluster.run("node1", "pkill", "-f", "^takes-too-long", root=True).returncode == 0
+    assert [process.args for process in cluster.processes("node1")] == []
+
+
+def test_commands_on_one_node_run_at_the_same_time_where_threads_ask(cluster: Cluster, folder: Path) -> None:
+    meet = 'touch "$1/$2"; for ((i = 0; i < 600; i++)); do [[ -e "$1/$3" ]] && exec echo "met $3"; sleep 0.1; done; exit 1'
+    with ThreadPoolExecutor() as threads:
+        said = threads.map(lambda pair: cluster.run("node1", "bash", "-c", meet, "bash", cluster.path(folder), *pair).stdout, [("a", "b"), ("b", "a")])
+        assert list(said) == ["met b\n", "met a\n"]
+
+
 def test_killed_slurmd_comes_back(cluster: Cluster) -> None:
     cluster.kill_slurmd("node2")
     cluster.restore("node2")
@@ -91,6 +130,11 @@ def test_killed_slurmd_comes_back(cluster: Cluster) -> None:
 
 
 def test_killed_node_comes_back(cluster: Cluster) -> None:
-    cluster.kill_node("node3")
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(cluster.run, "node3", "sleep", "600", check=False)
+        until(lambda: any(process.args == "sleep 600" for process in cluster.processes("node3")), 30, "no sleep")
+        cluster.kill_node("node3")
+        assert asked.result().returncode == 137
+    assert cluster.run("node3", "true", check=False).returncode == 1
     cluster.restore("node3")
     assert cluster.run("ctl", "srun", "-w", "node3", "hostname").stdout == "node3\n"
