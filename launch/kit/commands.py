@@ -265,11 +265,13 @@ def _follow_here(run: Path, job_id: str, there: Optional[Run]) -> None:
 class Watch:
     """Asks Slurm for a job's state, prints each change, and never asks more often than every two seconds."""
 
-    PERIOD_S = 2.0
     PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
 
     def __init__(self, job_id: str) -> None:
+        from kit.runs import follow
+
         self.job_id = job_id
+        self.period_s = follow.period_s()
         self.next_s = 0.0
         self.answered_s = time.monotonic()
         self.shown = ""
@@ -279,7 +281,7 @@ class Watch:
 
         if time.monotonic() < self.next_s:
             return None
-        self.next_s = time.monotonic() + self.PERIOD_S
+        self.next_s = time.monotonic() + self.period_s
         try:
             state = slurm.state(self.job_id)
         except KitError as error:

@@ -55,4 +55,4 @@ class RemoteWatch(Watch):
             print(f"kit: connection to {self.run.ssh} lost ({error.why}); trying again; the job goes on meanwhile", file=sys.stderr, flush=True)
         if time.monotonic() - self.lost_s > PATIENCE_S:
             raise error
-        self.next_s = time.monotonic() + self.PERIOD_S
+        self.next_s = time.monotonic() + self.period_s

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Callable, Optional, TypeVar
 
+from kit.errors import UsageError
+
 Ended = TypeVar("Ended")
 POLL_S = 0.2
+PERIOD_S = 2.0
+
+
+def period_s() -> float:
+    """Return how often to ask Slurm for the state of a job that is followed: every KIT_FOLLOW_PERIOD_S, for tests."""
+    text = os.environ.get("KIT_FOLLOW_PERIOD_S") or PERIOD_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= 60:
+        raise UsageError(f"KIT_FOLLOW_PERIOD_S: {text!r} is no number of seconds from 0.1 to 60", "unset it")
+    return seconds
 
 
 def batch_log(run: Path, job_id: str) -> Path:

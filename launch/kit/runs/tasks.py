@@ -16,7 +16,6 @@ from kit.runs import follow, history, status
 from kit.runs.history import Run
 from kit.runs.status import Status
 
-PERIOD_S = 2.0
 PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
 
 
@@ -155,7 +154,7 @@ def _try_again(run: Run, problem: str) -> None:
 
 def until_the_end(run: Run) -> Status:
     """Prints each change of an array's summary, and returns when no task is left to run."""
-    said, answered_s = "", time.monotonic()
+    said, answered_s, period_s = "", time.monotonic(), follow.period_s()
     while True:
         try:
             found = status.of([run])[0]
@@ -171,4 +170,4 @@ def until_the_end(run: Run) -> Status:
                 print(f"kit: {run}: {said}", flush=True)
             if not found.active:
                 return found
-        time.sleep(PERIOD_S)
+        time.sleep(period_s)
