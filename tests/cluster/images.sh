@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds what the test cluster runs: container images, and the image files that jobs use.
-# Quick when nothing changed: every image is tagged by a hash of what it was made from.
+# Quick when nothing changed: every image is tagged by a hash of what it was made from. May be called by several at the same
+# time: each image has a lock of its own, and who waits for it finds it made. The branches of `all` are made at the same time.
 #
 #   images.sh nodes    kit-test/node and kit-test/controller
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
-#   images.sh all      all of these (the default)
+#   images.sh all      all of these, and what install.sh puts on a controller (the default)
 #   images.sh tensorflow, images.sh horovod     likewise of containers/tensorflow and containers/horovod
 #   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
@@ -64,6 +65,11 @@ images::debootstrap() {
   # No mirror named: debootstrap's own default.
   debootstrap --variant=minbase "${suite}" "${root}" >"${log}" 2>&1 ||
     die "debootstrap ${suite} failed" "read ${log}"
+  # As in Debian's own images: without what apt downloaded, and without an fsync for each file of a package, which is most
+  # of the time that apt takes in a build.
+  rm -rf "${root}"/var/cache/apt/archives/*.deb "${root}"/var/lib/apt/lists/*
+  printf 'force-unsafe-io\n' >"${root}/etc/dpkg/dpkg.cfg.d/docker-apt-speedup"
+  printf 'Acquire::Languages "none";\n' >"${root}/etc/apt/apt.conf.d/docker-no-languages"
   tar -C "${root}" -c . | docker import - "debian:${suite}" >/dev/null
   rm -rf --one-file-system "${root}"
 }
@@ -82,19 +88,38 @@ images::hash() {
 }
 
 images::build() {
+  local -r image="$1" base="$2" context="$3" hash="$4"
+  local -r log="${cache}/build-${image##*/}.log"
+  say "${image}: building"
+  docker build --build-arg "BASE_IMAGE=${base}" --tag "${image}:${hash}" "${context}" \
+    >"${log}" 2>&1 || die "${image} does not build" "read ${log}"
+}
+
+# Makes the image from a folder, unless it is there.
+images::make() {
   local -r image="$1" base="$2" context="$3"
   local hash
   hash="$(images::hash "${context}" "${base}")"
-  if ! images::exists "${image}:${hash}"; then
-    local -r log="${cache}/build-${image##*/}.log"
-    say "${image}: building"
-    docker build --build-arg "BASE_IMAGE=${base}" --tag "${image}:${hash}" "${context}" \
-      >"${log}" 2>&1 || die "${image} does not build" "read ${log}"
-  fi
+  images::exists "${image}:${hash}" || images::build "${image}" "${base}" "${context}" "${hash}"
   docker tag "${image}:${hash}" "${image}:latest"
 }
 
+# Runs functions of this file at the same time, each in a process of its own, and fails when one of them does.
+images::together() {
+  local name pid status=0
+  local -a pids=()
+  for name in "$@"; do
+    "${name}" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do
+    wait "${pid}" || status=1
+  done
+  ((status == 0)) || exit 1
+}
+
 images::nodes() {
+  lib::lock images-nodes 1800
   images::base trixie
   local -r node="${work}/node" controller="${work}/controller"
   mkdir -p "${node}/debs" "${controller}"
@@ -105,9 +130,9 @@ images::nodes() {
   fi
   # COPY refuses a folder without files.
   touch "${node}/debs/.keep"
-  images::build kit-test/node debian:trixie "${node}"
+  images::make kit-test/node debian:trixie "${node}"
   cp "${here}/controller.Dockerfile" "${controller}/Dockerfile"
-  images::build kit-test/controller kit-test/node "${controller}"
+  images::make kit-test/controller kit-test/node "${controller}"
 }
 
 # --- the training image --------------------------------------------------------------------
@@ -120,6 +145,7 @@ images::wheels() {
   local key dir version
   key="$(printf '%s\n' "${constraint}" "${more[@]}" | cat "${requirements}" - | sha256sum | cut -c 1-12)"
   dir="${cache}/wheels/${key}"
+  lib::lock "wheels-${key}" 1800
   if [[ ! -d "${dir}" ]]; then
     version="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
     [[ "${version}" == 3.11 ]] || die \
@@ -183,41 +209,60 @@ images::without_torchvision() {
 
 images::python() {
   local -r python="${work}/python"
+  lib::lock images-python 1800
   images::base bookworm
   mkdir -p "${python}"
   cp "${here}/python.Dockerfile" "${python}/Dockerfile"
-  images::build kit-test/python debian:bookworm "${python}"
+  images::make kit-test/python debian:bookworm "${python}"
+}
+
+images::train_wheels() {
+  images::wheels "${work}/requirements.txt" >"${work}/wheels-folder"
 }
 
 images::train() {
   local -r context="${work}/train"
+  local hash wheels
   [[ -f "${source_dir}/Dockerfile" ]] || die "${source_dir}/Dockerfile: no such file" \
     "set KIT_TRAIN_SOURCE to a folder with Dockerfile and containers/"
+  lib::lock images-train 1800
   mkdir -p "${context}"
-  images::python
-
-  local wheels
-  cp "${source_dir}/containers/install/requirements-cpu.txt" "${work}/requirements.txt"
-  images::without_torchvision "${work}/requirements.txt"
-  wheels="$(images::wheels "${work}/requirements.txt")"
   cp "${source_dir}/Dockerfile" "${context}/"
   cp -a "${source_dir}/containers" "${context}/"
+  rm -rf "${context}/containers/install/wheels"
   images::without_torchvision "${context}/containers/install/requirements-cpu.txt"
-  # Links, not copies: wheels and context are both below the cache.
-  cp -al "${wheels}" "${context}/containers/install/wheels"
-  images::build kit-test/train kit-test/python "${context}"
+  cp "${context}/containers/install/requirements-cpu.txt" "${work}/requirements.txt"
+  images::together images::python images::train_wheels
+  wheels="$(<"${work}/wheels-folder")"
+  # The wheels' names are in the hash, and not their gigabytes.
+  ls "${wheels}" >"${context}/wheels.txt"
+  hash="$(images::hash "${context}" kit-test/python)"
+  if ! images::exists "kit-test/train:${hash}"; then
+    # Links, not copies: wheels and context are both below the cache.
+    cp -al "${wheels}" "${context}/containers/install/wheels"
+    images::build kit-test/train kit-test/python "${context}" "${hash}"
+  fi
+  docker tag "kit-test/train:${hash}" kit-test/train:latest
 }
 
 # --- image files ---------------------------------------------------------------------------
 
 # kit build's own file, under the name that jobs of the tests use; and Apptainer's format around it, as --to sif makes it.
+# Where neither the image nor kit has changed, kit is not asked.
 images::file() {
   local -r dir="$1"
-  local found
+  local found key
+  lib::lock images-file 1800
+  key="$({
+    images::id kit-test/train:latest
+    find "${repo}/launch/kit" -name '*.py' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+  } | sha256sum | cut -c 1-12)"
+  [[ "$(cat "${dir}/train.key" 2>/dev/null)" != "${key}" || ! -f "${dir}/train.sqsh" || ! -f "${dir}/train.sif" ]] || return 0
   kit build dockerd://kit-test/train:latest --name train --images "${dir}" >"${cache}/kit-build.log" 2>&1 ||
     die "kit build failed" "read ${cache}/kit-build.log"
   found="$(sed -n 's/^  "file": "\(.*\)",/\1/p' "${dir}/train.json")"
   ln -sfn "${found}" "${dir}/train.sqsh"
+  # shellcheck disable=SC2016  # the container's shell expands it
   [[ -f "${dir}/${found%.sqsh}.sif" ]] || docker run --rm --network none --volume "${dir}:/out" --entrypoint bash kit-test/node -euc '
         cd /out
         apptainer sif new "$1.partial"
@@ -225,11 +270,16 @@ images::file() {
         mv "$1.partial" "$1"
     ' build "${found%.sqsh}.sif" "${found}" >"${cache}/sif.log" 2>&1 || die "the .sif cannot be made" "read ${cache}/sif.log"
   ln -sfn "${found%.sqsh}.sif" "${dir}/train.sif"
+  printf '%s\n' "${key}" >"${dir}/train.key"
+}
+
+images::nodes_with_kit() {
+  images::nodes
+  "${here}/install.sh" prepare
 }
 
 images::files() {
-  images::nodes
-  images::train
+  images::together images::nodes_with_kit images::train
   images::file "${cache}/images"
 }
 
@@ -237,7 +287,7 @@ images::clean() {
   local -a images
   mapfile -t images < <(docker image ls --format '{{.Repository}}:{{.Tag}}' 'kit-test/*')
   ((${#images[@]} == 0)) || docker image rm "${images[@]}" >/dev/null
-  rm -rf "${cache}/images" "${cache}/wheels" "${cache}/vision" "${cache}/contexts"
+  rm -rf "${cache}/images" "${cache}/wheels" "${cache}/vision" "${cache}/contexts" "${cache}/kit-trees"
   say "removed ${#images[@]} images, and ${cache}/images and ${cache}/wheels"
 }
 
@@ -245,7 +295,6 @@ images::main() {
   local -r target="${1:-all}"
   "${here}/engine.sh"
   mkdir -p "${cache}"
-  lib::lock images 1800
   # Below the cache, so that links instead of copies work.
   work="$(mktemp -d -p "${cache}" work.XXXXXX)"
   chmod 755 "${work}"
