@@ -7,7 +7,10 @@
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
 #   images.sh all      all of these, and what install.sh puts on a controller (the default)
+#   images.sh small    kit-test/small: a shell and four tools of debian:trixie, for tests of kit build
 #   images.sh tensorflow, images.sh horovod     likewise of containers/tensorflow and containers/horovod
+#   images.sh packages the packages of containers/tensorflow, to be mounted into containers of kit-test/train: prints the
+#                      folder's path on the nodes
 #   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
 #
@@ -135,6 +138,31 @@ images::nodes() {
   images::make kit-test/controller kit-test/node "${controller}"
 }
 
+images::small() {
+  local -r log="${cache}/build-small.log"
+  local hash
+  lib::lock images-nodes 1800
+  images::base trixie
+  hash="$({ images::id debian:trixie && declare -f images::small; } | sha256sum | cut -c 1-12)"
+  if images::exists "kit-test/small:${hash}"; then
+    docker tag "kit-test/small:${hash}" kit-test/small
+    return
+  fi
+  # shellcheck disable=SC2016  # the container's shell expands it
+  docker run --rm --network none debian:trixie bash -euo pipefail -c '
+        mkdir -p /small/{dev,etc,proc,root,run,sys,tmp,usr/bin,usr/lib,usr/lib64,var/tmp}
+        cd /small
+        ln -s usr/bin usr/lib usr/lib64 .
+        cp -L /usr/bin/{cat,env,head,sh,sleep} usr/bin/
+        cp /etc/passwd /etc/group etc/
+        for tool in usr/bin/*; do ldd "${tool}" | grep -o "/[^ ]*"; done | sort -u | while read -r library; do
+          cp -L --parents "/usr/${library#/usr/}" .
+        done
+        tar -c .' 2>"${log}" | docker import --change 'ENV PATH=/usr/bin' - "kit-test/small:${hash}" >/dev/null ||
+    die "kit-test/small cannot be made" "read ${log}"
+  docker tag "kit-test/small:${hash}" kit-test/small
+}
+
 # --- the training image --------------------------------------------------------------------
 
 # Puts the wheels of the requirements, and of nothing that the constraint forbids, into a folder of the cache, and prints
@@ -194,6 +222,26 @@ images::context() {
 }
 
 images::tensorflow() { images::context tensorflow --requirement "${source_dir}/containers/tensorflow/requirements-alone.txt"; }
+
+# A tenth of what the recipe's image costs: pip unpacks it, and nobody packs it again.
+images::packages() {
+  local -r source="${source_dir}/containers/tensorflow" log="${cache}/packages.log"
+  local wheels place
+  wheels="$(images::wheels "${source}/requirements.txt" "" --requirement "${source}/requirements-alone.txt")"
+  place="${cache}/images/tensorflow-${wheels##*/}"
+  lib::lock images-packages 1800
+  if [[ ! -d "${place}" ]]; then
+    local -a pip=(python3 -m pip install --quiet --no-compile --no-index --find-links "${wheels}" --target "${work}/packages")
+    mkdir -p "${cache}/images"
+    if ! "${pip[@]}" --requirement "${source}/requirements.txt" >"${log}" 2>&1 ||
+      ! "${pip[@]}" --no-deps --requirement "${source}/requirements-alone.txt" >>"${log}" 2>&1; then
+      die "the packages of ${source} cannot be unpacked" "read ${log}"
+    fi
+    chmod -R go=u-w "${work}/packages"
+    mv -T "${work}/packages" "${place}"
+  fi
+  printf '/images/%s\n' "${place##*/}"
+}
 
 images::horovod() {
   images::train >&2
@@ -299,12 +347,12 @@ images::main() {
   work="$(mktemp -d -p "${cache}" work.XXXXXX)"
   chmod 755 "${work}"
   case "${target}" in
-    nodes) images::nodes ;;
+    nodes | small) "images::${target}" ;;
     train) images::train ;;
     files | all) images::files ;;
-    vision | tensorflow | horovod) "images::${target}" ;;
+    vision | tensorflow | packages | horovod) "images::${target}" ;;
     clean) images::clean ;;
-    *) die "unknown target '${target}'" "one of: nodes train files vision tensorflow horovod all clean" 2 ;;
+    *) die "unknown target '${target}'" "one of: nodes small train files vision tensorflow packages horovod all clean" 2 ;;
   esac
 }
 

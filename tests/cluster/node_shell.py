@@ -24,7 +24,7 @@ class Shell:
     def __init__(self, node: str) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([CLUSTER_SH, "serve", node], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
-        self.received = b""
+        self.received = bytearray()
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -56,13 +56,16 @@ class Shell:
     def _read_line(self, deadline_s: float) -> bytes:
         while b"\n" not in self.received:
             self._receive(deadline_s)
-        line, _, self.received = self.received.partition(b"\n")
-        return line
+        return self._take(self.received.index(b"\n") + 1)
 
     def _read(self, count: int, deadline_s: float) -> bytes:
         while len(self.received) < count:
             self._receive(deadline_s)
-        found, self.received = self.received[:count], self.received[count:]
+        return self._take(count)
+
+    def _take(self, count: int) -> bytes:
+        found = bytes(self.received[:count])
+        del self.received[:count]
         return found
 
     def _receive(self, deadline_s: float) -> None:

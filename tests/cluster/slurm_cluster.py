@@ -48,7 +48,7 @@ class Cluster:
         self.shared = shared
         self._shells = Shells()
 
-    def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """The result of a command on a node, as ada from /shared; a failure raises with its stderr."""
         words = list(map(str, argv))
         code, out, err = self._shells.run(node, "root" if root else "ada", words, timeout)

@@ -17,9 +17,11 @@ import pytest
 from samples import HOSTILE_NAME, ROOT
 from slurm_cluster import Cluster, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
 
 IMAGE = "docker://kit-test/train:latest"  # the cluster's fixture sees to it
+# Ranks without torchrun, which the digits are trained with: it would import torch twice a node, and nothing here is about it.
+RANKS = ("--launcher", "srun")
 WAITING = "import os, sys, time\nprint('up', flush=True)\nif sys.argv[1:] and os.environ['RANK'] == '1':\n    os._exit(7)\ntime.sleep(300)\n"
 
 
@@ -42,7 +44,7 @@ def test_the_digits_are_learnt_in_a_folder_with_a_hostile_name(cluster: Cluster,
 
 def test_a_failed_ranks_code_comes_out_of_the_container(cluster: Cluster, kit, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
-    done = kit("run", "waiting.py", "-j", "2x1", "--image", IMAGE, "--output", "run", "--", "fail", check=False)
+    done = kit("run", "waiting.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output", "run", "--", "fail", check=False)
     assert done.returncode == 7
     assert "kit: error: local1: rank 1 (local rank 0) exited with code 7" in done.stdout
     assert containers() == []
@@ -50,7 +52,7 @@ def test_a_failed_ranks_code_comes_out_of_the_container(cluster: Cluster, kit, t
 
 def test_what_is_interrupted_leaves_no_container(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
-    command = [sys.executable, "-m", "kit", "run", "waiting.py", "-j", "2x1", "--image", IMAGE, "--output", "run"]
+    command = [sys.executable, "-m", "kit", "run", "waiting.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 90, "the ranks do not start")
     process.send_signal(signal.SIGINT)
@@ -71,15 +73,15 @@ def build(tag: str, variant: str) -> str:
 
 def test_a_rebuilt_image_is_used_and_the_jobs_variables_win_over_its_own(cluster: Cluster, kit, tmp_path: Path) -> None:
     (tmp_path / "shows.py").write_text(SHOWS)
-    first = kit("run", "shows.py", "--image", build("kit-test/variant", "one"), "--output", "first")
-    second = kit("run", "shows.py", "--image", build("kit-test/variant", "two"), "--output", "second", "--env", "NCCL_DEBUG=WARN")
+    first = kit("run", "shows.py", *RANKS, "--image", build("kit-test/variant", "one"), "--output", "first")
+    second = kit("run", "shows.py", *RANKS, "--image", build("kit-test/variant", "two"), "--output", "second", "--env", "NCCL_DEBUG=WARN")
     assert "[rank0] shows VERSION one" in first.stdout and "[rank0] shows WARN two" in second.stdout
     assert "NCCL_DEBUG is WARN as the job says, not VERSION as the image or the site says" in second.stdout
 
 
 def test_two_runs_at_the_same_time_do_not_meet(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("import os\nprint('port', os.environ['MASTER_PORT'], flush=True)\n")
-    command = [sys.executable, "-m", "kit", "run", "one.py", "-j", "2x1", "--image", IMAGE, "--output"]
+    command = [sys.executable, "-m", "kit", "run", "one.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output"]
     runs = [subprocess.Popen([*command, name], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for name in ("a", "b")]
     ended = [(*run.communicate(timeout=120), run.returncode) for run in runs]
     assert [code for *_, code in ended] == [0, 0]
@@ -99,13 +101,15 @@ def test_an_image_that_is_not_there_is_named_with_what_to_do(cluster: Cluster, k
 def test_after_a_run_whose_kit_was_killed_the_next_one_works(cluster: Cluster, kit, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
     (tmp_path / "one.py").write_text("print('one', flush=True)\n")
-    process = subprocess.Popen([sys.executable, "-m", "kit", "run", "waiting.py", "--image", IMAGE, "--output", "run"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kit", "run", "waiting.py", *RANKS, "--image", IMAGE, "--output", "run"], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
     until(lambda: [log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()], 90, "the rank does not start")
     process.kill()
     process.wait()
     left = containers()  # nobody is there to end it
     try:
-        assert "[rank0] one" in kit("run", "one.py", "--image", IMAGE, "--output", "next").stdout
+        assert "[rank0] one" in kit("run", "one.py", *RANKS, "--image", IMAGE, "--output", "next").stdout
     finally:
         subprocess.run(["docker", "rm", "--force", *left], check=True, capture_output=True)
 

@@ -22,6 +22,9 @@ from slurm_cluster import Cluster, until
 pytestmark = pytest.mark.cluster
 
 SCRATCH = "/scratch/doctor"
+# A healthy machine's own name is its network address, not the 127.0.1.1 that Debian writes.
+HEALTHY_NAMES = "cp /etc/hosts /root/hosts.debian; printf '127.0.0.1 localhost\\n%s %s\\n' $(hostname -I) ${HOSTNAME} >/etc/hosts"
+DEBIANS_NAMES = "cat /root/hosts.debian >/etc/hosts"
 MINE = f"{SCRATCH}/kit-1000"
 # What the driver's tool prints, for one GPU and an old driver: there is no GPU here.
 NVIDIA_SMI = """\
@@ -122,11 +125,11 @@ def place(kit_cluster: Cluster) -> Iterator[Path]:
     (here / "work/train.py").touch()
     (here / "work/site.yaml").write_text(f"scratch: {SCRATCH}\n")
     (here / "work/job.yaml").write_text("command: train.py\nnodes: 3\ncluster: ./site.yaml\n")
-    for node in kit_cluster.nodes:
-        kit_cluster.run(node, "install", "-d", "-m", "1777", SCRATCH, root=True)
+    for node in ("ctl", *kit_cluster.nodes):
+        kit_cluster.run(node, "bash", "-c", f"install -d -m 1777 {SCRATCH}; {HEALTHY_NAMES}", root=True)
     yield here
-    for node in kit_cluster.nodes:
-        kit_cluster.run(node, "rm", "-rf", SCRATCH, root=True)
+    for node in ("ctl", *kit_cluster.nodes):
+        kit_cluster.run(node, "bash", "-c", f"rm -rf {SCRATCH}; {DEBIANS_NAMES}", root=True)
     kit_cluster.run("node1", "rm", "-rf", str(kit_cluster.path(here)), root=True)
 
 

@@ -134,13 +134,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_a_killed_rank_restarts_all_which_resume_and_end_as_an_undisturbed_run(kit_cluster: Cluster, programs: Path) -> None:
-    data = os.environ.get("KIT_TEST_DATA")
-    if not data:
-        assert os.environ.get("CI") != "true", "KIT_TEST_DATA names no folder with cifar-10-batches-py"
-        pytest.skip("KIT_TEST_DATA names no folder with cifar-10-batches-py")
+def test_a_killed_rank_restarts_all_which_resume_and_end_as_an_undisturbed_run(kit_cluster: Cluster, programs: Path, cifar_folder: str) -> None:
     shutil.copytree(ROOT / "train", programs / "train")
-    shutil.copytree(data, programs / "data")
+    shutil.copytree(cifar_folder, programs / "data")
     (programs / "killed.py").write_text(KILLED_ONCE)
     kit_cluster.run("ctl", "chown", "-R", "ada", kit_cluster.path(programs), root=True)
     small = ["--data", "data", "--width", "4", "--epochs", "3", "--batch-size", "120", "--limit-steps", "8", "--lr", "0.1", "--resume"]
@@ -230,24 +226,21 @@ def mpi_image(kit_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     """Debian's Open MPI and mpi4py as an image file, made by `kit build`."""
     folder = tmp_path_factory.mktemp("mpi")
     (folder / "Dockerfile").write_text(MPI_IMAGE)
-    return built(kit_cluster, folder, "mpi")
+    return built(folder, "mpi")
 
 
-def built(cluster: Cluster, context: Path, name: str, *arguments: str) -> str:
-    """Where the nodes find an image file that `kit build` made."""
-    images = context / "images"
+def built(context: Path, name: str, *arguments: str) -> str:
+    """Where the nodes find an image file that `kit build` made, unless an earlier session has it made."""
+    images = Path(os.environ.get("KIT_CACHE", "~/.cache/kit-tests")).expanduser() / "images" / name
     subprocess.run([sys.executable, "-m", "kit", "build", "--name", name, "--images", str(images), *arguments], cwd=context, check=True, timeout=2400)
-    copy = cluster.shared / f"{name}.sqsh"
-    shutil.copy(images / json.loads((images / f"{name}.json").read_text())["file"], copy)
-    copy.chmod(0o644)
-    return str(cluster.path(copy))
+    return f"/images/{name}/{json.loads((images / f'{name}.json').read_text())['file']}"
 
 
-def context(name: str) -> Path:
-    """The recipe of containers/NAME with the wheels that it needs."""
-    made = script("images.sh", name, timeout=900)
-    assert made.returncode == 0, made.stderr
-    return Path(made.stdout.strip())
+def made(target: str) -> str:
+    """The path that images.sh prints: of `packages` on the nodes, of a recipe's folder here."""
+    done = script("images.sh", target, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -262,12 +255,21 @@ def test_mpi_programs_learn_their_ranks_from_slurm(runtime: str, kit_cluster: Cl
     nothing_left(kit_cluster)
 
 
-def test_tensorflow_fits_one_model_on_two_nodes(kit_cluster: Cluster, programs: Path) -> None:
-    image = built(kit_cluster, context("tensorflow"), "tensorflow", "--build-arg", "BASE_IMAGE=kit-test/python")
+@pytest.fixture(params=["packages", "recipe"])
+def tensorflow(request: pytest.FixtureRequest, kit_cluster: Cluster) -> list[str]:
+    """kit's options for a container with TensorFlow: the packages beside the training image, or what its recipe makes."""
+    if request.param == "packages":
+        return ["--image", kit_cluster.sif, "--mount", f"{made('packages')}:/opt/packages:ro", "--env", "PYTHONPATH=/opt/packages"]
+    if os.environ.get("KIT_TEST_RECIPES") != "1":
+        pytest.skip("building TensorFlow's image takes two minutes, before a release: KIT_TEST_RECIPES=1 does it")
+    return ["--image", built(Path(made("tensorflow")), "tensorflow", "--build-arg", "BASE_IMAGE=kit-test/python")]
+
+
+def test_tensorflow_fits_one_model_on_two_nodes(tensorflow: list[str], kit_cluster: Cluster, programs: Path) -> None:
     shutil.copy(ROOT / "train/tensorflow_digits.py", programs)
     losses = {}
     for nodes in ("1", "2"):
-        arguments = ["tensorflow_digits.py", "--nodes", nodes, "--image", image, "--runtime", "apptainer", "--launcher", "tensorflow", "--output", f"on{nodes}"]
+        arguments = ["tensorflow_digits.py", "--nodes", nodes, *tensorflow, "--runtime", "apptainer", "--launcher", "tensorflow", "--output", f"on{nodes}"]
         said = submit(kit_cluster, programs, *arguments, "--follow", "--", "--epochs", "3", timeout_s=300).stdout
         losses[nodes] = [float(loss) for loss in re.findall(r"^\[rank0\] epoch \d/3  loss ([\d.]+)$", said, re.MULTILINE)]
     workers = re.findall(r"^\[rank(\d)\] worker (\d)/2  host (node\d)  task (\d)  cluster \[(\S+):(\d+), (\S+):(\d+)\]$", said, re.MULTILINE)
@@ -282,8 +284,8 @@ def test_tensorflow_fits_one_model_on_two_nodes(kit_cluster: Cluster, programs: 
 
 def test_horovod_trains_on_two_nodes_what_one_process_trains(kit_cluster: Cluster, programs: Path) -> None:
     if os.environ.get("KIT_TEST_HOROVOD") != "1":
-        pytest.skip("compiling Horovod takes five minutes: KIT_TEST_HOROVOD=1 does it")
-    image = built(kit_cluster, context("horovod"), "horovod", "--build-arg", "BASE_IMAGE=kit-test/train")
+        pytest.skip("compiling Horovod takes five minutes, before a release: KIT_TEST_HOROVOD=1 does it")
+    image = built(Path(made("horovod")), "horovod", "--build-arg", "BASE_IMAGE=kit-test/train")
     shutil.copy(ROOT / "train/horovod_digits.py", programs)
     losses = {}
     for shape in ("1x1", "2x2"):
