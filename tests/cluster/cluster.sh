@@ -251,9 +251,15 @@ cluster::start() {
   chmod 755 "${dir}"
   cluster::write_config "${track}" "${subnet}" "${probed}"
   say "starting ctl ${nodes[*]} on ${subnet}.0/24, proctrack/${track}"
-  cluster::start_container ctl "${subnet}.10" "${track}" "${mark}"
+  local -a pids=()
+  cluster::start_container ctl "${subnet}.10" "${track}" "${mark}" &
+  pids+=("$!")
   for i in "${!nodes[@]}"; do
-    cluster::start_container "${nodes[i]}" "${subnet}.$((11 + i))" "${track}" "${mark}"
+    cluster::start_container "${nodes[i]}" "${subnet}.$((11 + i))" "${track}" "${mark}" &
+    pids+=("$!")
+  done
+  for i in "${pids[@]}"; do
+    wait "${i}" || die "a container of cluster ${cluster} does not start" "see the lines above"
   done
 }
 
@@ -270,7 +276,7 @@ cluster::is_up() {
 
 # Returns when a job on all nodes works: sinfo says idle before that.
 cluster::wait_ready() {
-  local -r deadline=$((SECONDS + 60))
+  local -r deadline=$((SECONDS + 120))
   local node
   until docker exec --user ada --workdir / "${cluster}-ctl" \
     timeout 10 srun --quiet --immediate=3 --nodes="${#nodes[@]}" true >/dev/null 2>&1; do
@@ -278,7 +284,7 @@ cluster::wait_ready() {
       cluster::running "${node}" ||
         die "${cluster}-${node} stopped" "docker logs ${cluster}-${node}"
     done
-    ((SECONDS < deadline)) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 60 s" \
+    ((SECONDS < deadline)) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 120 s" \
       "cluster.sh status; /var/log/slurm in the containers; or jobs hold the nodes: squeue"
     cluster::resume_down
     sleep 0.2
@@ -366,7 +372,7 @@ cluster::slurmd_start_s() {
 }
 
 cluster::restore() {
-  local -r node="$1" begin_s="$(date +%s)" deadline=$((SECONDS + 60))
+  local -r node="$1" begin_s="$(date +%s)" deadline=$((SECONDS + 120))
   local container name state known_s=0
   container="$(cluster::container "${node}")"
   if ! cluster::running "${node}"; then
@@ -388,7 +394,7 @@ cluster::restore() {
     if ((known_s >= begin_s)) && [[ "${state}" =~ ^(idle|mixed|allocated)$ ]]; then
       return
     fi
-    ((SECONDS < deadline)) || die "${name} is still ${state} after 60 s" \
+    ((SECONDS < deadline)) || die "${name} is still ${state} after 120 s" \
       "read /var/log/slurm/slurmd.log in ${container}"
     cluster::resume_down
     sleep 0.2

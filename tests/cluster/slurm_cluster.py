@@ -71,7 +71,7 @@ class Cluster:
         line = self.run(self.controller, "scontrol", "show", "job", "-o", str(job_id)).stdout
         return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", line))
 
-    def wait(self, job_id: int, timeout: float = 180) -> Ended:
+    def wait(self, job_id: int, timeout: float = 300) -> Ended:
         """How the job ended, once it has."""
         fields = until(lambda: self._ended(job_id), timeout, lambda: f"job {job_id} has not ended: {self.job(job_id)}")
         code, signal = fields["ExitCode"].split(":")
@@ -122,7 +122,7 @@ def text(output: bytes) -> str:
     return output.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def script(name: str, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def script(name: str, *argv: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout)
 
 
