@@ -35,7 +35,7 @@ def test_the_digits_are_learnt_in_a_folder_with_a_hostile_name(cluster: Cluster,
     folder.mkdir()
     shutil.copy(ROOT / "train" / "digits.py", folder)
     shutil.copy(ROOT / "train" / "digits.yaml", folder)
-    done = kit("run", "digits.yaml", "--image", IMAGE, "--output", "run", "--env", "A=b, c\n'd'", cwd=folder, timeout_s=170)
+    done = kit("run", "digits.yaml", "--image", IMAGE, "--output", "run", "--env", "A=b, c\n'd'", cwd=folder, timeout_s=600)
     (accuracy,) = re.findall(r"test accuracy ([\d.]+)$", done.stdout, re.MULTILINE)
     assert float(accuracy) >= 0.93
     assert "runtime docker" in done.stdout
