@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from bash_ranks import cifar_in, tiny_image
 from jobs import job_id, nothing_left, read, submit
 from samples import ROOT
 from slurm_cluster import Cluster, until
@@ -16,35 +16,38 @@ pytestmark = pytest.mark.cluster
 
 # Counts, ten a second; when asked to stop writes down how far it is, unless it is told to forget.
 COUNTS = """\
-import os, signal, sys, time
-from pathlib import Path
-rank, last, place = int(os.environ["RANK"]), int(sys.argv[1]), Path("place")
-asked = []
-for number in (signal.SIGUSR1, signal.SIGTERM):
-    signal.signal(number, lambda number, frame: asked.append(number))
-step = int(place.read_text()) if place.exists() else 0
-print(f"begins at {step}", flush=True)
-while step < last:
-    step += 1
-    time.sleep(0.1)
-    if asked or "stop" in sys.argv:
-        print(f"asked by {signal.Signals(asked[0]).name if asked else 'itself'}", flush=True)
-        if rank == 0 and "forget" not in sys.argv:
-            place.write_text(str(step))
-            Path(os.environ["KIT_PROGRESS"]).write_text(f"step {step}\\n")
-        time.sleep(1)  # for rank 0 to have written
-        sys.exit(75)
+asked=''
+trap 'asked=SIGUSR1' USR1
+trap 'asked=SIGTERM' TERM
+step=0
+[[ ! -e place ]] || read -r step <place
+echo "begins at ${step}"
+while ((step < $1)); do
+  step=$((step + 1))
+  sleep 0.1
+  if [[ -n "${asked}" || "${2:-}" == stop ]]; then
+    echo "asked by ${asked:-itself}"
+    if [[ "${RANK}" == 0 && "${3:-}" != forget ]]; then
+      echo "${step}" >place
+      echo "step ${step}" >"${KIT_PROGRESS}"
+    fi
+    sleep 1 # for rank 0 to have written
+    exit 75
+  fi
+done
 """
 
 
 @pytest.fixture
-def counts(kit_cluster: Cluster, folder: Path) -> Path:
-    (folder / "counts.py").write_text(COUNTS)
+def counts(kit_cluster: Cluster, folder: Path, tiny: Path) -> Path:
+    (folder / "counts.sh").write_text(COUNTS)
+    image = tiny_image(kit_cluster, tiny, "apptainer")
+    (folder / "counts.yaml").write_text(f"command: [bash, counts.sh]\nimage: {image}\nruntime: apptainer\non_preempt: checkpoint\n")
     return folder
 
 
-def submit_here(cluster: Cluster, project: Path, target: str, *arguments: str):
-    return submit(cluster, project, target, "--image", cluster.sif, "--runtime", "apptainer", "--on-preempt", "checkpoint", "--output", "run", *arguments)
+def start_counting(cluster: Cluster, project: Path, *arguments: str):
+    return submit(cluster, project, "counts.yaml", "--output", "run", *arguments)
 
 
 def said(project: Path, run: str = "run") -> str:
@@ -56,7 +59,7 @@ def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "r
     def found() -> bool:
         return len(re.findall(pattern, "".join(read(path) for path in (project / run / "log").glob("*/rank0.out")), re.MULTILINE)) >= times
 
-    until(found, 90, f"no {times} times {pattern!r} in rank 0's log; the batch script said:\n{said(project, run)}")
+    until(found, 120, f"no {times} times {pattern!r} in rank 0's log; the batch script said:\n{said(project, run)}")
 
 
 def preempt(cluster: Cluster) -> None:
@@ -64,17 +67,14 @@ def preempt(cluster: Cluster) -> None:
     cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true", timeout=90)
 
 
-def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed_one(kit_cluster: Cluster, folder: Path) -> None:
-    data = os.environ.get("KIT_TEST_DATA")
-    if not data:
-        assert os.environ.get("CI") != "true", "KIT_TEST_DATA names no folder with cifar-10-batches-py"
-        pytest.skip("KIT_TEST_DATA is not set: the folder that contains cifar-10-batches-py")
-    shutil.copytree(Path(data, "cifar-10-batches-py"), folder / "data/cifar-10-batches-py")
+def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed_one(kit_cluster: Cluster, folder: Path, cifar_folder: str) -> None:
     for name in ("cifar10.py", "cifar10.yaml"):
         shutil.copy(ROOT / "train" / name, folder)
-    small = ["--width", "4", "--epochs", "2", "--limit-steps", "20", "--batch-size", "120", "--lr", "0.1", "--log-every", "1"]
-    image = ["--image", kit_cluster.sif, "-j", "2x1"]
-    submit(kit_cluster, folder, "cifar10.yaml", *image, "--output", "undisturbed", "--follow", "--", *small, "--checkpoint", "undisturbed.pt")
+    small = ["--data", "/data", "--width", "4", "--epochs", "2", "--limit-steps", "20", "--batch-size", "120", "--lr", "0.1", "--log-every", "1"]
+    image = ["--image", kit_cluster.sif, "-j", "2x1", "--mount", f"{cifar_in(kit_cluster, cifar_folder)}:/data:ro"]
+    submit(
+        kit_cluster, folder, "cifar10.yaml", *image, "--launcher", "srun", "--output", "undisturbed", "--follow", "--", *small, "--checkpoint", "undisturbed.pt"
+    )
     submit(kit_cluster, folder, "cifar10.yaml", *image, "--output", "run", "--slurm", "partition=cheap", "--", *small, "--checkpoint", "preempted.pt")
     for step in (3, 24):
         until_a_rank_says(folder, rf"^step {step} ")
@@ -93,7 +93,7 @@ def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed
 
 
 def test_where_the_site_cancels_preempted_jobs_another_goes_on(kit_cluster: Cluster, counts: Path) -> None:
-    submit_here(kit_cluster, counts, "counts.py", "-j", "2x2", "--slurm", "partition=spot", "--", "100")
+    start_counting(kit_cluster, counts, "-j", "2x1", "--slurm", "partition=spot", "--", "100")
     first = job_id(counts)
     until_a_rank_says(counts, "^begins at 0$")
     preempt(kit_cluster)
@@ -110,8 +110,10 @@ def test_where_the_site_cancels_preempted_jobs_another_goes_on(kit_cluster: Clus
 
 
 def test_before_its_time_is_up_a_job_is_asked_for_a_checkpoint_and_starts_again(kit_cluster: Cluster, counts: Path) -> None:
-    # Slurm counts in minutes, and its signal comes up to one before it is due.
-    submit_here(kit_cluster, counts, "counts.py", "-j", "2x2", "--time", "1", "--checkpoint-s", "30", "--", "2000")
+    start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--", "2000")
+    until_a_rank_says(counts, "^begins at 0$")
+    # Slurm looks every 30 s, and its signal comes up to a minute before it is due: not before the limit is brought near.
+    kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "EndTime=now+70", root=True)
     until_a_rank_says(counts, "^asked by SIGUSR1$")
     until_a_rank_says(counts, r"^begins at [1-9]\d*$")
     job = kit_cluster.job(job_id(counts))
@@ -129,8 +131,8 @@ def test_before_its_time_is_up_a_job_is_asked_for_a_checkpoint_and_starts_again(
     ],
 )
 def test_a_run_that_does_not_get_on_or_was_started_often_enough_stops(how: str, more: list[str], why: str, kit_cluster: Cluster, counts: Path) -> None:
-    submit_here(kit_cluster, counts, "counts.py", *more, "--launcher", "srun", "--", "2000", "stop", how)
-    ended = kit_cluster.wait(job_id(counts), timeout=90)
+    start_counting(kit_cluster, counts, *more, "--launcher", "srun", "--", "2000", "stop", how)
+    ended = kit_cluster.wait(job_id(counts))
     assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("FAILED", 1, "1")
     assert f"kit: error: node1: {why}\n  fix: see what they did: " in said(counts)
     assert len(re.findall("^begins at", read(next((counts / "run/log").glob("*/rank0.out"))), re.MULTILINE)) == 2
