@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from bash_ranks import tiny_image
 from jobs import job_id, read, submit
 from slurm_cluster import Cluster, until
 
@@ -43,10 +44,10 @@ def test_runs_wait_for_others_as_asked(kit_cluster: Cluster, project: Path) -> N
     for run in ("never", "always", "rescue", "last"):
         assert state(kit_cluster, project, run) == "PENDING Dependency: the job that it depends on has not ended"
     kit_cluster.run("ctl", "scontrol", "release", str(job_id(project, "failing")))
-    until(lambda: state(kit_cluster, project, "last") == "COMPLETED", 60, "the last run does not end well")
+    until(lambda: state(kit_cluster, project, "last") == "COMPLETED", 120, "the last run does not end well")
     assert state(kit_cluster, project, "failing") == "FAILED node1: rank 0 (local rank 0) exited with code 9"
     assert (state(kit_cluster, project, "always"), state(kit_cluster, project, "rescue")) == ("COMPLETED", "COMPLETED")
-    until(lambda: state(kit_cluster, project, "never") == "CANCELLED it never started: what it waited for ended otherwise", 60, "the vain wait is not ended")
+    until(lambda: state(kit_cluster, project, "never") == "CANCELLED it never started: what it waited for ended otherwise", 120, "the vain wait is not ended")
 
     refused = submit(kit_cluster, project, "job.yaml", "--after", "failing", check=False)
     assert refused.returncode == 2 and "failing" in refused.stderr and "has ended: FAILED; a job that waits for its success would never start" in refused.stderr
@@ -58,18 +59,32 @@ def test_runs_wait_for_others_as_asked(kit_cluster: Cluster, project: Path) -> N
 def test_tasks_of_an_array_are_seen_read_and_cancelled_one_by_one(kit_cluster: Cluster, project: Path) -> None:
     submit(kit_cluster, project, "job.yaml", "--array", "0-3%2", "--output", "run", "--", "wait")
     array = job_id(project)
-    until(lambda: state(kit_cluster, project, "run").startswith("RUNNING array of 4: 2 running, 2 pending"), 60, "two tasks do not start")
-    until(lambda: "rank0      rank 0 of task 1: wait\n" in ask(kit_cluster, project, "status", "run", "--task", "1").stdout, 60, "no line of task 1")
+    until(lambda: state(kit_cluster, project, "run").startswith("RUNNING array of 4: 2 running, 2 pending"), 120, "two tasks do not start")
+    until(lambda: "rank0      rank 0 of task 1: wait\n" in ask(kit_cluster, project, "status", "run", "--task", "1").stdout, 120, "no line of task 1")
     assert ask(kit_cluster, project, "logs", f"{array}_0", "--rank", "0").stdout == "rank 0 of task 0: wait\n"
     # One that runs, and one that waits, of which Slurm keeps no trace.
     for task in ("3", "0"):
         assert ask(kit_cluster, project, "cancel", "run", "--task", task).stdout == f"kit: job ({array}_{task}) is being cancelled\n"
-    until(lambda: state(kit_cluster, project, "run") == "RUNNING array of 4: 2 running, 2 cancelled", 60, "task 2 does not take the place of task 0")
+    until(lambda: state(kit_cluster, project, "run") == "RUNNING array of 4: 2 running, 2 cancelled", 120, "task 2 does not take the place of task 0")
     rows = dict(line.split()[:2] for line in ask(kit_cluster, project, "status", "run").stdout.split("TASK")[1].splitlines()[1:])
     assert rows == {"0": "CANCELLED", "1": "RUNNING", "2": "RUNNING", "3": "CANCELLED"}
     assert ask(kit_cluster, project, "cancel", "run").stdout == f"kit: job ({array}) is being cancelled\n"
-    until(lambda: state(kit_cluster, project, "run") == "CANCELLED array of 4: 4 cancelled", 60, "the array is not cancelled")
+    until(lambda: state(kit_cluster, project, "run") == "CANCELLED array of 4: 4 cancelled", 120, "the array is not cancelled")
     assert f"job {array}_2 on " in read(project / f"run/log/slurm-{array}_2.out")
+
+
+def test_a_command_beside_the_ranks_has_the_values_of_its_task(kit_cluster: Cluster, project: Path, tiny: Path) -> None:
+    (project / "sweep.yaml").write_text("command: [bash, program.sh, wait]\nlauncher: srun\nenv: {LR: '{lr}'}\nsweep: {lr: [0.1, 1e-3]}\n")
+    image = ["--image", tiny_image(kit_cluster, tiny, "apptainer"), "--runtime", "apptainer"]
+    submit(kit_cluster, project, "sweep.yaml", *image, "--output", "run")
+    array = job_id(project)
+    logs = [project / f"run/log/{array}_{task}/rank0.out" for task in (0, 1)]
+    until(lambda: all(log.exists() and read(log) for log in logs), 120, "the tasks do not start")
+    says = 'echo "${SLURM_ARRAY_TASK_ID} ${LR}"'
+    found = [ask(kit_cluster, project, "exec", "run", "--task", task, "--", "bash", "-c", says).stdout for task in ("0", "1")]
+    assert found == ["0 0.1\n", "1 1e-3\n"]
+    ask(kit_cluster, project, "cancel", "run")
+    kit_cluster.wait(array)
 
 
 def test_every_combination_of_a_sweep_reaches_both_ranks_of_its_task(kit_cluster: Cluster, project: Path) -> None:
