@@ -1,0 +1,38 @@
+"""What a job may do in the folders that it mounts, under every runtime, on the Slurm cluster in Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bash_ranks import tiny_image
+from jobs import job_id, nothing_left, read, submit
+from slurm_cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+# Tries all that would change a data set. The files are the user's own, so that only the mount protects them.
+WRITES = """\
+for folder in /kept /changed; do
+  for try in 'echo new >file' 'echo more >>file' 'echo new >another' 'rm file' 'mkdir folder'; do
+    (cd "${folder}" && bash -c "${try}") 2>/dev/null && echo "${folder}: ${try}"
+  done
+done
+echo "read: $(cat /kept/file)"
+"""
+
+
+def test_a_read_only_mount_cannot_be_written_and_another_beside_it_can(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    (folder / "program.sh").write_text(WRITES)
+    (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
+    inside = str(kit_cluster.path(folder))
+    kit_cluster.run("ctl", "bash", "-c", f"cd {inside} && mkdir kept changed && echo old >kept/file && echo old >changed/file")
+    mounts = ["--mount", f"{inside}/kept:/kept:ro", "--mount", f"{inside}/changed:/changed"]
+    submit(kit_cluster, folder, "job.yaml", "--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime, *mounts, "--output", "run", "--follow")
+    said = read(folder / f"run/log/{job_id(folder)}/rank0.out").splitlines()
+    changes = ["echo new >file", "echo more >>file", "echo new >another", "rm file", "mkdir folder"]
+    assert said == [*(f"/changed: {change}" for change in changes), "read: old"]
+    assert (read(folder / "kept/file"), [path.name for path in (folder / "kept").iterdir()]) == ("old\n", ["file"])
+    assert sorted(path.name for path in (folder / "changed").iterdir()) == ["another", "folder"]
+    assert {path.owner() for path in (folder / "changed").iterdir()} == {folder.owner()}
+    nothing_left(kit_cluster)
