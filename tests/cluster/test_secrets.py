@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from bash_ranks import tiny_image
 from jobs import RUNTIMES, job_id, nothing_left, read
 from slurm_cluster import Cluster, until
 
@@ -145,6 +146,27 @@ def test_a_secret_is_in_the_training_processes_and_nowhere_else(searched: Search
     assert not list(folder.glob("*/.secrets"))
 
 
+def test_slurms_own_token_is_in_no_process_list(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    # A site whose users talk to Slurm with tokens: here the task's prolog sets one, beside another variable of Slurm's.
+    (folder / "prolog.sh").write_text("#!/bin/bash\necho export SLURM_JWT=the-token\necho export SLURM_OTHER=not-a-secret\n")
+    (folder / "prolog.sh").chmod(0o755)
+    (folder / "program.sh").write_text('echo "up ${SLURM_OTHER} ${SLURM_JWT:-no token}"\nsleep 300\n')
+    (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
+    inside = kit_cluster.path(folder)
+    image = f"--image {tiny_image(kit_cluster, tiny, 'apptainer')} --runtime apptainer"
+    kit_cluster.run("ctl", "bash", "-c", f"cd {inside} && kit render job.yaml {image} --output run")
+    job = kit_cluster.sbatch(folder / "run/run_script.sh", f"--export=ALL,SLURM_TASK_PROLOG={inside}/prolog.sh")
+    log = folder / f"run/log/{job}/rank0.out"
+    until(lambda: log.exists() and "up" in read(log), 120, "the rank does not start")
+    listed = [process.args for process in kit_cluster.processes("node1")]
+    kit_cluster.run("ctl", "scancel", str(job))
+    kit_cluster.wait(job)
+    assert any("SLURM_OTHER=not-a-secret" in args for args in listed), listed
+    assert [args for args in listed if "the-token" in args] == []
+    assert read(log) == "up not-a-secret no token\n"
+    nothing_left(kit_cluster)
+
+
 PLANT = """\
 base64 -d <<<"$1" >/tmp/planted
 (exec -a "planted-$(base64 -d <<<"$1")" sleep 60) >/dev/null 2>&1 &
@@ -169,7 +191,7 @@ def until_up(folder: Path, run: str, attempt: int) -> None:
         logs = list((folder / run / "log").glob("*/rank*.out"))
         return len(logs) == 2 and all(read(log).count("up ") == attempt for log in logs)
 
-    until(up, 90, f"{run} is not up: {[read(log) for log in (folder / run / 'log').glob('**/*.out')]}")
+    until(up, 120, f"{run} is not up: {[read(log) for log in (folder / run / 'log').glob('**/*.out')]}")
 
 
 def mode(cluster: Cluster, path: str) -> str:
