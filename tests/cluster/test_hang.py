@@ -28,7 +28,7 @@ def ask(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
 def test_the_ranks_of_two_nodes_are_shown_where_they_hang_in_their_containers(kit_cluster: Cluster, project: Path) -> None:
     submit(kit_cluster, project, "stuck.py", "-j", "2x2", "--image", kit_cluster.sif, "--output", "run")
     log = project / "run" / "log"
-    until(lambda: sum("up" in read(file) for file in log.glob("*/rank*.out")) == 4, 90, "the ranks do not start")
+    until(lambda: sum("up" in read(file) for file in log.glob("*/rank*.out")) == 4, 120, "the ranks do not start")
     job = str(job_id(project))
 
     # The image has no py-spy, nor have the nodes: the kernel says what it can.
@@ -40,7 +40,7 @@ def test_the_ranks_of_two_nodes_are_shown_where_they_hang_in_their_containers(ki
     shutil.copy(py_spy(), project / "bin" / "py-spy")
     expected = ["rank 2 on node2 in _BaseDataLoaderIter.__next__, called at stuck.py:33 in main", "rank 3 on node2 in stuck_in_loading at stuck.py:21",
                 "2 ranks (0, 1) in all_reduce, called at stuck.py:35 in main"]  # fmt: skip
-    until(lambda: [line for line in ask(kit_cluster, project, job).stdout.splitlines() if line.startswith(("rank ", "2 ranks "))] == expected, 40, "not so")
+    until(lambda: [line for line in ask(kit_cluster, project, job).stdout.splitlines() if line.startswith(("rank ", "2 ranks "))] == expected, 120, "not so")
 
     kit_cluster.run("ctl", "scancel", job)
     kit_cluster.wait(int(job))

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from bash_ranks import remove_containers
 from jobs import job_id, submit
 from slurm_cluster import Cluster, until
 
@@ -23,14 +24,13 @@ def collect(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
 
 @pytest.mark.parametrize("runtime", ["enroot", "pyxis"])
 def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
-    for node in kit_cluster.nodes:
-        kit_cluster.run(node, "bash", "-c", "rm -rf /tmp/kit-1000 /scratch/enroot/data-1000/*kit-*", root=True)
+    remove_containers(kit_cluster)
     (folder / "program.sh").write_text('echo up; [[ "${1:-}" != wait ]] || sleep 300\n')
     (folder / "job.yaml").write_text("command: [bash, program.sh]\n")
     image = ["--image", str(kit_cluster.path(tiny / "image.sqsh")), "--runtime", runtime]
     submit(kit_cluster, folder, "job.yaml", "-j", "2x1", *image, "--output", "done", "--follow")
     submit(kit_cluster, folder, "job.yaml", *image, "--output", "waits", "--slurm", "nodelist=node1", "--", "wait")
-    until(lambda: list((folder / "waits/log").glob("*/rank0.out")), 60, "the rank does not start")
+    until(lambda: list((folder / "waits/log").glob("*/rank0.out")), 120, "the rank does not start")
     for node in ("node1", "node2"):
         kit_cluster.run(node, "bash", "-c", AGE)
 
@@ -40,7 +40,7 @@ def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, 
     assert collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes").stdout.splitlines()[-1] == "kit: done"
     kit_cluster.run("ctl", "scancel", str(job_id(folder, "waits")))
     kit_cluster.wait(job_id(folder, "waits"))
-    until(lambda: collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.startswith("  node1 "), 30, "node1's container is still in use")
+    until(lambda: collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.startswith("  node1 "), 120, "node1's container is still in use")
     collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes")
     assert collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout == "kit: nothing that has not been used for 7 days\n"
 
@@ -60,7 +60,7 @@ def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cl
         os.utime(path, (1, 1))
     assert "nothing that has not been used" in collect(kit_cluster, folder, "--yes").stdout
     kit_cluster.run("ctl", "scancel", str(job_id(folder, "deep/er")))
-    until(lambda: file.name in collect(kit_cluster, folder, "--yes").stdout, 60, "it stays after its job")
+    until(lambda: file.name in collect(kit_cluster, folder, "--yes").stdout, 120, "it stays after its job")
     assert list(file.parent.iterdir()) == []
 
 

@@ -37,7 +37,7 @@ def run_held(cluster: Cluster, folder: Path, run: str) -> None:
     job = job_id(folder, run)
     assert cluster.job(job)["JobState"] == "PENDING"
     cluster.run("ctl", "scontrol", "release", str(job))
-    ended = cluster.wait(job, timeout=120)
+    ended = cluster.wait(job)
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0), read(folder / run / "log" / f"slurm-{job}.out")
 
 

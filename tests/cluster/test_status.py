@@ -35,7 +35,7 @@ def test_a_run_is_seen_from_its_waiting_to_its_end(kit_cluster: Cluster, project
     submit(kit_cluster, project, "job.yaml", *image, "--output", "ended", "--follow", "--", "end")
     submit(kit_cluster, project, "job.yaml", *image, "--output", "running")
     held, failing, ended, running = (str(job_id(project, run)) for run in ("held", "failing", "ended", "running"))
-    until(lambda: states(kit_cluster, project)[running] == "RUNNING", 60, "the job does not start")
+    until(lambda: states(kit_cluster, project)[running] == "RUNNING", 120, "the job does not start")
     found = states(kit_cluster, project)
     assert {job: found[job] for job in (held, failing, ended, running)} == {held: "PENDING", failing: "FAILED", ended: "COMPLETED", running: "RUNNING"}
 
@@ -43,14 +43,14 @@ def test_a_run_is_seen_from_its_waiting_to_its_end(kit_cluster: Cluster, project
     assert lines[held].endswith("JobHeldUser: you hold it: scontrol release")
     assert lines[failing].endswith("node2: rank 1 (local rank 0) exited with code 9")
     assert lines[running].endswith("  node[1-2]")
-    until(lambda: "  rank1      up 1\n" in ask(kit_cluster, project, "status", running).stdout, 60, "no last line of a rank")
+    until(lambda: "  rank1      up 1\n" in ask(kit_cluster, project, "status", running).stdout, 120, "no last line of a rank")
     assert ask(kit_cluster, project, "logs", "running", "--rank", "0").stdout == "up 0\n"
     assert ask(kit_cluster, project, "logs", failing, "--errors").stdout == "up 1\n"
     assert "[rank1] up 1\n" in ask(kit_cluster, project, "logs", ended, "--node", "node2").stdout
 
     for job in (held, running):
         assert ask(kit_cluster, project, "cancel", job).stdout.endswith(f"({job}) is being cancelled\n")
-    until(lambda: {states(kit_cluster, project)[job] for job in (held, running)} == {"CANCELLED"}, 60, "the jobs are not cancelled")
+    until(lambda: {states(kit_cluster, project)[job] for job in (held, running)} == {"CANCELLED"}, 120, "the jobs are not cancelled")
     assert ask(kit_cluster, project, "cancel", ended).stdout == f"kit: job ({ended}) has ended: COMPLETED\n"
     assert ask(kit_cluster, project, "runs", "--state", "failed").stdout.splitlines()[-1].split()[:3] == [failing, "job", "FAILED"]
 
