@@ -41,10 +41,21 @@ def tiny_image(cluster: Cluster, tiny: Path, runtime: str) -> str:
     return str(cluster.path(tiny / ("image.sif" if runtime == "apptainer" else "image.sqsh")))
 
 
+# What is moved aside is gone at once; removing the gigabytes of a training image may take minutes, and nobody waits for that.
+MOVE_ASIDE = """\
+shopt -s nullglob
+for place in /tmp/kit-1000 /scratch/enroot/data-1000/{,.}*kit-*; do
+  [[ -e "${place}" ]] || continue
+  trash="$(mktemp -d "${place%/*}/trash.XXXXXX")"
+  mv -- "${place}" "${trash}/"
+  setsid rm -rf -- "${trash}" </dev/null >/dev/null 2>&1 &
+done
+"""
+
+
 def remove_containers(cluster: Cluster) -> None:
     """Remove what jobs left on the nodes' own disks: containers and staged images."""
-    line = "rm -rf /tmp/kit-1000 /scratch/enroot/data-1000/*kit-* /scratch/enroot/data-1000/.*kit-*"
-    on_all_nodes(cluster, "bash", "-c", line)
+    on_all_nodes(cluster, "bash", "-c", MOVE_ASIDE)
 
 
 def on_all_nodes(cluster: Cluster, *argv: str) -> None:
