@@ -17,7 +17,9 @@ import pytest
 TESTS = Path(__file__).parent
 
 # What no package brings: GPUs, the real Enroot and Pyxis, another user; and two cases of many minutes or gigabytes.
-SKIPPED_IN_CI_TOO = re.compile(r"the stub of|a stub that|only root|no GPU|KIT_TEST_HOROVOD=1|KIT_TEST_VISION=1")
+SKIPPED_IN_CI_TOO = re.compile(r"the stub of|a stub that|only root|no GPU|KIT_TEST_(HOROVOD|VISION|RECIPES)=1")
+
+ENGINE = "tests/cluster/engine/"
 
 # The images of the cluster are made while these run.
 NEED_NO_IMAGE = ("tests/bash", "tests/images", "tests/unit")
@@ -85,8 +87,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Return a scheduler that hands out whole files, in the order of the collection."""
     from xdist.scheduler import LoadFileScheduling  # without -n, pytest-xdist need not be there
 
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # These share one Docker Engine's images and containers, so they take turns.
+            return ENGINE if nodeid.startswith(ENGINE) else super()._split_scope(nodeid)
+
     config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    return Scheduler(config, log)
 
 
 def pytest_sessionstart() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import login_node
 import pytest
+from bash_ranks import cancel_jobs_below
 from jobs import PROGRAM, RUNTIMES
 from login_node import Laptop
 from slurm_cluster import Cluster, control, script
@@ -60,12 +61,13 @@ def kit_cluster(cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
-    """An empty folder of this test below `shared`, which the host's user and ada may write."""
+def folder(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty folder of this test below `shared`, which the host's user and ada may write; its jobs end with the test."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     path = cluster.shared / f"{name}.{time.time_ns()}"
     cluster.run(cluster.controller, "mkdir", "-m", "777", cluster.path(path))
-    return path
+    yield path
+    cancel_jobs_below(cluster, path)
 
 
 @pytest.fixture(params=RUNTIMES)

@@ -249,7 +249,7 @@ images::horovod() {
 }
 
 # The programs of the tests do without it; and where pip finds a torch for CPUs but no torchvision to match, it would not
-# load. tests/cluster/test_image_file.py has an image with both.
+# load. tests/cluster/engine/test_image_file.py has an image with both.
 images::without_torchvision() {
   local -r requirements="$1"
   sed -i '/^torchvision/d' "${requirements}"

@@ -1,4 +1,4 @@
-"""kit build from the first question to the file in its place. Fake engines (tests/fakes); tests/cluster/test_build.py has real ones."""
+"""kit build from the first question to the file in its place. Fake engines (tests/fakes); tests/cluster/engine/test_build.py has real ones."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 REGISTRY = "127.0.0.1:5000"
 BASE = f"{REGISTRY}/tests/base:1"

@@ -13,7 +13,7 @@ import pytest
 from samples import HOSTILE_NAME
 from slurm_cluster import Cluster, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 IMAGE = "docker://localhost/kit-test-tiny"
 # Inside a container, or where limits cannot be raised, Podman's defaults do not hold.

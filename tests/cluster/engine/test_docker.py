@@ -17,7 +17,7 @@ import pytest
 from samples import HOSTILE_NAME, ROOT
 from slurm_cluster import Cluster, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 IMAGE = "docker://kit-test/train:latest"  # the cluster's fixture sees to it
 # Ranks without torchrun, which the digits are trained with: it would import torch twice a node, and nothing here is about it.

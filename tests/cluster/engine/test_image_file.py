@@ -13,7 +13,7 @@ import pytest
 from jobs import RUNTIMES, submit
 from slurm_cluster import Cluster, script
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 SHOW = """\
 printf "%s\\n" "$PWD" "$GREETING" "$QUOTED" "$EMPTY." "$#" "$@"

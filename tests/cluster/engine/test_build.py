@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster import script, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 DOCKERFILE = """\
 ARG BASE_IMAGE=kit-test/small

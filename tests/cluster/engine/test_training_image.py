@@ -12,7 +12,7 @@ import pytest
 from samples import ROOT
 from slurm_cluster import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
