@@ -438,9 +438,27 @@ node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
+  node::choose_interface
   node::set_facts
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
+}
+
+# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, Gloo and TensorPipe
+# would listen on that and nobody reach them: they get the interface of the way to the master, unless one was chosen.
+node::choose_interface() {
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" ]] && command -v ip >/dev/null || return 0
+  local name address interface=''
+  read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
+  read -r address _ < <(getent ahostsv4 "${name}") || return 0
+  [[ "${address}" == 127.* ]] || return 0
+  if ((NODE_RANK == 0)); then
+    interface="$(ip -4 -oneline address show 2>/dev/null | sed -n "s|^[0-9]*: \([^ @]*\).* inet ${MASTER_ADDR//./\\.}/.*|\1|p")"
+  else
+    interface="$(ip -4 -oneline route get "${MASTER_ADDR}" 2>/dev/null | sed -n 's/.* dev \([^ ]*\) .*/\1/p')"
+  fi
+  [[ -n "${interface}" ]] || return 0
+  export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
 # node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
@@ -450,7 +468,7 @@ node::set_facts() {
   KIT_NODE_FACTS=()
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
   # Where Slurm's PMIx listens for the ranks of this node.

@@ -22,8 +22,7 @@
 # Switches of `up`; a changed one starts the cluster anew:
 # KIT_CLUSTER_PROCTRACK    cgroup, linuxproc, or auto: cgroup where it works (auto)
 # KIT_CLUSTER_PYXIS_SCOPE  global or job (global)
-# KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it (no: Gloo takes that address,
-#                          so that ranks on different nodes do not meet)
+# KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it; no: its network address (yes)
 # KIT_CLUSTER_NODE_NAMES   same as the host names, or other: cn1.. on the hosts node1.. (same)
 set -euo pipefail
 here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
@@ -36,7 +35,7 @@ readonly dir="${KIT_CLUSTER_DIR:-/tmp/kit-cluster-${cluster}}"
 readonly nodes=(node1 node2 node3)
 readonly proctrack="${KIT_CLUSTER_PROCTRACK:-auto}"
 readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
-readonly loopback="${KIT_CLUSTER_LOOPBACK:-no}"
+readonly loopback="${KIT_CLUSTER_LOOPBACK:-yes}"
 readonly node_names="${KIT_CLUSTER_NODE_NAMES:-same}"
 readonly login_env=(
   HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"

@@ -25,7 +25,7 @@ def test_srun_runs_one_task_on_each_of_three_nodes(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("node", EVERYWHERE)
 def test_no_name_is_a_loopback_address_but_a_machines_own_where_the_cluster_is_to_be_as_debian_installs_it(cluster: Cluster, node: str) -> None:
-    as_debian = os.environ.get("KIT_CLUSTER_LOOPBACK") == "yes"
+    as_debian = os.environ.get("KIT_CLUSTER_LOOPBACK", "yes") == "yes"
     for name in EVERYWHERE:
         address = cluster.run(node, "getent", "ahostsv4", name).stdout.split()[0]
         assert ipaddress.ip_address(address).is_loopback == (as_debian and name == node), f"{name} on {node}"
