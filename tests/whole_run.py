@@ -21,8 +21,8 @@ SKIPPED_IN_CI_TOO = re.compile(r"the stub of|a stub that|only root|no GPU|KIT_TE
 
 ENGINE = "tests/cluster/engine/"
 
-# The images of the cluster are made while these run.
-NEED_NO_IMAGE = ("tests/bash", "tests/images", "tests/unit")
+# The images of the cluster are made while these run, in this order: the longest first.
+NEED_NO_IMAGE = ("tests/test_ordinary_user", "tests/unit", "tests/bash", "tests/images")
 
 
 # What the summary says at its end, beside the results; each worker adds its own.
@@ -112,7 +112,10 @@ def _has_tests(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(NEED_NO_IMAGE))  # a stable sort
+    def place(item: pytest.Item) -> int:
+        return next((index for index, start in enumerate(NEED_NO_IMAGE) if item.nodeid.startswith(start)), len(NEED_NO_IMAGE))
+
+    items.sort(key=place)  # a stable sort
 
 
 @pytest.hookimpl(wrapper=True)
