@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/completion/kit.bash launch/scripts/*.sh launch/scripts/*/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/cluster/sid-source tests/cluster/tiny-image
+SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/completion/kit.bash launch/scripts/*.sh launch/scripts/*/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast coverage mutants check cluster cluster-down bench bench-check picture clean

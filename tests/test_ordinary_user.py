@@ -19,7 +19,7 @@ def test_a_suite_passes_for_an_ordinary_user(suite: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; the other tests ran as an ordinary user already")
     inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith(("PYTEST_", "XDG_"))}
-    with tempfile.TemporaryDirectory(prefix="kit's ordinary user ", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="kit tests of ", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         command = [HERE / "ordinary_user.sh", sys.executable, f"{folder}/tmp dir", HERE / suite]
         done = subprocess.run(command, cwd=HERE.parent, env=inherited, capture_output=True, text=True)

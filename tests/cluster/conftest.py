@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
     notes.append(f"cluster tests ran on: {slurm}, {apptainer}, enroot: {found.enroot()}, pyxis: {found.pyxis()}")
     yield found
     if ours and os.environ.get("KIT_CLUSTER_KEEP") != "1":
-        control("down")
+        control("down", timeout=600)
 
 
 def running() -> str:

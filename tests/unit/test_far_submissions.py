@@ -14,7 +14,7 @@ from kit import images, rundir, slurm
 from kit.errors import KitError, UsageError
 from kit.remote import again, host, mirror, standing, submission, watch
 from kit.remote.host import Host, Unreachable
-from kit.runs import history, rerun, status
+from kit.runs import follow, history, rerun, status
 from kit.runs.history import Run
 
 JOB = "command: [bash, -c, 'echo told']\nlauncher: srun\nruntime: none\ncluster: far\n"
@@ -338,7 +338,7 @@ def test_who_does_not_answer_twice_is_not_waited_for_again(far: Far) -> None:
 
 @pytest.fixture
 def watched(far: Far, monkeypatch: pytest.MonkeyPatch) -> watch.RemoteWatch:
-    monkeypatch.setattr(watch.RemoteWatch, "PERIOD_S", 0.0)
+    monkeypatch.setattr(follow, "period_s", lambda: 0.0)
     run = known(far, job_id="7", said="one\n")
     far.slurm.job("7", folder=run.there)
     with slurm.at("login"):

@@ -11,7 +11,7 @@ from far_side import Far, Slurm
 from kit import commands, local, rundir, slurm
 from kit.errors import KitError
 from kit.remote import host
-from kit.runs import history, rerun, status, tasks
+from kit.runs import follow, history, rerun, status, tasks
 from kit.runs.history import Run
 
 
@@ -62,7 +62,7 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [tasks.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
+    assert clock.slept == [follow.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -71,7 +71,7 @@ def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: S
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
         tasks.until_the_end(array)
-    assert tasks.PATIENCE_S < sum(clock.slept) <= tasks.PATIENCE_S + 2 * tasks.PERIOD_S
+    assert tasks.PATIENCE_S < sum(clock.slept) <= tasks.PATIENCE_S + 2 * follow.PERIOD_S
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -99,7 +99,7 @@ def test_a_login_node_that_does_not_answer_is_asked_again(array: Run, monkeypatc
     monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
     monkeypatch.setattr(tasks, "time", clock)
-    assert tasks.until_the_end(away).state == "COMPLETED" and clock.slept == [tasks.PERIOD_S]
+    assert tasks.until_the_end(away).state == "COMPLETED" and clock.slept == [follow.PERIOD_S]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
@@ -137,7 +137,7 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
 def watch(fake_slurm: Slurm, monkeypatch) -> commands.Watch:
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     found = commands.Watch("7")
-    found.PERIOD_S = 0.0  # type: ignore[misc]
+    found.period_s = 0.0
     return found
 
 
