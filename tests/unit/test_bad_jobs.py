@@ -24,6 +24,12 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder that Enroot and Pyxis can mount."""
+    return tame_path
+
+
+@pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site_slurm.put(tmp_path / "slurm", monkeypatch)
 

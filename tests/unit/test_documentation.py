@@ -20,6 +20,12 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder whose name needs no quotes in what is shown, and which every runtime can mount."""
+    return tame_path
+
+
 def block(language: str, containing: str) -> str:
     return next(text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from far_side import FAKES, Far
@@ -23,7 +24,7 @@ def test_a_command_has_the_far_home_and_nothing_of_this_sides_variables(far: Far
 def test_nothing_but_the_far_home_can_be_changed(far: Far) -> None:
     (far.base / "mine").mkdir()
     (far.base / "mine/file").touch()
-    done = ssh(f"rm -rf {far.base}/mine {far.base}/config; touch /tmp/kit-was-here ~/yes; echo over")
+    done = ssh(f"rm -rf {quote(f'{far.base}/mine')} {quote(f'{far.base}/config')}; touch /tmp/kit-was-here ~/yes; echo over")
     assert done.stdout == "over\n" and done.stderr.count("Read-only file system") >= 3
     assert (far.base / "mine/file").exists() and (far.home / "yes").exists() and not Path("/tmp/kit-was-here").exists()
 

@@ -24,6 +24,12 @@ CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder whose name needs no quotes in what is shown, and which every runtime can mount."""
+    return tame_path
+
+
 def copy_of(name: str, place: Path) -> Path:
     """A recorded run directory. Git keeps no times, so all files get the same."""
     run = shutil.copytree(CORPUS / name, place / "run")
