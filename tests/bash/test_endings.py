@@ -132,6 +132,13 @@ def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) ->
     until(lambda: commands(tag) == [])
 
 
+def test_a_late_node_is_named_though_its_name_begins_as_that_of_one_which_is_ready(tmp_path: Path, tag: str) -> None:
+    run = job(tmp_path, f'printf "local%d 1 2 3\\n" 0 1 2 3 4 5 6 7 8 9\n{WAIT}', nodes=11)
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
+    assert begin(run, 11, **{TAG: tag}).wait(60) == 1
+    assert said(run)[0] == "kit: error: local0: not ready after 1 s: local10"
+
+
 def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
     """It ends with a code of its own, and before the one that failed has noted its code."""
     srun = """

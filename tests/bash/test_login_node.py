@@ -102,7 +102,7 @@ def test_a_job_that_slurm_has_forgotten_is_found_all_the_same(evidence: str, run
     tool(run.parent, "sbatch", "exit 137")
     assert call(run, "login::submit", str(run)) == "unsure\n"
     if evidence == "log":
-        for name in ("slurm-12_1.out", "slurm-40.out"):  # the second went on for the first
+        for name in ("slurm-12_1.out", "slurm-100.out"):  # the second went on for the first
             (run / "log" / name).touch()
     else:
         tool(run.parent, "sacct", f"printf '%s\\n' '11|/elsewhere' {bash_array([f'12|{run}'])[1:-1]}")

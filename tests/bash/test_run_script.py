@@ -308,13 +308,14 @@ def test_a_first_node_without_the_masters_address_is_refused(tmp_path: Path) -> 
 def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(tmp_path: Path) -> None:
     run = run_dir(tmp_path, 'echo "${GREETING} ${HF_TOKEN}"')
     env_sh = run / "env.sh"
-    env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  GREETING='the job'\n  HF_TOKEN=mine\n  SAME=1\n)"))
-    done = start(run, env=slurm(GREETING="the image's", HF_TOKEN="not for logs", SAME="1"))
+    env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  GREETING='the job'\n  HF_TOKEN=mine\n  api_key=mine\n  SAME=1\n)"))
+    done = start(run, env=slurm(GREETING="the image's", HF_TOKEN="not for logs", api_key="not for logs", SAME="1"))
     assert done.returncode == 0, done.stderr
     assert logs(run)["rank0.out"] == "the job mine\n"
-    assert logs(run)["local0.out"].splitlines()[:2] == [
+    assert logs(run)["local0.out"].splitlines()[:3] == [
         "kit: local0: GREETING is the\\ job as the job says, not the\\ image\\'s as the image or the site says",
         "kit: local0: HF_TOKEN is (not shown) as the job says, not another value as the image or the site says",
+        "kit: local0: api_key is (not shown) as the job says, not another value as the image or the site says",
     ]
     assert "not for logs" not in "".join(logs(run).values())
 

@@ -153,6 +153,7 @@ def test_without_a_snapshot_no_pythonpath_is_set() -> None:
 def test_a_run_is_repeated_when_only_its_directory_is_left(kit, project: Path) -> None:
     kit("run", "train.py", "--code", "snapshot", "--launcher", "srun", "--output", "runs/first", "--env", "A=it's $HOME", "--", "conf.yaml", cwd=project)
     (project / "runs/first/log/mark").touch()
+    (project / "runs/first/code/data").symlink_to(project / "data.txt")  # as what git ignores is linked to, which may be large
     for path in project.iterdir():
         if path.name not in ("runs", "data.txt"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -162,6 +163,7 @@ def test_a_run_is_repeated_when_only_its_directory_is_left(kit, project: Path) -
     first, second = (project / "runs" / name for name in ("first", "second"))
     assert sorted(path.name for path in second.iterdir()) == sorted(path.name for path in first.iterdir())
     assert not (second / "log/mark").exists() and str(first) not in (second / "run_script.sh").read_text() + (second / "env.sh").read_text()
+    assert (second / "code/data").is_symlink()
     facts = json.loads((second / "run.json").read_text())
     assert facts["rerun_of"] == str(first) and facts["plan"]["run_dir"] == str(second) and facts["plan"]["command"][0] == f"{second}/code/train.py"
     assert kit("diff", "runs/first", "runs/second", cwd=project).stdout == "kit: first and second do not differ\n"

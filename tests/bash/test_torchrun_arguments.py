@@ -12,7 +12,7 @@ from test_run_script import run_dir
 
 def arguments(folder: Path, node: int, **plan: object) -> list[str]:
     """The words of `python3 -m torch.distributed.run` on a node of three, of which one has the others' addresses."""
-    stub(folder / "bin", "python3", 'printf "%s\\0" "$@"\n')
+    stub(folder / "bin", "python3", 'printf "%s\\0" "$@"\nprintf "%s" "${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-}" >"${KIT_RUN_DIR}/own-store"\n')
     (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True, exist_ok=True)
     run = run_dir(folder / f"{node}", "echo $$ ${RANK}", nodes=3, processes=4, launcher="torchrun", workdir="/", **plan)
     (run / "addresses").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")
@@ -22,6 +22,8 @@ def arguments(folder: Path, node: int, **plan: object) -> list[str]:
     assert done.returncode == 0, done.stderr
     found = done.stdout.split("\0")[:-1]
     common = ["--nproc-per-node", "4", "--rdzv-id", "77.0", "--max-restarts", str(plan.get("max_restarts", 0)), "--log-dir", f"{run}/log/.torchrun"]
+    # Else ranks would find the addresses of those that are gone.
+    assert (run / "own-store").read_text() == ("1" if plan.get("max_restarts") else "")
     # torchrun makes $ of $$.
     end = [*common, "--no-python", found[-6], f"{run}/torchrun.sh", "--rank", "bash", "-c", "echo $$$$ $${RANK}"]
     assert found[:2] == ["-m", "torch.distributed.run"] and found[-len(end) :] == end

@@ -490,6 +490,7 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
     assert [item.file for item in shelf.unused(place.folder, 7)] == [old]
     assert {item.file for item in shelf.unused(place.folder, 3)} == {old}
     assert shelf.unused(place.folder, 25) == []  # one of its runs is 20 days old
+    assert [item.file.name for item in shelf.unused(tmp_path / "link", 7)] == [old.name]
     assert young.exists()
     users = shelf._users([tmp_path / "runs", tmp_path / "none"])
     assert {image_: list(runs) for image_, runs in users.items()} == {
@@ -497,7 +498,7 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
         str(old): [str(tmp_path / "runs/old")],
     }
     assert abs(time.time() - 2 * 86400 - users[str(ran)][str(tmp_path / "runs/one")]) < 600
-    assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 3
+    assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 4
 
 
 def test_without_slurm_and_without_anything_old_nobody_is_asked(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,14 @@ def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
     assert sent[:2] == [None, "bytes=1000000-"]
 
 
+def test_a_download_may_break_as_often_as_it_likes_while_it_gets_on() -> None:
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs)) as server:
+        found = registry.open_image(f"{server.address}/app")
+        server.cuts = repeat(400_000)  # seven breaks, and three in a row would be the end
+        assert contents(found) == FILES
+
+
 def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs, ranges=False)) as server:

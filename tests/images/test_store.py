@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import stat
@@ -56,6 +58,23 @@ def test_who_may_write_to_the_folder_may_wait_for_the_lock(mode: int, expected: 
         os.umask(before)
 
 
+def test_a_lock_on_a_file_that_whoever_had_it_before_has_removed_is_none(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, flock, calls = place.folder / f".{place.stem}.lock", fcntl.flock, []
+
+    def late(handle: int, how: int) -> None:
+        """As if the build before ended between the opening of the file and the lock on it."""
+        if not calls:
+            path.unlink()
+        calls.append(how)
+        flock(handle, how)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with store.locked(place, 1):
+        said = f"process {os.getpid()} on .* has been building {place.stem} for more than 0 s"
+        with pytest.raises(KitError, match=said), store.locked(place, 0):
+            pass
+
+
 def test_a_file_system_without_locks_is_named(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """No such file system is at hand, so flock is replaced."""
 
@@ -77,6 +96,37 @@ def test_what_was_built_while_gc_asked_keeps_its_name(place: store.Place) -> Non
     shelf.remove(old)
     assert images.named("mine", place.folder.parent) == str(place.folder / "mine-new.sqsh")
     assert not old.file.exists()
+
+
+def built(place: store.Place, content: bytes) -> Path:
+    """An image with the record of its build."""
+    place.file.write_bytes(content)
+    facts = {"name": place.name, "file": place.file.name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    place.record.write_text(json.dumps(facts))
+    return place.file
+
+
+def test_an_image_that_was_changed_is_noticed_though_it_has_its_old_size_and_time(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
+    image = built(place, b"what was built")
+    before = image.stat()
+    assert images.check(image) == images.check(image) == hashlib.sha256(b"what was built").hexdigest()
+    with image.open("r+b") as file:
+        file.write(b"WHAT")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(KitError, match="is not the file that was built"):
+        images.check(image)
+
+
+def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
+    monkeypatch.chdir(place.folder.parent)
+    for path in (built(place, b"what was built"), place.record):
+        os.utime(path, (OLD, OLD))
+    assert [item.file for item in shelf.unused(place.folder, 1)] == [place.file]
+    assert make._is_there(place, make.Request())
+    assert capfd.readouterr().out == f"kit: {place.file} is up to date\n"
+    assert shelf.unused(place.folder, 1) == []
 
 
 @pytest.mark.parametrize(

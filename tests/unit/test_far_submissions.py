@@ -313,6 +313,18 @@ def test_an_image_that_cannot_be_read_over_there_is_said(image: Path, far: Far, 
         send(image, far)
 
 
+def test_an_image_that_was_cut_off_over_there_is_copied_again(far: Far, kit_here) -> None:
+    (far.base / "my.sif").write_bytes(b"an image")
+    job(far, JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
+    assert kit_here("submit", "job.yaml", "--output", "first").code == 0
+    (there,) = (far.kit / "images").glob("*.sif")
+    there.write_bytes(b"an im")
+    done = kit_here("submit", "job.yaml", "--output", "second")
+    assert done.code == 0 and "kit: copying my.sif to login" in done.err
+    assert there.read_bytes() == b"an image"
+    assert "copying my.sif" not in kit_here("submit", "job.yaml", "--output", "third").err
+
+
 def test_a_copy_that_ssh_cuts_is_tried_once_more(image: Path, far: Far, capfd) -> None:
     far.refuse_next_copy()
     assert send(image, far).read_bytes() == image.read_bytes()

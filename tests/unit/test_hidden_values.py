@@ -32,7 +32,14 @@ def failed(folder: Path, token: str) -> Path:
     (run / "log/slurm-7.out").write_text("kit: error: n1: rank 0 (local rank 0) exited with code 1; the end of log/7/rank0.out:\n")
     (run / "log/7/rank0.failed").write_text("1 n1 0\n")
     (run / "log/7/rank0.out").write_text('Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nMemoryError\n')
-    plan = {"name": "x", "run_dir": str(run), "env": [["HF_TOKEN", token]], "profile": f"env:\n  WANDB_API_KEY: {token}\n", "header": [], "mounts": []}
+    plan = {
+        "name": "x",
+        "run_dir": str(run),
+        "env": [["HF_TOKEN", token], ["db_password", token]],
+        "profile": f"env:\n  WANDB_API_KEY: {token}\n",
+        "header": [],
+        "mounts": [],
+    }
     invocation = ["kit", "submit", "job.yaml", "--env", f"HF_TOKEN={token}", f"--env=MY_KEY={token}", "--env", "LR=0.1"]
     (run / "run.json").write_text(json.dumps({"job_id": "7", "invocation": invocation, "code": {"live": False}, "plan": plan}))
     return run

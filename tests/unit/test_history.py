@@ -175,6 +175,16 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
     assert "runs on this machine\n  fix: end it in its terminal: Ctrl-C\n" in kit("cancel", "run3", check=False, **environment).stderr
 
 
+def test_the_ranks_that_failed_are_shown_in_the_order_in_which_they_fell(tmp_path: Path, tools, kit_here) -> None:
+    run = submitted(tmp_path, "7")
+    folder = Path(run.folder, "log/7")
+    for rank, failed_s in ((0, 30), (2, 10), (10, 20)):
+        (folder / f"rank{rank}.out").write_text(f"said by {rank}\n")
+        (folder / f"rank{rank}.failed").write_text("1 node1 0\n")
+        os.utime(folder / f"rank{rank}.failed", (failed_s, failed_s))
+    assert kit_here("logs", "7", "--errors").out == "".join(f"==> rank{rank}.out <==\nsaid by {rank}\n" for rank in (2, 10, 0))
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m 0s"), (3599, "59m 59s"), (7260, "2h 1m"), (90000, "1d 1h"), (-5, "0s")])
 def test_durations_are_two_units(seconds: float, text: str) -> None:
     assert status.duration(seconds) == text

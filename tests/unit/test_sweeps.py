@@ -53,6 +53,11 @@ def test_every_combination_is_a_task_with_its_values_in_env_sh(dry_run) -> None:
     assert shown.count("1e-3") == 3, "a value is elsewhere than in its column"
 
 
+def test_a_sweep_may_have_a_thousand_tasks(dry_run) -> None:
+    shown = dry_run(f"command: train.py {{lr}}\nsweep: {{lr: {list(range(1000))}}}\n").stdout
+    assert "#SBATCH --array=0-999\n" in shown
+
+
 def test_points_are_taken_in_their_order(dry_run) -> None:
     shown = dry_run("command: train.py {b} {a}\nsweep:\n- {a: 1, b: 2}\n- {b: 3, a: 4}\n").stdout
     assert "KIT_SWEEP_a=(1 4)\nKIT_SWEEP_b=(2 3)\n" in shown and "#SBATCH --array=0-1\n" in shown
