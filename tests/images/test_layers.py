@@ -275,7 +275,7 @@ def test_a_missing_zstd_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def damaged(blob: bytes) -> list[bytes]:
     middle = len(blob) // 2
-    return [blob[:-5], blob[:middle], blob[:middle] + b"\0" + blob[middle + 1 :], blob + b"more"]
+    return [blob[:-5], blob[:middle], blob[:middle] + bytes([blob[middle] ^ 255]) + blob[middle + 1 :], blob + b"more"]
 
 
 def packers() -> list:
