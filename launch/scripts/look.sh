@@ -9,7 +9,8 @@ shopt -s nullglob
 look::machine() {
   local key value
   printf 'host\t%s\n' "${SLURMD_NODENAME:-${HOSTNAME}}"
-  printf 'cpus\t%s\n' "$(nproc)"
+  # nproc obeys these two, which are the user's for other programs.
+  printf 'cpus\t%s\n' "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
   while read -r key value _; do
     [[ "${key}" != MemTotal: ]] || printf 'memory_mb\t%s\n' "$((value / 1024))"
   done </proc/meminfo
