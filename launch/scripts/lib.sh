@@ -57,6 +57,25 @@ net::resolve() {
   done < <(getent ahostsv4 "$1" || true)
 }
 
+# net::interface ADDRESS - the interface of the way there, by the kernel's table of routes on its input: that of the most
+# specific route. Without `ip`, which an image may lack. The table's numbers have the first byte of an address last.
+net::interface() {
+  local -a bytes
+  local name destination mask found=''
+  local -i address number specific best=-1
+  IFS=. read -ra bytes <<<"$1"
+  address=$((bytes[3] << 24 | bytes[2] << 16 | bytes[1] << 8 | bytes[0]))
+  while read -r name destination _ _ _ _ _ mask _; do
+    [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
+    number=$((16#${mask}))
+    specific=$(((number & 255) << 24 | (number >> 8 & 255) << 16 | (number >> 16 & 255) << 8 | number >> 24))
+    if (((address & number) == 16#${destination} && specific > best)); then
+      best="${specific}" found="${name}"
+    fi
+  done
+  printf '%s' "${found}"
+}
+
 # net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not
 # share, outside the range from which the kernel serves outgoing connections.
 net::port() {

@@ -447,16 +447,12 @@ node::start() {
 # node::choose_interface - where this node's own name is a loopback address, as Debian installs it, Gloo and TensorPipe
 # would listen on that and nobody reach them: they get the interface of the way to the master, unless one was chosen.
 node::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" ]] && command -v ip >/dev/null || return 0
-  local name address interface=''
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] || return 0
+  local name address interface
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  read -r address _ < <(getent ahostsv4 "${name}") || return 0
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || return 0
   [[ "${address}" == 127.* ]] || return 0
-  if ((NODE_RANK == 0)); then
-    interface="$(ip -4 -oneline address show 2>/dev/null | sed -n "s|^[0-9]*: \([^ @]*\).* inet ${MASTER_ADDR//./\\.}/.*|\1|p")"
-  else
-    interface="$(ip -4 -oneline route get "${MASTER_ADDR}" 2>/dev/null | sed -n 's/.* dev \([^ ]*\) .*/\1/p')"
-  fi
+  interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
   [[ -n "${interface}" ]] || return 0
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }

@@ -2,48 +2,88 @@
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from pathlib import Path
 
 import pytest
-from running import stub
+from running import SCRIPTS, bash, environment, stub
 from test_run_script import run_dir, slurm
 
+HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 GETENT = '[[ "$2" != "$(</proc/sys/kernel/hostname)" ]] || echo "${OWN_ADDRESS}  STREAM $2"'
-IP = """\
-case "$*" in
-  *"address show") printf '1: lo    inet 127.0.0.1/8 scope host lo\\n2: eth0@if9    inet 10.0.0.1/24 brd 10.0.0.255 scope global eth0\\n' ;;
-  *"route get 10.0.0.1") echo '10.0.0.1 dev ib0 src 10.0.0.7 uid 0 \\    cache' ;;
-esac
-"""
 SHOW = 'echo "${GLOO_SOCKET_IFNAME-unset} ${TP_SOCKET_IFNAME-unset}"'
+
+
+def number(address: str) -> str:
+    return ipaddress.ip_address(address).packed[::-1].hex().upper()
+
+
+def routes(*found: tuple[str, str]) -> str:
+    """The kernel's table, of pairs of an interface and a network."""
+    networks = [(name, ipaddress.ip_network(text)) for name, text in found]
+    rows = [f"{name}\t{number(str(net.network_address))}\t00000000\t0001\t0\t0\t0\t{number(str(net.netmask))}\t0\t0\t0\n" for name, net in networks]
+    return HEAD + "".join(rows)
+
+
+TABLE = routes(("eth0", "0.0.0.0/0"), ("eth0", "192.0.2.0/24"), ("ib0", "10.0.0.0/8"), ("ib1", "10.200.0.0/16"), ("ib2", "10.200.255.4/30"))
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("192.0.2.200", "eth0"), ("8.8.8.8", "eth0"), ("10.0.0.1", "ib0"), ("10.200.0.1", "ib1"), ("10.200.255.7", "ib2"), ("10.200.255.8", "ib1")],
+)
+def test_the_most_specific_route_names_the_interface(address: str, interface: str) -> None:
+    for table in (TABLE, HEAD + "".join(reversed(TABLE.splitlines(keepends=True)[1:]))):
+        done = bash('source "$1"; net::interface "$2" <<<"$3"', SCRIPTS / "lib.sh", address, table, env=environment())
+        assert done.stdout == interface, done.stderr
+
+
+def test_without_a_route_no_interface_is_named() -> None:
+    done = bash('source "$1"; net::interface 10.0.0.1 <<<"$2"', SCRIPTS / "lib.sh", routes(("lo", "192.0.2.0/24")), env=environment())
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.fixture
+def route() -> tuple[str, str]:
+    """An interface of this very machine, and an address that it leads to."""
+    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+        name, destination, *_ = line.split()
+        address = str(ipaddress.ip_address(bytes.fromhex(destination)[::-1]) + 1)
+        done = bash('source "$1"; net::interface "$2" </proc/net/route', SCRIPTS / "lib.sh", address, env=environment())
+        if done.stdout == name:
+            return name, address
+    pytest.fail("this machine has no route to anywhere")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_set"),
+    [
+        ({}, True),
+        ({"SLURM_NODEID": "0", "SLURM_PROCID": "0"}, True),
+        ({"OWN_ADDRESS": "10.0.0.7"}, False),
+        ({"KIT_LOOPBACK": "1"}, False),
+        ({"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}, False),
+    ],
+)
+def test_gloo_gets_the_interface_of_the_way_to_the_master(variables: dict[str, str], is_set: bool, route: tuple[str, str], tmp_path: Path) -> None:
+    name, master = route
+    expected = f"{name} {name}" if is_set else "unset unset"
+    assert shown(tmp_path, MASTER_ADDR=master, **variables) == expected
+
+
+def test_an_interface_that_somebody_chose_stays(route: tuple[str, str], tmp_path: Path) -> None:
+    assert shown(tmp_path, MASTER_ADDR=route[1], GLOO_SOCKET_IFNAME="mine0") == f"mine0 {route[0]}"
 
 
 def shown(tmp_path: Path, **variables: str) -> str:
     """What a rank of this node finds: the interfaces of Gloo and of TensorPipe."""
     run = run_dir(tmp_path, SHOW, nodes=2, launcher="srun")
     stub(tmp_path / "tools", "getent", GETENT)
-    stub(tmp_path / "tools", "ip", IP)
-    facts = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "61000", "KIT_LOG_DIR": f"{run}/log", "SLURM_NNODES": "2"}
+    facts = {"NNODES": "2", "MASTER_PORT": "61000", "KIT_LOG_DIR": f"{run}/log", "SLURM_NNODES": "2"}
     env = slurm(nodes=2, SLURM_NODEID="1", SLURM_PROCID="1", SLURM_LOCALID="0", OWN_ADDRESS="127.0.1.1", HOSTNAME="first-node", **facts)
-    env = {name: value for name, value in {**env, **variables}.items() if name not in ("KIT_LOOPBACK", "GLOO_SOCKET_IFNAME") or name in variables}
+    env = {key: value for key, value in {**env, **variables}.items() if key not in ("KIT_LOOPBACK", "GLOO_SOCKET_IFNAME") or key in variables}
     env["PATH"] = f"{tmp_path}/tools:{env['PATH']}"
     done = subprocess.run(["bash", "run_script.sh", "start"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.removeprefix("[rank1] ").removeprefix("[rank0] ").strip()
-
-
-@pytest.mark.parametrize(
-    ("variables", "interfaces"),
-    [
-        ({}, "ib0 ib0"),
-        ({"SLURM_NODEID": "0", "SLURM_PROCID": "0"}, "eth0 eth0"),  # the master, whose way to itself is lo
-        ({"OWN_ADDRESS": "10.0.0.7"}, "unset unset"),
-        ({"GLOO_SOCKET_IFNAME": "mine0"}, "mine0 ib0"),
-        ({"MASTER_ADDR": "10.9.9.9"}, "unset unset"),  # no way there is known
-        ({"KIT_LOOPBACK": "1"}, "unset unset"),
-        ({"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}, "unset unset"),
-    ],
-)
-def test_gloo_gets_the_interface_of_the_way_to_the_master(variables: dict[str, str], interfaces: str, tmp_path: Path) -> None:
-    assert shown(tmp_path, **variables) == interfaces

@@ -79,6 +79,25 @@ net::resolve() {
   done < <(getent ahostsv4 "$1" || true)
 }
 
+# net::interface ADDRESS - the interface of the way there, by the kernel's table of routes on its input: that of the most
+# specific route. Without `ip`, which an image may lack. The table's numbers have the first byte of an address last.
+net::interface() {
+  local -a bytes
+  local name destination mask found=''
+  local -i address number specific best=-1
+  IFS=. read -ra bytes <<<"$1"
+  address=$((bytes[3] << 24 | bytes[2] << 16 | bytes[1] << 8 | bytes[0]))
+  while read -r name destination _ _ _ _ _ mask _; do
+    [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
+    number=$((16#${mask}))
+    specific=$(((number & 255) << 24 | (number >> 8 & 255) << 16 | (number >> 16 & 255) << 8 | number >> 24))
+    if (((address & number) == 16#${destination} && specific > best)); then
+      best="${specific}" found="${name}"
+    fi
+  done
+  printf '%s' "${found}"
+}
+
 # net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not
 # share, outside the range from which the kernel serves outgoing connections.
 net::port() {
@@ -766,16 +785,12 @@ node::start() {
 # node::choose_interface - where this node's own name is a loopback address, as Debian installs it, Gloo and TensorPipe
 # would listen on that and nobody reach them: they get the interface of the way to the master, unless one was chosen.
 node::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" ]] && command -v ip >/dev/null || return 0
-  local name address interface=''
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] || return 0
+  local name address interface
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  read -r address _ < <(getent ahostsv4 "${name}") || return 0
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || return 0
   [[ "${address}" == 127.* ]] || return 0
-  if ((NODE_RANK == 0)); then
-    interface="$(ip -4 -oneline address show 2>/dev/null | sed -n "s|^[0-9]*: \([^ @]*\).* inet ${MASTER_ADDR//./\\.}/.*|\1|p")"
-  else
-    interface="$(ip -4 -oneline route get "${MASTER_ADDR}" 2>/dev/null | sed -n 's/.* dev \([^ ]*\) .*/\1/p')"
-  fi
+  interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
   [[ -n "${interface}" ]] || return 0
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
