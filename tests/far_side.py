@@ -10,6 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from kit.remote.host import MARK
 from samples import ROOT
 
 FAKES = ROOT / "tests" / "fakes"
@@ -90,6 +91,11 @@ class Far:
 
     def profile(self, name: str, text: str) -> None:
         (self.base / "config/kit/clusters" / f"{name}.yaml").write_text(text)
+
+    def own_kit(self) -> None:
+        """Makes kit's own folder over there, with its mark."""
+        self.kit.mkdir(exist_ok=True)
+        (self.kit / MARK).touch()
 
     def calls(self) -> list[str]:
         """`call`, `rsync` or `attach` for each command."""

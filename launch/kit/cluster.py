@@ -92,6 +92,10 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
     elif not _HOST.fullmatch(parsed["ssh"]):
         fix = "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, where ports and jump hosts belong"
         problems.add(keys["ssh"].where, f"'{parsed.pop('ssh')}' is no host for ssh", fix)
+    folder = parsed.get("ssh_dir")
+    if folder is not None and (os.path.normpath(folder).lstrip("/") in ("", ".", "~") or ".." in folder.split("/")):
+        problems.add(keys["ssh_dir"].where, f"'{folder}' cannot be kit's folder there", "name a folder for kit alone: `ssh_dir: /shared/ada/kit`")
+        parsed.pop("ssh", None)  # nobody is asked before that is mended
     if parsed.get("scratch") and not os.path.isabs(parsed["scratch"]):
         problems.add(keys["scratch"].where, "scratch must be an absolute path", "name a node-local folder: `scratch: /local`")
     return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)

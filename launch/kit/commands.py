@@ -76,14 +76,12 @@ def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
 
 def place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
     """For a run that starts now. Where one cannot be read, nothing of the run is kept."""
-    import shutil
-
-    from kit import secret_values
+    from kit import rundir, secret_values
 
     try:
         secret_values.place(plan, run, None if task is None else [task])
     except KitError:
-        shutil.rmtree(run)
+        rundir.remove(run)
         raise
 
 
@@ -178,8 +176,6 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     if plan.remote:
         _submit_there(plan, run, follow, options)
         return
-    import shutil
-
     from kit import rundir, secret_values, slurm
     from kit.runs import history
     from kit.runs.follow import batch_log
@@ -190,7 +186,7 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     except slurm.Unsure:
         raise  # a job that was accepted needs its scripts
     except KitError:
-        shutil.rmtree(run)  # nothing was submitted, so nothing is to be kept
+        rundir.remove(run)  # nothing was submitted, so nothing is to be kept
         raise
     except BaseException:
         secret_values.forget(run)  # Ctrl-C: nobody may come to know of this run

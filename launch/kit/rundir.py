@@ -69,6 +69,19 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
     return place
 
 
+def remove(run: Path) -> None:
+    """Remove a run directory of which nothing was submitted or started.
+
+    What is no run directory of kit's stays: raises KitError.
+    """
+    import shutil
+
+    is_ours = (run / "run.json").is_file() and {"kit", "plan"} <= load(run).keys()
+    if run.is_symlink() or run.is_mount() or not is_ours:
+        raise KitError(f"{run} is not removed: it is no run directory that kit made", "look what is in it, and remove it by hand")
+    shutil.rmtree(run)
+
+
 def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
     """What run.json holds at first: the plan, and what would be needed to repeat it."""
     return {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from kit import images, slurm, table
 from kit.progress import size
 
 DAY_S = 86400
+_RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif)?\.json")  # as kit.build.store names it
 
 
 class Kept(NamedTuple):
@@ -35,9 +38,8 @@ def kept(folder: Path) -> list[Kept]:
     current = {images.record(link).get("file") for link in folder.glob("*.json") if link.is_symlink()}
     found = []
     for path in folder.glob("*.json"):
-        record = images.record(path)
-        file = folder / str(record.get("file"))
-        if path.is_symlink() or not record or not file.is_file():
+        record, file = images.record(path), _file_of(path)
+        if file is None or record.get("file") != file.name or not {"kit", "digest"} <= record.keys():
             continue
         built, noted = file.stat().st_mtime, path.stat().st_mtime
         runs = users.get(os.path.realpath(file), {})
@@ -46,6 +48,19 @@ def kept(folder: Path) -> list[Kept]:
             Kept(file, path, str(record.get("name")), file.name in current, file.stat().st_size, built, tuple(order), max([built, noted, *runs.values()]))
         )
     return sorted(found, key=lambda item: -item.used_s)
+
+
+def _file_of(record: Path) -> Optional[Path]:
+    """Return the image file that a record of this name is of; None where either is not what `kit build` writes."""
+    found = _RECORD.fullmatch(record.name)
+    if not found:
+        return None
+    file = record.with_name(found["stem"] + (found["suffix"] or ".sqsh"))
+    try:
+        are_files = all(stat.S_ISREG(path.lstat().st_mode) for path in (record, file))
+    except OSError:
+        return None
+    return file if are_files else None
 
 
 def unused(folder: Path, days: int) -> list[Kept]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from kit import assets
+from kit import assets, rundir
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -27,7 +27,7 @@ OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", 
 
 def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bool) -> int:
     """Ends when the shell ends, and returns its exit code."""
-    from kit import commands, plugins, rundir, secret_values
+    from kit import commands, plugins, secret_values
     from kit.render import render
 
     if not here and not shutil.which("salloc"):
@@ -97,7 +97,6 @@ class Session:
 
     def note(self, job_id: str, *, local: bool) -> None:
         """From here on, other commands find the run."""
-        from kit import rundir
         from kit.runs import history
 
         self.job_id = job_id
@@ -170,7 +169,7 @@ class Allocated(Session):
         if not self.job_id and (logs := [path.name for path in (self.run / "log").iterdir() if path.is_dir()]):
             self.note(logs[0], local=False)  # it was over before kit asked
         if not (self.run / "log" / self.job_id).is_dir() or not self.job_id:
-            shutil.rmtree(self.run)  # nothing was started, so nothing is to be kept
+            rundir.remove(self.run)  # nothing was started, so nothing is to be kept
             if self.hung_up:
                 return code
             raise KitError("there is no allocation", "what salloc says is above; partitions and limits: sinfo; with less: --nodes 1 --time 30")

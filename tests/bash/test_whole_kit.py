@@ -14,6 +14,8 @@ from running import TAG, commands, environment, stub, until
 from samples import HOSTILE_NAME, ROOT
 
 REMOTE = ROOT / "launch/scripts/remote"
+MARK = ".made-by-kit"
+DIGEST = "0123456789abcdef"
 SCRIPT = "".join((REMOTE / name).read_text() for name in ("login.sh", "whole.sh"))
 
 
@@ -27,11 +29,11 @@ def whole(*words: object, said: str = "", **variables: str) -> subprocess.Comple
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A call's folder with a hostile name, beside one of another call; kit is a stub that says where it is and what it was given."""
+    """A call's folder with a hostile name, which kit made, beside one of another call; kit is a stub that says where it is and what it was given."""
     place = tmp_path / "calls" / f"one {HOSTILE_NAME}"
-    for folder in (place, tmp_path / "calls/another", tmp_path / "work"):
+    for folder in (tmp_path / "calls/another", tmp_path / "work"):
         folder.mkdir(parents=True)
-    (place / "profile.yaml").write_text("{}\n")
+    whole("whole::write", place / "profile.yaml", said="{}")
     stub(tmp_path / "bin", "python", 'printf "%s\\n" "${PWD}" "$@"; [[ -e "${PLACE}/profile.yaml" ]] || echo gone; eval "${STUB_DOES:-}"\n')
     return place
 
@@ -88,7 +90,7 @@ def test_a_build_outlives_its_connection_and_its_end_is_kept_until_it_is_known(c
     assert whole("whole::finish", place, code).returncode == 0
     assert place.exists() == (code != 0)
     if code:  # what it read stays for another try
-        assert sorted(os.listdir(place)) == [".lock", "profile.yaml"] and state(place) == "nothing"
+        assert sorted(os.listdir(place)) == [".lock", MARK, "profile.yaml"] and state(place) == "nothing"
 
 
 def test_a_build_that_was_killed_is_gone(place: Path, tag: str) -> None:
@@ -109,25 +111,29 @@ def copy_of_kit(folder: Path, name: str, days: float = 0) -> Path:
     path = folder / name
     path.mkdir(parents=True)
     (path / "__main__.py").write_text("")
+    (path / MARK).touch()
     used_s = time.time() - days * 86400
     os.utime(path, (used_s, used_s))
     return path
 
 
 def test_a_copy_of_kit_gets_its_name_once_and_those_that_nobody_uses_go(tmp_path: Path) -> None:
-    for name, days in (("kit-old", 9.0), (".kit-part", 9.0), ("kit-new", 5.0), ("images", 99.0), ("kit-1", 0.0)):
+    old, part, recent, new, mine = (name.format(DIGEST) for name in ("kit-0.1-{}", ".kit-0.2-{}.01234567", "kit-0.3-{}", "kit-2-{}", "kit-mine-{}"))
+    for name, days in ((old, 9.0), (part, 9.0), (recent, 5.0), (mine, 9.0), ("images", 99.0), ("kit-1", 99.0)):
         copy_of_kit(tmp_path / "kit", name, days)
+    (tmp_path / "kit" / mine / MARK).unlink()  # a user's own, whatever it is called
+    os.utime(tmp_path / "kit" / mine, (0, 0))
     (tmp_path / "kit/kit-file").touch()
     os.utime(tmp_path / "kit/kit-file", (0, 0))
-    part = copy_of_kit(tmp_path / "kit", ".kit-2.x", 30)
-    done = whole("whole::settle", part, tmp_path / "kit/kit-2")
+    place = tmp_path / "kit" / new
+    done = whole("whole::settle", copy_of_kit(tmp_path / "kit", f".{new}.00000000", 30), place)
     assert done.returncode == 0 and done.stdout.startswith("python /")
-    assert sorted(os.listdir(tmp_path / "kit")) == ["images", "kit-1", "kit-2", "kit-file", "kit-new"]
+    assert sorted(os.listdir(tmp_path / "kit")) == sorted(["images", "kit-1", "kit-file", recent, new, mine])
     # Another one was quicker: its copy stays.
-    (tmp_path / "kit/kit-2/mine").touch()
-    part = copy_of_kit(tmp_path / "kit", ".kit-2.y")
-    assert whole("whole::settle", part, tmp_path / "kit/kit-2").returncode == 0
-    assert not part.exists() and (tmp_path / "kit/kit-2/mine").exists()
+    (place / "first").touch()
+    late = copy_of_kit(tmp_path / "kit", f".{new}.11111111")
+    assert whole("whole::settle", late, place).returncode == 0
+    assert not late.exists() and (place / "first").exists()
 
 
 @pytest.mark.parametrize(("version", "good"), [("3.9.2", True), ("3.11.7", True), ("3.8.20", False), ("2.7.18", False)])

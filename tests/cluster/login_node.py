@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kit.remote.host import MARK
 from slurm_cluster import Cluster, until
 
 SSH_DIR = "/shared/laptop kit's"
@@ -89,6 +90,10 @@ class Laptop:
 
     def there(self, *command: str, root: bool = False, check: bool = True) -> str:
         return self.cluster.run("ctl", *command, root=root, check=check).stdout
+
+    def own_kit(self) -> None:
+        """Makes kit's own folder over there, with its mark: kit refuses one that has other files and none."""
+        self.there("bash", "-c", 'umask 077 && mkdir -p "$1" && : >>"$1/$2"', "bash", self.ssh_dir, MARK)
 
     def hold(self, when: str) -> None:
         """The next sbatch waits before it asks Slurm, or after, until `release`."""

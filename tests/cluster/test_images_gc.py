@@ -46,10 +46,11 @@ def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, 
 
 
 def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
-    file, record = folder / "images/old-0123.sqsh", folder / "images/old-0123.json"
+    file, record = folder / "images/old-0123456789abcdef.sqsh", folder / "images/old-0123456789abcdef.json"
     file.parent.mkdir()
     shutil.copy(tiny / "image.sqsh", file)
-    facts = {"name": "old", "file": file.name, "size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    facts = {"name": "old", "file": file.name, "size": file.stat().st_size, "sha256": sha256, "kit": "0.1.0", "digest": "0123456789abcdef"}
     record.write_text(json.dumps(facts))
     record.with_name("old.json").symlink_to(record.name)
     for path in (file.parent, file, record):

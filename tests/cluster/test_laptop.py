@@ -251,6 +251,7 @@ def test_a_rerun_has_the_code_of_then_and_arrays_are_seen_task_by_task(laptop: L
 
 
 def test_nodes_that_could_not_work_over_there_are_listed_left_out_and_forgotten(laptop: Laptop) -> None:
+    laptop.own_kit()
     laptop.there("bash", "-c", 'mkdir -p "$1" && echo "$(date +%s) node3 has no disk" >"$1/far"', "bash", f"{laptop.ssh_dir}/bad-nodes")
     assert "node3" in laptop.kit("nodes", "--cluster", "far").stdout
     assert "#SBATCH --exclude=node3" in laptop.kit("submit", "job.yaml", "--dry-run").stdout

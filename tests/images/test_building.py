@@ -458,7 +458,7 @@ def aged(path: Path, days: float) -> None:
 
 def kept(place: store.Place, digest_: str, days: float) -> Path:
     one = store.Place(place.folder, "mine", digest_ * 16)
-    publish(one, digest_.encode())
+    publish(one, digest_.encode(), kit="0.1.0")
     aged(one.file, days)
     aged(one.record, days)
     return one.file

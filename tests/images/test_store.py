@@ -27,12 +27,18 @@ def place(tmp_path: Path) -> store.Place:
 
 
 def test_what_killed_builds_left_goes_and_what_another_writes_stays(place: store.Place) -> None:
-    for name, used_s in ((f".{place.stem}.x", time.time()), (".other-1.x", OLD), (".other-2.x", time.time())):
+    other = ".other-fedcba9876543210"
+    mine = [".notes.partial", ".other-1.x.partial"]  # the user's, whatever their age
+    for name, used_s in ((f".{place.stem}.x", time.time()), (f"{other}.1", OLD), (f"{other}.2", time.time())):
         path = place.folder / (name + store.PARTIAL)
         path.mkdir() if "other" in name else path.touch()
         os.utime(path, (used_s, used_s))
+    for name in mine:
+        (place.folder / name).mkdir()
+        os.utime(place.folder / name, (OLD, OLD))
     with store.locked(place, 1):
-        assert sorted(path.name for path in place.folder.iterdir()) == [f".{place.stem}.lock", f".other-2.x{store.PARTIAL}"]
+        left = sorted(path.name for path in place.folder.iterdir())
+        assert left == sorted([f".{place.stem}.lock", f"{other}.2{store.PARTIAL}", *mine])
 
 
 def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +95,7 @@ def test_a_file_system_without_locks_is_named(place: store.Place, monkeypatch: p
 def test_what_was_built_while_gc_asked_keeps_its_name(place: store.Place) -> None:
     for stem in ("mine-0123456789abcdef", "mine-new"):
         (place.folder / f"{stem}.sqsh").touch()
-        (place.folder / f"{stem}.json").write_text(json.dumps({"name": "mine", "file": f"{stem}.sqsh", "size": 0, "sha256": ""}))
+        (place.folder / f"{stem}.json").write_text(json.dumps({"name": "mine", "file": f"{stem}.sqsh", "size": 0, "sha256": "", "kit": "", "digest": ""}))
     store.make_current(place)
     (old,) = [item for item in shelf.kept(place.folder) if item.is_current]
     store.make_current(store.Place(place.folder, "mine", "new"))
@@ -170,3 +176,24 @@ def test_a_request_that_cannot_be_is_refused_before_anything_is_done(request_: m
         make.build(request_)
     assert expected in str(error.value)
     assert not (tmp_path / "images").exists()
+
+
+def test_gc_believes_a_record_only_beside_a_file_of_kit_builds_own_name(place: store.Place, tmp_path: Path) -> None:
+    """A data set with one JSON per picture, and records that point elsewhere, are no images of kit's."""
+    outside = tmp_path / "thesis.tex"
+    outside.write_text("mine")
+    stem = "cat-0123456789abcdef"
+    facts = {"sha256": "abc", "size": 4, "kit": "0.1", "digest": "0123456789abcdef00", "name": "cat"}
+    records = {
+        "cat.json": {**facts, "file": "cat.png"},
+        f"{stem}.json": {**facts, "file": "../thesis.tex"},
+        "dog-0123456789abcdef.json": {**facts, "file": str(outside)},
+        "cow-0123456789abcdef.json": {name: facts[name] for name in ("sha256", "size")} | {"file": "cow-0123456789abcdef.sqsh"},
+        "hen-0123456789abcdef.json": {**facts, "file": "hen-0123456789abcdef.sqsh"},
+    }
+    for name, record in records.items():
+        (place.folder / name).write_text(json.dumps(record))
+    for name in ("cat.png", "cat.log", f"{stem}.sqsh", "cow-0123456789abcdef.sqsh"):
+        (place.folder / name).write_text("mine")
+    (place.folder / "hen-0123456789abcdef.sqsh").symlink_to(outside)
+    assert shelf.kept(place.folder) == []

@@ -42,7 +42,7 @@ def plan_of(tmp_path: Path, **more: str) -> Plan:
 def allocated(tmp_path: Path, fake_slurm: Slurm) -> shell.Allocated:
     run = tmp_path / "run"
     (run / "log").mkdir(parents=True)
-    (run / "run.json").write_text("{}")
+    (run / "run.json").write_text(json.dumps({"kit": "0.1.0", "plan": {}}))
     return shell.Allocated(plan_of(tmp_path), run, None)
 
 
@@ -250,7 +250,9 @@ def unused(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -
     for path in (copy, image):
         path.parent.mkdir(parents=True)
         path.write_bytes(b"x" * 3000)
-    image.with_suffix(".json").write_text(json.dumps({"name": "mine", "file": image.name, "size": 3000, "sha256": "0"}))
+    image.with_suffix(".json").write_text(
+        json.dumps({"name": "mine", "file": image.name, "size": 3000, "sha256": "0", "kit": "0.1.0", "digest": "0123456789abcdef"})
+    )
     old = time.time() - 30 * 86400 - 60
     for path in (copy, image, image.with_suffix(".json")):
         os.utime(path, (old, old))

@@ -19,7 +19,7 @@ from kit import cluster as clusters
 from kit.build.make import Request
 from kit.errors import KitError, UsageError
 from kit.remote import build, errand, whole
-from kit.remote.host import Unreachable
+from kit.remote.host import MARK, Unreachable
 from kit.remote.whole import Copy
 from kit.runs import history
 from kit.runs.history import Run
@@ -40,7 +40,7 @@ def site(far: Far, packed, monkeypatch: pytest.MonkeyPatch) -> clusters.Cluster:
 @pytest.fixture
 def copy(far: Far, site: clusters.Cluster) -> Copy:
     """kit over there, of which a build that is no kit's needs nothing."""
-    far.kit.mkdir()
+    far.own_kit()
     return Copy(build.whole.Host("login"), str(far.kit), str(far.kit / "kit-0"), "python3")
 
 
@@ -51,7 +51,7 @@ def test_kit_is_copied_once_and_runs_there_with_the_packages_it_needs(far: Far, 
     found = whole.put(site, "nothing is built yet")
     assert capfd.readouterr().err == "kit: copying kit to login, once\n"
     assert (found.folder, Path(found.place).parent) == (str(far.kit), far.kit)
-    assert os.listdir(far.kit) == [Path(found.place).name]  # and no part of it
+    assert sorted(os.listdir(far.kit)) == [MARK, Path(found.place).name]  # and no part of it
     clean = {"PATH": os.environ["PATH"], "HOME": str(far.home)}
     done = subprocess.run([found.python, "-I", found.place, "--version"], capture_output=True, text=True, env=clean, cwd="/")
     assert re.fullmatch(r"kit \S+\n", done.stdout)
@@ -67,16 +67,30 @@ def test_kit_is_copied_once_and_runs_there_with_the_packages_it_needs(far: Far, 
 
 def test_a_copy_that_was_quicker_is_taken_and_the_own_one_removed(far: Far, copy: Copy) -> None:
     for name in ("part", "kit-0"):
-        (far.kit / name).mkdir()
+        copy.host.call("login::make_marked", str(far.kit / name), doing="x")
     (far.kit / "kit-0/first").touch()
     copy.host.call("whole::settle", str(far.kit / "part"), str(far.kit / "kit-0"), doing="x")
-    assert os.listdir(far.kit) == ["kit-0"] and os.listdir(far.kit / "kit-0") == ["first"]
+    assert sorted(os.listdir(far.kit)) == [MARK, "kit-0"] and sorted(os.listdir(far.kit / "kit-0")) == [MARK, "first"]
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, site) -> None:
-    far.kit.write_text("a file")
-    with pytest.raises(KitError, match=r"cannot make kit's folder on login: .*File exists\n  fix: name one that you may write to: the profile's key `ssh_dir`"):
+    (far.home / "file").write_text("a file")
+    site = site._replace(ssh_dir="file/kit")
+    with pytest.raises(
+        KitError, match=r"cannot make kit's folder on login: .*Not a directory\n  fix: name one that you may write to: the profile's key `ssh_dir`"
+    ):
         whole.put(site, "nothing is built yet")
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder with a file"])
+def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, far: Far, site) -> None:
+    mine = far.kit if what == "a file" else far.kit / "thesis"
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(KitError) as error:
+        whole.put(site, "nothing is built yet")
+    assert str(error.value).startswith(f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it\n  fix: name a folder for kit alone")
+    assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == []
 
 
 def test_a_login_node_without_a_python_is_told_what_needs_none(far: Far, site) -> None:
@@ -141,7 +155,7 @@ def test_another_folder_for_images_is_refused(far: Far, site) -> None:
 def place(far: Far, script: str, copy: Copy) -> str:
     """A build over there that is this script, begun."""
     folder = far.kit / "build/image-0123456789abcdef"
-    folder.mkdir(parents=True)
+    copy.host.call("login::make_marked", str(folder), doing="x")
     library = "".join((build.assets.folder("launch/scripts") / "remote" / name).read_text() for name in ("login.sh", "whole.sh"))
     (folder / "work").write_text(script)
     quoted = shlex.quote(str(folder))
@@ -208,7 +222,7 @@ def test_a_build_that_runs_already_is_followed_and_not_begun_again(far: Far, cop
     Path(folder, "go").touch()
     assert build._follow(copy, folder) == 0
     assert capfd.readouterr().out == "first\n"
-    Path(folder).mkdir()
+    copy.host.call("login::make_marked", folder, doing="x")
     for name, text in (("output", "all\n"), ("status", "0\n")):
         Path(folder, name).write_text(text)
     build._start(copy, folder, ["build"], build.Reads(None, "kit"), Request())

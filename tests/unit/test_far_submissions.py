@@ -13,10 +13,11 @@ from far_side import Far
 from kit import images, rundir, slurm
 from kit.errors import KitError, UsageError
 from kit.remote import again, host, mirror, standing, submission, watch
-from kit.remote.host import Host, Unreachable
+from kit.remote.host import MARK, Host, Unreachable
 from kit.runs import follow, history, rerun, status
 from kit.runs.history import Run
 
+TOKEN = "0123456789abcdef"
 JOB = "command: [bash, -c, 'echo told']\nlauncher: srun\nruntime: none\ncluster: far\n"
 
 
@@ -25,11 +26,13 @@ def job(far: Far, text: str = JOB) -> None:
 
 
 def known(far: Far, name: str = "r0", job_id: str = "", said: str = "", **more: object) -> Run:
-    """A run that the history has, whose folders are here and there."""
+    """A run that the history has, whose folders are here and there, where its submission made it."""
+    far.own_kit()
     here, there = far.base / "runs" / name, far.kit / "runs" / name
     for place in (here, there):
         (place / "log").mkdir(parents=True)
-    (here / "run.json").write_text("{}")
+    rundir.save(here, {"kit": "0.1.0", "plan": {}, "token": TOKEN})
+    (there / MARK).write_text(f"{TOKEN}\n")
     if said:
         (there / f"log/slurm-{job_id or 1001}.out").write_text(said)
     run = Run(job_id, str(here), name, "1x1", time.time(), ssh="login", there=str(there), **more)  # type: ignore[arg-type]
@@ -55,7 +58,7 @@ def test_what_slurm_over_there_says_decides_whether_the_run_stays(word: str, far
         assert "kit: sbatch refuses: invalid partition specified: x\n" in done.err
         assert not (far.base / "run").exists() and noted() == []
         (there,) = (far.kit / "runs").iterdir()
-        assert sorted(path.name for path in there.iterdir()) == [".lock", "given-up"]
+        assert sorted(path.name for path in there.iterdir()) == [".lock", MARK, "given-up"]
     else:
         assert "whether the job is there is not known\n  fix: type the same command again" in done.err
         assert noted() == [("x", "")] and (far.base / "run/run_script.sh").exists()
@@ -63,11 +66,28 @@ def test_what_slurm_over_there_says_decides_whether_the_run_stays(word: str, far
 
 def test_a_run_directory_that_cannot_be_made_over_there_leaves_no_run(far: Far, kit_here) -> None:
     job(far)
-    far.kit.mkdir()
+    far.own_kit()
     (far.kit / "runs").write_text("a file")
     done = kit_here("submit", "job.yaml", "--name", "x", "--output", "run")
     assert done.code == 1 and f"kit: cannot make {far.kit}/runs/" in done.err and "the profile's key `ssh_dir`" in done.err
     assert not (far.base / "run").exists() and noted() == [] and far.slurm.calls("sbatch") == []
+
+
+def test_a_run_directory_that_another_submission_made_is_left_alone(far: Far) -> None:
+    run = known(far)
+    (Path(run.there) / "env.sh").write_text("theirs")
+    with pytest.raises(KitError, match="is there already on login\n  fix: name another run directory: --output NAME"):
+        submission._make(Host("login"), [str(far.kit), run.there, "f" * 16], run.there)
+    assert sorted(os.listdir(run.there)) == [MARK, "env.sh", "log"] and (Path(run.there) / "env.sh").read_text() == "theirs"
+
+
+def test_a_folder_that_is_somebody_elses_gets_no_run(far: Far, kit_here) -> None:
+    job(far)
+    far.kit.mkdir()
+    (far.kit / "thesis.tex").write_text("mine")
+    done = kit_here("submit", "job.yaml", "--name", "x", "--output", "run")
+    assert done.code == 1 and done.err.startswith(f"kit: {far.kit} on login is not kit's: ")
+    assert os.listdir(far.kit) == ["thesis.tex"] and not (far.base / "run").exists() and noted() == [] and far.slurm.calls("sbatch") == []
 
 
 def test_a_submission_whose_answer_was_lost_is_found_by_the_same_command_and_not_made_twice(far: Far, kit_here) -> None:
@@ -90,7 +110,7 @@ def test_a_connection_that_breaks_while_sbatch_answers_is_opened_again_and_finds
     run = known(far)
     (Path(run.there) / "run_script.sh").write_text("")
     far.lose_next_answer()
-    answer = Host("login").call("login::submit", run.there, doing="nothing")
+    answer = Host("login").call("login::submit", run.there, TOKEN, doing="nothing")
     assert answer.stdout.strip() == "job 1001" and len(far.slurm.calls("sbatch")) == 1
 
 
@@ -124,9 +144,9 @@ def test_a_run_that_was_never_submitted_is_given_up_and_nothing_of_it_is_kept(fa
     (Path(run.there) / "env.sh").write_text("x")
     assert submission.give_up(run) is None
     assert not os.path.exists(run.folder) and history.runs() == []
-    assert sorted(os.listdir(run.there)) == [".lock", "given-up"]
+    assert sorted(os.listdir(run.there)) == [".lock", MARK, "given-up"]
     # Whoever comes late submits nothing.
-    assert Host("login").call("login::submit", run.there, doing="nothing").stdout.strip() == "given-up"
+    assert Host("login").call("login::submit", run.there, TOKEN, doing="nothing").stdout.strip() == "given-up"
     assert far.slurm.calls("sbatch") == []
 
 

@@ -34,3 +34,13 @@ def test_every_setting_has_its_source_above_it(profile: Path) -> None:
     settings = [number for number, line in enumerate(lines) if re.match(r"  [A-Za-z_]+: ", line)]
     assert len(settings) >= sum(map(len, SETS[profile.stem])), "not every setting was found"
     assert [lines[number] for number in settings if "https://" not in lines[number - 1]] == []
+
+
+@pytest.mark.parametrize("folder", ["/", "//", ".", "~", "..", "a/../..", "~/"])
+def test_kits_folder_on_a_login_node_cannot_be_the_home_or_above_it(folder: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "config/kit/clusters").mkdir(parents=True)
+    (tmp_path / "config/kit/clusters/far.yaml").write_text(f'ssh: ada@far\nssh_dir: "{folder}"\n')
+    (tmp_path / "train.py").touch()
+    done = kit("submit", "train.py", "--cluster", "far", check=False, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert done.returncode == 2
+    assert f"far.yaml:2: '{folder}' cannot be kit's folder there\n  fix: name a folder for kit alone" in done.stderr

@@ -107,17 +107,41 @@ def test_a_run_of_which_all_is_here_needs_no_connection(far, tmp_path: Path) -> 
     assert before and len(calls(tmp_path)) == before
 
 
-def test_notes_that_are_gone_over_there_are_gone_here(far, tmp_path: Path) -> None:
+def test_notes_of_an_earlier_attempt_are_removed_here(far, tmp_path: Path) -> None:
     known(tmp_path, far, 1)
-    note = tmp_path / "far/home/kit/runs/r0/log/0/rank1.failed"
-    note.parent.mkdir()
+    logs = tmp_path / "far/home/kit/runs/r0/log/0"
+    note = logs / "rank1.failed"
+    (logs / "stamps/1").mkdir(parents=True)
+    (logs / "stamps/1/facts").touch()
     note.write_text("1 node1 0\n")
+    os.utime(note, (1000, 1000))
     far.side.slurm.job("0", "RUNNING")
     far("logs", "x", check=False)
     assert (tmp_path / "runs/r0/log/0/rank1.failed").exists()
     note.unlink()  # Slurm has started the job again
+    (logs / "stamps/2").mkdir()
+    (logs / "stamps/2/facts").touch()
     far("logs", "x", check=False)
     assert not (tmp_path / "runs/r0/log/0/rank1.failed").exists()
+
+
+def test_logs_that_a_site_has_purged_and_files_of_the_users_stay_here(far, tmp_path: Path) -> None:
+    known(tmp_path, far, 1)
+    there, here = tmp_path / "far/home/kit/runs/r0/log", tmp_path / "runs/r0/log"
+    (there / "0").mkdir()
+    (there / "0/rank0.out").write_text("epoch 1 loss 0.5\n")
+    (there / "0/rank0.failed").write_text("1 node1 0\n")
+    far.side.slurm.job("0", "RUNNING")
+    far("logs", "x", check=False)
+    (here / "notes.txt").write_text("mine")
+    (here / "tb").mkdir()
+    (here / "tb/events.out").write_text("mine")
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert here / "0/rank0.out" in before and here / "slurm-0.out" in before
+    for path in sorted(there.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    far("logs", "x", check=False)
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
 
 
 def test_who_waits_for_a_run_of_another_cluster_is_told(far, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -28,6 +29,8 @@ from kit.errors import KitError
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
 ABANDONED_S = 2 * 86400  # no build takes so long
+# .NAME-DIGEST.sqsh.PID.partial, its .squashfs, and the folder .NAME-DIGEST.RANDOM.partial
+_UNFINISHED = re.compile(rf"\..+-[0-9a-f]{{{DIGITS}}}\.[A-Za-z0-9_.]+{re.escape(PARTIAL)}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ def locked(place: Place, timeout_s: float) -> Iterator[None]:
 def _sweep(place: Place) -> None:
     """Removes what killed builds left: of this image, whose lock they would hold; of others, where it is old."""
     for left in place.folder.glob(f".*{PARTIAL}"):
+        if not _UNFINISHED.fullmatch(left.name):
+            continue
         with suppress(OSError):  # a colleague's, or just gone
             is_ours = left.name.startswith(f".{place.stem}.")
             if is_ours or time.time() - left.lstat().st_mtime > ABANDONED_S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -68,13 +69,18 @@ def _start(copy: Copy, place: str, words: list[str], reads: Reads, request: Requ
         print(f"kit: {said}; what it said:", file=sys.stderr, flush=True)
         return
     folder = f"{place}/{reads.folder}"
-    copy.host.call("login::make", folder, doing="nothing is built yet")
+    _made(copy, copy.host.call("login::make_marked", place, folder, doing="nothing is built yet"), place)
     if reads.source:
         _send(copy, reads, reads.source, folder)
     variables = {name: value for name, value in request.arguments.items() if SECRET.search(name)}
     script = errand.call_script("whole::build", place, copy, folder, words, variables)
     copy.host.call("whole::write", f"{place}/call.sh", text=script, doing=BEFORE)
     copy.host.call("whole::begin", place, doing="it may have begun: the same command again shows it")
+
+
+def _made(copy: Copy, done: subprocess.CompletedProcess[str], place: str) -> None:
+    if done.returncode:
+        raise KitError(f"cannot make {place} on {copy.host.name}: {' '.join(done.stderr.split())}", "is it there, and not kit's? then remove it")
 
 
 def _send(copy: Copy, reads: Reads, source: Path, folder: str) -> None:

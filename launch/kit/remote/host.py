@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Callable, Optional, TypeVar
 
 from kit import assets
 from kit.errors import KitError
@@ -40,6 +40,7 @@ _PLAIN = {
 }
 # https://download.samba.org/pub/rsync/rsync.1: a socket, a stream or ssh itself broke, or there was no answer.
 _RSYNC_CUT = {10, 12, 30, 35, 255}
+MARK = ".made-by-kit"  # login_mark in launch/scripts/remote/login.sh
 _SSH_FAILED = 255  # which no command of kit ends with
 _RSYNC_PARTLY = 23  # not all of the names are there
 _RSYNC_VANISHED = 24  # a file was removed while it was looked at
@@ -112,6 +113,15 @@ class Host:
         if not end or not status.strip().isdecimal():
             raise Unreachable(self.name, _last_line(errors) or f"ssh ended with code {done.returncode}", doing, begun=True)
         return subprocess.CompletedProcess([function, *arguments], int(status), output, errors)
+
+    def refuse_foreign(self, folder: Optional[str]) -> None:
+        """Raise KitError where kit's folder over there is somebody else's."""
+        if folder:
+            fix = "name a folder for kit alone by the profile's key `ssh_dir`"
+            raise KitError(
+                f"{folder} on {self.name} is not kit's: it has other files, and kit did not make it",
+                f"{fix}; if an earlier kit made it: ssh {self.name} touch {shlex.quote(f'{folder}/{MARK}')}",
+            )
 
     def run(self, argv: Sequence[str], *, doing: str, text: str = "", timeout_s: float = ANSWER_S) -> subprocess.CompletedProcess[str]:
         """Runs a command over there. Raises FileNotFoundError where there is no such command, as subprocess does."""

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -70,11 +71,27 @@ def copy(runs: Iterable[Run], fresh_s: float = FRESH_S) -> None:
     for (ssh, there, here), group in beside.items():
         names = ["log"] if there == group[0].there else [f"{os.path.basename(run.there)}/log" for run in group]
         begun_s = time.time()
-        # --delete: Slurm starts a job again, and what its ranks noted of their end before is gone then.
-        Host(ssh).fetch(there, Path(here), "--delete", names=names, doing="copying logs; those that are here stay as they are")
+        Host(ssh).fetch(there, Path(here), names=names, doing="copying logs; those that are here stay as they are")
         for run in group:
+            _forget_earlier_attempts(run)
             _copied[run.folder] = time.monotonic()
             _stamp(run, begun_s)
+
+
+def _forget_earlier_attempts(run: Run) -> None:
+    """Remove what ranks noted of their end before Slurm started the job again: the job's script did that over there.
+
+    Nothing is removed here for being gone there, where a site may have purged its scratch.
+    """
+    logs = follow.folder(Path(run.folder), run.id)
+    with suppress(OSError):
+        attempt = max((int(path.name) for path in logs.glob("stamps/[0-9]*") if path.name.isdecimal()), default=1)
+        if attempt == 1:
+            return
+        begun_s = (logs / f"stamps/{attempt}/facts").stat().st_mtime
+        for note in [*logs.glob("rank*.failed"), *logs.glob("node*.failed")]:
+            if note.stat().st_mtime < begun_s:
+                note.unlink()
 
 
 def copy_growing(run: Run) -> None:

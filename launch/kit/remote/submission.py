@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +35,7 @@ def begin(plan: Plan, run: Path) -> Run:
     noted = Run(
         "", str(run), plan.name, f"{plan.nodes}x{plan.processes_per_node}", time.time(), array=plan.array or "", ssh=plan.remote.ssh, there=plan.run_dir
     )
+    rundir.save(run, {**rundir.load(run), "token": secrets.token_hex(16)})
     history.add(noted)
     return noted
 
@@ -56,12 +57,13 @@ def submit(plan: Plan, noted: Run, options: list[str]) -> Run:
 def _submit(plan: Plan, remote: Remote, noted: Run, options: list[str]) -> Run:
     host, run = Host(remote.ssh), Path(noted.folder)
     try:
-        folders = [noted.there, f"{noted.there}/log", f"{remote.folder}/images", *([plan.workdir] if remote.workdir else [])]
-        _checked(host, host.call("login::make", *folders, doing="nothing is submitted yet"), f"cannot make {noted.there}")
+        token = _token(noted)
+        others = [f"{remote.folder}/images", *([plan.workdir] if remote.workdir else [])]
+        _make(host, [remote.folder, noted.there, token, *others], noted.there)
         if remote.image and plan.image:
             send_image(host, remote.image, str(remote.image_sha256), plan.image)
         host.send(run, noted.there, "--exclude=/log/", f"--exclude=/{mirror.STAMP}", doing="nothing is submitted yet")
-        answer = host.call("login::submit", noted.there, *options, doing=_doing(noted), timeout_s=SUBMIT_S)
+        answer = host.call("login::submit", noted.there, token, *options, doing=_doing(noted), timeout_s=SUBMIT_S)
     except Unreachable:
         raise
     except KitError:
@@ -91,16 +93,26 @@ def _outcome(noted: Run, answer: str, errors: str, options: list[str]) -> Run:
     raise KitError(f"cannot submit on {noted.ssh}: {' '.join(errors.split()) or answer or 'no answer'}", f"see: ssh {noted.ssh} ls -la {noted.there}")
 
 
-def _checked(host: Host, done: object, problem: str) -> None:
-    code, errors = getattr(done, "returncode", 0), getattr(done, "stderr", "")
-    if code:
+def _token(noted: Run) -> str:
+    """Return what tells this submission's run directory over there from any other of its name."""
+    return str(rundir.load(Path(noted.folder)).get("token", ""))
+
+
+def _make(host: Host, arguments: list[str], run_dir: str) -> None:
+    done = host.call("login::make_run", *arguments, doing="nothing is submitted yet")
+    if done.returncode:
         fix = "name a folder that you may write to, and that every node sees: the profile's key `ssh_dir`"
-        raise KitError(f"{problem} on {host.name}: {' '.join(errors.split())}", fix)
+        raise KitError(f"cannot make {run_dir} on {host.name}: {' '.join(done.stderr.split())}", fix)
+    word, _, folder = done.stdout.strip().partition(" ")
+    host.refuse_foreign(folder if word == "foreign" else None)
+    if word != "made":
+        raise KitError(f"{run_dir} is there already on {host.name}", "name another run directory: --output NAME")
 
 
 def forget(noted: Run) -> None:
     """Nothing was submitted, so nothing is to be kept."""
-    shutil.rmtree(noted.folder, ignore_errors=True)
+    if os.path.isdir(noted.folder):
+        rundir.remove(Path(noted.folder))
 
 
 def unfinished(plan: Plan) -> list[Run]:
@@ -139,7 +151,7 @@ def settle_earlier(plan: Plan) -> Optional[Run]:
 
 def give_up(run: Run) -> Optional[Run]:
     """Makes sure that a run which was not submitted never is; the run where it was."""
-    answer = Host(run.ssh).call("login::find", run.there, "give-up", doing=_doing(run)).stdout.strip()
+    answer = Host(run.ssh).call("login::find", run.there, "give-up", _token(run), doing=_doing(run)).stdout.strip()
     word, _, job_id = answer.partition(" ")
     if word == "job" and job_id:
         return mirror.arrived(run, job_id)

@@ -91,6 +91,7 @@ def look(job: Job, cluster: Cluster, run_dir: str, problems: Problems) -> There:
     for line in done.stdout.splitlines():
         name, _, value = line.partition(" ")
         facts.setdefault(name, []).append(value)
+    host.refuse_foreign(facts.get("foreign", [None])[0])
     _check_tools(host, set(facts.get("tool", [])))
     there = There(host, cluster, facts, asked)
     workdir = f"{there.folder}/work/{_file_name(workdir_here)}" if workdir_here else str(job.workdir)

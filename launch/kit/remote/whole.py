@@ -53,6 +53,7 @@ def put(site: Cluster, doing: str) -> Copy:
     name = f"kit-{kit.__version__}-{_digest(files)}"
     done = host.call("whole::look", site.ssh_dir, name, doing=doing)
     facts = _facts(done.stdout)
+    host.refuse_foreign(facts.get("foreign"))
     if "folder" not in facts:
         why = " ".join(done.stderr.split())
         raise KitError(f"cannot make kit's folder on {host.name}: {why}", "name one that you may write to: the profile's key `ssh_dir`")
@@ -80,7 +81,7 @@ def _send(host: Host, folder: str, name: str, files: dict[str, Path], doing: str
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
         Path(place, "__main__.py").write_text(_MAIN, encoding="utf-8")
-        host.call("login::make", part, doing=doing)
+        host.call("login::make_marked", part, doing=doing)
         host.send(Path(place), part, doing=doing)
     return _facts(host.call("whole::settle", part, f"{folder}/{name}", doing=doing).stdout)
 

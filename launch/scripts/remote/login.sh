@@ -48,6 +48,10 @@ login::look() {
   local name path
   local -i index=0
   shift 2
+  if ! login::may_own "${folder}"; then
+    printf 'foreign %s\n' "${folder}"
+    return
+  fi
   printf 'folder %s\nhome %s\nuser %s\n' "${folder}" "${HOME}" "$(id -un)"
   for name in sbatch rsync flock sha256sum enroot apptainer; do
     type -P "${name}" >/dev/null && printf 'tool %s\n' "${name}"
@@ -71,6 +75,80 @@ login::look() {
 # What kit build wrote of an image: its file, and the sha256 of that.
 login::record() {
   sed -n 's/^  "\(file\|sha256\)": "\([^"\\]*\)",\{0,1\}$/record-\1 \2/p' -- "$1"
+}
+
+# ---------------------------------------------------------------- what is kit's
+
+# A file of this name marks what kit made on a login node: its folder, and the copies of kit, builds, calls and run
+# directories in it. In a run directory it holds the token of the submission that made it.
+readonly login_mark=.made-by-kit
+
+# login::may_own FOLDER - whether the folder is kit's, or can become it: it has the mark, is empty, or is not there.
+login::may_own() {
+  local -r folder="$1"
+  if [[ "${folder}" -ef / || "${folder}" -ef "${HOME}" || "/${folder}/" == */../* ]]; then
+    return 1
+  fi
+  # The mark is looked for once more at the end: another call may just have made the folder.
+  [[ ! -e "${folder}" || -f "${folder}/${login_mark}" ]] ||
+    [[ -d "${folder}" && -z "$(find "${folder}" -mindepth 1 -print -quit)" ]] ||
+    [[ -f "${folder}/${login_mark}" ]]
+}
+
+# login::own FOLDER - makes kit's folder and prints `folder PATH`; prints `foreign PATH` where it is somebody else's.
+login::own() {
+  local -r folder="$(login::absolute "$1")"
+  if ! login::may_own "${folder}"; then
+    printf 'foreign %s\n' "${folder}"
+    return
+  fi
+  mkdir -p -- "${folder}" && : >>"${folder}/${login_mark}" || return
+  printf 'folder %s\n' "${folder}"
+}
+
+# login::make_marked TREE [FOLDER...] - makes a tree that kit may remove again, and folders in it. Fails where something
+# else is there.
+login::make_marked() {
+  local -r tree="$1"
+  if [[ ! -f "${tree}/${login_mark}" ]]; then
+    mkdir -p -- "${tree%/*}" && mkdir -- "${tree}" && : >"${tree}/${login_mark}" || return
+  fi
+  mkdir -p -- "$@"
+}
+
+# login::make_run FOLDER RUN_DIR TOKEN OTHER... - makes a run directory in kit's folder, and other folders, and prints
+# `made`; or `taken` where a folder is there that another submission made; or `foreign PATH` as login::own.
+login::make_run() {
+  local -r run_dir="$2" token="$3"
+  if ! login::may_own "$(login::absolute "$1")"; then
+    login::own "$1"
+    return
+  fi
+  login::own "$1" >/dev/null && mkdir -p -- "${run_dir%/*}" || return
+  if mkdir -- "${run_dir}" 2>/dev/null; then
+    printf '%s\n' "${token}" >"${run_dir}/${login_mark}" || return
+  elif ! login::has_token "${run_dir}" "${token}"; then
+    printf 'taken\n'
+    return
+  fi
+  mkdir -p -- "${run_dir}/log" "${@:4}" && printf 'made\n'
+}
+
+login::has_token() {
+  local -r run_dir="$1" token="$2"
+  [[ -n "${token}" && -f "${run_dir}/${login_mark}" && "$(<"${run_dir}/${login_mark}")" == "${token}" ]]
+}
+
+# login::remove TREE... - removes trees that kit made. Whatever lacks the mark stays, and so does a link or a mount point.
+login::remove() {
+  local tree
+  for tree in "$@"; do
+    if [[ -L "${tree}" || ! -f "${tree}/${login_mark}" || -L "${tree}/${login_mark}" ]] ||
+      [[ "${tree}" -ef / || "${tree}" -ef "${HOME}" ]] || mountpoint -q -- "${tree}"; then
+      continue
+    fi
+    rm -rf --one-file-system -- "${tree}"
+  done
 }
 
 # login::absolute FOLDER - a relative one is in the home.
@@ -102,11 +180,11 @@ login::place() {
 
 # ---------------------------------------------------------------- submitting, exactly once
 
-# login::submit RUN_DIR OPTION... - says `job ID`, also of a job that an earlier call submitted; `refused` where Slurm does not
+# login::submit RUN_DIR TOKEN OPTION... - says `job ID`, also of a job that an earlier call submitted; `refused` where Slurm does not
 # take it; `unsure` where Slurm has not answered; `busy` where another call is at it; `given-up` where nobody shall submit it.
 login::submit() {
-  local -r run_dir="$1"
-  shift
+  local -r run_dir="$1" token="$2"
+  shift 2
   cd -- "${run_dir}" || return
   # What has begun is finished, whether anybody still listens or not.
   trap '' HUP PIPE
@@ -127,26 +205,27 @@ login::submit() {
   elif ((status == 0 || status > 128)) || grep -qiE 'timed out|time-out|Unable to contact' submitting.err; then
     printf 'unsure\n'
   else
-    login::give_up
+    login::give_up "${token}"
     printf 'refused\n'
   fi
 }
 
-# Nobody will submit what is here, so nothing of it is kept.
+# login::give_up TOKEN - nobody will submit what is here. It is removed where the submission of this token made it.
 login::give_up() {
   : >given-up
-  find . -mindepth 1 -maxdepth 1 ! -name given-up ! -name .lock -exec rm -rf -- {} +
+  login::has_token . "$1" || return 0
+  find . -xdev -mindepth 1 -maxdepth 1 ! -name given-up ! -name .lock ! -name "${login_mark}" -exec rm -rf --one-file-system -- {} +
 }
 
-# login::find RUN_DIR [give-up] - `job ID`, `unsure`, `busy`, or `nothing`: then it was not submitted. With give-up, nobody will,
-# and all that was copied for it is removed.
+# login::find RUN_DIR [give-up TOKEN] - `job ID`, `unsure`, `busy`, or `nothing`: then it was not submitted. With give-up,
+# nobody will, and all that was copied for it is removed.
 login::find() {
-  local -r give_up="${2:-}"
+  local -r give_up="${2:-}" token="${3:-}"
   cd -- "$1" 2>/dev/null || { printf 'nothing\n' && return; }
   trap '' HUP PIPE
   login::lock || { printf 'busy\n' && return; }
   login::known && return
-  [[ -z "${give_up}" ]] || login::give_up
+  [[ -z "${give_up}" ]] || login::give_up "${token}"
   printf 'nothing\n'
 }
 

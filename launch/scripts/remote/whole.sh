@@ -4,10 +4,9 @@
 
 # whole::look FOLDER NAME - where kit's folder is; whether the copy of this name is in it; and the Python that runs it, or might.
 whole::look() {
-  local -r folder="$(login::absolute "$1")"
-  local -r place="${folder}/$2"
-  mkdir -p -- "${folder}" || return
-  printf 'folder %s\n' "${folder}"
+  local -r place="$(login::absolute "$1")/$2"
+  login::own "$1" || return
+  login::may_own "$(login::absolute "$1")" || return 0
   if [[ -d "${place}" ]]; then
     touch -- "${place}"
     printf 'whole yes\n'
@@ -31,21 +30,32 @@ whole::python() {
   printf 'version %s\n' "$(python3 --version 2>&1)"
 }
 
+# whole::old FOLDER DAYS PATTERN - sets whole_old to what kit made in the folder, has such a name, and is as old.
+whole::old() {
+  local found
+  whole_old=()
+  while IFS= read -r -d '' found; do
+    # shellcheck disable=SC2154 # login.sh sets it
+    [[ ! -f "${found}/${login_mark}" ]] || whole_old+=("${found}")
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -mtime "+$2" -regextype posix-extended -regex ".*/$3" -print0)
+}
+
 # whole::settle PART PLACE - gives a copy that has come whole its name; removes those that nobody has used for a week.
 whole::settle() {
   local -r part="$1" place="$2"
   if ! mv -T -- "${part}" "${place}" 2>/dev/null; then
-    rm -rf -- "${part}"
+    login::remove "${part}"
     [[ -d "${place}" ]] || return # else another one was quicker
   fi
   touch -- "${place}"
-  find "${place%/*}" -mindepth 1 -maxdepth 1 -type d \( -name 'kit-*' -o -name '.kit-*' \) -mtime +7 -exec rm -rf -- {} +
+  whole::old "${place%/*}" 7 '(kit-[^/]+-[0-9a-f]{16}|\.kit-[^/]+-[0-9a-f]{16}\.[0-9a-f]{8})'
+  login::remove "${whole_old[@]}"
   whole::python "${place}"
 }
 
-# whole::write FILE - its input becomes the file.
+# whole::write FILE - its input becomes the file, in a folder that kit made or makes now.
 whole::write() {
-  mkdir -p -- "${1%/*}" && cat >"$1"
+  login::make_marked "${1%/*}" && cat >"$1"
 }
 
 # whole::call PLACE PYTHON KIT FOLDER ARG... - a command of kit, at the end of PLACE/call.sh: nothing of PLACE is left.
@@ -54,7 +64,7 @@ whole::call() {
   local status=0
   shift 4
   # shellcheck disable=SC2064  # as it is now: the function is over then
-  trap "rm -rf -- $(printf '%q' "${place}")" EXIT
+  trap "login::remove $(printf '%q' "${place}")" EXIT
   type -P sbatch >/dev/null || login::profile
   mkdir -p -- "${folder}" && cd -- "${folder}" || return
   "${python}" "${kit}" "$@" || status=$?
@@ -97,7 +107,11 @@ whole::is_free() {
 # whole::begin PLACE - starts PLACE/call.sh apart from the connection, unless it runs.
 whole::begin() {
   local -r place="$1"
-  find "${place%/*}" -mindepth 1 -maxdepth 1 -type d -mtime +2 -exec rm -rf -- {} +
+  local old
+  whole::old "${place%/*}" 2 '[^/]+-[0-9a-f]{16}'
+  for old in "${whole_old[@]}"; do
+    if whole::is_free "${old}"; then login::remove "${old}"; fi
+  done
   cd -- "${place}" || return
   exec {whole_lock}>.lock
   flock --timeout 2 --conflict-exit-code 75 "${whole_lock}" || (($? != 75)) || return 0
@@ -155,13 +169,13 @@ whole::stop() {
     ((tenths++ < 300)) || return 1
     sleep 0.1
   done
-  rm -rf -- "${place}"
+  login::remove "${place}"
 }
 
 # whole::finish PLACE CODE - its end is known where it was wanted. What it read stays for another try where it failed.
 whole::finish() {
   if [[ "$2" == 0 ]]; then
-    rm -rf -- "$1"
+    login::remove "$1"
   else
     rm -f -- "$1/status" "$1/output" "$1/call.sh"
   fi
