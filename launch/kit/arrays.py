@@ -11,8 +11,9 @@ from kit.given import Given
 from kit.sbatch import Header
 
 LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
-_ITEM = r"\d+(-\d+(:\d+)?)?"
-SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%\d+)?")
+_N = "[0-9]{1,9}"
+_ITEM = rf"{_N}(-{_N}(:{_N})?)?"
+SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%{_N})?")
 _HOW = "write it as sbatch does: 0-9, 0-9:3 or 1,4,7; with %2 behind it two run at a time"
 
 

@@ -172,7 +172,7 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Given]:
             found[key] = Given(str(value), option)
     if values["shape"] is not None:
         nodes, times, processes = values["shape"].partition("x")
-        if not (times and re.fullmatch(r"\d+(-\d+)?", nodes) and processes.isdecimal()):
+        if not (times and re.fullmatch(r"[0-9]+(-[0-9]+)?", nodes) and re.fullmatch("[0-9]+", processes)):
             problems.add("-j", f"'{values['shape']}' is not NODESxPROCESSES", "write -j 2x8 for 2 nodes of 8 processes, -j 2-4x8 for 2 to 4")
             nodes = processes = "1"
         for key, value in (("nodes", nodes), ("processes_per_node", processes)):

@@ -6,8 +6,12 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
+import itertools
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from kit.errors import Problems, UsageError
 
@@ -22,6 +26,11 @@ class Given(NamedTuple):
     where: str
 
 
+MOST_BYTES = 1_000_000
+MOST_NODES = 100_000  # after aliases, each of which stands for a copy
+DEEPEST = 100
+
+
 def read(path: Path, problems: Problems) -> dict[str, Given]:
     """The top-level mapping of a YAML file; duplicate keys are problems.
 
@@ -30,18 +39,16 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
     import yaml  # imported late: a program as the target needs none of it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = _text(path)
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", "check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
+        _check_depth(text, loader, path)
+        root = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         from kit import mistakes
 
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        problem, fix = mistakes.yaml(error, path.read_text(encoding="utf-8").splitlines())
+        problem, fix = mistakes.yaml(error, text.splitlines())
         raise UsageError(f"not valid YAML: {problem}", fix, where=f"{path}{line}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"not valid YAML: {error}", "remove the character named above", where=str(path)) from None
@@ -52,16 +59,53 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
     return mapping(root, str(path), problems)
 
 
+def _text(path: Path) -> str:
+    """Return the text of a regular file of at most MOST_BYTES. Raises UsageError for anything else."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait for its writer
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UsageError("is no regular file", "name the job's file", where=str(path))
+            content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", "check the path") from None
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"is longer than {MOST_BYTES // 10**6} MB", "put data into a file of the program's own", where=str(path))
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
+
+
+def _check_depth(text: str, loader: Any, path: Path) -> None:
+    """Raise UsageError where collections are nested too deep, which would overflow the stack of what reads them."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                where = f"{path}:{event.start_mark.line + 1}" if event.start_mark else str(path)
+                raise UsageError(f"is nested more than {DEEPEST} deep", "a job needs three levels: is a bracket not closed?", where=where)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Given]:
-    """The top-level mapping of what a file holds; empty where that is something else."""
-    converted = _convert(root, file, problems, ()).value
+    """The top-level mapping of what a file holds; empty where that is something else. Raises UsageError where it is too much."""
+    converted = _convert(root, file, problems, (), itertools.count(1)).value
     return converted if isinstance(converted, dict) else {}
 
 
-def _convert(node: yaml.Node, file: str, problems: Problems, parents: tuple[yaml.Node, ...]) -> Given:
+def _convert(node: yaml.Node, file: str, problems: Problems, parents: tuple[yaml.Node, ...], counted: Iterator[int]) -> Given:
     import yaml
 
     where = f"{file}:{node.start_mark.line + 1}"
+    if next(counted) > MOST_NODES:
+        raise UsageError(f"has more than {MOST_NODES} values", "put data into a file of the program's own", where=where)
     if any(node is parent for parent in parents):
         problems.add(where, "an alias refers to what contains it", "write the value out")
         return Given("", where)
@@ -78,8 +122,8 @@ def _convert(node: yaml.Node, file: str, problems: Problems, parents: tuple[yaml
                 problems.add(key_where, f"'{key.value}' is given twice", f"keep one; the first is at {mapping[key.value].where}")
             else:
                 # A block value starts on the line below its key; the key's line is the one to show.
-                mapping[key.value] = _convert(child, file, problems, parents)._replace(where=key_where)
+                mapping[key.value] = _convert(child, file, problems, parents, counted)._replace(where=key_where)
         return Given(mapping, where)
     if isinstance(node, yaml.SequenceNode):
-        return Given([_convert(child, file, problems, parents) for child in node.value], where)
+        return Given([_convert(child, file, problems, parents, counted) for child in node.value], where)
     return Given(None if node.tag == "tag:yaml.org,2002:null" else node.value, where)

@@ -134,6 +134,8 @@ def remember(image: Path, digest: str) -> None:
 
 def _records(image: Path) -> dict[Path, dict[str, Any]]:
     """What is written of the origin of this very file, by where."""
+    if not image.name:  # of the root folder
+        return {}
     found = {path: record(path) for path in (image.with_suffix(".json"), image.with_name(image.name + ".json"))}
     return {path: content for path, content in found.items() if content.get("file") == image.name}
 

@@ -65,7 +65,7 @@ def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
         fix = 'remove it; to limit how many run at a time: `array: "%4"`'
         problems.add(job.where("array"), "the sweep has numbers for its tasks already", fix)
     _check_names(job, job.sweep, problems)
-    tasks = math.prod(len(axis.rows) for axis in job.sweep.values())
+    tasks = count(job.sweep)
     if tasks > MOST:
         fix = "sweep over fewer values, or submit a part at a time: --sweep seed=1,2,3 replaces the file's values of that name"
         problems.add(job.where("sweep"), f"the sweep has {tasks} tasks, more than {MOST}", fix)
@@ -73,9 +73,16 @@ def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
     return f"0-{tasks - 1}{job.array or ''}", _table(job.sweep)
 
 
+def count(sweep: Sweep) -> int:
+    """Return how many tasks the sweep has, without making them."""
+    return math.prod(len(axis.rows) for axis in sweep.values())
+
+
 def programs(word: str, sweep: Optional[Sweep]) -> list[str]:
     """All that a word of the command becomes."""
     if not sweep or not PLACEHOLDER.search(word):
+        return [word]
+    if count(sweep) > MOST:  # which `resolve` refuses
         return [word]
     values = dict(_table(sweep))
     tasks = range(len(next(iter(values.values()))))

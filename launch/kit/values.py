@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
-TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
+_N = "[0-9]{1,9}"  # \\d would match the digits of all scripts, which Slurm cannot read
+TIME = re.compile(rf"({_N}-{_N}(:{_N}){{0,2}}|{_N}(:{_N}){{0,2}}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
+_RANGE = re.compile(rf"({_N})-({_N})")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Set by the kit or by torchrun itself; a job's value would be lost or break the rendezvous.
@@ -28,8 +30,8 @@ BASH = set(
     _ BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_ALIASES BASH_CMDS BASH_COMMAND BASH_COMPAT BASH_ENV
     BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO
     BASH_VERSION BASH_XTRACEFD BASH COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS
-    COMP_WORDS COPROC DIRSTACK ENV EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GLOBIGNORE GROUPS HISTCMD IFS
-    LINENO MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PS4 PWD RANDOM READLINE_LINE
+    COMP_WORDS COPROC DIRSTACK ENV EPOCHREALTIME EPOCHSECONDS EUID EXECIGNORE FUNCNAME FUNCNEST GLOBIGNORE
+    GROUPS HISTCMD IFS LINENO MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PS4 PWD RANDOM READLINE_LINE
     READLINE_MARK READLINE_POINT REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID
     """.split()
 )
@@ -63,10 +65,10 @@ def line(given: Given, problems: Problems) -> Optional[str]:
 
 def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
     value = given.value
-    if isinstance(value, str) and re.match(r"\d{1,9}\Z", value) and int(value) >= least:
+    if isinstance(value, str) and re.fullmatch(_N, value) and int(value) >= least:
         return int(value)
     fix = "write a plain number"
-    if isinstance(value, str) and (typed := re.match(r"([A-Za-z]\w*):(\d+)\Z", value)):
+    if isinstance(value, str) and (typed := re.fullmatch(rf"([A-Za-z]\w*):({_N})", value)):
         fix = f'write {typed[2]}; a type of GPU goes into `slurm: {{gres: "gpu:{value}"}}`'
     problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}", fix)
     return None
@@ -84,10 +86,11 @@ class Nodes(NamedTuple):
 
 def nodes(given: Given, problems: Problems) -> Optional[Nodes]:
     """A number, or least-most, as sbatch --nodes takes it."""
-    least, dash, most = given.value.partition("-") if isinstance(given.value, str) else ("", "", "")
-    if dash and least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most):
-        return Nodes(int(least), int(most))
-    if dash and least:
+    text = given.value if isinstance(given.value, str) else ""
+    found = _RANGE.fullmatch(text)
+    if found and 0 < int(found[1]) <= int(found[2]):
+        return Nodes(int(found[1]), int(found[2]))
+    if "-" in text[1:]:
         problems.add(given.where, f"expected a range of nodes, not '{given.value}'", "write the least first: 2-4")
         return None
     if isinstance(given.value, list):

@@ -66,6 +66,7 @@ BAD = {
     "env empty": ("env:\n  A:\n", "3: the variable A has nothing for a value", 'write text; an empty value is ""'),
     "env owned": ("env:\n  MASTER_ADDR: x\n", "3: MASTER_ADDR is set by the launch itself and cannot be set by a job", "remove it, or use a name of your own"),
     "env of bash": ("env:\n  UID: 0\n", "3: UID has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
+    "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: contains a NUL byte, which no program can receive", "remove it"),
     "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
     "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' is not set under slurm", "use the job's own key: `nodes`"),

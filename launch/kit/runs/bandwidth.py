@@ -77,7 +77,7 @@ def of(word: Optional[str]) -> Measured:
 def read(run: Run) -> Measured:
     path = follow.folder(Path(run.folder), run.id) / FILE
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(follow.text_of(path))
     except FileNotFoundError:
         raise KitError(f"{run} has measured nothing", f"whether it is one of kit bench, and how it went: kit logs {run.id}") from None
     except (OSError, ValueError) as error:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import stat
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Optional, TypeVar
+from typing import IO, Callable, Optional, TypeVar
 
 from kit.errors import UsageError
 
 Ended = TypeVar("Ended")
 POLL_S = 0.2
 PERIOD_S = 2.0
+PIECE = 1 << 20  # bytes of a log that are copied at a time
+FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 
 
 def period_s() -> float:
@@ -58,18 +62,48 @@ class Tail:
         sys.stdout.flush()
 
     def _copy(self, path: Path, last: bool) -> None:
-        start = self.read.get(path, 0)
+        start = self.read.get(path)
         try:
-            with path.open("rb") as file:
-                if file.seek(0, 2) < start:
-                    start = 0  # it was written anew
-                file.seek(start)
-                data = file.read()
+            with open_regular(path) as file:
+                size = file.seek(0, 2)
+                if start is None and size > PIECE:
+                    start = size - FIRST
+                    sys.stdout.write(f"kit: the last of {path.name}; the earlier lines: kit logs\n")
+                    head, newline, _ = _read(file, start, FIRST).partition(b"\n")
+                    start += len(head + newline)
+                elif start is None or size < start:
+                    start = 0  # it is new, or was written anew
+                self.read[path] = start
+                while data := _read(file, start, PIECE):
+                    # A line may be longer than a piece.
+                    end = len(data) if last or (len(data) == PIECE and b"\n" not in data) else data.rfind(b"\n") + 1
+                    if not end:
+                        break
+                    start += end
+                    self.read[path] = start
+                    sys.stdout.write(data[:end].decode("utf-8", "replace"))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
-        end = len(data) if last else data.rfind(b"\n") + 1
-        self.read[path] = start + end
-        sys.stdout.write(data[:end].decode("utf-8", "replace"))
+
+
+def open_regular(path: Path | str) -> IO[bytes]:
+    """Open a file that somebody else may have put there. Raise OSError for a FIFO, a device or a folder, without waiting."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def text_of(path: Path | str, most: int = PIECE) -> str:
+    """Return the first bytes of a regular file, as text. Raise OSError as open_regular does."""
+    with open_regular(path) as file:
+        return file.read(most).decode("utf-8", "replace")
+
+
+def _read(file: IO[bytes], start: int, most: int) -> bytes:
+    file.seek(start)
+    return file.read(most)
 
 
 def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S) -> Ended:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 
 from kit import hostlist
 from kit.errors import KitError, UsageError
+from kit.runs import follow
 
 # All moments are seconds since 1970, by the clock of the machine that noted them.
 
@@ -120,7 +121,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return follow.text_of(path)
     except OSError:
         return ""
 

@@ -42,7 +42,7 @@ class Log:
         if self.skipped > COUNTED:
             return None
         before, left = 0, self.skipped
-        with self.path.open("rb") as file:
+        with follow.open_regular(self.path) as file:
             while left and (piece := file.read(min(left, 1 << 20))):
                 before += piece.count(b"\n")
                 left -= len(piece)
@@ -170,7 +170,7 @@ def _last_words(folder: Path, names: list[str]) -> list[str]:
 def read(path: Path, kind: str, most: int = TAIL) -> Log:
     """The end of a file; nothing of one that is not there."""
     try:
-        with path.open("rb") as file:
+        with follow.open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most))
             data = file.read(most)
