@@ -6,7 +6,7 @@ import re
 
 WORDS = ("TOKEN", "SECRET", "PASS", "KEY")  # launch/scripts/inside.sh has them, too
 HIDDEN = "(not shown)"
-_SET = re.compile(rf"\b([A-Z0-9_]*(?:{'|'.join(WORDS)})[A-Z0-9_]*[\"']?\s*[:=]\s*)\S.*")
+_SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
 
 
 def is_secret(name: str) -> bool:
@@ -15,4 +15,6 @@ def is_secret(name: str) -> bool:
 
 def hide(text: str) -> str:
     """A line of a file, without the value that it gives to such a variable; in capitals, as variables are: `key=` is common in code."""
-    return _SET.sub(rf"\1{HIDDEN}", text)
+    ends = (found.end() for found in _SET.finditer(text) if is_secret(found[1]))
+    end = next(ends, None)
+    return text if end is None else text[:end] + HIDDEN
