@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit.errors import Problems
@@ -79,14 +80,12 @@ def _check_total(root: str, count: int, total: int, where: str, problems: Proble
 
 def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
     """Whether a name stays out; and whether with a folder all stays out that is in it."""
-    try:
-        with open(os.path.join(root, IGNORE), encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.strip() for line in file]
-    except OSError:
+    if not os.path.lexists(os.path.join(root, IGNORE)):
         return (lambda name: False), True
     from kit.build import ignore
 
-    return ignore.matcher(lines), not any(line.startswith("!") for line in lines)
+    lines = ignore.lines(Path(root, IGNORE)) or []
+    return ignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
 
 
 def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
