@@ -93,7 +93,8 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     check_line(run_dir, "the run directory", problems)
     mounts_here = there.mounts_here if there else mounts
     program.check(written, launcher, mounts_here, runtime, problems)
-    taken = snapshot.take(written, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems)
+    keyrings = [secret.at for secret in (*cluster.secrets.values(), *(job.secrets or {}).values()) if secret.source == "file"]
+    taken = snapshot.take(written, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems, keyrings)
     taken = there.of_code(taken) if there else taken
     bad_nodes = there.bad_nodes if there else noted.file(cluster.name)
     bad = there.left_out if there else noted.bad(bad_nodes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 import kit
-from kit import images, snapshot
+from kit import images, keys, snapshot, sources
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -92,7 +92,7 @@ def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
         "job_id": None,
         "plan": {name: value for name, value in plan._asdict().items() if name not in ("code", "why_live", "expect")},
         "code": code,
-        "git": _git(plan.remote.workdir if plan.remote else plan.workdir),
+        "git": _git(plan.remote.workdir if plan.remote else plan.workdir, [secret.at for secret in plan.secrets if secret.source == "file"]),
     }
 
 
@@ -118,19 +118,20 @@ def save(run: Path, content: dict[str, Any]) -> None:
     os.replace(name, run / "run.json")
 
 
-def _git(folder: str) -> Optional[dict[str, str]]:
-    """The working directory's revision and what differs from it; None where it is not a git checkout."""
-    revision = _git_output(folder, "rev-parse", "HEAD")
+def _git(folder: str, keyrings: list[str]) -> Optional[dict[str, str]]:
+    """The working directory's revision and what differs from it, but for keys; None where it is not a git checkout."""
+    revision = _git_output(folder, "rev-parse", "HEAD", "--show-toplevel")
     if revision is None:
         return None
-    return {"revision": revision.strip(), "diff": _git_output(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""}
+    head, _, top = revision.rstrip("\n").partition("\n")
+    # No program that the checkout's configuration names is started, and each file has a part of its own.
+    options = ["-c", "diff.relative=false", "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"]
+    changed = os.fsdecode(sources.git(folder, *options, "--name-only", "-z", timeout_s=10) or b"").split("\0")[:-1]
+    left_out = [f":(top,exclude,literal){name}" for name in keys.among(top, changed, keyrings)]
+    patch = _git_output(folder, *options, "--src-prefix=a/", "--dst-prefix=b/", "--", ":/", *left_out) if changed else ""
+    return {"revision": head, "diff": keys.cut(patch or "")}
 
 
 def _git_output(folder: str, *arguments: str) -> Optional[str]:
-    import subprocess
-
-    try:
-        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    output = sources.git(folder, *arguments, timeout_s=10)
+    return None if output is None else output.decode("utf-8", "replace")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -51,8 +52,17 @@ class Code(NamedTuple):
     why_live: str  # though a snapshot was asked for
 
 
-def take(job: Job, run_dir: str, env: dict[str, str], mounts: tuple[Mount, ...], runtime: Optional[Plugin], default: str, problems: Problems) -> Code:
-    """The command and the variables as the run has them. Nothing is copied yet."""
+def take(
+    job: Job,
+    run_dir: str,
+    env: dict[str, str],
+    mounts: tuple[Mount, ...],
+    runtime: Optional[Plugin],
+    default: str,
+    problems: Problems,
+    keyrings: Iterable[str] = (),
+) -> Code:
+    """The command and the variables as the run has them. Nothing is copied yet; the files of secrets never are."""
     command, workdir = job.command or (), job.workdir or ""
     if (job.code or default) == "live" or not command or not runtime or not os.path.isdir(workdir):
         return Code(command, env, None, "")
@@ -61,12 +71,14 @@ def take(job: Job, run_dir: str, env: dict[str, str], mounts: tuple[Mount, ...],
     candidates = _files(job, workdir, root, mounts, contained=runtime.name != "none")
     if root is None or not (candidates or (module is not None and _is_there(root, command[module]))):
         return Code(command, env, None, "the command names no file of the working directory")
-    sources = find(root, job.where("code") or "code", problems)
+    sources = find(root, job.where("code") or "code", problems, keyrings)
     names = set(sources.names)
     used = {index: word for index, word in candidates.items() if names.issuperset(os.path.normpath(name) for name in word.names)}
     is_module = module is not None and any(name.startswith(f"{_top(command[module])}/") or name == f"{_top(command[module])}.py" for name in names)
     if not used and not is_module:
-        return Code(command, env, None, "git or .kitignore ignores what the command names")
+        of_keys = {os.path.normpath(name) for word in candidates.values() for name in word.names} & set(sources.keys)
+        why = f"{min(of_keys)} looks like a key, which is not copied" if of_keys else "git or .kitignore ignores what the command names"
+        return Code(command, env, None, why)
     place = f"{run_dir}/{FOLDER}"
     words = [f"{used[index].before}{place}/{used[index].path}" if index in used else word for index, word in enumerate(command)]
     if is_module and module is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from kit import keys
 from kit.errors import Problems
 from kit.progress import size
 
@@ -26,6 +28,8 @@ class Sources(NamedTuple):
     by_git: bool
     left_out: tuple[str, ...]  # files and folders that a program may still look for, but those that git ignores
     notes: tuple[str, ...]  # what the user should know of it
+    keys: tuple[str, ...] = ()  # of what was left out, the files that hold keys
+    tracked_keys: tuple[str, ...] = ()  # among `names`
 
     def to_link(self) -> list[str]:
         """All that was left out. What git ignores is asked for here: a dry run has no need of it."""
@@ -33,17 +37,17 @@ class Sources(NamedTuple):
         return [*self.left_out, *(name.rstrip("/") for name in ignored or [] if _may_be_looked_for(self.root, name))]
 
 
-def find(root: str, where: str, problems: Problems) -> Sources:
-    """What is there now. More than a snapshot should hold becomes a problem."""
+def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()) -> Sources:
+    """What is there now, but for keys, among them `keyrings`: the files that secrets name. More than a snapshot should hold becomes a problem."""
     is_ignored, is_simple = _kitignore(root)
     notes: list[str] = []
     left_out: dict[str, None] = {}
     listed = _by_git(root, notes)
     by_git = listed is not None
     if listed is None:
-        listed = _by_walking(root, is_ignored if is_simple else lambda name: False, left_out)
+        listed = dict.fromkeys(_by_walking(root, is_ignored if is_simple else lambda name: False, left_out), False)
     names, total, large = [], 0, []
-    for name in _of_this_project(listed, left_out):
+    for name in _of_this_project(list(listed), left_out):
         if is_ignored(name):
             left_out[_outermost(name, is_ignored) if is_simple else name] = None
             continue
@@ -62,11 +66,21 @@ def find(root: str, where: str, problems: Problems) -> Sources:
     elif large:
         left_out |= dict.fromkeys(name for name, _ in large)
         notes.append(f"not in the snapshot of the code, but linked there, and live: {shown}")
-    _check_total(root, len(names), total, where, problems)
-    return Sources(root, tuple(names), total, by_git, tuple(left_out), tuple(notes))
+    kept: tuple[str, ...] = ()
+    tracked_keys: tuple[str, ...] = ()
+    if _is_small_enough(root, len(names), total, where, problems):
+        found = keys.among(root, names, keyrings)
+        kept = tuple(name for name in found if not listed[name])
+        tracked_keys = tuple(name for name in found if listed[name])
+        notes += [f"keys are not in the snapshot of the code, but linked there, and live: {keys.shown(kept)}"] if kept else []
+        notes += [keys.COPIED.format(keys.shown(tracked_keys))] if tracked_keys else []
+        left_out |= dict.fromkeys(kept)
+        total -= sum(os.lstat(os.path.join(root, name)).st_size for name in kept)
+    names = [name for name in names if name not in left_out]
+    return Sources(root, tuple(names), total, by_git, tuple(left_out), tuple(notes), kept, tracked_keys)
 
 
-def _check_total(root: str, count: int, total: int, where: str, problems: Problems) -> None:
+def _is_small_enough(root: str, count: int, total: int, where: str, problems: Problems) -> bool:
     if count > MOST_FILES:
         problems.add(
             where,
@@ -76,6 +90,7 @@ def _check_total(root: str, count: int, total: int, where: str, problems: Proble
     elif total > MOST_BYTES:
         fix = f"start from the project's own folder; name what is no code in .gitignore, {ELSE}"
         problems.add(where, f"the files of {root} are too large for a snapshot of the code, together: {size(total)}", fix)
+    return count <= MOST_FILES and total <= MOST_BYTES
 
 
 def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
@@ -115,15 +130,22 @@ def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
 # ---------------------------------------------------------------- with git
 
 
-def _by_git(root: str, notes: list[str]) -> Optional[list[str]]:
-    """Tracked and new files; None where this is no checkout, or none that git can read."""
+def _by_git(root: str, notes: list[str]) -> Optional[dict[str, bool]]:
+    """{file: whether git tracks it} of tracked and new files; None where this is no checkout, or none that git can read."""
     if not _in_checkout(root):
         return None
     names = _git_lists(root, "--cached", "--others")
     if names is None:
         notes.append(f"git cannot list the files of {root}: the snapshot of the code holds what looks like code")
         return None
-    return _with_submodules(root, names) or None  # none where the whole folder is ignored
+    found = _with_submodules(root, names)
+    # As without git: nobody has said that a hidden folder is code.
+    return {name: tracked for name, tracked in found.items() if tracked or not _is_hidden(name)} or None  # none where the whole folder is ignored
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a file is in a folder whose name begins with a dot."""
+    return (name.startswith(".") and "/" in name) or "/." in name.rpartition("/")[0]
 
 
 def _in_checkout(root: str) -> bool:
@@ -135,30 +157,47 @@ def _in_checkout(root: str) -> bool:
     return True
 
 
-def _git_lists(root: str, *which: str) -> Optional[list[str]]:
+def git(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
+    """What git prints; None where it fails. A checkout's own configuration can have it start no watcher of files."""
     import subprocess
 
     # A git hook that calls this sets these for its own repository.
     env = {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
-    command = ["git", "-C", root, "ls-files", "-z", *which, "--exclude-standard"]
+    command = ["git", "-C", root, "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env, timeout=120)
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env, timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
-def _with_submodules(root: str, names: list[str]) -> list[str]:
+def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
+    """{file: whether git tracks it}"""
+    output = git(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
+    if output is None:
+        return None
+    lines = (os.fsdecode(line) for line in output.split(b"\0") if line)
+    return {line[2:]: line[0] != "?" for line in lines}  # a file in conflict is listed several times
+
+
+def tracked(root: str, names: Iterable[str]) -> set[str]:
+    """Those of the files that git tracks."""
+    wanted = list(names)
+    found = _git_lists(root, "--cached") if wanted and _in_checkout(root) else None
+    return set(wanted) & _with_submodules(root, found or {}).keys()
+
+
+def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
     """git names a repository inside another one by its folder alone."""
-    files: dict[str, None] = {}  # a file in conflict is listed several times
-    for name in names:
+    files: dict[str, bool] = {}
+    for name, is_tracked in names.items():
         inner = os.path.join(root, name)
         if os.path.islink(inner) or not os.path.isdir(inner):
-            files[name] = None
+            files[name] = is_tracked
         elif os.path.lexists(os.path.join(inner, ".git")):
             prefix = name.rstrip("/") + "/"
-            files |= dict.fromkeys(prefix + file for file in _with_submodules(inner, _git_lists(inner, "--cached", "--others") or []))
-    return list(files)
+            files |= {prefix + file: of for file, of in _with_submodules(inner, _git_lists(inner, "--cached", "--others") or {}).items()}
+    return files
 
 
 def _may_be_looked_for(root: str, name: str) -> bool:

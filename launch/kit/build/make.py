@@ -175,5 +175,7 @@ def _is_there(place: store.Place, request: Request) -> bool:
 def _revision(folder: Path) -> Optional[str]:
     if not shutil.which("git"):
         return None
-    done = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True
+    )
     return done.stdout.strip() or None

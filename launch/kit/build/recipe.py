@@ -8,15 +8,18 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
+from kit import keys, sources
 from kit.build import formats, ignore, pack
 from kit.errors import KitError, UsageError
 
 LEFT_OUT = (".git", "runs")  # and the images: what kit itself writes would make every build another one
+JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: what lies there was laid out here, where git was asked
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # every Dockerfile has these
 
 
@@ -42,7 +45,11 @@ class Recipe:
         return formats.expand(word, {**self.parts.arguments, **self.arguments}, unknown)
 
     def files(self) -> list[str]:
-        """All that the recipe copies, relative to its folder; folders opened, .dockerignore heeded."""
+        """All that the recipe copies, relative to its folder; folders opened, .dockerignore heeded, keys left where they are."""
+        return self._sorted_out()[0]
+
+    def _sorted_out(self) -> tuple[list[str], list[str], list[str]]:
+        """(files, keys that are none of them, keys that are since git tracks them)"""
         is_ignored = ignore.read(self.folder, self.file)
         found: set[str] = set()
         for line, word in self.parts.sources:
@@ -53,7 +60,14 @@ class Recipe:
                 why = f"{pattern} is not in {self.folder}" if not matches else f"nothing of {pattern} is left: .dockerignore, or what kit writes itself"
                 raise UsageError(why, "correct the path, which starts at the recipe's folder", where=f"{self.file}:{line}")
             found.update(files)
-        return sorted(found)
+        alike = keys.among(str(self.folder), sorted(found)) if not os.environ.get(JUDGED) else []
+        tracked = sources.tracked(str(self.folder), alike)
+        kept = [name for name in alike if name not in tracked]
+        for line, word in self.parts.sources:
+            if (name := os.path.normpath(self.expand(word, line).lstrip("/"))) in kept:
+                fix = f"name it under `secrets:` in the job, or mount it there; if it is no key: git add {name}"
+                raise UsageError(f"{name} looks like a key, and an image takes none in", fix, where=f"{self.file}:{line}")
+        return sorted(found.difference(kept)), kept, sorted(tracked)
 
     def _opened(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
         name = os.path.relpath(path, self.folder)
@@ -94,9 +108,14 @@ class Recipe:
 
     def lay_out(self, target: Path) -> Path:
         """Copies, or links, what goes in to a folder, and nothing else; the recipe, too."""
+        files, kept, tracked = self._sorted_out()
+        if kept:
+            print(f"kit: keys are not in the image: {keys.shown(kept)}", file=sys.stderr, flush=True)
+        if tracked:
+            print(f"kit: {keys.COPIED.format(keys.shown(tracked))}", file=sys.stderr, flush=True)
         inside = self.file.is_relative_to(self.folder)
         recipe = target / (self.file.relative_to(self.folder) if inside else self.file.name)
-        for name in self.files():
+        for name in files:
             place = target / name
             if place == recipe:
                 continue  # a link to it would be written through

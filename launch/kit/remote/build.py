@@ -72,7 +72,7 @@ def _start(copy: Copy, place: str, words: list[str], reads: Reads, request: Requ
     _made(copy, copy.host.call("login::make_marked", place, folder, doing="nothing is built yet"), place)
     if reads.source:
         _send(copy, reads, reads.source, folder)
-    variables = {name: value for name, value in request.arguments.items() if SECRET.search(name)}
+    variables = {name: value for name, value in request.arguments.items() if SECRET.search(name)} | ({recipe.JUDGED: "1"} if reads.is_recipe else {})
     script = errand.call_script("whole::build", place, copy, folder, words, variables)
     copy.host.call("whole::write", f"{place}/call.sh", text=script, doing=BEFORE)
     copy.host.call("whole::begin", place, doing="it may have begun: the same command again shows it")

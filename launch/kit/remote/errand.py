@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import assets, quote, rundir, sources
+from kit import assets, keys, quote, rundir, sources
 from kit import cluster as clusters
 from kit.cluster import Cluster
 from kit.errors import Problems
@@ -51,8 +51,14 @@ def go_with(job: Job, command: str, target: Optional[str], output: Optional[str]
         return
     its = there.look(job._replace(code=None), site, output or str(rundir.choose(job.name or "job")), problems)
     project = its.remote.workdir
-    files = sources.find(project, job.where("workdir"), problems).names if project else ()
+    keyrings = [secret.at for secret in (*site.secrets.values(), *(job.secrets or {}).values()) if secret.source == "file"]
+    found = sources.find(project, job.where("workdir"), problems, keyrings) if project else None
     problems.raise_if_any()
+    if found and found.keys:
+        print(f"kit: keys stay here, and {its.host.name} has none of them: {keys.shown(found.keys)}", file=sys.stderr, flush=True)
+    if found and found.tracked_keys:
+        print(f"kit: {keys.COPIED.format(keys.shown(found.tracked_keys))}", file=sys.stderr, flush=True)
+    files = found.names if found else ()
     copy = whole.put(site, f"kit {command} has not begun")
     place = new_place(copy)
     options = ["--cluster", _send_profile(copy, place, site)]

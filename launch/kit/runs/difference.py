@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import rundir, secret, snapshot
+from kit import keys, rundir, secret, snapshot
 from kit.runs.rerun import folder_of
 
 MOST_LINES = 200  # of one file
@@ -87,7 +87,11 @@ class _Run:
 
     def patch(self) -> str:
         """What differed from git's revision."""
-        return self._git().get("diff", "")
+        return keys.cut(self._git().get("diff", ""))  # a record of an older kit has them
+
+    def keyrings(self) -> set[str]:
+        """The files that its secrets name, by their paths in the code."""
+        return {os.path.relpath(secret[2], self.text("workdir")) for secret in self.given.get("secrets", []) if secret[1] == "file"}
 
     def files(self) -> dict[str, Path]:
         found = {}
@@ -116,14 +120,14 @@ def _code(one: _Run, two: _Run) -> list[str]:
         lines = _lines(one.patch(), two.patch())
         which = " and ".join(run.folder.name for run in (one, two) if run.live)
         return [f"live in {which}, so only what git said of it is known; the changes to its revision:", *lines] if lines else []
-    ours, theirs = one.files(), two.files()
+    ours, theirs, keyrings = one.files(), two.files(), one.keyrings() | two.keyrings()
     lines = []
     for name in sorted(ours.keys() | theirs.keys()):
-        lines += _of_file(name, ours.get(name), theirs.get(name))
+        lines += _of_file(name, ours.get(name), theirs.get(name), name in keyrings)
     return lines
 
 
-def _of_file(name: str, one: Optional[Path], two: Optional[Path]) -> list[str]:
+def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bool) -> list[str]:
     if one is None or two is None:
         return [f"{name}: only in the {'second' if one is None else 'first'}"]
     if one.is_symlink() or two.is_symlink():
@@ -134,6 +138,8 @@ def _of_file(name: str, one: Optional[Path], two: Optional[Path]) -> list[str]:
     contents = [path.read_bytes() for path in (one, two)]
     if contents[0] == contents[1]:
         return lines
+    if is_keyring or any(keys.among(str(path)[: -len(name)], [name]) for path in (one, two)):
+        return [*lines, f"{name}: differs, and looks like a key"]
     if any(b"\0" in content or len(content) > MOST_BYTES for content in contents):
         return [*lines, f"{name}: {len(contents[0])} bytes, then {len(contents[1])}"]
     one_text, two_text = (content.decode("utf-8", "surrogateescape") for content in contents)
