@@ -16,6 +16,8 @@ from kit.errors import KitError, Problems, did_you_mean
 from kit.given import Given
 
 if TYPE_CHECKING:
+    import subprocess
+
     from kit.plan import Plan
 
 FOLDER = ".secrets"  # in the run directory
@@ -232,19 +234,58 @@ def _output(secret: Secret, workdir: str, problems: Problems) -> Optional[bytes]
     import subprocess
 
     try:
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        done = subprocess.run(["bash", "-c", secret.at], cwd=workdir, timeout=PATIENCE_S, **options)  # type: ignore[call-overload]
-    except subprocess.TimeoutExpired:
-        problems.add(secret.where, f"the command for {secret.name} has not ended after {PATIENCE_S} s", f"try it by itself: {secret.at}")
-        return None
+        # In kit's own process group, so that it may ask on the terminal.
+        process = subprocess.Popen(["bash", "-c", secret.at], cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
         problems.add(secret.where, f"the command for {secret.name} cannot be started: {error.strerror}", f"try it by itself: {secret.at}")
         return None
-    if done.returncode:
-        problems.add(secret.where, f"the command for {secret.name} ended with exit code {done.returncode}", f"try it by itself: {secret.at}")
+    try:
+        output = _until_end(process)
+    except BaseException as error:
+        _end(process.pid)
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        problems.add(secret.where, f"the command for {secret.name} has not ended after {PATIENCE_S} s", f"try it by itself: {secret.at}")
         return None
-    output: bytes = done.stdout
+    if process.returncode:
+        problems.add(secret.where, f"the command for {secret.name} ended with exit code {process.returncode}", f"try it by itself: {secret.at}")
+        return None
     return output[:-1] if output.endswith(b"\n") else output
+
+
+def _until_end(process: subprocess.Popen[bytes]) -> bytes:
+    """What the shell prints until it ends itself: an agent that it leaves in the background may hold its output open for days."""
+    import select
+    import subprocess
+    import time
+
+    assert process.stdout
+    end_s, found = time.monotonic() + PATIENCE_S, b""
+    with process.stdout as pipe:
+        while time.monotonic() < end_s:
+            has_ended = process.poll() is not None  # asked first: then all that it printed is in the pipe
+            readable, _, _ = select.select([pipe], [], [], 0 if has_ended else 0.05)
+            chunk = os.read(pipe.fileno(), 1 << 16) if readable else b""
+            found += chunk
+            if len(found) > 2 * MOST_BYTES or (has_ended and not chunk):
+                return found  # what is longer is refused
+            if readable and not chunk:
+                process.wait(end_s - time.monotonic())
+    raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+
+
+def _end(process: int) -> None:
+    """Ends a process and what it started; where there is no /proc, the process alone."""
+    import contextlib
+    import signal
+
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in file.read_text().split():
+                _end(int(child))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _keyring(secret: Secret, problems: Problems) -> dict[str, Given]:
