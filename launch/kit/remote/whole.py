@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kit
-from kit import assets
+from kit import assets, keys
 from kit.cluster import Cluster
 from kit.errors import KitError
 from kit.remote.host import Host
@@ -91,7 +91,8 @@ def _files() -> dict[str, Path]:
     package, root = Path(kit.__file__).resolve().parent, assets.folder("containers").parent
     found = {f"kit/{name}": path for name, path in _below(package)}
     for asset in ASSETS:
-        found |= {f"kit/_assets/{asset}/{name}".rstrip("/"): path for name, path in _below(root / asset, _OF_A_CHECKOUT)}
+        inside = [(name, path) for name, path in _below(root / asset, _OF_A_CHECKOUT) if not keys.is_key(name)]
+        found |= {f"kit/_assets/{asset}/{name}".rstrip("/"): path for name, path in inside}
     for name, place in packages().items():
         found |= {f"{name}/{inside}" if inside else place.name: path for inside, path in _below(place)}
     return found
