@@ -50,6 +50,7 @@ class Code(NamedTuple):
     env: dict[str, str]
     snapshot: Optional[Snapshot]
     why_live: str  # though a snapshot was asked for
+    key: str = ""  # a file of the command that is one
 
 
 def take(
@@ -77,8 +78,9 @@ def take(
     is_module = module is not None and any(name.startswith(f"{_top(command[module])}/") or name == f"{_top(command[module])}.py" for name in names)
     if not used and not is_module:
         of_keys = {os.path.normpath(name) for word in candidates.values() for name in word.names} & set(sources.keys)
-        why = f"{min(of_keys)} looks like a key, which is not copied" if of_keys else "git or .kitignore ignores what the command names"
-        return Code(command, env, None, why)
+        if of_keys:
+            return Code(command, env, None, f"{min(of_keys)} looks like a key, or has one in its text, and is not copied", min(of_keys))
+        return Code(command, env, None, "git or .kitignore ignores what the command names")
     place = f"{run_dir}/{FOLDER}"
     words = [f"{used[index].before}{place}/{used[index].path}" if index in used else word for index, word in enumerate(command)]
     if is_module and module is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_keys_stay import BY_NAME, BY_TEXT, IN_HIDDEN_FOLDERS, KEYRING, MARK, project  # noqa: F401 - a fixture
+from test_keys_stay import BY_NAME, BY_TEXT, IN_HIDDEN_FOLDERS, KEYRING, MARK, TOKEN, project  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.skipif(not shutil.which("rsync"), reason="needs rsync")
 SSH = """\
@@ -93,3 +93,11 @@ def test_a_build_over_there_gets_none(project: Path, tmp_path: Path, far) -> Non
     assert done.stderr.count("since git tracks them: .netrc\n") == 1
     values, files = there(tmp_path)
     assert [Path(path).name for path in values] == [".netrc"] and "train.py" in files
+
+
+def test_a_program_that_holds_a_token_is_not_started_where_it_is_not(project: Path, tmp_path: Path, far) -> None:  # noqa: F811
+    (project / "train.py").write_text(f"TOKEN = '{TOKEN}'\n")
+    done = far("submit", "job.yaml", "--cluster", "far")
+    assert done.returncode == 2 and TOKEN not in done.stderr
+    assert "kit: train.py looks like a key, or has one in its text, and is not copied to login\n  fix: take the key out, and name it under" in done.stderr
+    assert there(tmp_path) == ([], [])

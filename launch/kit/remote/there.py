@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from kit import images, snapshot, values
 from kit import nodes as noted
 from kit.cluster import Cluster
-from kit.errors import KitError, Problems
+from kit.errors import KitError, Problems, UsageError
 from kit.job import Job
 from kit.mounting import Place
 from kit.remote.host import Host
@@ -72,6 +72,9 @@ class There:
             said = f"and not copied, but looked for in {self.job.workdir} on {self.host.name}"
             notes = tuple(note.replace("but linked there, and live", said) for note in taken.snapshot.notes)
             return taken._replace(snapshot=taken.snapshot._replace(workdir=str(self.job.workdir), notes=notes))
+        if taken.key and self.remote.workdir:
+            fix = "take the key out, and name it under `secrets:`; or have git track the file, if it is no key"
+            raise UsageError(f"{taken.key} looks like a key, or has one in its text, and is not copied to {self.host.name}", fix)
         return taken if self.remote.workdir else taken._replace(why_live=f"the working directory is on {self.host.name}")
 
 
