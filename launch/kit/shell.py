@@ -68,17 +68,22 @@ class Session:
         self.hung_up = False
 
     def until_the_end(self, command: list[str]) -> int:
-        process = self.start(command)
+        process: Optional[subprocess.Popen[bytes]] = None
 
         def hang_up(_number: int, _frame: object) -> None:
             self.hung_up = True
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGHUP)  # on which salloc gives the nodes back, and a shell ends
+            if process:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGHUP)  # on which salloc gives the nodes back, and a shell ends
 
-        # Ctrl-C is for the child; should it come here as well, kit stays.
+        # Before the child starts, which a signal to kit alone would leave behind with its allocation. Ctrl-C is for the
+        # child; should it come here as well, kit stays.
         handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: hang_up, signal.SIGTERM: hang_up}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
+            process = self.start(command)
+            if self.hung_up:
+                process.send_signal(signal.SIGHUP)
             self.watch(process)
             code = process.wait()
         finally:

@@ -201,4 +201,4 @@ def test_a_shell_over_there_has_this_terminal_and_its_exit_code(far: Laptop) -> 
     line = [sys.executable, terminal, *steps, "--", *far.line("shell", "job.yaml")]
     done = subprocess.run(line, cwd=far.project, env=far.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 7, done.stdout
-    assert "kit: ctl: a shell on node1; the job ends with it" in done.stdout
+    assert re.search(r"kit: ctl: a shell on node[123]; the job ends with it", done.stdout)

@@ -108,6 +108,7 @@ def built(place: store.Place, content: bytes) -> Path:
     """An image with the record of its build."""
     place.file.write_bytes(content)
     facts = {"name": place.name, "file": place.file.name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    facts |= {"kit": "0", "digest": place.digest}
     place.record.write_text(json.dumps(facts))
     return place.file
 

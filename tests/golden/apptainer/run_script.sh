@@ -86,11 +86,11 @@ net::interface() {
   local name destination mask found=''
   local -i address number specific best=-1
   IFS=. read -ra bytes <<<"$1"
-  address=$((bytes[3] << 24 | bytes[2] << 16 | bytes[1] << 8 | bytes[0]))
+  address=$((((bytes[3] * 256 + bytes[2]) * 256 + bytes[1]) * 256 + bytes[0]))
   while read -r name destination _ _ _ _ _ mask _; do
     [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
     number=$((16#${mask}))
-    specific=$(((number & 255) << 24 | (number >> 8 & 255) << 16 | (number >> 16 & 255) << 8 | number >> 24))
+    specific=$((((number % 256 * 256 + number / 256 % 256) * 256 + number / 65536 % 256) * 256 + number / 16777216))
     if (((address & number) == 16#${destination} && specific > best)); then
       best="${specific}" found="${name}"
     fi
