@@ -624,15 +624,31 @@ def main() -> NoReturn:
     """Runs a command. Whatever goes wrong ends in two lines and an exit code, not in a traceback."""
     gc.set_threshold(50_000)  # what a command still imports makes no garbage, either
     gc.enable()
+    _open_streams()
     try:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
         code = 141
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
     except Exception as error:
         code = _report(error)
     _leave(code)
+
+
+def _open_streams() -> None:
+    """Closed ones lead nowhere: no file of a run is opened in their place. A name that the terminal cannot show is no reason to fail."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
+        elif number and getattr(sys, name).errors == "strict":
+            getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def _run(words: list[str]) -> int:
@@ -640,6 +656,9 @@ def _run(words: list[str]) -> int:
     if words in ([], ["-h"], ["--help"], ["--version"]):
         top(version=words == ["--version"])
         return 0
+    from kit import signals
+
+    signals.end_cleanly()
     command = COMMANDS.get(words[0])
     values = declared.values(command.function, words[1:]) if command and not command.commands else None
     if command and values is not None:
@@ -657,7 +676,7 @@ def _leave(code: int) -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError as error:  # a closed pipe, or a full disk
+    except (OSError, ValueError) as error:  # a closed pipe, or a full disk
         code = code or (141 if isinstance(error, BrokenPipeError) else 1)
     os._exit(code)
 

@@ -5,15 +5,17 @@ What only writing needs is imported where it is needed: a dry run starts with no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 import kit
-from kit import images, keys, snapshot, sources
+from kit import images, keys, regular, snapshot, sources
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -23,6 +25,15 @@ def choose(name: str) -> Path:
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
     # The process id tells apart what a loop submits within one second.
     return Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
+
+
+# A whole path begins where a word does, or behind what separates paths and values in one.
+_SEPARATORS = r"""\s=:,;"'()\[\]{}|<>@"""
+
+
+def around(text: str, run_dir: str) -> list[str]:
+    """Return the text before, between and behind what names the run directory, or something in it, by its whole path."""
+    return re.split(rf"(?:(?<![^{_SEPARATORS}])|(?<=://)){re.escape(run_dir)}(?=[/{_SEPARATORS}]|\Z)", text)
 
 
 def write(plan: Plan, files: dict[str, str]) -> Path:
@@ -52,13 +63,16 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
         if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
             raise UsageError(f"{place} already exists", "name another folder, or remove it")
         place.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", dir=place.parent))  # mode 0700
+        _sweep(place.parent)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".kit-{place.name[:40]}.", dir=place.parent))  # mode 0700
     except OSError as error:
         raise KitError(
             f"cannot write below {place.parent}: {error.strerror}", "start from a folder that you may write to, on a file system that every node sees"
         ) from None
     try:
+        (unfinished / _MARK).touch()
         fill(unfinished)
+        (unfinished / _MARK).unlink()
         unfinished.rename(place)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -67,6 +81,25 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return place
+
+
+_MARK = ".made-by-kit"  # in a folder that is not finished
+_UNFINISHED = re.compile(r"\.kit-.{1,40}\.[a-z0-9_]{8}", re.DOTALL)
+DAY_S = 86400
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the unfinished folders that a kit has left which was killed more than a day ago."""
+    import shutil
+
+    with os.scandir(folder) as entries:
+        left = [Path(entry.path) for entry in entries if _UNFINISHED.fullmatch(entry.name)]
+    for path in left:
+        with contextlib.suppress(OSError):
+            facts = (path / _MARK).lstat()
+            is_old = time.time() - max(facts.st_mtime, path.lstat().st_mtime) > DAY_S
+            if is_old and stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid() and not path.is_symlink() and not path.is_mount():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(run: Path) -> None:
@@ -100,8 +133,10 @@ def load(run: Path) -> dict[str, Any]:
     import json
 
     try:
-        found: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(regular.read(run / "run.json").decode())
+        if not isinstance(found, dict):
+            raise ValueError("its run.json is no record")
+    except (OSError, ValueError, RecursionError) as error:
         raise KitError(f"{run} is not a run directory: {error}", "name the folder that holds run_script.sh and run.json") from None
     return found
 
@@ -112,10 +147,15 @@ def save(run: Path, content: dict[str, Any]) -> None:
     import tempfile
 
     handle, name = tempfile.mkstemp(prefix=".run.json.", dir=run)  # mode 0600
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-    os.replace(name, run / "run.json")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.write("\n")
+        os.replace(name, run / "run.json")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def _git(folder: str, keyrings: list[str]) -> Optional[dict[str, str]]:
