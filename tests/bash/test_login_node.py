@@ -81,9 +81,23 @@ def test_what_surrounds_the_call_is_none_of_the_jobs_business(run: Path) -> None
     assert calls(run) == ["set not set"]
 
 
-@pytest.mark.parametrize("answer", ["12;cluster", "Submitted batch job 3 by this wrapper\n12"])
-def test_the_job_is_read_out_of_what_sites_print(answer: str, run: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "job"),
+    [
+        ("12;gpu2", "12;gpu2"),
+        ("Submitted batch job 3 by this wrapper\n12", "12"),
+        ("Submitted batch job 12\nthank you", "12"),
+        ("Submitted batch job 12 on cluster gpu2", "12;gpu2"),
+    ],
+)
+def test_the_job_is_read_out_of_what_sites_print(answer: str, job: str, run: Path) -> None:
     tool(run.parent, "sbatch", f"echo '{answer}'")
+    assert call(run, "login::submit", str(run), TOKEN) == f"job {job}\n"
+
+
+@pytest.mark.parametrize("end", ["echo 12; exit 1", "echo 'sbatch: error: Zero Bytes were transmitted or received' >&2; exit 1", "echo 12; echo 13"])
+def test_a_job_that_was_taken_whatever_sbatch_ended_with_is_found_at_once(end: str, run: Path) -> None:
+    tool(run.parent, "sbatch", f'echo "12|$PWD" >>QUEUE; {end}')
     assert call(run, "login::submit", str(run), TOKEN) == "job 12\n"
 
 
@@ -97,7 +111,7 @@ def test_a_refusal_leaves_nothing_and_is_said_again(run: Path) -> None:
 
 def test_a_job_whose_answer_was_lost_is_found_in_the_queue(run: Path) -> None:
     tool(run.parent, "sbatch", 'echo x >>CALLS; echo "13|/elsewhere" >>QUEUE; echo "12|$PWD" >>QUEUE; echo "sbatch: error: Socket timed out" >&2; exit 1')
-    assert call(run, "login::submit", str(run), TOKEN) == "unsure\n"
+    assert call(run, "login::submit", str(run), TOKEN) == "job 12\n"
     for function in ("login::find", "login::submit"):
         assert call(run, function, str(run), *([TOKEN] if function == "login::submit" else [])) == "job 12\n"
     assert calls(run) == ["x"]

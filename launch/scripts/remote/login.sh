@@ -199,14 +199,49 @@ login::submit() {
   local -i status=0
   login::slurm sbatch --parsable "$@" run_script.sh >submitting.out 2>submitting.err </dev/null || status=$?
   cat -- submitting.err >&2
-  local -r job_id="$(sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' submitting.out | tail -n 1)"
-  if [[ -n "${job_id}" ]] && ((status == 0)); then
-    login::note "${job_id}"
-  elif ((status == 0 || status > 128)) || grep -qiE 'timed out|time-out|Unable to contact' submitting.err; then
-    printf 'unsure\n'
-  else
+  local -r job="$(login::answered)"
+  local refused=''
+  if ((status == 1)) && login::is_refusal; then refused=yes; fi
+  if [[ -n "${job}" && -z "${refused}" ]]; then
+    login::note "${job}"
+  elif [[ -z "${job}" && -n "${refused}" ]]; then
     login::give_up "${token}"
     printf 'refused\n'
+  # Whatever else it ended with, Slurm may have the job, and shows it at once.
+  elif login::known; then
+    return
+  elif [[ -z "${job}" ]] && ((status > 0 && status <= 128)) && ! grep -qiE "${login_broken}" submitting.err; then
+    login::give_up "${token}"
+    printf 'refused\n'
+  else
+    printf 'unsure\n'
+  fi
+}
+
+# login::answered - the job that sbatch names, as ID or ID;CLUSTER; nothing where it names none, or several. A site's wrapper may
+# print lines around it, or swallow --parsable.
+login::answered() {
+  local line id found=''
+  local -r pattern='^(Submitted batch job )?([0-9]{1,18})(( on cluster |;)([[:alnum:]_.-]+))?[[:space:]]*$'
+  while IFS='' read -r line; do
+    [[ "${line}" =~ ${pattern} ]] || continue
+    id="${BASH_REMATCH[2]}${BASH_REMATCH[3]:+;${BASH_REMATCH[5]}}"
+    [[ -z "${found}" || "${found}" == "${id}" ]] || return 0
+    found="${id}"
+  done < <(tr -d '\0' <submitting.out)
+  printf '%s' "${found}"
+}
+
+# What tells that sbatch was cut off from slurmctld, or was not understood by kit: the job may have been taken.
+readonly login_broken='timed out|time-out|Unable to contact|Batch job submission failed|connection|communication|zero bytes|broken pipe'
+# The reasons that slurmctld, or sbatch before it asks, gives for not taking a job: launch/kit/slurm/jobs.py has them, too.
+readonly login_refusal='(Invalid|Requested|Access|Job violates|Job dependency|Job script|Node count|More processors|Memory (required|specification)|Unable to allocate|User.s group|No partition|Required|Batch script contains|Pathname|Burst Buffer|Unspecified error|Unable to open file|unrecognized option|Association|QOS)'
+
+login::is_refusal() {
+  if grep -q 'Batch job submission failed: ' submitting.err; then
+    grep 'Batch job submission failed: ' submitting.err | tail -n 1 | grep -qiE "Batch job submission failed: ${login_refusal}"
+  else
+    grep -qiE "^sbatch: (error: )?${login_refusal}" submitting.err
   fi
 }
 
@@ -283,7 +318,7 @@ login::known() {
 login::of_here() {
   local id folder
   while IFS='|' read -r id folder; do
-    [[ "${folder}" != "${PWD}" ]] || printf 'log/slurm-%s.out\n' "${id}"
+    [[ ! "${folder}" -ef . ]] || printf 'log/slurm-%s.out\n' "${id}"
   done | login::first
 }
 
