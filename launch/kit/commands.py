@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
@@ -125,15 +125,35 @@ def _submit(plan: Plan, follow: bool, options: list[str]) -> None:
     for node in plan.left_out:
         until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
         _say(f"leaving out {node.name} until {until}, which {node.why}; if it is well again: kit nodes --forget {node.name}")
-    if plan.remote:
+    if not is_submitted_already(plan, follow):
+        hand_to_slurm(plan, rundir.write(plan, render_plan(plan)), follow, options)
+
+
+def is_submitted_already(plan: Plan, follow: bool) -> bool:
+    """Whether an earlier call of the very same command did submit its job, though its answer was lost. Raise Unsure where nobody can say yet."""
+    from kit.runs import submit
+
+    for run in submit.unfinished(plan):
+        if earlier := _give_up_submission(run):
+            said = f"the same command of {_age(earlier)} did submit job {earlier.id}, though its answer was lost: nothing is submitted now"
+            if earlier.ssh:
+                say_submitted(earlier, follow, "", said)
+            else:
+                _say_submitted_here(earlier, follow, said)
+                _see_off(earlier, follow)
+            return True
+    return False
+
+
+def _give_up_submission(run: Run) -> Optional[Run]:
+    """The run where it was submitted; else it is removed, and never will be."""
+    if run.ssh:
         from kit.remote import submission
 
-        earlier = submission.settle_earlier(plan)
-        if earlier:
-            said = f"the same command of {_age(earlier)} did submit job {earlier.id}, though its answer was lost: nothing is submitted now"
-            say_submitted(earlier, follow, "", said)
-            return
-    hand_to_slurm(plan, rundir.write(plan, render_plan(plan)), follow, options)
+        return submission.give_up(run)
+    from kit.runs import submit
+
+    return submit.give_up(run)
 
 
 def _submit_there(plan: Plan, run: Path, follow: bool, options: list[str]) -> None:
@@ -155,14 +175,18 @@ def _submit_there(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
 
 def say_submitted(run: Run, follow: bool, of_code: str, said: str = "") -> None:
     """Where a run of a cluster elsewhere is, and how to see it."""
-    _say(said or f"submitted job {run.id} on {run.ssh}")
-    print(f"  run directory: {run.ssh}:{run.there}\n  its logs here: {_short(Path(run.folder))}{of_code}", flush=True)
-    if run.array:
-        _say_array(run, follow)
-    elif follow:
-        _follow(Path(run.folder), run.id, run)
-    else:
-        print(f"  follow it:     kit logs -f {run.id}")
+    how = [] if run.array or follow else [f"  follow it:     kit logs -f {run.id}"]
+    places = [f"  run directory: {run.ssh}:{run.there}", f"  its logs here: {_short(Path(run.folder))}{of_code}"]
+    _print_if_possible([f"kit: {said or f'submitted job {run.id} on {run.ssh}'}", *places, *how])
+    _see_off(run, follow)
+
+
+def _print_if_possible(lines: list[str]) -> None:
+    """Of a job that is submitted whether anybody can read it or not."""
+    try:
+        print("\n".join(lines), flush=True)
+    except (OSError, ValueError):  # a full disk, a closed pipe
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _age(run: Run) -> str:
@@ -176,31 +200,42 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     if plan.remote:
         _submit_there(plan, run, follow, options)
         return
+    from kit.runs import submit
+
+    def say(noted: Run) -> None:
+        _say_submitted_here(noted, follow, f"submitted job {noted.id}", _of_code(plan))
+
+    _see_off(submit.submit(plan, run, options, say), follow)
+
+
+def finish(plan: Plan, run: Run, follow: bool) -> None:
+    """Submits a run directory of which nobody heard that Slurm has it, once that is known."""
     from kit import rundir, secret_values, slurm
-    from kit.runs import history
+    from kit.runs import submit
+
+    run = submit.settle(run)
+    if run.why:
+        raise slurm.Unsure(f"whether Slurm has the job of {run.name} is not known yet", f"in a minute: kit status {run.name}")
+    if run.id:
+        _say_submitted_here(run, follow, f"{run.name} was submitted: job {run.id}")
+        _see_off(run, follow)
+        return
+    secret_values.forget(Path(run.folder))
+    hand_to_slurm(plan, Path(run.folder), follow, rundir.load(Path(run.folder)).get("sbatch_options", []))
+
+
+def _say_submitted_here(run: Run, follow: bool, said: str, of_code: str = "") -> None:
     from kit.runs.follow import batch_log
 
-    try:
-        secret_values.place(plan, run)
-        job_id = slurm.submit(run / "run_script.sh", options)
-    except slurm.Unsure:
-        raise  # a job that was accepted needs its scripts
-    except KitError:
-        rundir.remove(run)  # nothing was submitted, so nothing is to be kept
-        raise
-    except BaseException:
-        secret_values.forget(run)  # Ctrl-C: nobody may come to know of this run
-        raise
-    _say(f"submitted job {job_id}\n  run directory: {_short(run)}{_of_code(plan)}")
-    waits = {"sbatch_options": options} if options else {}
-    rundir.save(run, {**rundir.load(run), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **waits})
-    noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=False, array=plan.array or "")
-    if plan.array:
-        _say_array(noted, follow)
+    how = [] if run.array or follow else [f"  follow it:     tail -F {_typed(batch_log(Path(run.folder), run.id))}"]
+    _print_if_possible([f"kit: {said}", f"  run directory: {_short(Path(run.folder))}{of_code}", *how])
+
+
+def _see_off(run: Run, follow: bool) -> None:
+    if run.array:
+        _say_array(run, follow)
     elif follow:
-        _follow(run, job_id)
-    else:
-        print(f"  follow it:     tail -F {_typed(batch_log(run, job_id))}")
+        _follow(run)
 
 
 def _say_array(run: Run, follow: bool) -> None:
@@ -221,40 +256,43 @@ def _say_array(run: Run, follow: bool) -> None:
         raise KitError(f"{run} {found.state}: {found.detail}", f"which tasks, and why: kit status {run.id}")
 
 
-def _follow(run: Path, job_id: str, there: Optional[Run] = None) -> None:
-    """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone. `there`: of a run elsewhere."""
+def _follow(run: Run) -> None:
+    """Shows the logs until the job ends, then exits with its code. Ctrl-C leaves the job alone."""
     from kit import slurm
 
-    with slurm.at(there.ssh if there else ""):
-        _follow_here(run, job_id, there)
+    with slurm.at(run.ssh, run.asked_of):
+        _follow_here(run)
 
 
-def _follow_here(run: Path, job_id: str, there: Optional[Run]) -> None:
+def _follow_here(run: Run) -> None:
+    from dataclasses import replace
+
     from kit import secret_values, slurm
     from kit.runs import follow, history
 
-    watch = Watch(job_id)
-    if there:
+    watch = Watch(run.id, run.works_in)
+    if run.ssh:
         from kit.remote.watch import RemoteWatch
 
-        watch = RemoteWatch(there, job_id)
+        watch = RemoteWatch(run, run.id)
+    job_id, folder = run.id, Path(run.folder)
     try:
-        state = follow.until(follow.Tail(run, job_id), watch.ended)
+        state = follow.until(follow.Tail(folder, job_id), watch.ended)
     except KeyboardInterrupt:
-        _say(f"job {job_id} goes on; to end it: {'kit cancel' if there else 'scancel'} {job_id}")
+        _say(f"job {job_id} goes on; to end it: kit cancel {job_id}")
         sys.exit(130)
     if state.name == "COMPLETED":
         return
-    following = history.last_job(str(run), job_id)
+    following = history.last_job(run.folder, job_id)
     if following != job_id:
         _say(f"job {job_id} {state.name}; job {following} goes on for it")
-        _follow_here(run, following, there)
+        _follow_here(replace(run, id=following))
         return
-    secret_values.forget(run)  # its own script does that, unless its node is gone
+    secret_values.forget(folder)  # its own script does that, unless its node is gone
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""
     raise _Failed(
-        f"job {job_id} {state.name} with exit code {state.exit_code}{why}", f"see: kit why {job_id}; its logs: {_short(run)}/log", state.exit_code or 1
+        f"job {job_id} {state.name} with exit code {state.exit_code}{why}", f"see: kit why {job_id}; its logs: {_short(folder)}/log", state.exit_code or 1
     )
 
 
@@ -263,10 +301,10 @@ class Watch:
 
     PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> None:
         from kit.runs import follow
 
-        self.job_id = job_id
+        self.job_id, self.is_its = job_id, is_its
         self.period_s = follow.period_s()
         self.next_s = 0.0
         self.answered_s = time.monotonic()
@@ -279,7 +317,7 @@ class Watch:
             return None
         self.next_s = time.monotonic() + self.period_s
         try:
-            state = slurm.state(self.job_id)
+            state = slurm.state(self.job_id, self.is_its)
         except KitError as error:
             if error.exit_code != 1:
                 raise  # a login node that does not answer is another matter
@@ -382,7 +420,7 @@ def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> l
 def _follow_again(run: Run) -> None:
     if run.local or run.state:
         raise UsageError(f"{run} {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
-    _follow(Path(run.folder), run.id, run if run.ssh else None)
+    _follow(run)
 
 
 def cancel(word: str, task: Optional[int] = None) -> None:
@@ -392,17 +430,22 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     whole, number = tasks.find(word, task)
     found = status.of([whole])[0] if number is None else tasks.one(whole, number)
     run = found.run
-    if run.ssh and not run.id:
+    if not run.id:
         _give_up(run)
         return
-    if not found.active and found.state != "UNKNOWN":  # which scancel will find out
+    if found.state == "UNKNOWN" and not run.ssh:
+        raise KitError(f"{run} is not cancelled: {found.detail}", "a number alone may be that of another job")
+    if not found.active and found.state != "UNKNOWN":
         _say(f"{run} has ended: {found.state}")
         return
     if run.local:
-        raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
-    # Of an array, tasks that others go on for have another array's id.
-    for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
-        with slurm.at(run.ssh):
+        _end_here(run)
+        return
+    with slurm.at(run.ssh, run.asked_of):
+        if found.state == "UNKNOWN" and not status.are_queued(tasks.all_of(run)):  # its login node did not answer just now
+            raise KitError(f"{run} is not in the queue of {run.ssh}", f"how it ended: kit status {run.id}")
+        # Of an array, tasks that others go on for have another array's id.
+        for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
             slurm.cancel(job_id)
     if run.ssh:
         from kit.remote import submission
@@ -412,17 +455,32 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     _say(f"{run} is being cancelled")
 
 
+def _end_here(run: Run) -> None:
+    """Of a run on this machine, whose kit was killed; else that one is to end it."""
+    from kit import local, rundir
+    from kit.runs import history
+
+    if local.has_kit(rundir.load(Path(run.folder)), run.created_s):
+        raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
+    local.end(run.id)
+    if local.processes(run.id):
+        raise KitError(f"{run} does not end: processes of it are left", f"see: ps {' '.join(map(str, local.processes(run.id)))}")
+    history.ended(run, "CANCELLED")
+    _say(f"{run} was ended")
+
+
 def _give_up(run: Run) -> None:
     """Of a run whose submission was cut off."""
-    from kit import slurm
-    from kit.remote import submission
+    from kit import secret_values, slurm
 
-    arrived = submission.give_up(run)
+    arrived = _give_up_submission(run)
     if not arrived:
         _say(f"{run.name} was never submitted, and will not be")
         return
-    with slurm.at(arrived.ssh):
+    with slurm.at(arrived.ssh, arrived.asked_of):
         slurm.cancel(arrived.id)
+    if not arrived.ssh:
+        secret_values.forget(Path(arrived.folder))
     _say(f"{arrived} is being cancelled")
 
 

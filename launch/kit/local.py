@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from kit import assets, rundir
+from kit import assets, rundir, signals
 from kit.plan import Plan
 from kit.runs import follow, history
+
+GRACE_S = 12.0  # the stand-in srun gives the ranks ten
 
 
 def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
@@ -23,7 +25,8 @@ def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
     """
     raw_id = new_id()
     job_id = raw_id if task is None else f"{raw_id}_{task}"
-    rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid()})
+    # Before the history names it: by its record, others see that it lives.
+    rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid(), "host": os.uname().nodename})
     noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
     tail = follow.Tail(run, job_id)
     with follow.batch_log(run, job_id).open("wb") as log:
@@ -37,7 +40,8 @@ def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
             received.append(number)
             _stop(process)
 
-        handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        ignored = [number for number in signals.ENDING if signal.getsignal(number) == signal.SIG_IGN]  # by nohup
+        handlers = {number: signal.signal(number, on_signal) for number in signals.ENDING if number not in ignored}
         try:
             code = follow.until(tail, process.poll)
         finally:
@@ -49,6 +53,53 @@ def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
     code = 128 + received[0] if received else code if code >= 0 else 128 - code
     history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", f"exit code {code}" if code else "")
     return code
+
+
+def has_kit(record: dict[str, Any], created_s: float) -> bool:
+    """Whether the kit that started a run lives: a process of its number that began after the run is another one."""
+    try:
+        with open(f"/proc/{int(record['pid'])}/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime") as file:
+            age_s = float(file.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, KeyError, TypeError, ValueError, IndexError):
+        return False
+    return time.time() - age_s < created_s + 1
+
+
+def processes(job_id: str) -> list[int]:
+    """Of a run on this machine, its batch script and all that it started: what they have in common is what their environment says."""
+    number = job_id.partition("_")[0].encode()
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            values = file.read_bytes().split(b"\0")
+            if b"SLURM_JOB_ID=" + number in values and b"KIT_LOOPBACK=1" in values:
+                found.append(int(file.parent.name))
+    return found
+
+
+def end(job_id: str) -> None:
+    """End what is left of a run whose kit was killed: the batch script is asked first, as by kit, then all of them."""
+    for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        end_s = time.monotonic() + patience_s
+        asked: set[int] = set()
+        while (left := processes(job_id)) and time.monotonic() < end_s:
+            leaders = [process for process in left if _leads(process)]
+            for process in set(leaders or left) - asked if number == signal.SIGTERM else left:
+                asked.add(process)
+                with contextlib.suppress(ProcessLookupError):
+                    (os.killpg if process in leaders else os.kill)(process, number)
+            time.sleep(0.1)
+
+
+def _leads(process: int) -> bool:
+    """Whether it is a batch script: kit starts it in a session of its own; ranks have one, too, and their number."""
+    try:
+        is_rank = b"\0SLURM_PROCID=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
+        return not is_rank and os.getsid(process) == process
+    except OSError:
+        return False
 
 
 def new_id() -> str:

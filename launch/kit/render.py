@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Callable
 
-from kit import assets, plugins, snapshot
+from kit import assets, plugins, rundir, snapshot
 from kit.plan import Plan
 from kit.quote import bash, sbatch
 
@@ -72,14 +72,13 @@ def _bad_nodes(plan: Plan) -> str:
 
 def _env(plan: Plan) -> str:
     launcher = plugins.find("launchers", plan.launcher, "")
-    sweep, quoted = "", bash
+    sweep = ""
     if plan.sweep:
         from kit import sweeps
 
-        sweep, quoted = sweeps.environment(plan.sweep), functools.partial(sweeps.word, table=plan.sweep)
-    command = " ".join(_movable(word, plan, quoted) for word in plan.command)
+        sweep = sweeps.environment(plan.sweep)
+    command, variables = words(plan, rundir.around)
     mounts = "".join(f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}" for mount in plan.mounts)
-    variables = "".join(f"\n  {name}={_movable(value, plan, quoted)}" for name, value in plan.env)
     secrets = f"KIT_SECRETS='{' '.join(secret.name for secret in plan.secrets)}' # the values are not here: docs/secrets.md\n" if plan.secrets else ""
     code = f'"${{KIT_RUN_DIR}}"/{snapshot.FOLDER} # frozen at submission; first on PYTHONPATH' if plan.code else ""
     return f"""\
@@ -115,15 +114,26 @@ KIT_MOUNTS=({mounts}
 )
 
 {sweep}KIT_CODE={code}
-KIT_COMMAND=({command})
-
+{command}
 # The job's own variables; set inside the container, last, so that no image wins over them.
-KIT_ENV=({variables}
-)
-{secrets}"""
+{variables}{secrets}"""
 
 
-def _movable(value: str, plan: Plan, quoted: Callable[[str], str]) -> str:
-    """A word in which the run directory goes by its variable, so that it may be moved."""
-    parts = value.split(f"{plan.run_dir}/") if plan.code else [value]
-    return '"${KIT_RUN_DIR}"/'.join(quoted(part) if part or len(parts) == 1 else "" for part in parts)
+def words(plan: Plan, around: Callable[[str, str], list[str]]) -> tuple[str, str]:
+    """The lines of the command and of the job's variables.
+
+    `around` says what of a word is around the run directory, which goes by its variable, so that it may be moved.
+    """
+    quoted = bash
+    if plan.sweep:
+        from kit import sweeps
+
+        quoted = functools.partial(sweeps.word, table=plan.sweep)
+
+    def word(value: str) -> str:
+        parts = around(value, plan.run_dir)
+        return '"${KIT_RUN_DIR}"'.join(quoted(part) if part or len(parts) == 1 else "" for part in parts)
+
+    command = " ".join(word(value) for value in plan.command)
+    variables = "".join(f"\n  {name}={word(value)}" for name, value in plan.env)
+    return f"KIT_COMMAND=({command})\n", f"KIT_ENV=({variables}\n)\n"

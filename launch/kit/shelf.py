@@ -66,8 +66,8 @@ def _file_of(record: Path) -> Optional[Path]:
 def unused(folder: Path, days: int) -> list[Kept]:
     """Those that neither a build nor a run has touched for so long, and no job of this user's waits for."""
     old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
-    jobs = slurm.queue().values() if old and shutil.which("squeue") else ()
-    needed = {_image(Path(folder, "run.json")) for folder in {job.folder for job in jobs if job.state in slurm.ACTIVE}}
+    queue = slurm.queue().values() if old and shutil.which("squeue") else ()
+    needed = {_image(Path(folder, "run.json")) for folder in {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}}
     return [item for item in old if os.path.realpath(item.file) not in needed]
 
 

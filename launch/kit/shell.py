@@ -105,7 +105,7 @@ class Session:
         from kit.runs import history
 
         self.job_id = job_id
-        who = {"local": True, "pid": os.getpid()} if local else {}
+        who = {"local": True, "pid": os.getpid(), "host": os.uname().nodename} if local else {}
         rundir.save(self.run, {**rundir.load(self.run), "job_id": job_id, **who})
         self.noted = history.new(self.run, self.plan.name, self.plan.nodes, self.plan.processes_per_node, job_id, local=local)
 
@@ -165,9 +165,10 @@ class Allocated(Session):
         from kit import slurm
 
         with suppress(KitError):  # a controller that does not answer now may answer later
-            for job_id, job in slurm.queue().items():
-                if job.folder == str(self.run):
-                    return job_id, job
+            for job_id, jobs in slurm.queue().items():
+                for job in jobs:
+                    if slurm.same_folder(job.folder, str(self.run)):
+                        return job_id, job
         return "", None
 
     def end(self, code: int) -> int:
@@ -191,7 +192,7 @@ class Allocated(Session):
         end_s = time.monotonic() + 2
         with suppress(KitError):
             while code and not self.hung_up and time.monotonic() < end_s:
-                found = slurm.state(self.job_id)
+                found = slurm.state(self.job_id, lambda folder: slurm.same_folder(folder, str(self.run)))
                 if found is None or not found.active:
                     return found.name if found else "FAILED"
                 time.sleep(0.2)

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_the_following_with_130_and_leaves_the_job_alone(kit_cluster
     done = type_into(kit_cluster, project, ["[rank0] up=>^C"], "submit", "job.yaml", "--output", "run", "--follow")
     job = job_id(project)
     assert done.returncode == 130, done.stdout
-    assert f"kit: job {job} goes on; to end it: scancel {job}" in done.stdout
+    assert f"kit: job {job} goes on; to end it: kit cancel {job}" in done.stdout
     assert kit_cluster.job(job)["JobState"] == "RUNNING"
     kit_cluster.run("ctl", "scancel", str(job))
     kit_cluster.wait(job)

@@ -110,7 +110,7 @@ def test_a_job_that_slurm_ended_says_so_with_the_shells_code(allocated: shell.Al
 def test_slurms_word_for_the_end_is_noted(state: str | None, hung_up: bool, ends: str, allocated: shell.Allocated, fake_slurm: Slurm) -> None:
     allocated.job_id, allocated.hung_up = "5", hung_up
     if state:
-        fake_slurm.job("5", state)
+        fake_slurm.job("5", state, folder=str(allocated.run))
     assert allocated._state(1) == ends
     assert allocated._state(0) == ("CANCELLED" if hung_up else "COMPLETED")
 
@@ -228,7 +228,7 @@ def test_what_cannot_be_entered_is_said_with_a_way(running: Run, fake_slurm: Slu
         path.unlink()
     with pytest.raises(KitError, match="has not started its ranks yet: its nodes make their containers ready\n  fix: what they do: kit logs 7"):
         enter._facts(running)
-    fake_slurm.job("7", "PENDING", "Priority")
+    fake_slurm.job("7", "PENDING", "Priority", folder=running.folder)
     with pytest.raises(
         KitError, match=r"x \(7\) is not running: PENDING \(Priority: jobs of higher priority are before it\)\n  fix: where it is: kit status 7"
     ):

@@ -63,7 +63,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
     def put(name: str, says: str, code: int = 0) -> None:
-        to = ">&2" if code else ""
+        """`@` in what it says is where runs are."""
+        to, says = ">&2" if code else "", says.replace("@", f"{tmp_path}/runs")
         (folder / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >>{tmp_path}/calls\ncat <<'END' {to}\n{says}\nEND\nexit {code}\n")
         (folder / name).chmod(0o755)
 
@@ -85,9 +86,9 @@ def submitted(tmp_path: Path, job_id: str, array: str = "", name: str = "train",
 DONE = "kit: node1: all ranks ended well\n"
 FAILED = "kit: error: node2: rank 3 (local rank 1) exited with code 7; the end of log/5_1/rank3.out:\n"
 QUEUE = """\
-5_[6-7%4]|PENDING|N/A|0:00|1:00||JobArrayTaskLimit|/run
-5_2|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|/run
-5_3|TIMEOUT|2026-11-21T10:00:00|1:00|1:00|node2|TimeLimit|/run"""
+5_[6-7%4]|PENDING|N/A|0:00|1:00||JobArrayTaskLimit|@/train-5
+5_2|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|@/train-5
+5_3|TIMEOUT|2026-11-21T10:00:00|1:00|1:00|node2|TimeLimit|@/train-5"""
 
 
 def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,10 +117,10 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
 
 def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_call(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-2")
-    tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|/run\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|/run")
+    tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|@/train-5\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|@/train-5")
     found = status.of(history.runs())[0]
     assert (found.state, found.detail) == ("PENDING", "array of 3: 2 pending, 1 timeout; Priority: jobs of higher priority are before it")
-    tools("squeue", "5_1|COMPLETED|N/A|0:12|1:00|node1|None|/run\n5_2|COMPLETED|N/A|0:12|1:00|node1|None|/run")
+    tools("squeue", "5_1|COMPLETED|N/A|0:12|1:00|node1|None|@/train-5\n5_2|COMPLETED|N/A|0:12|1:00|node1|None|@/train-5")
     for _ in range(2):
         found = status.of(history.runs())[0]
         assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
@@ -132,7 +133,7 @@ def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
     assert status.of(history.runs())[0].detail == "array of 4: 1 completed, 2 cancelled, 1 lost"
     submitted(tmp_path, "6", "0-1")
-    tools("sacct", "5_1|OUT_OF_MEMORY\n6_[0-1]|CANCELLED by 7\n66_1|FAILED")
+    tools("sacct", "5_1|OUT_OF_MEMORY|@/train-5\n6_[0-1]|CANCELLED by 7|@/train-6\n66_1|FAILED|@/train-6")
     assert [(item.state, item.detail) for item in status.of(history.runs())] == [
         ("OUT_OF_MEMORY", "array of 4: 1 completed, 2 cancelled, 1 out_of_memory"),
         ("CANCELLED", "array of 2: 2 cancelled"),
@@ -140,7 +141,7 @@ def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp
 
 
 def test_slurm_is_asked_for_all_numbers_of_an_array(tmp_path: Path, tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin/squeue").write_text('#!/bin/sh\n[ "$SLURM_BITSTR_LEN" = 0 ] && echo "5_[0-2]|PENDING|N/A|0:00|1:00||Priority|/run"\n')
+    (tmp_path / "bin/squeue").write_text('#!/bin/sh\n[ "$SLURM_BITSTR_LEN" = 0 ] && echo "5_[0-2]|PENDING|N/A|0:00|1:00||Priority|@/train-5"\n')
     (tmp_path / "bin/squeue").chmod(0o755)
     assert sorted(slurm.queue()) == ["5_0", "5_1", "5_2"]
 
@@ -151,7 +152,7 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
         (Path(run.folder) / f"log/5_{task}").mkdir()
         (Path(run.folder) / f"log/5_{task}/rank0.out").write_text(f"rank of {task}\n")
     (Path(run.folder) / "log/5_2/rank0.failed").write_text("3 node1 0\n")
-    tools("squeue", "5_1|RUNNING|N/A|0:12|1:00|node1|None|/run\n5_2|FAILED|N/A|0:12|1:00|node1|None|/run")
+    tools("squeue", "5_1|RUNNING|N/A|0:12|1:00|node1|None|@/train-5\n5_2|FAILED|N/A|0:12|1:00|node1|None|@/train-5")
     tools("scancel", "")
     environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
     assert kit("logs", "5", "--task", "2", "--rank", "0", **environment).stdout == "rank of 2\n"
@@ -180,7 +181,7 @@ def test_a_task_that_another_job_goes_on_for_is_found_and_cancelled_there(tmp_pa
         (Path(run.folder) / "log" / job).mkdir()
         (Path(run.folder) / "log" / job / "rank0.out").write_text(f"said by {job}\n")
         (Path(run.folder) / "log" / job / ("continued-by" if text else "node1.out")).write_text(f"{text}\n")
-    tools("squeue", "5_1|PREEMPTED|N/A|0:12|1:00|node1|None|/run\n9_1|RUNNING|N/A|0:12|1:00|node1|None|/run")
+    tools("squeue", "5_1|PREEMPTED|N/A|0:12|1:00|node1|None|@/train-5\n9_1|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")
     tools("scancel", "")
     environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
     assert [item.detail for item in status.of(history.runs())] == ["array of 2: 1 running, 1 completed"]
@@ -195,7 +196,7 @@ def submit(kit, tools, tmp_path: Path):
     """`kit submit train.py` with the history of this test; sbatch notes what it is called with."""
     (tmp_path / "train.py").touch()
     tools("sbatch", "77")
-    tools("squeue", "1|RUNNING|N/A|0:12|1:00|node1|None|/run\n2|PENDING|N/A|0:00|1:00||Priority|/run")
+    tools("squeue", "1|RUNNING|N/A|0:12|1:00|node1|None|@/first-1\n2|PENDING|N/A|0:00|1:00||Priority|@/second-2")
 
     def call(*arguments: str, check: bool = True):
         return kit("submit", "train.py", *arguments, check=check, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
@@ -231,7 +232,7 @@ def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit) -
     ],
 )
 def test_only_a_wait_that_can_become_vain_is_ended_by_slurm(arguments: tuple[str, ...], options: str, tmp_path: Path, submit) -> None:
-    submitted(tmp_path, "1")
+    submitted(tmp_path, "1", name="first")
     submit(*arguments, "--output", "run")
     assert calls(tmp_path)[-1] == f"sbatch --parsable {options} {tmp_path}/run/run_script.sh"
     assert ("#SBATCH --kill-on-invalid-dep=no\n" in (tmp_path / "run/run_script.sh").read_text()) == ("--slurm" in arguments)
@@ -280,7 +281,7 @@ def test_a_job_that_slurm_has_forgotten_is_explained(tmp_path: Path, submit, too
 
 
 def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path, tools) -> None:
-    tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|/run")
+    tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|@/train-1")
     submitted(tmp_path, "1")
     assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: what it waited for ended otherwise")]
 
@@ -294,7 +295,7 @@ def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path,
 )
 def test_what_looks_into_one_job_says_so_of_an_array(command: str, message: str, tmp_path: Path, tools, kit) -> None:
     submitted(tmp_path, "5", "0-1")
-    tools("squeue", "5_[0-1]|RUNNING|N/A|0:12|1:00|node1|None|/run")
+    tools("squeue", "5_[0-1]|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")
     done = kit(command, "5", check=False, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
     assert done.returncode == 2 and done.stderr.startswith(message)
 

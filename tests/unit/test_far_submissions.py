@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from far_side import Far
-from kit import images, rundir, slurm
+from kit import commands, images, rundir, slurm
 from kit.errors import KitError, UsageError
 from kit.remote import again, host, mirror, standing, submission, watch
 from kit.remote.host import MARK, Host, Unreachable
-from kit.runs import follow, history, rerun, status
+from kit.runs import follow, history, rerun, status, submit
 from kit.runs.history import Run
 
 TOKEN = "0123456789abcdef"
@@ -103,7 +103,7 @@ def test_a_submission_whose_answer_was_lost_is_found_by_the_same_command_and_not
     assert len(far.slurm.calls("sbatch")) == 1
     # Other words are another job.
     assert "submitted job 1002" in kit_here("submit", "job.yaml", "--name", "x", "--time", "5", "--output", "other").out
-    assert [submission._is_same(run, workdir) for workdir in (str(far.base), "/elsewhere")] == [False, False]
+    assert [submit._is_same(run, workdir) for workdir in (str(far.base), "/elsewhere")] == [False, False]
 
 
 def test_a_connection_that_breaks_while_sbatch_answers_is_opened_again_and_finds_the_job(far: Far) -> None:
@@ -282,14 +282,17 @@ def test_what_is_gone_over_there_is_named_before_anything_is_submitted(lacks: st
     assert str(error.value) == f"kit: login has no {path} any more\n  fix: {fix}"
 
 
-def test_only_a_run_that_nobody_heard_of_is_unfinished(far: Far) -> None:
+def test_only_a_run_that_nobody_heard_of_goes_on(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished: list[Run] = []
+    monkeypatch.setattr(submission, "finish", lambda _, noted: finished.append(noted))
+    monkeypatch.setattr(commands, "say_submitted", lambda *_: None)
     run = known(far)
-    assert again.unfinished(Path(run.folder)) == run
-    assert again.unfinished(Path("/elsewhere")) is None
-    history.add(replace(run, id="5"))
-    assert again.unfinished(Path(run.folder)) is None
-    history.add(replace(run, ssh=""))
-    assert again.unfinished(Path(run.folder)) is None
+    assert rerun._goes_on(Path(run.folder), None, follow=False) and finished == [run]
+    assert not rerun._goes_on(Path("/elsewhere"), None, follow=False)
+    for other in (replace(run, id="5"), replace(run, ssh="", local=True), replace(run, state="FAILED")):
+        history.add(other)
+        assert not rerun._goes_on(Path(run.folder), None, follow=False)
+    assert finished == [run]
 
 
 # ---------------------------------------------------------------- the image's way over
@@ -385,7 +388,7 @@ def test_a_job_is_followed_through_a_broken_connection_to_its_end(watched: watch
     assert host.missed == {}  # for the next try
     far.up()
     Path(watched.run.there, "log/slurm-7.out").write_text("one\ntwo\n")
-    far.slurm.job("7", "FAILED", exit_code="3:0")
+    far.slurm.job("7", "FAILED", exit_code="3:0", folder=watched.run.there)
     ended = watched.ended()
     assert ended and (ended.name, ended.exit_code) == ("FAILED", 3)
     assert log.read_text() == "one\ntwo\n"

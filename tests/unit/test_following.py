@@ -84,7 +84,9 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
 
         return step
 
-    clock = Clock(for_long(False), for_long(True), for_long(False), for_long(True), lambda: [fake_slurm.job(f"5_{n}", "COMPLETED") for n in range(3)])
+    clock = Clock(
+        for_long(False), for_long(True), for_long(False), for_long(True), lambda: [fake_slurm.job(f"5_{n}", "COMPLETED", folder=array.folder) for n in range(3)]
+    )
     monkeypatch.setattr(tasks, "time", clock)
     assert tasks.until_the_end(array).state == "COMPLETED"
 
@@ -170,25 +172,36 @@ def test_the_end_is_slurms_state_and_code(exit_code: str, code: int, watch: comm
     assert watch.ended() == slurm.State("FAILED", "None", code, "node1")
 
 
+def run_of(tmp_path: Path) -> Run:
+    folder = tmp_path / "runs/x"
+    (folder / "log").mkdir(parents=True)
+    return Run("7", str(folder), "x", "1x1", time.time())
+
+
+def test_a_job_of_that_number_in_another_folder_is_not_followed(fake_slurm: Slurm, tmp_path: Path) -> None:
+    fake_slurm.job("7", folder="/elsewhere")
+    with pytest.raises(KitError, match="Slurm has forgotten job 7"):
+        commands._follow(run_of(tmp_path))
+
+
 def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: Slurm, tmp_path: Path, monkeypatch) -> None:
-    run = tmp_path / "runs/x"
-    (run / "log").mkdir(parents=True)
+    run = run_of(tmp_path)
     for state, exit_code, expected in (("FAILED", "3:0", 3), ("NODE_FAIL", "0:0", 1), ("TIMEOUT", "0:15", 143)):
-        fake_slurm.job("7", state, exit_code=exit_code)
+        fake_slurm.job("7", state, exit_code=exit_code, folder=run.folder)
         with pytest.raises(KitError, match=rf"job 7 {state} with exit code \d+") as error:
-            commands._follow(run, "7")
+            commands._follow(run)
         assert error.value.exit_code == expected
-    fake_slurm.job("7", "COMPLETED")
-    assert commands._follow(run, "7") is None
+    fake_slurm.job("7", "COMPLETED", folder=run.folder)
+    assert commands._follow(run) is None
 
 
 def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
-    run = tmp_path / "runs/x"
-    (run / "log/7").mkdir(parents=True)
-    (run / "log/7/continued-by").write_text("8\n")
-    fake_slurm.job("7", "PREEMPTED")
-    fake_slurm.job("8", "COMPLETED")
-    commands._follow(run, "7")
+    run = run_of(tmp_path)
+    (Path(run.folder) / "log/7").mkdir()
+    (Path(run.folder) / "log/7/continued-by").write_text("8\n")
+    fake_slurm.job("7", "PREEMPTED", folder=run.folder)
+    fake_slurm.job("8", "COMPLETED", folder=run.folder)
+    commands._follow(run)
     assert "kit: job 7 PREEMPTED; job 8 goes on for it\n" in capfd.readouterr().out
 
 

@@ -11,7 +11,7 @@ from kit.errors import KitError
 from kit.runs import hang, history, stacks
 
 RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
-QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run"
+QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|@"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def put(lines: str, queue: str = QUEUE) -> None:
         (tmp_path / "bin").mkdir()
-        for name, text in (("srun", lines), ("squeue", f"echo '{queue}'"), ("scontrol", "echo node1 node2")):
+        for name, text in (("srun", lines), ("squeue", f"echo '{queue.replace('@', str(run))}'"), ("scontrol", "echo node1 node2")):
             (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
             (tmp_path / "bin" / name).chmod(0o755)
 

@@ -36,6 +36,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
     def put(name: str, says: str) -> None:
+        """`@` in what it says is where runs are."""
+        says = says.replace("@", f"{tmp_path}/runs")
         (folder / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/calls\ncat <<'END'\n{says}\nEND\n")
         (folder / name).chmod(0o755)
 
@@ -72,11 +74,11 @@ def test_the_history_holds_the_last_word_and_survives_what_is_cut_off(tmp_path: 
 
 
 QUEUE = """\
-1|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|/run
-2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources|/run
-3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit|/run
-4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit|/run
-5|PENDING|N/A|0:00|1:00||SomethingNew|/run"""
+1|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|@/train-1
+2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources|@/train-2
+3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit|@/train-3
+4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit|@/train-4
+5|PENDING|N/A|0:00|1:00||SomethingNew|@/train-5"""
 
 
 def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools) -> None:
@@ -119,7 +121,7 @@ def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_pat
     submitted(tmp_path, "2")
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
     assert [item.state for item in status.of(history.runs())] == ["LOST", "LOST"]
-    tools("sacct", "1|CANCELLED by 1000")
+    tools("sacct", "1|CANCELLED by 1000|@/train-1")
     assert [item.state for item in status.of(history.runs())] == ["CANCELLED", "LOST"]
     assert calls(tmp_path) == ["squeue", "squeue", "sacct"]
 
@@ -131,7 +133,7 @@ def cpu_of_children_s() -> float:
 
 
 def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit, state: Path) -> None:
-    tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority|/run" for number in range(1000)))
+    tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority|@/{number}" for number in range(1000)))
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "runs").mkdir()
@@ -169,6 +171,7 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
     assert "has ended: COMPLETED" in kit("cancel", "run0", **environment).stdout
     run = history.find("run3")
     history.add(history.Run(run.id, run.folder, run.name, run.shape, run.created_s, local=True))
+    (tmp_path / f"run3/log/slurm-{run.id}.out").write_text("")  # killed, too
     assert status.of([history.find("run3")])[0].state == "LOST"
     facts = json.loads((tmp_path / "run3/run.json").read_text())
     (tmp_path / "run3/run.json").write_text(json.dumps({**facts, "pid": os.getpid()}))
@@ -197,8 +200,9 @@ def test_a_hostile_name_stays_on_its_line(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.splitlines()[1].startswith("1   a??[31mb  c  RUNNING")
 
 
-def test_states_that_slurm_calls_active_are_known() -> None:
-    assert {"PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"} <= slurm.ACTIVE
+def test_states_that_slurm_calls_final_are_known_and_all_others_are_active() -> None:
+    assert {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"} <= slurm.FINAL
+    assert all(slurm.is_active(state) for state in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED", "EXPEDITING"))
 
 
 def test_a_newcomers_first_word_is_answered(kit) -> None:

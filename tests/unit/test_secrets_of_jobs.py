@@ -239,7 +239,7 @@ def test_sbatch_has_no_secret_in_its_environment_and_the_file_is_there_when_it_s
 
 
 def test_a_submission_that_is_refused_leaves_nothing(project: Path, kit) -> None:
-    path = fake_sbatch(project, "exit 1")
+    path = fake_sbatch(project, "echo 'sbatch: error: Invalid account' >&2; exit 1")
     for more in ({"A": "x"}, {}):
         done = kit("submit", "train.py", "--secret", "A", "--output", "run", check=False, PATH=path, **more)
         assert done.returncode == (1 if more else 2)
@@ -249,7 +249,7 @@ def test_a_submission_that_is_refused_leaves_nothing(project: Path, kit) -> None
 
 def test_what_a_killed_job_left_is_removed_when_kit_sees_its_end(project: Path, kit) -> None:
     path = fake_sbatch(project, "echo 77")
-    (project / "bin/squeue").write_text("#!/bin/bash\nprintf '77|%s|N/A|0:10|1:00:00|n1|None|/x\\n' \"${STATE}\"\n")
+    (project / "bin/squeue").write_text(f"#!/bin/bash\nprintf '77|%s|N/A|0:10|1:00:00|n1|None|{project}/run\\n' \"${{STATE}}\"\n")
     (project / "bin/squeue").chmod(0o755)
     kit("submit", "train.py", "--secret", "A", "--output", "run", PATH=path, A="x")
     for state, is_there in (("RUNNING", True), ("PENDING", True), ("NODE_FAIL", False)):

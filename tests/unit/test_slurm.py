@@ -56,7 +56,11 @@ def test_the_job_id_is_found_in_sbatchs_answer(answer: str, stub, kit, tmp_path:
 def test_the_scripts_of_a_job_that_may_have_been_accepted_are_kept(message: str, stub, kit, tmp_path: Path) -> None:
     stub("sbatch", f"echo '{message}' >&2; exit 1")
     done = kit("submit", "train.py", "--output", "run", check=False)
-    assert (done.returncode, done.stderr) == (1, f"kit: sbatch: {message}\n  fix: it may have been done all the same: squeue --me\n")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"kit: sbatch ended with code 1: {message}; whether Slurm has the job is not known yet\n"
+        "  fix: type the same command again: it asks first, and submits nothing twice; or see: kit status\n"
+    )
     assert (tmp_path / "run/run_script.sh").exists()
 
 
@@ -71,7 +75,7 @@ def test_following_outlives_a_controller_that_does_not_answer(stub, kit, tmp_pat
     stub("sbatch", "echo 5")
     stub(
         "scontrol",
-        f'echo x >>"{tmp_path}/asked"\n'
+        f'[ "$2" = job ] || exit 1\necho x >>"{tmp_path}/asked"\n'
         f'case $(wc -l <"{tmp_path}/asked") in\n'
         "1) echo 'JobId=5 JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n1' ;;\n"
         "2) echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1 ;;\n"

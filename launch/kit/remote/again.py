@@ -11,13 +11,6 @@ from kit.errors import UsageError
 from kit.plan import Plan
 from kit.remote import there
 from kit.remote.host import Host
-from kit.runs import history
-from kit.runs.history import Run
-
-
-def unfinished(folder: Path) -> Optional[Run]:
-    """The run of this directory, where nobody knows that it was submitted."""
-    return next((run for run in history.runs() if run.folder == str(folder) and run.ssh and not run.id), None)
 
 
 def place(before: Plan, run_dir: str) -> str:

@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
+from kit.errors import KitError
 from kit.remote.host import Host, Unreachable, missed
-from kit.runs import follow, history
+from kit.runs import follow
 from kit.runs.history import Run
 
 FRESH_S = 1.5  # what one command asks twice is copied once
@@ -49,15 +51,14 @@ def settle(run: Run) -> Run:
     return replace(run, why=word) if word in ("busy", "unsure") else run
 
 
-def arrived(run: Run, job_id: str) -> Run:
-    """Notes the job of a run."""
-    from kit import rundir
+def arrived(run: Run, answer: str) -> Run:
+    """Note the job of a run: its id, with the cluster behind it where sbatch names one."""
+    from kit.runs import submit
 
-    folder = Path(run.folder)
-    rundir.save(folder, {**rundir.load(folder), "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.created_s))})
-    run = replace(run, id=job_id, why="")
-    history.add(run)
-    return run
+    job_id, _, cluster = answer.partition(";")
+    if not slurm.ID.fullmatch(job_id):
+        raise KitError(f"{run.ssh} names no job: {answer}", f"see: ssh {run.ssh} squeue --me")
+    return submit.arrived(run, slurm.Job(job_id, cluster))
 
 
 def copy(runs: Iterable[Run], fresh_s: float = FRESH_S) -> None:

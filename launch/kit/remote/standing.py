@@ -12,13 +12,11 @@ from kit.runs.history import Run
 from kit.runs.status import Status
 
 
-def of(ssh: str, runs: list[Run], judge: Callable[..., list[Status]]) -> list[Status]:
+def of(ssh: str, runs: list[Run], judge: Callable[..., list[Status]], cluster: str = "") -> list[Status]:
     """`judge` says of runs whose logs are here how they stand, by Slurm's queue."""
-    if not ssh:
-        return judge(runs)
     open_runs = [run for run in runs if not run.state]
     try:
-        with slurm.at(ssh):
+        with slurm.at(ssh, cluster):
             settled = {run.folder: mirror.settle(run) for run in open_runs}
             queue = slurm.queue() if any(run.id for run in settled.values()) else {}
             mirror.copy(run for run in settled.values() if not _is_active(run, queue))
@@ -28,10 +26,10 @@ def of(ssh: str, runs: list[Run], judge: Callable[..., list[Status]]) -> list[St
         return [_known(run) for run in runs]
 
 
-def _is_active(run: Run, queue: dict[str, slurm.Queued]) -> bool:
+def _is_active(run: Run, queue: status.Queue) -> bool:
     """Whether Slurm's word is enough, and nobody needs its logs."""
-    job = queue.get(run.id)
-    return bool(job and job.state in slurm.ACTIVE)
+    job = status.queued(run, queue)
+    return bool(job and slurm.is_active(job.state))
 
 
 def _known(run: Run) -> Status:

@@ -115,40 +115,6 @@ def forget(noted: Run) -> None:
         rundir.remove(Path(noted.folder))
 
 
-def unfinished(plan: Plan) -> list[Run]:
-    """Submissions of this very command whose end is not known."""
-    assert plan.remote
-    workdir = plan.remote.workdir or plan.workdir
-    return [run for run in history.runs() if run.ssh == plan.remote.ssh and not run.id and not run.state and run.name == plan.name and _is_same(run, workdir)]
-
-
-def _is_same(run: Run, workdir: str) -> bool:
-    """Whether the same words were typed for the same project."""
-    try:
-        facts = rundir.load(Path(run.folder))
-        remote, plan = facts["plan"]["remote"], facts["plan"]
-        return _words(facts["invocation"]) == _words(sys.argv) and (remote[3] or plan["workdir"]) == workdir
-    except (KitError, KeyError, TypeError, IndexError):
-        return False
-
-
-def _words(invocation: list[str]) -> list[str]:
-    """Without what makes no difference to the job."""
-    return [word for word in invocation[1:] if word != "--follow"]
-
-
-def settle_earlier(plan: Plan) -> Optional[Run]:
-    """The run of the same command that did arrive, though its answer was lost. One that did not arrive never will.
-
-    Raises KitError where that cannot be told yet.
-    """
-    for run in unfinished(plan):
-        found = give_up(run)
-        if found:
-            return found
-    return None
-
-
 def give_up(run: Run) -> Optional[Run]:
     """Makes sure that a run which was not submitted never is; the run where it was."""
     answer = Host(run.ssh).call("login::find", run.there, "give-up", _token(run), doing=_doing(run)).stdout.strip()

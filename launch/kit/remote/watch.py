@@ -18,7 +18,7 @@ PATIENCE_S = 3600.0  # the job goes on meanwhile, and a laptop's lid may be clos
 
 class RemoteWatch(Watch):
     def __init__(self, run: Run, job_id: str) -> None:
-        super().__init__(job_id)
+        super().__init__(job_id, run.works_in)
         self.run = run
         self.lost_s: Optional[float] = None
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import stat
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from kit.errors import UsageError
+from kit import regular
+from kit.errors import KitError, UsageError
+
+ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array: no other word of a file is one
+_ARRAY = re.compile(r"[0-9]{1,7}(-[0-9]{1,7}(:[0-9]{1,7})?)?(,[0-9]{1,7}(-[0-9]{1,7}(:[0-9]{1,7})?)?)*(%[0-9]+)?")
 
 
 @dataclass(frozen=True)
 class Run:
-    id: str  # Slurm's, or that of a run on this machine
+    id: str  # Slurm's, or that of a run on this machine; empty until sbatch has answered
     folder: str  # the run directory
     name: str
     shape: str  # nodes x processes: 2x8
@@ -24,23 +33,52 @@ class Run:
     why: str = ""  # what its log says of a failure
     array: str = ""  # the numbers of a job array's tasks, as sbatch takes them
     ends: dict[str, str] = field(default_factory=dict, hash=False)  # {state: the numbers of the tasks that ended so}
-    ssh: str = ""  # the login node of a cluster elsewhere; then its id is empty until the submission was answered
+    ssh: str = ""  # the login node of a cluster elsewhere
     there: str = ""  # the run directory over there; `folder` has what came from it
+    cluster: str = ""  # Slurm's own name for the cluster of the job; empty where it did not say
+    is_member: bool = False  # that cluster is another one than this machine's, whose Slurm asks for it
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id or 'not submitted'})"
 
+    @property
+    def asked_of(self) -> str:
+        """For the option -M of Slurm's commands."""
+        return self.cluster if self.is_member else ""
 
-def add(run: Run) -> None:
-    """Notes a run, or what has become known of it: the last line about a run directory holds. A full disk is no reason to fail."""
+    def works_in(self, folder: str) -> bool:
+        """Return whether a job that works in this folder is the run's: a number alone may be that of any other job."""
+        if folder in (self.there or self.folder, ""):
+            return bool(folder)
+        if self.ssh:
+            return os.path.normpath(folder) == os.path.normpath(self.there)
+        if os.path.realpath(folder) == os.path.realpath(self.folder):
+            return True
+        # A run directory that was moved: its job knows the place of its submission.
+        return not os.path.exists(folder) and _plan(_record(Path(self.folder))).get("run_dir") == folder
+
+
+def add(run: Run) -> bool:
+    """Note a run, or what has become known of it: the last line about a run directory holds. Say so where that fails.
+
+    A full disk is no reason to fail.
+    """
     path = _file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(run)) + "\n")  # in one piece: others may be writing
-    except OSError:
-        pass
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "rb") as file:
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
+                raise OSError(0, "it is no regular file")
+            is_cut = facts.st_size and os.pread(handle, 1, facts.st_size - 1) != b"\n"  # by a full disk, or a machine that went down
+            line = f"{chr(10) if is_cut else ''}{json.dumps(asdict(run))}\n".encode()
+            if os.write(file.fileno(), line) != len(line):  # in one piece: others may be writing
+                raise OSError(0, "no space left")
+    except OSError as error:
+        print(f"kit: the run could not be noted in {path} ({error.strerror}); to find it again: kit status {run.folder}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool, array: str = "") -> Run:
@@ -61,20 +99,24 @@ def ended(run: Run, state: str, why: str = "") -> Run:
 def last_job(folder: str, job_id: str) -> str:
     """The id of the job, or the task of an array, that goes on for this one."""
     seen: set[str] = set()
-    while job_id not in seen and (note := Path(folder, "log", job_id, "continued-by")).is_file():
+    while job_id and job_id not in seen:
         seen.add(job_id)
-        job_id = note.read_text(encoding="utf-8", errors="replace").strip()[:99] or job_id  # a full disk leaves it empty
+        try:
+            noted = regular.read(Path(folder, "log", job_id, "continued-by"), 4096).decode("utf-8", "replace").strip()
+        except OSError:
+            break
+        if ID.fullmatch(noted):  # a full disk leaves it empty; and the job's own program may write there
+            job_id = noted
     return job_id
 
 
 def current(run: Run) -> Run:
     """The run under the id of its last job: a site may cancel preempted jobs, and then another goes on in the same run directory."""
-    if not run.id:
-        return run
-    newest = last_job(run.folder, run.id)
+    newest = last_job(run.folder, run.id) if run.id else run.id
     if newest != run.id:
         run = replace(run, id=newest)
-        add(run)
+        if os.path.exists(f"{run.folder}/log/{newest}") or os.path.exists(f"{run.folder}/log/slurm-{newest}.out"):  # a full disk cuts off digits, too
+            add(run)
     return run
 
 
@@ -88,21 +130,49 @@ def newest(most: int) -> list[Run]:
     return [run for run in _noted()[-most:] if os.path.isdir(run.folder)]
 
 
+_KINDS = {item.name: item.type for item in fields(Run)}
+
+
+def earlier_ids(run: Run) -> set[str]:
+    """Of the jobs that were noted for an earlier run directory of the same name."""
+    return {other.id.partition("_")[0] for other in _lines() if other.id and other.folder == run.folder and other.created_s < run.created_s}
+
+
 def _noted() -> list[Run]:
     found: dict[str, Run] = {}
-    names = {item.name for item in fields(Run)}
-    try:
-        lines = _file().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    for line in lines:
-        try:
-            facts = json.loads(line)
-            run = Run(**{name: value for name, value in facts.items() if name in names})
-        except (ValueError, TypeError, AttributeError):
-            continue  # cut off, or of another version
+    for run in _lines():
         found[run.folder] = run
     return list(found.values())
+
+
+def _lines() -> Iterator[Run]:
+    try:
+        lines = regular.read(_file()).split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            facts = json.loads(line.strip(b"\0"))  # which a machine that went down leaves
+        except (ValueError, RecursionError):
+            continue  # cut off, or no text
+        if isinstance(facts, dict) and (run := _run(facts)):
+            yield run
+
+
+def _run(facts: dict[str, Any]) -> Optional[Run]:
+    """None where a value is of another kind than it should be: the file may be of another version, or damaged."""
+    values = {name: value for name, value in facts.items() if name in _KINDS}
+    for name, value in values.items():
+        kinds = {"str": (str,), "bool": (bool,), "float": (int, float)}.get(str(_KINDS[name]), (dict,))
+        if type(value) not in kinds:
+            return None
+    try:
+        run = Run(**values)
+        is_sound = math.isfinite(run.created_s) and not (run.id and not ID.fullmatch(run.id)) and "\0" not in run.folder
+    except (TypeError, OverflowError):
+        return None
+    ends = all(isinstance(text, str) and _ARRAY.fullmatch(text) for text in run.ends.values())
+    return run if is_sound and ends and os.path.isabs(run.folder) and (not run.array or _ARRAY.fullmatch(run.array)) else None
 
 
 def find(word: Optional[str]) -> Run:
@@ -117,7 +187,64 @@ def find(word: Optional[str]) -> Run:
         earlier = word.isdecimal() and os.path.isdir(f"{run.folder}/log/{word}")  # the id of an earlier job of it
         if earlier or word in (run.id or None, run.name) or folder == run.folder or word == os.path.basename(run.folder):
             return _fresh(run)
+    if found := _of_directory(folder, known):
+        return _fresh(found)
     raise UsageError(f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them")
+
+
+def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
+    """The run of a directory that was moved, that a link leads to, or that could not be noted; by its run.json."""
+    folder = os.path.realpath(folder)
+    record = _record(Path(folder))
+    if not record:
+        return None
+    for run in known:
+        if os.path.realpath(run.folder) == folder:
+            return run
+    run = from_record(folder, record)
+    before = _plan(record).get("run_dir")
+    is_copy = isinstance(before, str) and os.path.realpath(before) != folder and os.path.exists(before)
+    if run.id and not run.ssh and not is_copy:
+        add(run)
+    return run
+
+
+def from_record(folder: str, record: dict[str, Any]) -> Run:
+    """What run.json tells of a run."""
+    plan = _plan(record)
+    job_id, remote = record.get("job_id"), plan.get("remote")
+    try:
+        created_s = time.mktime(time.strptime(str(record.get("created"))[:19], "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        created_s = 0.0
+    array = plan.get("array")
+    return Run(
+        job_id if isinstance(job_id, str) and ID.fullmatch(job_id) else "",
+        folder,
+        str(plan.get("name") or os.path.basename(folder)),
+        f"{plan.get('nodes', '?')}x{plan.get('processes_per_node', '?')}",
+        created_s,
+        local=record.get("local") is True,
+        array=array if isinstance(array, str) and _ARRAY.fullmatch(array) else "",
+        ssh=remote[0] if isinstance(remote, list) and remote and isinstance(remote[0], str) else "",
+        there=str(plan.get("run_dir", "")) if remote else "",
+        cluster=record["cluster"] if isinstance(record.get("cluster"), str) else "",
+        is_member=record.get("is_member") is True,
+    )
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    from kit import rundir
+
+    try:
+        return rundir.load(folder)
+    except KitError:
+        return {}
+
+
+def _plan(record: dict[str, Any]) -> dict[str, Any]:
+    plan = record.get("plan")
+    return plan if isinstance(plan, dict) else {}
 
 
 def _fresh(run: Run) -> Run:
@@ -125,6 +252,10 @@ def _fresh(run: Run) -> Run:
         from kit.remote import mirror
 
         run = mirror.refresh(run)
+    elif not run.id and not run.state:
+        from kit.runs import submit
+
+        run = submit.settle(run)
     return current(run)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import images, mounting, plugins, program, rundir, snapshot
+from kit import images, mounting, plugins, program, render, rundir, snapshot
 from kit.errors import KitError, Problems, UsageError
 from kit.job import absolute
 from kit.plan import Plan, check_line
@@ -24,7 +24,9 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     old = folder_of(word)
     facts = rundir.load(old)
     before = _plan(old, facts)
-    if before.remote and _goes_on(old, before, follow):
+    if _goes_on(old, before, follow):
+        return
+    if not facts.get("local") and commands.is_submitted_already(before, follow):
         return
     run_dir = absolute(output, Path.cwd()) if output else str(rundir.choose(before.name))
     if before.remote:
@@ -44,7 +46,8 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     if plan.image_sha256 and plan.image and not plan.remote:
         images.note_use(Path(plan.image))
     if facts.get("local"):
-        _, _, task = str(facts.get("job_id")).partition("_")  # of an array
+        job_id = str(facts.get("job_id"))
+        task = job_id.partition("_")[2] if history.ID.fullmatch(job_id) else ""  # of an array
         commands.start_here(plan, run, int(task) if task else None)
     else:
         commands.hand_to_slurm(plan, run, follow, [])  # what it waited for then has ended
@@ -53,13 +56,17 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
 def _goes_on(old: Path, before: Plan, follow: bool) -> bool:
     """Whether this run was never heard to be submitted: then it is, as it was written."""
     from kit import commands
-    from kit.remote import again, submission
 
-    noted = again.unfinished(old)
-    if noted:
-        run = submission.finish(before, noted)
-        commands.say_submitted(run, follow, "")
-    return bool(noted)
+    noted = next((run for run in history.runs() if run.folder == str(old) and not run.id and not run.local and not run.state), None)
+    if not noted:
+        return False
+    if noted.ssh:
+        from kit.remote import submission
+
+        commands.say_submitted(submission.finish(before, noted), follow, "")
+    else:
+        commands.finish(before, noted, follow)
+    return True
 
 
 def folder_of(word: Optional[str]) -> Path:
@@ -91,6 +98,9 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
     except (KeyError, TypeError):
         fix = f"start it by hand: sbatch {run}/run_script.sh"
         raise KitError(f"{run / 'run.json'} does not hold what kit needs: another version wrote it", fix) from None
+    for kind, name in (("launchers", "launcher"), ("runtimes", "runtime"), ("stages", "stage")):
+        if known[name]:
+            plugins.find(kind, str(known[name]), str(run / "run.json"))  # it becomes part of a path
     return Plan(**known)
 
 
@@ -100,8 +110,8 @@ def _moved(plan: Plan, new: str) -> Plan:
     mounts = [mount for mount in plan.mounts if mount.target != old]
     if plan.runtime != "none" and not mounting.is_there(new, mounts):
         mounts.append(Mount(new, new, False, "the run directory"))
-    command = tuple(word.replace(f"{old}/", f"{new}/") for word in plan.command)
-    env = tuple((name, value.replace(f"{old}/", f"{new}/")) for name, value in plan.env)
+    command = tuple(new.join(rundir.around(word, old)) for word in plan.command)
+    env = tuple((name, new.join(rundir.around(value, old))) for name, value in plan.env)
     header = tuple((option, new if option == "chdir" else value) for option, value in plan.header)
     return plan._replace(run_dir=new, mounts=tuple(mounts), header=header, command=command, env=env)
 
@@ -151,13 +161,35 @@ def _fill(folder: Path, old: Path, before: Plan, plan: Plan, facts: dict[str, An
     _edit(folder / "env.sh", _mount_lines(before), _mount_lines(plan))
     if plan.image != before.image:
         _edit(folder / "env.sh", f"\nKIT_IMAGE={bash(before.image or '')}\n", f"\nKIT_IMAGE={bash(plan.image or '')}\n")
+    is_edited = _name_run_dir(folder / "env.sh", before)
     (folder / "log").mkdir()
     if not facts.get("code", {}).get("live", True):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(old / snapshot.FOLDER, folder / snapshot.FOLDER, symlinks=True, ignore=ignored)
     now = rundir.record(plan, facts.get("code", {"live": True}))
     of_code = {} if facts.get("code", {}).get("live", True) else {"git": facts.get("git")}
-    rundir.save(folder, {**now, **of_code, "kit": facts.get("kit"), "rerun_of": str(old)})
+    edited = {"edited": ["env.sh"]} if is_edited else {}
+    rundir.save(folder, {**now, **of_code, **edited, "kit": facts.get("kit"), "rerun_of": str(old)})
+
+
+def _name_run_dir(file: Path, before: Plan) -> bool:
+    """Let env.sh name the run directory by its variable, where an older kit wrote its path; return whether a user has edited it."""
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    now = render.words(before, rundir.around)
+    for around in (lambda text, _: [text], lambda text, run_dir: _anywhere(text, run_dir)):
+        for old, new in zip(render.words(before, around), now):
+            text = text.replace(old, new) if text.count(old) == 1 else text
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    is_edited = not all(lines in text for lines in now)
+    if is_edited:
+        print(f"kit: env.sh was edited by hand: what it says is what runs, whatever run.json says of {before.name}", file=sys.stderr, flush=True)
+    return is_edited
+
+
+def _anywhere(text: str, run_dir: str) -> list[str]:
+    """As kit did it before, also within another path."""
+    first, *others = text.split(f"{run_dir}/")
+    return [first, *(f"/{part}" for part in others)]
 
 
 def _mount_lines(plan: Plan) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import slurm, table
+from kit import secret_values, slurm, table
 from kit.errors import KitError
 from kit.runs import follow, history
 from kit.runs.history import Run
@@ -44,81 +46,166 @@ LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|Per
 ENDED_BY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
 
+# Of runs, in words that are none of Slurm's: nobody knows how it ended; nobody can say it now; whether Slurm has it is open; it has not.
+OWN = frozenset(("LOST", "UNKNOWN", "SUBMITTING", "UNSUBMITTED"))
+
+
 class Status(NamedTuple):
     run: Run
-    state: str  # as Slurm names it; LOST where nobody knows
+    state: str  # as Slurm names it, or one of OWN
     detail: str  # nodes, the reason for waiting, or why it failed
     elapsed: str
     tasks: tuple[Status, ...] = ()  # of a job array, while it is active
 
     @property
     def active(self) -> bool:
-        return self.state in slurm.ACTIVE
+        return is_active(self.state)
+
+
+def is_active(state: str) -> bool:
+    return state not in OWN and slurm.is_active(state)
 
 
 def of(runs: list[Run]) -> list[Status]:
     """For each cluster one call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
-    if not any(run.ssh for run in runs):
-        return _of(runs)
-    from kit.remote import standing
-
-    found = {item.run.folder: item for ssh in dict.fromkeys(run.ssh for run in runs) for item in standing.of(ssh, [run for run in runs if run.ssh == ssh], _of)}
+    found: dict[str, Status] = {}
+    for place in dict.fromkeys((run.ssh, run.asked_of) for run in runs):
+        found.update((item.run.folder, item) for item in _of_one([run for run in runs if (run.ssh, run.asked_of) == place], *place))
     return [found[run.folder] for run in runs]
 
 
-def _of(runs: list[Run], queue: Optional[dict[str, slurm.Queued]] = None) -> list[Status]:
+def _of_one(runs: list[Run], ssh: str, cluster: str) -> list[Status]:
+    if ssh:
+        from kit.remote import standing
+
+        return standing.of(ssh, runs, _of, cluster)
+    with slurm.at("", cluster):
+        return _of(runs)
+
+
+Queue = dict[str, list[slurm.Queued]]
+
+
+def _of(runs: list[Run], queue: Optional[Queue] = None) -> list[Status]:
+    if any(not run.id and not run.local and not run.ssh for run in runs):
+        from kit.runs import submit
+
+        runs = [submit.settle(run) for run in runs]
     runs = [run if run.state or run.local else history.current(run) for run in runs]
-    unknown = [run for run in runs if not run.state and not run.local]
+    unknown = [run for run in runs if run.id and not run.state and not run.local]
     queue = slurm.queue() if unknown and queue is None else queue or {}
     found = {run.folder: _one(run, queue, None) for run in runs}
     lost = [status.run for status in found.values() if status.state == "LOST" and not status.run.local]
-    accounts = slurm.accounted([run.id for run in lost]) if lost else {}
+    if not lost:
+        return [found[run.folder] for run in runs]
+    accounts = slurm.accounted([run.id for run in lost])
+    own = slurm.cluster_name() if any(run.cluster and not run.ssh for run in lost) else ""
     for run in lost:
         found[run.folder] = _one(run, queue, accounts)
+        if found[run.folder].state == "LOST" and not run.ssh:
+            found[run.folder] = _lost(found[run.folder], own)
     return [found[run.folder] for run in runs]
 
 
-def _one(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
+def _lost(status: Status, own: str) -> Status:
+    """Of a job that is neither in the queue nor in the accounts: it may be another cluster's, and its secrets are removed once that is sure.
+
+    `own` is the name of the cluster that was asked.
+    """
+    run = status.run
+    if run.cluster not in ("", own) and not run.is_member:
+        detail = f"a job of the cluster {run.cluster}, and this is {own}: ask there" if own else "Slurm does not say which cluster this is"
+        return status._replace(state="UNKNOWN", detail=detail)
+    if Path(run.folder, secret_values.FOLDER).is_dir():
+        with suppress(KitError):
+            if not slurm.of_folder(run.folder, run.created_s):
+                secret_values.forget(Path(run.folder))
+    return status
+
+
+def _one(run: Run, queue: Queue, accounts: Optional[dict[str, dict[str, str]]]) -> Status:
     if run.state:
         return Status(run, run.state, run.why, "")
-    if run.why and not run.id:
-        return Status(run, "SUBMITTING", "Slurm there has not said yet whether it has the job; ask again in a minute", "")
-    if not run.id:
-        return Status(run, "UNSUBMITTED", f"the connection broke before Slurm had it; to start it: kit rerun {os.path.basename(run.folder)}", "")
-    if run.local:
+    if run.local and run.id:
         return _local(run)
+    place = " there" if run.ssh else ""
+    if run.why and not run.id:
+        return Status(run, "SUBMITTING", f"Slurm{place} has not said yet whether it has the job; ask again in a minute", "")
+    if not run.id:
+        what = "the connection broke before Slurm had it" if run.ssh else "Slurm has no job of it"
+        if not run.ssh:
+            secret_values.forget(Path(run.folder))
+        return Status(run, "UNSUBMITTED", f"{what}; to start it: kit rerun {os.path.basename(run.folder)}", "")
     if run.array:
         from kit.runs import tasks
 
         return tasks.whole(run, queue, accounts)
     found = look(run, queue, accounts or {})
-    return found if found.active or found.state == "LOST" else found._replace(run=history.ended(run, found.state, found.detail))
+    if found.run != run:
+        history.add(found.run)
+    return found if found.active or found.state == "LOST" else found._replace(run=history.ended(found.run, found.state, found.detail))
 
 
-def look(run: Run, queue: dict[str, slurm.Queued], accounts: dict[str, str]) -> Status:
+def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
+    """What Slurm's queue says of the run's job; a job of that number which works elsewhere is another one."""
+    return next((job for job in queue.get(run.id, ()) if run.works_in(job.folder)), None)
+
+
+def are_queued(runs: list[Run]) -> bool:
+    queue = slurm.queue()
+    return any(queued(run, queue) for run in runs)
+
+
+def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
     """Where a job is by Slurm's queue, else by its log, else by Slurm's accounts."""
-    job = queue.get(run.id)
-    if job and job.state in slurm.ACTIVE:
+    job = queued(run, queue)
+    if not job or not slurm.is_active(job.state):
+        newer = _newer(run, queue)
+        run, job = (newer, queued(newer, queue)) if newer else (run, job)
+    if job and slurm.is_active(job.state):
         detail = explain(job.reason, job.start) if job.state == "PENDING" else job.nodes
         return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}")
     state, why = told(run)
     if job and job.reason == "DependencyNeverSatisfied":
         why = "it never started: what it waited for ended otherwise"
-    state = job.state if job else state or accounts.get(run.id, "")
+    known = next((state for folder, state in accounts.get(run.id, {}).items() if run.works_in(folder)), "")
+    state = job.state if job else state or known
     return Status(run, state, why, "") if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
+
+
+def _newer(run: Run, queue: Queue) -> Optional[Run]:
+    """The run under the id of an active job that began after it in its folder: a note of that may be cut off, or a user started it."""
+    number, _, task = run.id.partition("_")
+    folder = run.there or run.folder
+    for job_id, jobs in queue.items():
+        if any(job.folder == folder and slurm.is_active(job.state) for job in jobs):
+            later, _, its_task = job_id.partition("_")
+            if its_task == task and int(later) > int(number):
+                return replace(run, id=job_id)
+    return None
 
 
 def _local(run: Run) -> Status:
     """kit itself notes the end of a run on this machine, unless it is killed."""
-    from kit import rundir
+    from kit import local, rundir
 
+    so_far = f"{duration(time.time() - run.created_s)} so far"
     try:
-        process = rundir.load(Path(run.folder)).get("pid")
+        record = rundir.load(Path(run.folder))
     except KitError:
-        process = None
-    if not process or not os.path.isdir(f"/proc/{process}"):
-        return Status(run, "LOST", "kit was killed before its end", "")
-    return Status(run, "RUNNING", "on this machine", f"{duration(time.time() - run.created_s)} so far")
+        record = {}
+    host = record.get("host")
+    if host and host != os.uname().nodename:
+        return Status(run, "UNKNOWN", f"it was started on {host}: ask there", "")
+    if local.has_kit(record, run.created_s):
+        return Status(run, "RUNNING", "on this machine", so_far)
+    if local.processes(run.id):
+        return Status(run, "RUNNING", f"without kit, which was killed; to end it: kit cancel {run.id}", so_far)
+    state, why = told(run)
+    if state:
+        return Status(history.ended(run, state, why), state, why, "")
+    secret_values.forget(Path(run.folder))
+    return Status(run, "LOST", "kit was killed before its end", "")
 
 
 def explain(reason: str, start: str) -> str:
@@ -137,7 +224,7 @@ def told(run: Run) -> tuple[str, str]:
     text = re.split(rf"^kit: \S+: job {run.id} on ", text, flags=re.MULTILINE)[-1]  # the last attempt
     error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
     ending = re.search(r"this job is being ended \((\w+)\)", text)
-    if ending and ending[1] in slurm.ACTIVE:  # Slurm's answer from the middle of it
+    if ending and slurm.is_active(ending[1]):  # Slurm's answer from the middle of it
         cause = re.search(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", text)
         return (ENDED_BY.get(cause[1], "CANCELLED"), "") if cause else ("", "")
     if ending:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit import arrays, slurm, table
+from kit import arrays, table
 from kit.errors import KitError, UsageError
 from kit.runs import follow, history, status
 from kit.runs.history import Run
@@ -57,22 +57,22 @@ def single(word: Optional[str]) -> Run:
     return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
 
 
-def whole(run: Run, queue: dict[str, slurm.Queued], accounts: Optional[dict[str, str]]) -> Status:
+def whole(run: Run, queue: status.Queue, accounts: Optional[dict[str, dict[str, str]]]) -> Status:
     """An array as one line; `accounts` is None before Slurm's were asked.
 
     Notes in the history what has ended: Slurm forgets a task some minutes later.
     """
     runs = all_of(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
-    gone = any(item.id in queue for item in runs) or (accounts is not None and any(_log(item).exists() for item in runs))
+    gone = any(status.queued(item, queue) for item in runs) or (accounts is not None and any(_log(item).exists() for item in runs))
     found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
     for item in found:
-        if not item.active and item.state != "LOST":
+        if not item.active and item.state not in status.OWN:
             ends.setdefault(item.state, []).append(number(item.run))
     noted = replace(run, ends={state: arrays.compact(numbers) for state, numbers in ends.items()})
     state, detail = _state(found), summary(found)
-    if state not in slurm.ACTIVE and state != "LOST":
+    if not status.is_active(state) and state not in status.OWN:
         noted = history.ended(noted, state, detail)
     elif noted != run:
         history.add(noted)
@@ -89,11 +89,11 @@ def number(run: Run) -> int:
 def summary(found: tuple[Status, ...]) -> str:
     """array of 10: 3 running, 5 completed, 2 failed"""
     counts = Counter(item.state for item in found)
-    order = sorted(counts, key=lambda state: (state != "RUNNING", state != "PENDING", state not in slurm.ACTIVE, state != "COMPLETED", state))
+    order = sorted(counts, key=lambda state: (state != "RUNNING", state != "PENDING", not status.is_active(state), state != "COMPLETED", state))
     return f"array of {len(found)}: {', '.join(f'{counts[state]} {state.lower()}' for state in order)}"
 
 
-def _look(run: Run, queue: dict[str, slurm.Queued], accounts: dict[str, str], gone: bool) -> Status:
+def _look(run: Run, queue: status.Queue, accounts: dict[str, dict[str, str]], gone: bool) -> Status:
     if run.state:
         return Status(run, run.state, "", "")
     found = status.look(run, queue, accounts)
@@ -110,7 +110,7 @@ def _state(found: tuple[Status, ...]) -> str:
     """Of the whole array: running while any task is, and completed when all have."""
     counts = Counter(item.state for item in found)
     weights = {"RUNNING": 0, "LOST": 2, "FAILED": 3, "CANCELLED": 5, "COMPLETED": 6}  # one that was cancelled hides no worse end
-    return min(counts, key=lambda state: (1 if state in slurm.ACTIVE and state != "RUNNING" else weights.get(state, 4), -counts[state]))
+    return min(counts, key=lambda state: (1 if status.is_active(state) and state != "RUNNING" else weights.get(state, 4), -counts[state]))
 
 
 def show(shown: Status) -> None:

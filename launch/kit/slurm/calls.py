@@ -17,23 +17,31 @@ from kit.errors import KitError
 if TYPE_CHECKING:
     from kit.remote.host import Host
 
+PATIENCE_S = 120.0  # for a command of Slurm
 
 _there: Optional[Host] = None  # the login node whose Slurm is called; this machine's where there is none
+_cluster = ""  # of those that this Slurm knows, the one that is asked; its own where none is named
 
 
 @contextlib.contextmanager
-def at(ssh: str) -> Iterator[None]:
-    """Slurm's commands run on that login node meanwhile; on this machine where the name is empty."""
-    global _there
-    before, _there = _there, None
+def at(ssh: str, cluster: str = "") -> Iterator[None]:
+    """Slurm's commands run on that login node meanwhile, on this machine where the name is empty; `cluster` is for their option -M."""
+    global _there, _cluster
+    before, _there = (_there, _cluster), None
     if ssh:
         from kit.remote.host import Host
 
         _there = Host(ssh)
+    _cluster = cluster
     try:
         yield
     finally:
-        _there = before
+        _there, _cluster = before
+
+
+def of_cluster(*command: str) -> list[str]:
+    """Return a command that asks about jobs, with the cluster that they are on."""
+    return [command[0], *([f"--clusters={_cluster}"] if _cluster else []), *command[1:]]
 
 
 def is_elsewhere() -> bool:
@@ -78,7 +86,7 @@ def start(command: list[str]) -> subprocess.Popen[str]:
 
 def ask(command: list[str], script: Optional[Path] = None, given: str = "", **variables: str) -> str:
     """What a command of Slurm prints; `script` is the batch script that it reads, `given` its standard input. Raises KitError where it fails."""
-    done = run(command, given, **variables)
+    done = run(command, given, variables)
     check(command, done, script)
     # --test-only answers on stderr.
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
@@ -99,21 +107,26 @@ def check(command: list[str], done: subprocess.CompletedProcess[str], script: Op
         raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
 
 
-def run(command: list[str], given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """`given` is what it reads."""
+def run(
+    command: list[str], given: str = "", variables: Optional[dict[str, str]] = None, *, within_s: float = PATIENCE_S, is_alone: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """`given` is what it reads; one that `is_alone` gets no signals of this terminal. Raises Unsure where it is not back in time."""
+    variables = variables or {}
     try:
         if _there:
             settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
             return _there.run([*settings, *command], text=given, doing=f"{command[0]} there was not asked, or nobody heard its answer")
         env = {**environment(), **variables}
         with _file(given) as file:
-            return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=120)
+            return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=within_s, start_new_session=is_alone)
     except FileNotFoundError:
         raise missing(command[0]) from None
     except subprocess.TimeoutExpired:
         raise Unsure(
-            f"{command[0]} has not answered for two minutes", "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping"
+            f"{command[0]} has not answered for {within_s:.0f} s", "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping"
         ) from None
+    except OSError as error:
+        raise KitError(f"{command[0]} cannot be started: {error.strerror}", f"see: type -a {command[0]}") from None
 
 
 def _file(text: str) -> IO[bytes]:

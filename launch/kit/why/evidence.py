@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit.errors import KitError
-from kit.runs import follow
+from kit.runs import follow, history
 from kit.why import cause
 
 TAIL = 65536  # bytes of a log that are read, from its end
@@ -84,8 +84,9 @@ class Evidence:
 
 def job_of(folder: Path, record: dict[str, Any]) -> str:
     """As run.json has it; else, of one that was submitted by hand, by its newest log. Empty where it never started."""
-    if record.get("job_id"):
-        return str(record["job_id"])
+    job_id = record.get("job_id")
+    if isinstance(job_id, str) and history.ID.fullmatch(job_id):
+        return job_id
     logs = sorted((folder / "log").glob("slurm-*.out"), key=lambda path: path.stat().st_mtime)
     return logs[-1].stem[len("slurm-") :] if logs else ""
 

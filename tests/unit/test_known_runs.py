@@ -1,0 +1,553 @@
+"""What Slurm has taken, kit knows: whatever sbatch answers, whatever ends kit, whatever becomes of the history. Slurm is scripted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import cli, local, rundir, slurm
+from kit.errors import KitError
+from kit.runs import history, status, submit
+from scripted_slurm import ScriptedSlurm
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+    found = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
+    monkeypatch.setenv("PATH", found.path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass\n")
+    return found
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Calls `kit ARGS` in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["kit", *words])
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        capsys.readouterr()
+        try:
+            code = cli._run(list(words))
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        except Exception as error:
+            code = cli._report(error)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def noted() -> dict[str, str]:
+    """{name of the run directory: the job's id}"""
+    return {os.path.basename(run.folder): run.id for run in history.runs()}
+
+
+# ---------------------------------------------------------------- what sbatch answers
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "kill -9 $$",
+        "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Connection reset by peer' >&2; exit 1",
+        "echo 'sbatch: error: no idea what went wrong' >&2; exit 1",
+        'echo "${id}"; exit 1',
+        'echo "Submitted batch job ${id}"; echo "sbatch: error: spank: epilog" >&2; exit 1',
+        'echo "Submitted batch job ${id}"',
+        'printf "Welcome\\n%s\\nthank you\\n" "${id}"',
+        'printf "%s\\nno id: 7\\n7\\n" "${id}"',
+        'printf "\\0\\377garbage\\n"',
+        "true",
+    ],
+)
+def test_a_job_that_slurm_took_is_submitted_whatever_sbatch_ended_with(end: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", f"take; {end}")
+    code, out, errors = call("submit", "train.py", "--output", "run")
+    assert (code, out.splitlines()[0]) == (0, "kit: submitted job 1001"), errors
+    assert noted() == {"run": "1001"} and rundir.load(tmp_path / "run")["job_id"] == "1001"
+    assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
+
+
+@pytest.mark.parametrize("reason", ["Batch job submission failed: Invalid account or account/partition combination specified", "Invalid --time specification"])
+def test_only_a_known_refusal_is_one_at_once(reason: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", f"echo 'sbatch: error: {reason}' >&2; exit 1")
+    code, _, errors = call("submit", "train.py", "--output", "run")
+    assert code == 1 and errors.startswith("kit: sbatch refuses: ") and not (tmp_path / "run").exists()
+    assert noted() == {} and fake.calls("squeue") == []
+
+
+def test_words_that_are_none_of_slurms_are_a_refusal_where_slurm_has_no_such_job(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "echo 'ask your project for hours' >&2; exit 1")
+    code, _, errors = call("submit", "train.py", "--output", "run")
+    assert (code, errors.splitlines()[0]) == (1, "kit: sbatch refuses: ask your project for hours") and not (tmp_path / "run").exists()
+
+
+def test_an_unsure_submission_is_found_later_and_never_made_twice(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "take; exit 1")
+    for answer in ("exit 1", "kill -9 $$", "true", "echo Welcome", "list() { echo 'ARRAY_JOB_ID|SUBMIT_TIME|WORK_DIR'; echo 'cut off'; }; list"):
+        fake.script("squeue", answer)
+        code, _, errors = call("submit", "train.py", "--output", "run")
+        assert code == 1 and "is not known yet" in errors, answer
+        assert " SUBMITTING " in call("status", "run")[1]
+    assert len(fake.calls("sbatch")) == 1 and noted() == {"run": ""}
+    fake.script("squeue", "")
+    code, out, _ = call("submit", "train.py", "--output", "run")
+    assert code == 0 and "did submit job 1001, though its answer was lost: nothing is submitted now" in out
+    assert len(fake.calls("sbatch")) == 1 and noted() == {"run": "1001"}
+
+
+def test_a_submission_that_did_not_arrive_is_open_for_minutes_and_then_started_by_the_same_command(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    assert call("submit", "train.py", "--output", "run")[0] == 1
+    assert "SUBMITTING" in call("status", "run")[1]
+    assert "whether Slurm has the job" in call("submit", "train.py", "--output", "run")[2]
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    assert "UNSUBMITTED  1x1" in call("status", "run")[1]
+    fake.script("sbatch", "")
+    assert call("submit", "train.py", "--output", "run")[1].startswith("kit: submitted job 1001")
+    assert len(fake.jobs()) == 1 and noted() == {"run": "1001"}
+
+
+def test_the_job_of_an_earlier_run_directory_of_that_name_is_not_taken_for_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    subprocess.run(["mv", "run", "old"], check=True)
+    fake.script("sbatch", "kill -9 $$")
+    assert "is not known yet" in call("submit", "train.py", "--output", "run")[2]
+    assert noted() == {"run": ""}
+
+
+def test_cancelling_an_unsure_submission_ends_the_job_that_it_has_become(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    call("submit", "train.py", "--output", "run")
+    fake.script("squeue", "")
+    assert call("cancel", "run")[1] == "kit: train (1001) is being cancelled\n"
+    assert fake.jobs()["1001"][0] == "CANCELLED"
+
+
+def test_rerunning_a_run_that_never_arrived_submits_it_as_it_is(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--output", "run")
+    fake.script("sbatch", "")
+    assert "is not known yet" in call("rerun", "run")[2]
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    assert call("rerun", "run")[1].startswith("kit: submitted job 1001")
+    assert fake.jobs() == {"1001": ("PENDING", str(tmp_path / "run"))}
+
+
+# ---------------------------------------------------------------- where nobody can be told
+
+
+def real(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "kit", *words], text=True, errors="replace", timeout=120, **options)
+
+
+def test_a_job_is_submitted_also_where_that_cannot_be_printed(fake: ScriptedSlurm, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        assert real("submit", "train.py", "--output", "full", stdout=full).returncode == 0
+    closed = subprocess.run(["bash", "-c", f"{sys.executable} -m kit submit train.py --output closed >&- 2>errors"])
+    assert closed.returncode == 0 and "Traceback" not in (tmp_path / "errors").read_text()
+    latin = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
+    assert real("submit", "train.py", "--output", "€", env=latin, stdout=subprocess.DEVNULL).returncode == 0
+    assert noted() == {"full": "1001", "closed": "1002", "€": "1003"}
+
+
+def test_a_full_disk_after_sbatch_is_no_failure_of_the_submission(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = rundir.save
+
+    def full(run: Path, content: dict[str, Any]) -> None:
+        if content.get("job_id"):
+            raise OSError(28, "No space left on device")
+        save(run, content)
+
+    monkeypatch.setattr(rundir, "save", full)
+    assert call("submit", "train.py", "--output", "run")[0] == 0
+    assert noted() == {"run": "1001"}
+
+
+def test_a_record_that_cannot_be_saved_leaves_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        rundir.save(tmp_path, {"x": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- signals
+
+
+def listen() -> None:
+    """Tests that were started by nohup, or by a shell's &, would hand on that a signal is to be ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_while_sbatch_is_asked_is_acted_on_when_the_job_is_noted(number: int, code: int, fake: ScriptedSlurm, tmp_path: Path) -> None:
+    fake.script("sbatch", "touch asked; sleep 1; take; echo ${id}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kit", "submit", "train.py", "--output", "run", "--secret", "A"],
+        env={**os.environ, "A": "x"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen,
+    )
+    until(lambda: (tmp_path / "slurm/asked").exists())
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out.splitlines()[0]) == (code, "kit: submitted job 1001"), errors
+    assert noted() == {"run": "1001"} and (tmp_path / "run/.secrets/values").exists()
+
+
+def test_a_job_whose_kit_was_killed_while_sbatch_was_asked_is_known_to_the_next_command(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "touch asked; sleep 1; take; echo ${id}")
+    process = subprocess.Popen([sys.executable, "-m", "kit", "submit", "train.py", "--output", "run"])
+    until(lambda: (tmp_path / "slurm/asked").exists())
+    process.kill()
+    process.wait()
+    assert "SUBMITTING" in call("status", "run")[1]
+    until(lambda: fake.jobs())
+    assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
+
+
+def until(condition, patience_s: float = 60) -> None:
+    end_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_sbatch_leaves_nothing(number: int, fake: ScriptedSlurm, tmp_path: Path) -> None:
+    fake.script("scontrol", "touch asked; sleep 5")  # the run directory is there, and not yet submitted
+    command = [sys.executable, "-m", "kit", "submit", "train.py", "--output", "run", "--secret", "A"]
+    process = subprocess.Popen(command, env={**os.environ, "A": "x"}, preexec_fn=listen)
+    until(lambda: (tmp_path / "slurm/asked").exists())
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert not (tmp_path / "run").exists() and noted() == {} and fake.calls("sbatch") == []
+
+
+def test_unfinished_folders_of_a_kit_that_was_killed_are_swept_after_a_day_and_no_others(tmp_path: Path) -> None:
+    old = time.time() - 2 * 86400
+    names = (".kit-run.abcd1234", ".kit-new.abcd1234", ".kit-other.abcd1234", ".run.abcd1234", ".kit-notes")
+    for name in names:
+        (tmp_path / name).mkdir()
+        if "other" not in name:
+            (tmp_path / name / ".made-by-kit").touch()
+            os.utime(tmp_path / name / ".made-by-kit", (old, old))
+        if "new" not in name:
+            os.utime(tmp_path / name, (old, old))
+    rundir.make(tmp_path / "mine", lambda folder: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
+
+
+# ---------------------------------------------------------------- which job is a run's
+
+
+def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", 'take; echo "${id};gpu2"')
+    call("submit", "train.py", "--output", "run")
+    assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
+    assert all(" --clusters=gpu2 " in line for line in fake.calls("squeue"))
+    assert call("cancel", "1001")[1] == "kit: train (1001) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
+
+
+def test_a_run_of_a_cluster_that_shares_the_home_is_shown_as_such_and_not_cancelled_by_its_number(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/cluster").write_text("b\n")
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put("1001", "RUNNING", "/home/ada/other")
+    assert "UNKNOWN  1x1    0s ago     -     a job of the cluster a, and this is b: ask there" in call("status", "run")[1].replace("1s ago", "0s ago")
+    code, _, errors = call("cancel", "1001")
+    assert code == 1 and "is not cancelled: a job of the cluster a" in errors and fake.calls("scancel") == []
+
+
+def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", "x")
+    call("submit", "train.py", "--output", "run", "--secret", "A")
+    mine = (tmp_path / "slurm/jobs").read_text()
+    for state in ("COMPLETED", "RUNNING"):
+        (tmp_path / "slurm/jobs").write_text(mine.replace("PENDING", state).replace(str(tmp_path / "run"), "/home/ada/other"))
+        fake.script("squeue", 'list() { awk -F\'|\' -v OFS=\'|\' \'{print $1, $2, "N/A", "0:00", "1:00", "n1", "None", $4}\' jobs; }; list')
+        assert " LOST " in call("status", "run")[1]
+        assert (tmp_path / "run/.secrets/values").exists()
+        assert call("cancel", "run")[1] == "kit: train (1001) has ended: LOST\n" and fake.calls("scancel") == []
+        assert slurm.state("1001", history.find("run").works_in) is None
+    (tmp_path / "slurm/jobs").write_text(mine)
+    fake.script("squeue", "")
+    assert " PENDING " in call("status", "run")[1]
+    assert call("cancel", "run")[1] == "kit: train (1001) is being cancelled\n"
+
+
+def test_the_accounts_are_believed_of_the_runs_own_folder_alone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text("")
+    (tmp_path / "bin/sacct").write_text(f"#!/bin/bash\ncat {tmp_path}/accounts\n")
+    (tmp_path / "bin/sacct").chmod(0o755)
+    (tmp_path / "accounts").write_text(f"site's banner\n1001| \n1001|FAILED\n1001|FAILED|/home/ada/other\n1001| |{tmp_path}/run\n")
+    assert " LOST " in call("status", "run")[1]
+    (tmp_path / "accounts").write_text(f"1001|FAILED|/home/ada/other\n1001|CANCELLED by 7|{tmp_path}/run\n")
+    assert " CANCELLED " in call("status", "run")[1]
+
+
+def test_of_two_jobs_with_one_number_the_runs_own_is_believed(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    fake.put("1001", "COMPLETED", "/home/ada/other")
+    assert " PENDING " in call("status", "run")[1]
+
+
+def test_secrets_of_a_job_that_slurm_has_surely_forgotten_are_removed(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", "x")
+    call("submit", "train.py", "--output", "run", "--secret", "A")
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.script("squeue", "true")
+    assert " LOST " in call("status", "run")[1] and (tmp_path / "run/.secrets").exists()  # an answer without its header tells nothing
+    fake.script("squeue", "")
+    assert " LOST " in call("status", "run")[1] and not (tmp_path / "run/.secrets").exists()
+
+
+# ---------------------------------------------------------------- what Slurm says
+
+
+@pytest.mark.parametrize("state", ["EXPEDITING", "RUNNING", "COMPLETING", "SOMETHING_NEW"])
+def test_a_state_that_is_not_known_to_be_an_end_is_none(state: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", state))
+    assert f" {state} " in call("status", "run")[1]
+    found = slurm.state("1001")
+    assert found and found.active and [run.state for run in history.runs()] == [""]
+    assert call("cancel", "run")[1] == "kit: train (1001) is being cancelled\n"
+
+
+@pytest.mark.parametrize("answer", ["true", "echo garbage", "echo 'JobId=5 JobState= Reason=x'", "echo slurm_load_jobs error >&2; exit 1"])
+def test_an_answer_without_a_state_is_none(answer: str, fake: ScriptedSlurm) -> None:
+    fake.script("scontrol", answer)
+    with pytest.raises(KitError, match="Slurm does not answer"):
+        slurm.state("5")
+
+
+def test_an_exit_code_that_is_none_is_passed_over(fake: ScriptedSlurm) -> None:
+    fake.script("scontrol", "echo 'JobId=5 JobState=FAILED Reason=None ExitCode=x:y NodeList=n1'")
+    assert slurm.state("5") == slurm.State("FAILED", "None", 0, "n1")
+
+
+def test_lines_that_are_none_of_squeues_are_passed_over(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    fake.script(
+        "squeue",
+        "echo 'Welcome to the site'; echo 'a|b|c'; printf '\\0\\n'; echo '|||||||'; echo 'x|RUNNING|||||| /'; list() { echo; }; "
+        f"echo '1001|RUNNING|N/A|0:00|1:00|n1|None|{tmp_path}/run'; echo 'CLUSTER: gpu2'",
+    )
+    code, out, _ = call("status")
+    assert code == 0 and out.splitlines()[1].startswith("1001  train  RUNNING")
+
+
+# ---------------------------------------------------------------- what the history survives
+
+
+def history_file(tmp_path: Path) -> Path:
+    return tmp_path / "state/kit/runs.jsonl"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"id": "3", "fold', b"\0" * 200, b"\xff\xfe\n", b'{"id": "1", "folder": ["x"]}\n', b'{"created_s": NaN}\n', b"[" * 100_000 + b"\n", b"null\n7\n"],
+)
+def test_damage_in_the_history_hides_no_other_run(damage: bytes, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "first")
+    with history_file(tmp_path).open("ab") as file:
+        file.write(damage)
+    call("submit", "train.py", "--output", "second")
+    assert noted() == {"first": "1001", "second": "1002"}
+    code, out, errors = call("status")
+    assert (code, len(out.splitlines()), errors) == (0, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("id", 7),
+        ("id", "--me"),
+        ("id", "../../etc"),
+        ("id", "7\n"),
+        ("folder", ["x"]),
+        ("folder", "relative"),
+        ("folder", "/x\0y"),
+        ("created_s", "yesterday"),
+        ("created_s", True),
+        ("created_s", 1e999),
+        ("name", None),
+        ("ends", {"X": 7}),
+        ("ends", {"X": "0-99999999999"}),
+        ("array", "x"),
+        ("local", "no"),
+        ("state", {}),
+    ],
+)
+def test_a_line_of_another_kind_than_kit_writes_is_passed_over(key: str, value: object, fake: ScriptedSlurm, tmp_path: Path) -> None:
+    run = history.new(tmp_path, "x", 1, 1, "5", local=False)
+    text = history_file(tmp_path).read_text()
+    assert history.runs() == [run]
+    history_file(tmp_path).write_text(json.dumps({**json.loads(text), key: value}) + "\n")
+    assert history.runs() == []
+
+
+@pytest.mark.parametrize("place", ["folder", "fifo"])
+def test_a_history_that_cannot_be_written_is_said_and_the_run_found_by_its_folder(place: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    file = history_file(tmp_path)
+    file.parent.mkdir(parents=True)
+    file.mkdir() if place == "folder" else os.mkfifo(file)
+    code, out, errors = call("submit", "train.py", "--output", "run")
+    assert code == 0 and "submitted job 1001" in out
+    assert f"kit: the run could not be noted in {file}" in errors and f"to find it again: kit status {tmp_path}/run\n" in errors
+    assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
+    file.rmdir() if place == "folder" else file.unlink()
+    call("status", "run")
+    assert noted() == {"run": "1001"}
+
+
+def test_a_run_directory_is_known_where_it_was_moved_and_by_a_link_to_it(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    os.symlink("run", "link")
+    (tmp_path / "run/log/slurm-1001.out").write_text("said\n")
+    for word in ("link", str(tmp_path / "link")):
+        assert call("status", word)[1].splitlines()[1].startswith("1001  train  PENDING")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert call("logs", "moved")[1] == "said\n"
+    assert call("status", "moved")[1].splitlines()[1].startswith("1001  train  PENDING")
+    assert call("cancel", "moved")[1] == "kit: train (1001) is being cancelled\n"
+
+
+def test_a_copy_of_a_run_directory_is_not_the_jobs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    subprocess.run(["cp", "-r", "run", "copy"], check=True)
+    assert " LOST " in call("status", "copy")[1] and "has ended: LOST" in call("cancel", "copy")[1]
+    assert fake.calls("scancel") == [] and noted() == {"run": "1001"}
+
+
+# ---------------------------------------------------------------- ids out of files
+
+
+@pytest.mark.parametrize("text", ["--me", "../../../../../../etc", "100x", "7;8", "", "٣"])
+def test_a_note_that_is_no_id_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log/1002").mkdir(parents=True)
+    (tmp_path / "log/1002/continued-by").write_text(text)
+    assert history.last_job(str(tmp_path), "1002") == "1002"
+
+
+def test_a_note_whose_digits_were_cut_off_ends_no_other_job(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "run/log/1001").mkdir()
+    (tmp_path / "run/log/1001/continued-by").write_text("100")
+    fake.put("100", "RUNNING", "/home/ada/other")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("1001|PENDING", "1001|PREEMPTED"))
+    fake.put("1009", "RUNNING", tmp_path / "run")
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
+    assert call("cancel", "run")[1] == "kit: train (1009) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel 1009"]
+
+
+@pytest.mark.parametrize("key", ["launcher", "runtime", "stage"])
+def test_a_record_names_no_plug_in_by_a_path(key: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "deep/er/run")
+    record = rundir.load(tmp_path / "deep/er/run")
+    record["plan"][key] = "../../x"
+    rundir.save(tmp_path / "deep/er/run", record)
+    code, _, errors = call("rerun", "deep/er/run", "--output", "deep/er/again")
+    assert code == 2 and f"unknown {key} '../../x'" in errors and not (tmp_path / "deep/er/again").exists()
+
+
+# ---------------------------------------------------------------- runs on this machine
+
+
+def begin_here(tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60") -> tuple[subprocess.Popen[bytes], str]:
+    (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "{program}"]\nlauncher: srun\nnodes: 1\nprocesses_per_node: 2\n')
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run", "--secret", "A"], env={**os.environ, "A": "x"}, stdout=subprocess.DEVNULL
+    )
+    until(lambda: list((tmp_path / "run/log").glob("*/rank1.out")) and "up" in next((tmp_path / "run/log").glob("*/rank1.out")).read_text())
+    return process, history.runs()[-1].id
+
+
+def test_a_run_whose_kit_was_killed_is_still_running_and_is_ended_by_cancel(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, job_id = begin_here(tmp_path, "echo up; sleep 60")
+    assert "runs on this machine\n  fix: end it in its terminal: Ctrl-C\n" in call("cancel", "run")[2]
+    process.kill()
+    process.wait()
+    shown = call("status", "run")[1].splitlines()[1]
+    assert " RUNNING  1x2 " in shown and shown.endswith(f"without kit, which was killed; to end it: kit cancel {job_id}")
+    assert call("cancel", "run")[1].endswith("was ended\n")
+    assert local.processes(job_id) == [] and [run.state for run in history.runs()] == ["CANCELLED"]
+    assert not (tmp_path / "run/.secrets").exists()
+
+
+def test_values_of_a_run_that_was_killed_with_its_kit_are_removed_when_that_is_seen(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process, job_id = begin_here(tmp_path)
+    process.kill()
+    process.wait()
+    for number in local.processes(job_id):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    until(lambda: not local.processes(job_id))
+    assert (tmp_path / "run/.secrets/values").exists()
+    assert " LOST " in call("status", "run")[1] and not (tmp_path / "run/.secrets").exists()
+
+
+def test_a_process_that_has_kits_number_later_is_not_kit(tmp_path: Path) -> None:
+    assert local.has_kit({"pid": os.getpid()}, time.time())
+    assert not local.has_kit({"pid": os.getpid()}, time.time() - 10 * 86400)
+    assert not any(local.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
+
+
+def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
+    run = history.new(tmp_path, "x", 1, 1, "7", local=True)
+    assert status.of([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
+
+
+# ---------------------------------------------------------------- reruns
+
+
+@pytest.mark.parametrize("code", ["live", "snapshot"])
+def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    run = tmp_path / "r1"
+    words = [f"{run}/x", str(run), f"--out={run}/y", f"a:{run}/z,{run}", f"/mnt{run}/y", f"{run}-2/y", f"file://{run}/u", f'{{"dir": "{run}/q"}}']
+    call("submit", "train.py", "--code", code, "--output", "r1", "--env", f"OUT={run}/out", "--env", f"ELSEWHERE=/mnt{run}/out", "--", *words)
+    call("rerun", "r1", "--output", "r2")
+    said = 'cd r2; KIT_RUN_DIR=$PWD; source ./env.sh; printf "%s\\n" "${KIT_COMMAND[@]}" "${KIT_ENV[@]}"'
+    now = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True).stdout
+    new = tmp_path / "r2"
+    expected = [f"{new}/x", str(new), f"--out={new}/y", f"a:{new}/z,{new}", f"/mnt{run}/y", f"{run}-2/y", f"file://{new}/u", f'{{"dir": "{new}/q"}}']
+    assert now.splitlines()[-10:] == [*expected, f"OUT={new}/out", f"ELSEWHERE=/mnt{run}/out"]
+    plan = rundir.load(new)["plan"]
+    assert plan["command"][-8:] == expected and plan["env"] == [["OUT", f"{new}/out"], ["ELSEWHERE", f"/mnt{run}/out"]]
+    assert "edited" not in rundir.load(new)
+
+
+def test_a_rerun_of_what_an_older_kit_wrote_writes_nowhere_into_that_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--code", "live", "--output", "r1", "--env", f"OUT={tmp_path}/r1/out", "--", "--save", f"{tmp_path}/r1/x")
+    env = (tmp_path / "r1/env.sh").read_text().replace('"${KIT_RUN_DIR}"', str(tmp_path / "r1"))
+    (tmp_path / "r1/env.sh").write_text(env)
+    call("rerun", "r1", "--output", "r2")
+    assert str(tmp_path / "r1") not in (tmp_path / "r2/env.sh").read_text()
+    (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
+    assert "env.sh was edited by hand" in call("rerun", "r1", "--output", "r3")[2]
+    assert rundir.load(tmp_path / "r3")["edited"] == ["env.sh"]
