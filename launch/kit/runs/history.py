@@ -90,9 +90,9 @@ def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, loc
 def ended(run: Run, state: str, why: str = "") -> Run:
     from kit import secret_values  # imported late: the start-up time of others
 
+    secret_values.forget(Path(run.folder))  # the job's script did that, unless it was killed; and before nobody looks at it any more
     run = replace(run, state=state, why=why)
     add(run)
-    secret_values.forget(Path(run.folder))  # the job's script did that, unless it was killed
     return run
 
 
