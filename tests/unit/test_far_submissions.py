@@ -241,6 +241,17 @@ def test_an_interrupted_submission_goes_on_by_rerun_as_it_was_written(far: Far, 
     assert noted() == [("x", "1001")] and history.runs()[0].folder == str(run)
 
 
+def test_a_submission_that_did_arrive_is_found_by_rerun_before_anything_is_copied(far: Far, kit_here) -> None:
+    run = submitted(far, kit_here)
+    (first,) = history.runs()
+    history.add(replace(first, id=""))
+    (Path(first.there) / "run_script.sh").unlink()  # a copy would bring it back
+    done = kit_here("rerun", "./run")
+    assert done.code == 0 and done.out.startswith("kit: submitted job 1001 on login\n")
+    assert noted() == [("x", "1001")] and run.is_dir() and len(far.slurm.calls("sbatch")) == 1
+    assert not (Path(first.there) / "run_script.sh").exists()
+
+
 def test_a_run_of_a_cluster_elsewhere_starts_once_more_beside_the_first(far: Far, kit_here) -> None:
     submitted(far, kit_here)
     done = kit_here("rerun", "run", "--output", "second")

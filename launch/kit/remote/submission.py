@@ -128,7 +128,12 @@ def give_up(run: Run) -> Optional[Run]:
 
 
 def finish(plan: Plan, run: Run) -> Run:
-    """Submits a run whose first attempt did not come through, as it was written then."""
+    """Submits a run whose first attempt did not come through, as it was written then; that it did not is asked first."""
+    run = mirror.settle(run)
+    if run.id:
+        return run
+    if run.why:
+        raise slurm.Unsure(f"whether Slurm has the job of {run.name} is not known yet", f"in a minute: kit status {run.name}")
     return submit(plan, run, rundir.load(Path(run.folder)).get("sbatch_options", []))
 
 
