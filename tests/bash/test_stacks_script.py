@@ -157,7 +157,7 @@ def test_a_process_that_py_spy_left_stopped_goes_on(start: Start, tmp_path: Path
     (found,) = look(tmp_path / "bin/py-spy", STACKS_DUMP_S="1")
     assert (tmp_path / "used").exists()
     assert found.means == "none: py-spy got no answer in 1 s"
-    assert found.facts["state"] == "S"
+    assert found.facts["state"] in ("S", "R")  # it may just have woken up; T would be stopped
 
 
 @pytest.fixture
