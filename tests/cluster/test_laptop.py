@@ -152,7 +152,7 @@ def test_a_host_that_does_not_answer_is_named_with_what_is_known_and_an_exit_cod
     assert re.fullmatch(r"kit: login cannot be reached \(.*Connection refused\); what follows is as of \d+s ago\n", said.stderr)
     refused = laptop.kit("cancel", "job", code=CUT)
     assert refused.stderr.endswith(
-        "scancel there was not asked, or nobody heard its answer\n  fix: see whether this works: ssh login; then type the same command again\n"
+        "squeue there was not asked, or nobody heard its answer\n  fix: see whether this works: ssh login; then type the same command again\n"
     )
     assert refused.stdout == ""
     laptop.start_sshd()
