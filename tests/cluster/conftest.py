@@ -110,3 +110,4 @@ def laptop(laptop_home: Laptop, request: pytest.FixtureRequest) -> Iterator[Lapt
     yield laptop_home
     laptop_home.release()
     laptop_home.start_sshd()
+    laptop_home.there("scancel", "--user=ada")  # else a test that fails holds the nodes of the next
