@@ -90,7 +90,7 @@ def tiny(cluster: Cluster) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # tests of another file may come next, and want the controller as it was
 def laptop_home(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     home = tmp_path_factory.mktemp("laptop")
     made = login_node.make(cluster, home)
