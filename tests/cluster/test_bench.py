@@ -97,7 +97,10 @@ def by_kit(place: Path, run: str) -> dict[int, float]:
 def by_hand(cluster: Cluster, place: Path) -> dict[int, float]:
     (place / "plain.py").write_text(PLAIN)
     words = f"apptainer exec {cluster.sif} {TORCHRUN} {cluster.path(place / 'plain.py')} {REPEATS} {' '.join(map(str, SIZES))}"
-    said = cluster.run("ctl", "srun", "--nodes=3", "--ntasks-per-node=1", "--export=ALL,OMP_NUM_THREADS=1", "bash", "-c", words, timeout=300).stdout
+    # What kit does by itself: the nodes' own names are 127.0.1.1, on which plain Gloo would listen.
+    said = cluster.run(
+        "ctl", "srun", "--nodes=3", "--ntasks-per-node=1", "--export=ALL,OMP_NUM_THREADS=1,GLOO_SOCKET_IFNAME=eth0", "bash", "-c", words, timeout=300
+    ).stdout
     return {int(size): float(busbw) for size, busbw in re.findall(r"^plain (\d+) (\S+)$", said, re.MULTILINE)}
 
 

@@ -121,7 +121,8 @@ def test_a_node_whose_network_is_cut(kit_cluster: Cluster, project: Path, cut_of
     cut_off("node2")
     ended = job.ended()
     assert ended.state == "NODE_FAIL"
-    assert re.search(r"^kit: error: node2: this node is down", job.said, re.MULTILINE)
+    # The batch script speaks once its srun has ended, which waits up to ten seconds for the node.
+    until(lambda: re.search(r"^kit: error: node2: this node is down", job.said, re.MULTILINE), 60, lambda: f"the node is not named: {job.said}")
     assert job.why() == "node-failed"
 
 

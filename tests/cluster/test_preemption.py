@@ -113,7 +113,13 @@ def test_before_its_time_is_up_a_job_is_asked_for_a_checkpoint_and_starts_again(
     start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--", "2000")
     until_a_rank_says(counts, "^begins at 0$")
     # Slurm looks every 30 s, and its signal comes up to a minute before it is due: not before the limit is brought near.
-    kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "EndTime=now+70", root=True)
+    for _ in range(3):  # on a busy machine slurmctld was seen to pass over one
+        kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "EndTime=now+70", root=True)
+        try:
+            until_a_rank_says(counts, "^asked by SIGUSR1$")
+            break
+        except AssertionError:
+            assert kit_cluster.job(job_id(counts))["JobState"] == "RUNNING"
     until_a_rank_says(counts, "^asked by SIGUSR1$")
     until_a_rank_says(counts, r"^begins at [1-9]\d*$")
     job = kit_cluster.job(job_id(counts))
