@@ -20,6 +20,12 @@ from scripted_slurm import ScriptedSlurm
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder that the fake Slurm's answers, which are words between blanks, and an older kit's env.sh can name."""
+    return tame_path
+
+
+@pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
     found = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
     monkeypatch.setenv("PATH", found.path)
