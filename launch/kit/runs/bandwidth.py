@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
+from kit import regular
 from kit.errors import KitError
 from kit.expect import Expectation
 from kit.progress import size
@@ -77,7 +78,7 @@ def of(word: Optional[str]) -> Measured:
 def read(run: Run) -> Measured:
     path = follow.folder(Path(run.folder), run.id) / FILE
     try:
-        facts = json.loads(follow.text_of(path))
+        facts = json.loads(regular.start(path))
     except FileNotFoundError:
         raise KitError(f"{run} has measured nothing", f"whether it is one of kit bench, and how it went: kit logs {run.id}") from None
     except (OSError, ValueError) as error:

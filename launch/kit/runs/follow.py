@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-import stat
 import sys
 import time
 from pathlib import Path
 from typing import IO, Callable, Optional, TypeVar
 
+from kit import regular
 from kit.errors import UsageError
 
 Ended = TypeVar("Ended")
@@ -64,7 +63,7 @@ class Tail:
     def _copy(self, path: Path, last: bool) -> None:
         start = self.read.get(path)
         try:
-            with open_regular(path) as file:
+            with regular.opened(path) as file:
                 size = file.seek(0, 2)
                 if start is None and size > PIECE:
                     start = size - FIRST
@@ -84,21 +83,6 @@ class Tail:
                     sys.stdout.write(data[:end].decode("utf-8", "replace"))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
-
-
-def open_regular(path: Path | str) -> IO[bytes]:
-    """Open a file that somebody else may have put there. Raise OSError for a FIFO, a device or a folder, without waiting."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
-    return os.fdopen(handle, "rb")
-
-
-def text_of(path: Path | str, most: int = PIECE) -> str:
-    """Return the first bytes of a regular file, as text. Raise OSError as open_regular does."""
-    with open_regular(path) as file:
-        return file.read(most).decode("utf-8", "replace")
 
 
 def _read(file: IO[bytes], start: int, most: int) -> bytes:

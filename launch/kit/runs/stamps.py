@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import hostlist
+from kit import hostlist, regular
 from kit.errors import KitError, UsageError
-from kit.runs import follow
 
 # All moments are seconds since 1970, by the clock of the machine that noted them.
 
@@ -121,7 +120,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 def _text(path: Path) -> str:
     try:
-        return follow.text_of(path)
+        return regular.start(path)
     except OSError:
         return ""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from kit import regular
 from kit.errors import KitError
 from kit.runs import follow, history
 from kit.why import cause
@@ -42,7 +43,7 @@ class Log:
         if self.skipped > COUNTED:
             return None
         before, left = 0, self.skipped
-        with follow.open_regular(self.path) as file:
+        with regular.opened(self.path) as file:
             while left and (piece := file.read(min(left, 1 << 20))):
                 before += piece.count(b"\n")
                 left -= len(piece)
@@ -171,7 +172,7 @@ def _last_words(folder: Path, names: list[str]) -> list[str]:
 def read(path: Path, kind: str, most: int = TAIL) -> Log:
     """The end of a file; nothing of one that is not there."""
     try:
-        with follow.open_regular(path) as file:
+        with regular.opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most))
             data = file.read(most)
