@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, TypeVar
 
 import kit
-from kit import declared
+from kit import console, declared
 from kit.declared import Command, Taken, argument, option
 from kit.errors import KitError, Problem, Problems, UsageError, did_you_mean
 from kit.given import Given
@@ -494,6 +494,10 @@ _ARGUMENTS = option(
     None, "--build-arg", metavar="NAME[=VALUE]", help="For the recipe; NAME alone takes the environment's value. May be given again.", show_default=False
 )
 
+_ENGINE_OPTIONS = argument(None, metavar="[-- OPTIONS]", help="For docker or podman build, as they are.", show_default=False)
+_SECRETS = option(None, "--secret", metavar="id=ID,src=FILE|env=NAME", help="For RUN --mount=type=secret; in no layer. May be given again.", show_default=False)
+_SSH = option(None, "--ssh", metavar="ID[=SOCKET]", help="For RUN --mount=type=ssh. May be given again.", show_default=False)
+
 
 @_command()
 def build(
@@ -506,7 +510,13 @@ def build(
     name: Optional[str] = option(None, "--name", metavar="NAME", help="What jobs call it [the recipe's folder].", show_default=False),
     device: str = option("gpu", "--device", metavar="gpu|cpu", help="Build on the recipe's base for GPUs or for CPUs."),
     engine: Optional[str] = option(None, "--engine", metavar="NAME", help="docker, podman, apptainer, enroot [the first one here].", show_default=False),
+    words: Optional[list[str]] = _ENGINE_OPTIONS,
     arguments: Optional[list[str]] = _ARGUMENTS,
+    secrets: Optional[list[str]] = _SECRETS,
+    ssh: Optional[list[str]] = _SSH,
+    stage: Optional[str] = option(None, "--target", metavar="STAGE", help="Of a Dockerfile with several, the one to stop at.", show_default=False),
+    platform: Optional[str] = option(None, "--platform", metavar="OS/ARCH", help="Of another machine than this one.", show_default=False),
+    no_cache: bool = option(False, "--no-cache", help="Run every step again."),
     to: str = option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
     folder: str = option("images", "--images", metavar="DIR", help="Where the file goes."),
     update: bool = option(False, "--update", help="Ask the registry for the base's digest again."),
@@ -515,14 +525,23 @@ def build(
 ) -> None:
     """Make one image file for Enroot, Pyxis and Apptainer."""
     from kit.build import make
+    from kit.build.options import Options
 
     problems = Problems()
     values = _build_arguments(arguments or [], problems)
+    words = words or []
+    if target and target.startswith("-"):  # kit build -- --network host
+        words, target = [target, *words], None
+    if words and not words[0].startswith("-"):
+        problems.add(
+            "", f"kit build takes one recipe or image, and not also {words[0]}", "leave it out; options of the engine follow --, and begin with a dash"
+        )
     for flag, value, known in (("--device", device, ("gpu", "cpu")), ("--to", to, ("sqsh", "sif", "docker"))):
         if value not in known:
             problems.add(flag, f"'{value}' is not one of {', '.join(known)}", f"write {flag} {known[0]}")
     problems.raise_if_any()
-    request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait)
+    options = Options(tuple(secrets or ()), tuple(ssh or ()), stage, platform, no_cache, tuple(words))
+    request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait, options)
     if cluster:
         from kit.remote import build as over_there
 
@@ -639,7 +658,7 @@ def main() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Closed ones lead nowhere: no file of a run is opened in their place. A name that the terminal cannot show is no reason to fail."""
+    """Closed ones lead nowhere: no file of a run is opened in their place. What is printed does not act on the terminal."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -647,8 +666,8 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
-        elif number and getattr(sys, name).errors == "strict":
-            getattr(sys, name).reconfigure(errors="backslashreplace")
+        elif number:
+            setattr(sys, name, console.guarded(getattr(sys, name)))
 
 
 def _run(words: list[str]) -> int:

@@ -49,21 +49,22 @@ def submit(plan: Plan, *, dry_run: bool, test_only: bool, follow: bool, after: l
 
 
 def run(plan: Plan, task: Optional[int] = None) -> None:
-    from kit import rundir
+    from kit import local, rundir
 
     check_task(plan, task)
     say_runtime(plan)
-    start_here(plan, rundir.write(plan, render_plan(plan)), task)
+    start_here(plan, local.note(plan, rundir.write(plan, render_plan(plan)), task), task)
 
 
-def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
+def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
     """Runs a run directory on this machine, and ends with its exit code."""
     from kit import local, secret_values
 
-    place_secrets(plan, run, task)
-    start = time.monotonic()
+    run = Path(noted.folder)
     try:
-        code = local.run(plan, run, task)
+        place_secrets(plan, run, task)
+        start = time.monotonic()
+        code = local.run(plan, noted, task)
     finally:
         secret_values.forget(run)
     elapsed = f"{time.monotonic() - start:.1f} s"
@@ -75,13 +76,13 @@ def start_here(plan: Plan, run: Path, task: Optional[int]) -> None:
 
 
 def place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
-    """For a run that starts now. Where one cannot be read, nothing of the run is kept."""
+    """For a run that starts now. Where one cannot be read, or a signal comes meanwhile, nothing of the run is kept."""
     from kit import rundir, secret_values
 
     try:
         secret_values.place(plan, run, None if task is None else [task])
-    except KitError:
-        rundir.remove(run)
+    except BaseException:
+        rundir.give_up(run)
         raise
 
 
@@ -101,9 +102,11 @@ def check_task(plan: Plan, task: Optional[int]) -> None:
 
 def _print_scripts(plan: Plan) -> None:
     for name, text in render_plan(plan).items():
-        sys.stdout.buffer.write(f"==> {_short(Path(plan.run_dir))}/{name} <==\n".encode())
-        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.write(b"\n")
+        print(f"==> {_short(Path(plan.run_dir))}/{name} <==", flush=True)
+        if sys.stdout.isatty():
+            print(text)
+        else:
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")  # byte for byte
 
 
 def _ask_slurm(plan: Plan, options: list[str]) -> None:
@@ -380,6 +383,7 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
     """The whole logs, or those of a node, of a rank, of the ranks that failed; of an array, those of all tasks or of one."""
     import shutil
 
+    from kit import regular
     from kit.runs import follow as its
     from kit.runs import tasks
 
@@ -397,10 +401,10 @@ def logs(word: Optional[str], *, follow: bool, node: Optional[str], rank: Option
         raise KitError(f"{runs[0] if number is not None else run} has no {'failed rank' if errors else 'such log yet'}", fix)
     for path in there:
         if len(there) > 1:
-            name = path.relative_to(Path(run.folder, "log")) if run.array else path.name
-            sys.stdout.buffer.write(b"==> " + os.fsencode(name) + b" <==\n")
-        with path.open("rb", buffering=0) as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            print(f"==> {path.relative_to(Path(run.folder, 'log')) if run.array else path.name} <==")
+        sys.stdout.flush()
+        with regular.opened(path) as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)  # as it is: the program may draw on its user's terminal
     sys.stdout.flush()
 
 
@@ -409,7 +413,7 @@ def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> l
 
     folder = its.folder(Path(run.folder), run.id)
     if errors:
-        return [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.stat().st_mtime)]
+        return [path.with_suffix(".out") for path in sorted(folder.glob("rank*.failed"), key=lambda path: path.lstat().st_mtime)]
     if rank is not None:
         return [folder / f"rank{rank}.out"]
     if node is not None:
@@ -418,6 +422,8 @@ def _logs(run: Run, node: Optional[str], rank: Optional[int], errors: bool) -> l
 
 
 def _follow_again(run: Run) -> None:
+    if not run.id:
+        raise UsageError(f"{run} has no job yet", f"where it is: kit status {run.name}")
     if run.local or run.state:
         raise UsageError(f"{run} {'runs in its own terminal' if run.local else 'has ended'}", f"its logs: kit logs {run.id}")
     _follow(run)
@@ -430,7 +436,7 @@ def cancel(word: str, task: Optional[int] = None) -> None:
     whole, number = tasks.find(word, task)
     found = status.of([whole])[0] if number is None else tasks.one(whole, number)
     run = found.run
-    if not run.id:
+    if not run.id and not run.state:
         _give_up(run)
         return
     if found.state == "UNKNOWN" and not run.ssh:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
+from kit import regular
 from kit.errors import KitError
 
 EDGE = 1 << 20  # bytes read at either end
@@ -24,7 +25,7 @@ def fingerprint(image: Path) -> Optional[str]:
     import hashlib  # imported late: it loads OpenSSL
 
     try:
-        with image.open("rb") as file:
+        with regular.opened(image) as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(EDGE)
             file.seek(max(0, size - EDGE))
@@ -48,17 +49,11 @@ def named(name: str, *folders: Path) -> Optional[str]:
 def record(path: Path) -> dict[str, Any]:
     """What is known of an image's origin; empty where that was not written, or cannot be read."""
     try:
-        text = path.read_bytes()
-    except OSError:
-        return {}
-    import json
-
-    try:
-        found = json.loads(text)
-    except ValueError:
+        found = regular.mapping(path)
+    except (OSError, ValueError):
         return {}
     kinds = {"file": str, "sha256": str, "size": int, "bases": dict}
-    complete = isinstance(found, dict) and {"file", "sha256", "size"} <= found.keys()
+    complete = {"file", "sha256", "size"} <= found.keys() and "\0" not in str(found["file"])
     return found if complete and all(isinstance(found.get(key, kind()), kind) for key, kind in kinds.items()) else {}
 
 
@@ -74,13 +69,12 @@ def check(image: Path) -> str:
     expected = str(found["sha256"])
     if _seen().get(str(image)) == _stamp(image, expected):
         return expected
-    actual = sha256(image)
-    if actual != expected:
-        size = f", and has {image.stat().st_size} bytes instead of {found['size']}" if image.stat().st_size != found["size"] else ""
-        raise KitError(
-            f"{image} is not the file that was built: its sha256 is {actual}, not {expected}{size}",
-            "it was cut off or changed: remove it, and run kit build again",
-        )
+    size = image.stat().st_size
+    how = f"it has {size} bytes, not {found['size']}" if size != found["size"] else ""  # which takes no reading
+    if not how and (actual := sha256(image)) != expected:
+        how = f"its sha256 is {actual}, not {expected}"
+    if how:
+        raise KitError(f"{image} is not the file that was built: {how}", "it was cut off or changed: remove it, and run kit build again")
     remember(image, expected)
     return expected
 
@@ -108,7 +102,7 @@ def sha256(image: Path) -> str:
     digest, size = hashlib.sha256(), image.stat().st_size
     from kit.progress import Progress
 
-    with image.open("rb") as file, Progress(f"reading {image.name}", size) as progress:
+    with regular.opened(image) as file, Progress(f"reading {image.name}", size) as progress:
         while chunk := file.read(EDGE):
             digest.update(chunk)
             progress.add(len(chunk))
@@ -146,13 +140,10 @@ def _stamp(image: Path, digest: str) -> list[Any]:
 
 
 def _seen() -> dict[str, Any]:
-    import json
-
     try:
-        found = json.loads(_cache().read_text(encoding="utf-8"))
+        return regular.mapping(_cache())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _cache() -> Path:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,8 +17,9 @@ from kit import images, shelf
 from kit.build import bases, make, pack, recipe, sif, store
 from kit.build.engines.docker import Docker
 from kit.build.engines.enroot import Enroot
+from kit.build.options import Options
 from kit.build.sources import adopt, registry
-from kit.errors import KitError
+from kit.errors import KitError, UsageError
 from test_registry import digest, image, layer, plain, serving
 
 BASE = "registry.example/base:1"
@@ -221,13 +223,31 @@ def test_an_engine_that_is_not_there_or_does_not_answer_is_said(engine: Engine, 
 
 
 def test_what_a_killed_build_left_in_the_engine_is_removed_by_the_next_and_nothing_else(engine: Engine, tmp_path: Path) -> None:
-    found = Docker("docker")
-    for name, label in (("1", "kit.build=mine"), ("2", "kit.build=mine2"), ("3", "other=mine")):
-        (engine.folder / "containers" / name).write_text(f"{label}\nx\n")
-    found.forget("mine")
-    assert sorted(os.listdir(engine.folder / "containers")) == ["2", "3"]
-    found.forget("mine")
-    assert engine.calls("rm") == ["rm --force 1"]
+    mine, running, killed, ended = (store.Place(tmp_path, name, 8 * "0123abcd") for name in ("mine", "running", "killed", "ended"))
+    here = f"kit.host={socket.gethostname()}"
+    labels = [(f"kit.build={tmp_path}:{place.stem}", here) for place in (mine, running, killed, ended)]
+    labels += [(f"kit.build={tmp_path}:{ended.stem}", "kit.host=elsewhere"), ("other=mine", here), (f"kit.build=/not/there:{ended.stem}", here)]
+    for number, lines in enumerate(labels):
+        (engine.folder / "containers" / str(number)).write_text("\n".join([*lines, "x\n"]))
+    (tmp_path / f".{killed.stem}.lock").write_text(f"process 1 on {socket.gethostname()}")
+    with store.locked(mine, 1), store.locked(running, 1):
+        Docker("docker").forget(f"{tmp_path}:{mine.stem}")
+        assert sorted(os.listdir(engine.folder / "containers")) == ["1", "4", "5", "6"]
+        Docker("docker").forget(f"{tmp_path}:{mine.stem}")
+    assert engine.calls("rm") == ["rm --force 0 2 3"]
+
+
+def test_the_engine_keeps_no_name_of_an_image_that_became_a_file(engine: Engine) -> None:
+    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
+    for process, host in ((dead, socket.gethostname()), (os.getpid(), socket.gethostname()), (dead, "elsewhere")):
+        tag = f"kit-build/other:{process}.{host}"
+        (engine.folder / "images" / f"{tag.replace('/', '_').replace(':', '_')}.tag").write_text(f"{tag}\n")
+    make.build(make.Request(to="docker"))
+    (kept,) = [path.read_text() for path in (engine.folder / "images").glob("kit_model*.tag")]
+    Path("data").write_text("another")
+    make.build(make.Request())
+    left = {path.read_text().strip() for path in (engine.folder / "images").glob("*.tag")}
+    assert left == {kept.strip(), f"kit-build/other:{os.getpid()}.{socket.gethostname()}", f"kit-build/other:{dead}.elsewhere"}
 
 
 def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
@@ -239,7 +259,7 @@ def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
 
 def test_an_image_that_was_removed_while_it_was_built_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "image", lambda *_: None)
-    with pytest.raises(KitError, match=r"docker has built kit/model:[0-9a-f]{16}, and has no such image"):
+    with pytest.raises(KitError, match=r"docker has built kit-build/model:[0-9]+\.\S+, and has no such image"):
         make.build(make.Request())
 
 
@@ -252,6 +272,76 @@ def test_an_image_of_the_engine_is_converted_as_it_is(engine: Engine, capfd) -> 
         make.build(make.Request("dockerd://nobody:1"))
     with pytest.raises(KitError, match=f"dockerd://{tag} is an image already"):
         make.build(make.Request(f"dockerd://{tag}", to="docker"))
+
+
+def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: Engine, capfd) -> None:
+    Path("value").write_text("s3cret")
+    wanted = Options(("id=A,src=value", "id=B,env=B_VALUE"), ("default",), "second", "linux/arm64", True, ("--network", "host"))
+    make.build(make.Request(options=wanted))
+    (command,) = engine.calls("build")
+    said = "--secret id=A,src={0}/value --secret id=B,env=B_VALUE --ssh default --target second --platform linux/arm64 --no-cache --network host"
+    assert said.format(Path.cwd()) in command and "s3cret" not in command
+    first = built()
+    record = json.loads(first.with_suffix(".json").read_text())
+    assert (
+        record["secrets"] == ["A", "B"] and record["target"] == "second" and record["platform"] == "linux/arm64" and record["options"] == ["--network", "host"]
+    )
+    Path("value").write_text("another")
+    capfd.readouterr()
+    make.build(make.Request(options=wanted._replace(no_cache=False)))  # a new token is no new image
+    assert capfd.readouterr().out == f"kit: {first} is up to date\n"
+    for change in ({"stage": "first"}, {"platform": None}, {"words": ()}, {"secrets": ()}):
+        make.build(make.Request(options=wanted._replace(**change)))  # type: ignore[arg-type]
+    assert len(list(Path("images").glob("*.sqsh"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (make.Request(arguments={"API_TOKEN": "hf" + "_" + 34 * "a"}), "--build-arg: the value of API_TOKEN looks like a Hugging Face token"),
+        (make.Request(options=Options(("src=value",))), "--secret: this is no secret of a build"),
+        (make.Request(options=Options(("id=A,src=value,env=B",))), "--secret: this is no secret of a build"),
+        (make.Request(options=Options(("id=A,src=missing",))), "--secret: there is no file "),
+        (make.Request("docker://x", options=Options(stage="x")), "docker://x is an image already: nothing is built"),
+        (make.Request(engine="enroot", options=Options(stage="x")), "enroot knows no secrets, stages and platforms"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(request_: make.Request, said: str, engine: Engine, monkeypatch) -> None:
+    monkeypatch.setattr(make.find, "source", lambda target: object() if "://" in target else None)
+    Path("value").touch()
+    Path("image.enroot.sh").write_text(f"# base: {BASE}\ntrue\n")
+    with pytest.raises(UsageError) as error:
+        make.build(request_)
+    assert said in str(error.value) and "hf_" not in str(error.value) and engine.calls("build") == []
+
+
+def test_options_of_the_engine_follow_two_dashes_and_a_second_recipe_is_none(engine: Engine, kit) -> None:
+    kit("build", "--", "--network", "host", cwd=Path.cwd())
+    assert "--network host" in engine.calls("build")[0]
+    done = kit("build", ".", "other", cwd=Path.cwd(), check=False)
+    assert done.returncode == 2 and "kit: kit build takes one recipe or image, and not also other\n" in done.stderr
+
+
+@pytest.mark.parametrize("said", ["the --mount option requires BuildKit. Refer to", "unknown flag: --secret"])
+def test_a_recipe_that_needs_buildkit_is_told_so(said: str, engine: Engine) -> None:
+    (engine.folder / "build-says").write_text(f"{said}\n")
+    with pytest.raises(KitError, match="the recipe needs BuildKit, which is not here\n  fix: install Docker's own builder: apt-get install docker-buildx"):
+        make.build(make.Request())
+
+
+def test_a_projects_requirements_go_into_the_image_of_kits_own_recipe(engine: Engine, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("Dockerfile").unlink()
+    monkeypatch.setattr(bases, "pin", lambda found, own, has, update: dict.fromkeys(found.bases, DIGEST))
+    make.build(make.Request(device="cpu"))
+    Path("requirements.txt").write_text("einops==0.8.1\n")
+    capfd.readouterr()
+    make.build(make.Request(device="cpu"))
+    assert f"kit: {Path.cwd()}/requirements.txt is installed, too\n" in capfd.readouterr().err
+    files = [listed(file) for file in Path("images").glob("kit-cpu-*.sqsh")]
+    assert sorted("context/containers/install/project.txt" in names for names in files) == [False, True]
+    Path("requirements.txt").write_text("--extra-index-url https://me:" + "glpat-" + 20 * "a" + "@pip.example/simple\n")
+    with pytest.raises(UsageError, match=r"requirements\.txt holds what looks like a token"):
+        make.build(make.Request(device="cpu"))
 
 
 # ---------------------------------------------------------------- Enroot

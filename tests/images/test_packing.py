@@ -8,7 +8,9 @@ import random
 import re
 import struct
 import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -134,9 +136,80 @@ def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
     assert (unpacked(tmp_path / "i.sqsh") / "var/lib/dpkg/status").read_bytes() == status
 
 
-def test_a_stream_cut_off_leaves_an_error_and_a_full_disk_another(tmp_path: Path) -> None:
+def test_what_is_left_out_is_named_in_the_log(tmp_path: Path) -> None:
+    squash(tmp_path, tar_of(("environment", b"mine", {}), (".singularity.d/env/99.sh", b"another's", {}), ("kept", b"", {})))
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("kit: ")]
+    assert said == ["kit: left out: /environment", "kit: left out: /.singularity.d/env/99.sh"]
+
+
+def test_the_root_is_its_owners_alone_to_write_and_one_image_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, found = tar_of(("file", b"x", {"mtime": 1_000_000_000})), []
+    for moment in ("1", "2"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", moment)
+        image = squash(tmp_path, stream, Config())
+        found.append(image.read_bytes())
+        time.sleep(1.1)  # the time of its making would be another one
+    assert found[0] == found[1]
+    listed = subprocess.run(["unsquashfs", "-lls", str(image)], check=True, capture_output=True, text=True).stdout
+    assert "drwxr-xr-x " in next(line for line in listed.splitlines() if line.endswith(" squashfs-root"))
+    assert (unpacked(image) / "file").stat().st_mtime == 1_000_000_000
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_times_that_squashfs_does_not_have_become_the_nearest_that_it_has(form: int, tmp_path: Path) -> None:
+    moments = {"before": -31536000, "first": 0, "usual": 1_700_000_000, "last": 2**32 - 1, "behind": 2**32, "far": 7_258_118_400}
+    if form == tarfile.PAX_FORMAT:
+        moments |= {"split": -0.5, "second": 1_700_000_000.75}
+    deep = {"before": {"pax_headers": {"SCHILY.xattr.user.x": "kept"}}} if form == tarfile.PAX_FORMAT else {}
+    stream = tar_of(*((name, name.encode(), {"mtime": moment, **deep.get(name, {})}) for name, moment in moments.items()), form=form)
+    tree = unpacked(squash(tmp_path, stream))
+    for name, moment in moments.items():
+        assert (tree / name).read_text() == name
+        assert (tree / name).stat().st_mtime == min(max(int(moment), 0), 2**32 - 1), name
+    if deep:
+        assert os.getxattr(tree / "before", "user.x") == b"kept"
+
+
+def test_a_stream_that_is_cut_off_leaves_an_error(tmp_path: Path) -> None:
     with pytest.raises(KitError, match="end in the middle"):
         squash(tmp_path, tar_of(("file", b"x" * 70000, {}))[:50000])
+
+
+PACKS = """
+import io, sys
+from pathlib import Path
+from kit.build import pack, tarstream
+from kit.build.sources.oci import Config
+from kit.errors import KitError
+
+folder = Path(sys.argv[1])
+with (folder / "log").open("wb") as log:
+    log.flush()
+    (folder / "other").write_bytes(bytes(int(sys.argv[2])))  # what somebody else writes meanwhile
+    try:
+        pack.squash(tarstream.entries(sys.stdin.buffer), Config(), folder / "i.sqsh", log)
+    except KitError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_is_full_is_said_to_be_also_where_the_log_is_on_it(tmp_path: Path) -> None:
+    disk = 4 << 20
+    jail = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size", str(disk), "--tmpfs", str(tmp_path)]
+    stream = tar_of(("file", random.Random(1).randbytes(disk), {}))
+    done = subprocess.run([*jail, sys.executable, "-c", PACKS, str(tmp_path), str(disk - (1 << 16))], input=stream, capture_output=True, timeout=60)
+    said = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert said == f"kit: no space is left in {tmp_path}\n  fix: free some, or write elsewhere: kit build --images DIR\n"
+
+
+def test_a_packer_that_the_system_killed_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mksquashfs").write_text("#!/bin/sh\n# a stub of mksquashfs, which is killed\nkill -9 $$\n")
+    (tmp_path / "bin/mksquashfs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    with pytest.raises(KitError, match="mksquashfs was killed by signal 9"):
+        squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
 
 
 def test_variables_reach_a_shell_as_they_are(tmp_path: Path) -> None:

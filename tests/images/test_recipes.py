@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Optional
 
@@ -55,7 +56,7 @@ def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
     found = find()
     assert found.name == "my-model"
     assert found.bases == ["registry.example/base:1", "busybox:1"]
-    assert found.files() == ["a b.txt", "requirements.txt", "source/.git/HEAD", "source/deep/x.py"]
+    assert found.files() == ["a b.txt", "requirements.txt", "source/", "source/.git/", "source/.git/HEAD", "source/deep/", "source/deep/x.py"]
 
 
 def test_the_device_and_arguments_choose_the_base(project: Path) -> None:
@@ -76,13 +77,16 @@ def test_the_digest_changes_with_everything_that_goes_in_and_with_nothing_else(p
     for change in (
         lambda: (project / "a b.txt").write_text("changed"),
         lambda: (project / "a b.txt").chmod(0o755),
+        lambda: (project / "a b.txt").chmod(0o750),  # COPY keeps every bit
+        lambda: (project / "source/empty").mkdir(),
+        lambda: (project / "source/empty").chmod(0o700),
         lambda: (project / "wheels-1").touch(),
         lambda: (project / "source/deep/x.py").rename(project / "source/deep/y.py"),
         lambda: (project / "Dockerfile").write_text(DOCKERFILE + "RUN true\n"),
     ):
         change()
         digests.add(find().digest(pins))
-    assert len(digests) == 9
+    assert len(digests) == 12
 
 
 def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: Path, tmp_path: Path) -> None:
@@ -167,12 +171,12 @@ def test_a_base_of_apptainers_that_is_in_no_registry_has_no_digest(project: Path
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        ("*\n!source/deep\n", ["source/deep/x.py"]),
+        ("*\n!source/deep\n", ["source/", "source/deep/", "source/deep/x.py"]),
         ("source\n", ["a b.txt"]),
-        ("**/x.py\n", ["a b.txt", "source/.git/HEAD"]),
-        ("source/**\n!**/HEAD\n", ["a b.txt", "source/.git/HEAD"]),
-        ("?\\ b.txt\nsource/d*\n/source/.git/\n# a b.txt\n", ["a b.txt"]),
-        ("a b.txt\nsource/deep/[a-x].py\n", ["source/.git/HEAD"]),
+        ("**/x.py\n", ["a b.txt", "source/", "source/.git/", "source/.git/HEAD", "source/deep/"]),
+        ("source/**\n!**/HEAD\n", ["a b.txt", "source/", "source/.git/", "source/.git/HEAD"]),
+        ("?\\ b.txt\nsource/d*\n/source/.git/\n# a b.txt\n", ["a b.txt", "source/"]),
+        ("a b.txt\nsource/deep/[a-x].py\n", ["source/", "source/.git/", "source/.git/HEAD", "source/deep/"]),
     ],
 )
 def test_what_dockerignore_names_stays_out(patterns: str, expected: list[str], project: Path) -> None:
@@ -192,8 +196,12 @@ def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(proj
         "a b.txt",
         "other.txt",
         "requirements.txt",
+        "source/",
+        "source/.git/",
         "source/.git/HEAD",
+        "source/deep/",
         "source/deep/x.py",
+        "source/images/",
         "source/images/x.png",
     ]
     (project / "Dockerfile").write_text("FROM x\nCOPY runs /opt/\n")
@@ -208,6 +216,36 @@ def test_the_recipe_itself_is_never_changed(project: Path, tmp_path: Path) -> No
     laid_out = find().at({"base:1": "sha256:1"}).lay_out(tmp_path / "context")
     assert laid_out.read_text() == "FROM base:1@sha256:1\nCOPY . /opt/\n"
     assert (project / "Dockerfile").read_text() == text
+
+
+def test_empty_folders_and_the_modes_of_folders_reach_the_engine(project: Path, tmp_path: Path) -> None:
+    for name, mode in (("source/empty", 0o755), ("source/closed/in", 0o750), ("source/closed", 0o500), ("alone", 0o1777)):
+        (project / name).mkdir(parents=True, exist_ok=True)
+        (project / name).chmod(mode)
+    (project / "Dockerfile").write_text("FROM x\nCOPY source /opt/\nCOPY alone /run/alone\n")
+    (tmp_path / "context").mkdir()
+    find().lay_out(tmp_path / "context")
+    for name in ("source/empty", "source/closed", "source/closed/in", "alone"):
+        assert (tmp_path / "context" / name).stat().st_mode == (project / name).stat().st_mode, name
+    for folder in (tmp_path / "context/source/closed", project / "source/closed"):
+        folder.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("FROM x\nENV D=source\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG D\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG TARGETARCH\nCOPY for-$TARGETARCH /opt/\n", ["for-amd64" if platform.machine() == "x86_64" else "for-arm64"]),
+    ],
+)
+def test_what_only_the_engine_knows_takes_the_whole_folder_in(text: str, expected: object, project: Path) -> None:
+    for arch in ("amd64", "arm64"):
+        (project / f"for-{arch}").touch()
+    (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
+    everything = find().files()
+    (project / "Dockerfile").write_text(text)
+    assert find().files() == (everything if expected == "all" else expected)
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "containers/image.def", "containers/image.enroot.sh"])

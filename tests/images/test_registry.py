@@ -37,6 +37,7 @@ def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     for module in (transport, registry):
         monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(transport, "PAUSE_S", 0.01)
 
 
 def log_in(tmp_path: Path, *places: str, auth: str = LOGIN) -> None:
@@ -365,6 +366,7 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
         (403, True, "registry {0} refuses your login for {0}/app"),
         (404, False, "registry {0} does not know the image or tag {0}/app"),
         (429, True, "registry {0} takes no more requests from here for now"),
+        (408, True, "registry {0} answers with HTTP 408 for {0}/app"),
         (418, True, "registry {0} answers with HTTP 418 for {0}/app"),
         (503, True, "registry {0} answers with HTTP 503 for {0}/app"),
     ],
@@ -380,7 +382,7 @@ def test_a_refusal_names_the_registry_and_no_secret(status: int, login: bool, pr
             assert error.value.problems[0].problem == problem.format(server.address)
             assert error.value.problems[0].fix
             assert SECRET not in str(error.value) and LOGIN not in str(error.value)
-            assert len(server.requests) == (4 if status == 503 else 2 if status == 401 and login else 1)
+            assert len(server.requests) == {503: 4, 429: 6, 408: 6, 401: 1 + login}.get(status, 1)
 
 
 def test_a_registry_that_recovers_is_asked_again() -> None:
@@ -393,6 +395,24 @@ def test_a_registry_that_recovers_is_asked_again() -> None:
 
     with serving(handle) as server:
         assert contents(registry.open_image(f"{server.address}/app")) == FILES
+
+
+def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(capfd) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer, times = plain(manifest, blobs), []
+    busy = {path: iter(["0", "1", "soon"]) for path in ("manifests", digest(BLOBS[1]))}
+
+    def handle(path: str, headers: dict[str, str]):
+        for part, waits in busy.items():
+            if part in path and (wait := next(waits, None)):
+                times.append(time.monotonic())
+                return 429, {"Retry-After": wait}, b""
+        return answer(path, headers)
+
+    with serving(handle) as server:
+        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert capfd.readouterr().err.count(f"kit: registry {server.address} takes no more requests for now: waiting 1 s\n") == 2
+    assert len(times) == 6 and times[2] - times[1] > 1
 
 
 def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 import stat
 import time
 from pathlib import Path
@@ -41,16 +42,31 @@ def test_what_killed_builds_left_goes_and_what_another_writes_stays(place: store
         assert left == sorted([f".{place.stem}.lock", f"{other}.2{store.PARTIAL}", *mine])
 
 
+def test_what_a_build_of_another_image_left_goes_at_once_where_nobody_builds_it(place: store.Place) -> None:
+    running, killed, elsewhere = (store.Place(place.folder, name, place.digest) for name in ("running", "killed", "elsewhere"))
+    for other, host in ((killed, socket.gethostname()), (elsewhere, "another-machine")):
+        (place.folder / f".{other.stem}.lock").write_text(f"process 1 on {host}")
+        (place.folder / f".{other.file.name}.1{store.PARTIAL}").touch()
+    with store.locked(running, 1):
+        (place.folder / f".{running.file.name}.1{store.PARTIAL}").touch()
+        with store.locked(place, 1):
+            left = {path.name for path in place.folder.iterdir()}
+    assert left == {f".{place.stem}.lock"} | {
+        name for other in (running, elsewhere) for name in (f".{other.stem}.lock", f".{other.file.name}.1{store.PARTIAL}")
+    }
+
+
 def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for name, used_s in (("kit-build.old", OLD), ("kit-build.new", time.time()), ("other", OLD)):
+    for name, used_s in (("kit-build.12345old", OLD), ("kit-build.12345new", time.time()), ("kit-build.mine", OLD), ("other", OLD)):
         (tmp_path / name / "usr/bin").mkdir(parents=True)
         (tmp_path / name / "usr/bin/file").touch(0o000)
         (tmp_path / name / "usr/bin").chmod(0o555)
         (tmp_path / name / "closed").mkdir(0o000)
         os.utime(tmp_path / name, (used_s, used_s))
     with tree.workplace() as folder:
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["kit-build.new", "other", Path(folder).name])
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["kit-build.12345new", "kit-build.mine", "other", Path(folder).name])
+    assert stat.S_IMODE((tmp_path / "kit-build.mine/closed").stat().st_mode) == 0o000
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)])

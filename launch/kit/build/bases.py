@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from kit import assets
+from kit import assets, regular
 from kit.build.recipe import Recipe
 from kit.errors import KitError, UsageError
 
@@ -65,12 +65,12 @@ def _path(recipe: Recipe) -> Path:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = regular.mapping(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", "restore it, or remove it: it is made anew") from None
-    if not isinstance(found, dict) or not all(isinstance(digest, str) and DIGEST.fullmatch(digest) for digest in found.values()):
+    if not all(isinstance(digest, str) and DIGEST.fullmatch(digest) for digest in found.values()):
         raise UsageError(f"{path} does not say BASE: sha256:... alone", "restore it, or remove it: it is made anew")
     return found
 

@@ -8,11 +8,12 @@ image.enroot.sh     a script for a container of its base, with comments at its h
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Callable
+from typing import Callable, Optional
 
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}")
 HEREDOC = re.compile(r"(?:^|\s)\d*<<-?[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
@@ -26,6 +27,7 @@ class Parts:
     sources: list[tuple[int, str]] = field(default_factory=list)  # of files, relative to the recipe's folder
     arguments: dict[str, str] = field(default_factory=dict)  # those with a default
     declared: set[str] = field(default_factory=set)
+    is_dockerfile: bool = False
 
     def declare(self, words: list[str]) -> None:
         for name, equals, value in (word.partition("=") for word in words):
@@ -41,7 +43,7 @@ def read(file_name: str, text: str) -> Parts:
 
 
 def _dockerfile(text: str) -> Parts:
-    parts, stages = Parts(), {"scratch"}
+    parts, stages = Parts(is_dockerfile=True), {"scratch"}
 
     def base(number: int, word: str) -> None:
         # A stage may be named through an argument; its name is not case-sensitive.
@@ -68,6 +70,17 @@ def _dockerfile(text: str) -> Parts:
                 elif mount.get("type", "bind") == "bind":
                     parts.sources.append((number, mount.get("source", mount.get("src", "."))))
     return parts
+
+
+def of_platform(named: Optional[str] = None) -> dict[str, str]:
+    """What BuildKit gives to every Dockerfile: https://docs.docker.com/reference/dockerfile#automatic-platform-args-in-the-global-scope"""
+    machine = platform.machine()
+    own = "linux/" + {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+    found = {}
+    for side, value in (("BUILD", own), ("TARGET", named or own)):
+        system, arch, variant = [*value.split("/"), "", ""][:3]
+        found.update({f"{side}PLATFORM": value, f"{side}OS": system, f"{side}ARCH": arch, f"{side}VARIANT": variant})
+    return found
 
 
 def _mount(flag: str) -> dict[str, str]:

@@ -7,15 +7,15 @@ has other rules, and makes expressions that go back: six `*` in one name take it
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from kit import regular
 from kit.errors import UsageError
 
 MOST_BYTES = 1 << 20
+LONGEST = 1000  # characters of a pattern between two /
 Part = Optional[Callable[[str], object]]  # None is **: any number of folders
 
 
@@ -36,15 +36,11 @@ def read(folder: Path, recipe: Path) -> Callable[[str], bool]:
 def lines(path: Path) -> Optional[list[str]]:
     """The lines of a file of patterns; None where there is none. Raises UsageError where it cannot be read: then nothing is ignored by mistake."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            facts = os.fstat(file.fileno())
-            text = file.read(MOST_BYTES + 1) if stat.S_ISREG(facts.st_mode) else None
+        text = regular.start(path, MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "make it readable, or remove it") from None
-    if text is None:
-        raise UsageError(f"{path} is no regular file", "make it a file of patterns, or remove it")
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "make it a file of patterns that you can read, or remove it") from None
     if len(text) > MOST_BYTES:
         raise UsageError(f"{path} is longer than {MOST_BYTES >> 20} MB", "name folders in it, or use patterns: data, **/*.log")
     return [line.strip() for line in text.decode("utf-8", "surrogateescape").splitlines()]
@@ -73,6 +69,8 @@ def _rule(line: str, where: str) -> Optional[_Rule]:
 def _part(name: str, where: str) -> Part:
     if name == "**":
         return None
+    if len(name) > LONGEST:
+        raise UsageError(f"a pattern is longer than {LONGEST} characters", "no file has such a name: remove it", where=where)
     name = name.replace("[^", "[!")
     if "[" in re.sub(r"\[!?\]?[^\]]*\]", "", name):
         raise UsageError(f"the pattern's [ in {name!r} has no ]", "close it: [a-z]; or write [[] for the character itself", where=where)

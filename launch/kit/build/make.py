@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Optional
 
 import kit
-from kit import images
+from kit import assets, images, tokens
 from kit.build import bases, choose, metadata, pack, recipe, sif, store
 from kit.build.engines.docker import Docker
+from kit.build.options import Options
 from kit.build.sources import adopt, find
 from kit.build.sources.source import Source
 from kit.errors import UsageError
@@ -40,6 +41,7 @@ class Request:
     arguments: dict[str, str] = field(default_factory=dict)
     update: bool = False
     lock_timeout_s: float = 3600
+    options: Options = Options()
 
 
 def build(request: Request) -> None:
@@ -51,13 +53,24 @@ def build(request: Request) -> None:
         sif.check()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    _refuse_tokens(request.arguments)
     found = find.source(request.target) if request.target else None
+    if found and request.options != Options():
+        raise UsageError(f"{request.target} is an image already: nothing is built", "leave the options of the builder out", where="--secret, --target, ...")
     if found and request.to == "docker":
         raise UsageError(f"{request.target} is an image already", "leave out --to docker, or name a recipe", where="--to")
     if found:
         _convert(found, request)
     else:
         _build(request)
+
+
+def _refuse_tokens(arguments: dict[str, str]) -> None:
+    """An argument's value is in the image's history, for whoever gets the image."""
+    for name, value in arguments.items():
+        if kind := tokens.kind(value, name):
+            fix = f"--secret id={name},env={name}, and in the recipe: RUN --mount=type=secret,id={name} {name}=$(cat /run/secrets/{name}) COMMAND"
+            raise UsageError(f"the value of {name} looks like {kind}, and an image's history shows its arguments", fix, where="--build-arg")
 
 
 def _end(number: int, frame: object) -> NoReturn:
@@ -69,8 +82,15 @@ def _build(request: Request) -> None:
     engine, file, project, name = choose.choose(request.target, request.engine, request.device)
     if request.to == "docker" and not isinstance(engine, Docker):
         raise UsageError(f"{engine.name} makes no image for an engine", "build with docker or podman: --engine docker", where="--to")
+    if request.options != Options() and not isinstance(engine, Docker):
+        raise UsageError(
+            f"{engine.name} knows no secrets, stages and platforms", "build with docker or podman: --engine docker", where="--secret, --target, ..."
+        )
     folder = request.folder.absolute()
-    found = recipe.load(file, project, request.name or name, request.device, request.arguments, folder)
+    request.options.command()  # before anything is done
+    found = recipe.load(file, project, request.name or name, request.device, request.arguments, folder, request.options)
+    if project == assets.folder("containers").parent and file.parent in (project, project / "containers") and Path.cwd() != project:
+        found = replace(found, requirements=recipe.requirements(Path.cwd()))
     own = {base for base, digest in images.record(folder / f"{found.name}.json").get("bases", {}).items() if digest is None}
     pinned = bases.pin(found, own, engine.has, update=request.update)
     # What has no digest may have changed unseen; the rest has another name where it did.
@@ -84,7 +104,7 @@ def _build(request: Request) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
             exact = found.at(pinned)
             copy = exact.lay_out(Path(context))
-            tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+            tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}" if request.to == "docker" else None
             with engine.build(Path(context), copy, exact, tag, log) as source:
                 if request.to == "docker":
                     print(f"kit: {tag}")
@@ -151,7 +171,14 @@ def _pack(place: store.Place, source: Source, log: IO[bytes]) -> pack.Packed:
 
 def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
     pins = {base: digest or None for base, digest in pinned.items()}
-    return {"recipe": str(found.file), "bases": pins, "device": found.device, "arguments": _shown(found.arguments), "git": _revision(found.folder)}
+    return {
+        "recipe": str(found.file),
+        "bases": pins,
+        "device": found.device,
+        "arguments": _shown(found.arguments),
+        **found.options.facts(),
+        "git": _revision(found.folder),
+    }
 
 
 def _shown(arguments: dict[str, str]) -> dict[str, str]:

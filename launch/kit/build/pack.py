@@ -21,12 +21,13 @@ from kit.errors import KitError
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size.
 # Blocks keep their 128 KiB: with 256 the file is 0.97 of the size, but squashfuse unpacks 1.1 times as long at every start: bench/image.py.
 LEVEL = 1
-FORMAT = 1  # counts up when the same image would become another file: part of every digest
+FORMAT = 2  # counts up when the same image would become another file: part of every digest
 OLDEST = (4, 5)  # the first that reads a tar stream
 DEVICES = (b"3", b"4")  # an ordinary user could not unpack them, and every runtime brings its own /dev
 LINK, SYMBOLIC_LINK, PIPE = b"1", b"2", b"6"
 PYTHON_PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$")
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
+FULL = 1 << 20  # bytes: with less, a disk counts as full
 
 
 class Packed(NamedTuple):
@@ -49,11 +50,17 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     """Writes `target` with `files`, and with `config` as the runtimes read it. KitError where that fails."""
     command = ["mksquashfs", "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
     command += ["-processors", str(len(os.sched_getaffinity(0)))]  # those that this user may use, of a shared login node
-    tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK)
+    # No stream has the root itself, which would be anybody's to write.
+    command += ["-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
+    # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
+    # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
+    command += ["-mkfs-time", "0", "-noI"]
+    env = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK, env=env)
     assert tool.stdin
     packed, failed = Packed(0, {}), False
     try:
-        packed = _write(_complete(files, config), tool.stdin)
+        packed = _write(_complete(files, config, log), tool.stdin)
         tool.stdin.close()
     except BrokenPipeError:
         failed = True  # it says why in its log
@@ -67,21 +74,27 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     if failed or code:
         raise _failure(target, code, Path(log.name))
     _check_complete(target, packed.inodes)
+    _date_root(target)
     return packed
 
 
-def _complete(files: Iterable[Entry], config: Config) -> Iterator[Entry]:
-    """The files with what runtimes need, and without what they cannot use."""
+def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterator[Entry]:
+    """The files with what runtimes need, and without what they cannot use, which the log names."""
     names, links = set(), set()
     for entry in files:
         if entry.kind in DEVICES or metadata.is_replaced(entry.name) or entry.name.startswith("dev/") or not entry.name:
+            if entry.name and not entry.name.startswith("dev/"):
+                log.write(f"kit: left out: /{entry.name}\n".encode("utf-8", "surrogateescape"))
+                log.flush()
             continue
         names.add(entry.name)
         if entry.kind == SYMBOLIC_LINK:
             links.add(entry.name)
         yield entry
     workdir = tarstream.clean(config.workdir)
-    for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else [])):
+    # Folders that only a name in them tells of would get the time of the packing.
+    parents = {name.rpartition("/")[0] for name in names if "/" in name}
+    for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else []), *sorted(parents - names)):
         for part in _with_parents(name):
             if part in links:
                 break  # what is behind it is the image's own affair
@@ -89,6 +102,17 @@ def _complete(files: Iterable[Entry], config: Config) -> Iterator[Entry]:
                 names.add(part)
                 yield tarstream.made(part, mode=0o1777 if part in ("tmp", "var/tmp") else 0o755, kind=tarstream.FOLDER)
     yield from metadata.entries(config)
+
+
+def _date_root(image: Path) -> None:
+    """Gives the root the time 0. Layout: as below; a block of metadata has 8 KiB behind 2 bytes for its size."""
+    with image.open("r+b") as file:
+        head = file.read(96)
+        (root,), (inodes,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<Q", head, 64)
+        block, start = inodes + (root >> 16) + 2, root & 0xFFFF
+        for place in range(start + 8, start + 12):
+            file.seek(block + place + 2 * (place // 8192))
+            file.write(b"\0")
 
 
 def _with_parents(name: str) -> Iterator[str]:
@@ -107,7 +131,7 @@ def _write(files: Iterable[Entry], stream: IO[bytes]) -> Packed:
             packages[found[1]] = found[2]
         # An ordinary user could neither read nor remove some of what root left in an image.
         needed = {tarstream.FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
-        tarstream.copy(tarstream.with_gnu_link(tarstream.with_mode(entry, needed)), stream)
+        tarstream.copy(tarstream.as_squashfs_reads(tarstream.with_mode(entry, needed)), stream)
         inodes += entry.kind != LINK
     stream.write(tarstream.END)
     return Packed(inodes, packages)
@@ -120,8 +144,13 @@ def _debian(status: bytes) -> dict[str, str]:
 
 def _failure(target: Path, code: int, log: Path) -> KitError:
     said = log.read_text(encoding="utf-8", errors="replace")
-    if "No space left on device" in said:
+    # The log may lie on the full disk itself, and be empty.
+    if "No space left on device" in said or shutil.disk_usage(target.parent).free < FULL:
         return KitError(f"no space is left in {target.parent}", "free some, or write elsewhere: kit build --images DIR")
+    if code < 0:
+        return KitError(
+            f"mksquashfs was killed by signal {-code}", "where memory is short, as on many login nodes, the system does that: build where there is more"
+        )
     reason = next((line for line in reversed(said.splitlines()) if line.startswith(("FATAL", "ERROR"))), f"code {code}")
     return KitError(f"mksquashfs failed: {reason}", f"the log: {log}")
 

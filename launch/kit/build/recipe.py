@@ -8,18 +8,21 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
-from kit import keys, sources
+from kit import keys, regular, sources
 from kit.build import formats, ignore, pack
+from kit.build.options import Options
 from kit.errors import KitError, UsageError
 
 LEFT_OUT = (".git", "runs")  # and the images: what kit itself writes would make every build another one
 JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: what lies there was laid out here, where git was asked
+REQUIREMENTS = "containers/install/project.txt"  # where install.sh looks for the project's own
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # every Dockerfile has these
 
 
@@ -33,6 +36,8 @@ class Recipe:
     arguments: dict[str, str]  # of the command line; the one that the device sets, too
     device: str
     left_out: tuple[str, ...]  # of the folder
+    options: Options = Options()
+    requirements: Optional[Path] = None  # of the project, which the kit's own recipe installs
 
     @property
     def bases(self) -> list[str]:
@@ -42,29 +47,38 @@ class Recipe:
         def unknown(name: str) -> str:
             raise UsageError(f"{name} has no value", f"give it one: kit build --build-arg {name}=VALUE", where=f"{self.file}:{line}")
 
-        return formats.expand(word, {**self.parts.arguments, **self.arguments}, unknown)
+        return formats.expand(word, {**formats.of_platform(self.options.platform), **self.parts.arguments, **self.arguments}, unknown)
+
+    def _pattern(self, word: str, line: int) -> str:
+        """The files that a word means; the whole folder where only the engine knows it: by an ENV, or by a variable of its own."""
+        if not self.parts.is_dockerfile:
+            return self.expand(word, line).lstrip("/")
+        try:
+            return self.expand(word, line).lstrip("/")
+        except UsageError:
+            return "."
 
     def files(self) -> list[str]:
-        """All that the recipe copies, relative to its folder; folders opened, .dockerignore heeded, keys left where they are."""
+        """All that the recipe copies, relative to its folder, with a / behind folders; .dockerignore heeded, keys left where they are."""
         return self._sorted_out()[0]
 
     def _sorted_out(self) -> tuple[list[str], list[str], list[str]]:
-        """(files, keys that are none of them, keys that are since git tracks them)"""
+        """(files and folders, keys that are none of them, keys that are since git tracks them)"""
         is_ignored = ignore.read(self.folder, self.file)
         found: set[str] = set()
         for line, word in self.parts.sources:
-            pattern = self.expand(word, line).lstrip("/")
+            pattern = self._pattern(word, line)
             matches = glob.glob(os.path.join(glob.escape(str(self.folder)), pattern))
             files = [name for match in matches for name in self._opened(Path(match), is_ignored)]
-            if not files and not glob.has_magic(pattern) and not _is_empty_folder(self.folder / pattern):
+            if not files and not glob.has_magic(pattern):
                 why = f"{pattern} is not in {self.folder}" if not matches else f"nothing of {pattern} is left: .dockerignore, or what kit writes itself"
                 raise UsageError(why, "correct the path, which starts at the recipe's folder", where=f"{self.file}:{line}")
             found.update(files)
-        alike = keys.among(str(self.folder), sorted(found)) if not os.environ.get(JUDGED) else []
+        alike = keys.among(str(self.folder), sorted(name for name in found if not name.endswith("/"))) if not os.environ.get(JUDGED) else []
         tracked = sources.tracked(str(self.folder), alike)
         kept = [name for name in alike if name not in tracked]
         for line, word in self.parts.sources:
-            if (name := os.path.normpath(self.expand(word, line).lstrip("/"))) in kept:
+            if (name := os.path.normpath(self._pattern(word, line))) in kept:
                 fix = f"name it under `secrets:` in the job, or mount it there; if it is no key: git add {name}"
                 raise UsageError(f"{name} looks like a key, and an image takes none in", fix, where=f"{self.file}:{line}")
         return sorted(found.difference(kept)), kept, sorted(tracked)
@@ -76,14 +90,18 @@ class Recipe:
         if name in self.left_out:
             return
         if path.is_dir() and not path.is_symlink():
-            for child in path.iterdir():
-                yield from self._opened(child, is_ignored)
+            inside = [item for child in path.iterdir() for item in self._opened(child, is_ignored)]
+            yield from inside
+            if name != "." and (inside or not is_ignored(name)):
+                yield f"{name}/"
         elif not is_ignored(name):
             yield name
 
     def digest(self, pinned: dict[str, str]) -> str:
         """Of everything that goes in, `pinned` being the digests of the bases: equal digests mean equal images."""
         files = {name: _file_digest(self.folder / name) for name in self.files()}
+        if self.requirements:
+            files[REQUIREMENTS] = _file_digest(self.requirements)
         facts = {
             "recipe": self.text,
             "files": files,
@@ -92,6 +110,7 @@ class Recipe:
             "device": self.device,
             "of": self.file.name,
             "format": pack.FORMAT,
+            **self.options.facts(),
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -119,6 +138,9 @@ class Recipe:
             place = target / name
             if place == recipe:
                 continue  # a link to it would be written through
+            if name.endswith("/"):
+                place.mkdir(parents=True, exist_ok=True)
+                continue
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(self.folder / name, place, follow_symlinks=False)
@@ -126,13 +148,19 @@ class Recipe:
                 shutil.copy2(self.folder / name, place, follow_symlinks=False)
         recipe.parent.mkdir(parents=True, exist_ok=True)
         recipe.write_text(self.text, encoding="utf-8")
+        if self.requirements:
+            print(f"kit: {self.requirements} is installed, too", file=sys.stderr, flush=True)
+            shutil.copyfile(self.requirements, target / REQUIREMENTS)
+        for name in reversed(files):  # last, and the deepest first: some may not be written to
+            if name.endswith("/"):
+                (target / name).chmod(stat.S_IMODE((self.folder / name).stat().st_mode))
         return recipe
 
 
-def load(file: Path, folder: Path, name: str, device: str, arguments: dict[str, str], images: Path) -> Recipe:
+def load(file: Path, folder: Path, name: str, device: str, arguments: dict[str, str], images: Path, options: Options = Options()) -> Recipe:  # noqa: B008
     """images: a folder that is not part of it, wherever it lies."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular.read(file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", "check its rights, and that it is UTF-8 text") from None
     parts = formats.read(file.name, text)
@@ -144,7 +172,17 @@ def load(file: Path, folder: Path, name: str, device: str, arguments: dict[str, 
     for word in arguments:
         if word not in parts.declared and word.lower() not in PROXIES:
             raise UsageError(f"{file} has no argument {word}", f"it has: {', '.join(sorted(parts.declared)) or 'none'}", where="--build-arg")
-    return Recipe(name, file, folder, text, parts, arguments, device, (*LEFT_OUT, os.path.relpath(images, folder)))
+    return Recipe(name, file, folder, text, parts, arguments, device, (*LEFT_OUT, os.path.relpath(images, folder)), options)
+
+
+def requirements(project: Path) -> Optional[Path]:
+    """The project's requirements.txt. Raises UsageError where it holds a token, which whoever gets the image could read."""
+    file = project / "requirements.txt"
+    if not file.is_file():
+        return None
+    if keys.among(str(project), [file.name]):
+        raise UsageError(f"{file} holds what looks like a token", "leave it out; pip takes such an index from a build secret: a Dockerfile of your own")
+    return file
 
 
 def tidy(name: str) -> str:
@@ -156,18 +194,17 @@ def at_digest(image: str, digest: str) -> str:
     return f"{image}@{digest}" if digest and "@" not in image else image
 
 
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
 def _file_digest(path: Path) -> str:
     """Of content and mode, which the image keeps; the time is left out, so that a fresh clone is the same."""
     digest = hashlib.sha256()
     try:
         if path.is_symlink():
             return f"link to {os.readlink(path)}"
-        digest.update(f"{path.stat().st_mode & 0o111}\n".encode())
-        with path.open("rb") as file:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if path.is_dir():
+            return f"folder {mode:o}"
+        digest.update(f"{mode:o}\n".encode())
+        with regular.opened(path) as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     except OSError as error:

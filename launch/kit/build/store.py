@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import re
@@ -23,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kit import images
+from kit import images, remove
 from kit.errors import KitError
 
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
 ABANDONED_S = 2 * 86400  # no build takes so long
 # .NAME-DIGEST.sqsh.PID.partial, its .squashfs, and the folder .NAME-DIGEST.RANDOM.partial
-_UNFINISHED = re.compile(rf"\..+-[0-9a-f]{{{DIGITS}}}\.[A-Za-z0-9_.]+{re.escape(PARTIAL)}")
+_UNFINISHED = rf"\..+-[0-9a-f]{{{DIGITS}}}\.[A-Za-z0-9_.]+{re.escape(PARTIAL)}"
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,53 @@ def locked(place: Place, timeout_s: float) -> Iterator[None]:
 
 
 def _sweep(place: Place) -> None:
-    """Removes what killed builds left: of this image, whose lock they would hold; of others, where it is old."""
+    """Removes what killed builds left: of this image, whose lock they would hold; of others, which nobody is building."""
+    for lock in place.folder.glob(".*.lock"):
+        stem = lock.name[1:-5]
+        if stem != place.stem and re.fullmatch(rf".+-[0-9a-f]{{{DIGITS}}}", stem):
+            with _abandoned(place.folder, stem) as is_abandoned:
+                if is_abandoned:
+                    _remove_unfinished(place.folder, stem)
+                    with suppress(OSError):
+                        lock.unlink()
+    _remove_unfinished(place.folder, place.stem)
     for left in place.folder.glob(f".*{PARTIAL}"):
-        if not _UNFINISHED.fullmatch(left.name):
-            continue
-        with suppress(OSError):  # a colleague's, or just gone
-            is_ours = left.name.startswith(f".{place.stem}.")
-            if is_ours or time.time() - left.lstat().st_mtime > ABANDONED_S:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        with suppress(OSError, KitError):
+            if time.time() - left.lstat().st_mtime > ABANDONED_S:
+                remove.tree(left, _UNFINISHED)
+
+
+def _remove_unfinished(folder: Path, stem: str) -> None:
+    for left in folder.glob(f".{glob.escape(stem)}.*{PARTIAL}"):
+        with suppress(OSError, KitError):  # a colleague's, not kit's, or just gone
+            remove.tree(left, _UNFINISHED)
+
+
+def is_abandoned(folder: Path, stem: str) -> bool:
+    """Whether a build that was begun on this machine has ended: it would hold its lock."""
+    if folder.is_dir() and not (folder / f".{stem}.lock").exists():
+        return True
+    with _abandoned(folder, stem) as found:
+        return found
+
+
+@contextmanager
+def _abandoned(folder: Path, stem: str) -> Iterator[bool]:
+    """Whether a build of this machine that held the lock has ended. While it is so, nobody else begins one."""
+    try:
+        handle = os.open(folder / f".{stem}.lock", os.O_RDWR)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = os.pread(handle, 200, 0).decode(errors="replace")
+        except OSError:
+            holder = ""
+        yield holder.endswith(f" on {socket.gethostname()}")
+    finally:
+        os.close(handle)
 
 
 def _lock(path: Path, timeout_s: float) -> int:

@@ -8,6 +8,7 @@ https://www.gnu.org/software/tar/manual/html_node/Standard.html, POSIX pax "Exte
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
@@ -16,6 +17,8 @@ from kit.errors import KitError
 BLOCK = 512
 CHUNK = 1 << 20
 END = bytes(2 * BLOCK)
+LAST_S = (1 << 32) - 1  # in 2106
+_TIME = re.compile(rb" mtime=(-?[0-9]{1,20})")
 
 FOLDER, DEVICES = b"5", (b"3", b"4")
 
@@ -90,15 +93,26 @@ def with_mode(entry: Entry, needed: int) -> Entry:
     return entry._replace(header=entry.header[:start] + bytes(header))
 
 
-def with_gnu_link(entry: Entry) -> Entry:
-    """A long target of a link in GNU's form: mksquashfs 4.5 takes ../ and / off the front of one in pax's."""
-    if entry.kind not in (b"1", b"2") or b" linkpath=" not in entry.header:
+def as_squashfs_reads(entry: Entry) -> Entry:
+    """The entry in a form that mksquashfs 4.5 reads: it takes ../ and / off the front of a link's long target in pax's form, ends at a time
+    before 1970, and squashfs has 32 bits for times."""
+    has_long_link = entry.kind in (b"1", b"2") and b" linkpath=" in entry.header
+    if not has_long_link and _has_usual_time(entry.header):
         return entry
     import tarfile
 
     with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
         (info,) = archive.getmembers()
-    return entry._replace(header=info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+    info.mtime = min(max(int(info.mtime), 0), LAST_S)
+    info.pax_headers = {name: value for name, value in info.pax_headers.items() if name != "mtime"}
+    return entry._replace(header=info.tobuf(tarfile.GNU_FORMAT if has_long_link else tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+
+
+def _has_usual_time(header: bytes) -> bool:
+    """Whether the time, which pax may have as a record of its own, is a number of 32 bits."""
+    field = header[-BLOCK + 136 : -BLOCK + 148]
+    records = _TIME.findall(header, 0, len(header) - BLOCK)
+    return not field[0] & 0x80 and _number(field) <= LAST_S and all(0 <= int(seconds) <= LAST_S for seconds in records)
 
 
 def clean(name: str) -> str:

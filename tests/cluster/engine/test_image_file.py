@@ -64,7 +64,8 @@ def lines(cluster: Cluster, *command: object) -> list[str]:
 
 
 def test_docker_itself_says_what_is_expected(built: Path) -> None:
-    image = f"kit/shown:{built.stem.removeprefix('shown-')}"
+    made = [sys.executable, "-m", "kit", "build", "--name", "shown", "--to", "docker"]
+    image = subprocess.run(made, cwd=built.parent.parent, check=True, capture_output=True, text=True).stdout.removeprefix("kit: ").strip()
     for arguments, expected in ((), ALONE), (("$x", "c'd"), GIVEN):
         done = subprocess.run(["docker", "run", "--rm", image, *arguments], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == expected

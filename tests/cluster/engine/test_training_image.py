@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -68,12 +69,12 @@ def wheel(folder: Path, name: str, version: str) -> None:
         archive.writestr(f"{info}/RECORD", "")
 
 
-def install(folder: Path, requirements: str, then: str) -> subprocess.CompletedProcess[str]:
+def install(folder: Path, requirements: str, then: str, before: str = "true") -> subprocess.CompletedProcess[str]:
     """What the recipes run, in an image that has a torch already."""
     shutil.copy(ROOT / "containers/install/install.sh", folder)
     (folder / "requirements.txt").write_text(requirements)
     command = ["docker", "run", "--rm", "--init", "--network", "none", "--volume", f"{folder}:/install:ro", "--env", "PIP_CONSTRAINT=/install/constraint.txt"]
-    return subprocess.run([*command, "kit-test/train", "sh", "-c", f"sh /install/install.sh && {then}"], capture_output=True, text=True)
+    return subprocess.run([*command, "kit-test/train", "sh", "-c", f"{before} && sh /install/install.sh && {then}"], capture_output=True, text=True)
 
 
 def test_a_base_keeps_its_torch_and_its_constraints(cluster: Cluster, tmp_path: Path) -> None:
@@ -85,4 +86,26 @@ def test_a_base_keeps_its_torch_and_its_constraints(cluster: Cluster, tmp_path: 
     assert done.stdout.splitlines()[-1] == "1.0", done.stderr
     refused = install(tmp_path, "torch==99.0\n", "true")
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("torch changed from 2.") and refused.stderr.endswith(" to 99.0\n")
+    assert re.search(r"(?m)^kit: torch changed from 2\.\S+ to 99\.0\n  fix: leave torch out of requirements\.txt, as [^\n]+\n$", refused.stderr)
+    forbidden = install(tmp_path, "extra>=2\n", "true")
+    assert forbidden.returncode == 1
+    assert forbidden.stderr.endswith(
+        "kit: what requirements.txt lists cannot be installed here: pip says why above\n"
+        "  fix: this base allows only what /install/constraint.txt says: choose versions that fit, or another base\n"
+    )
+
+
+def test_a_torch_that_does_not_import_is_kept_and_what_pip_replaces_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """Vendors' builds need the driver's libraries, which are not there while an image is built."""
+    (tmp_path / "wheels").mkdir()
+    for name, version in (("torch", "1.0+vendor"), ("extra", "1.0"), ("extra", "2.0"), ("mine", "1.0")):
+        wheel(tmp_path / "wheels", name, version)
+    (tmp_path / "constraint.txt").touch()
+    (tmp_path / "project.txt").write_text("mine\n")
+    site = "$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
+    breaks = f"pip install -q --break-system-packages --no-index --find-links /install/wheels --no-deps torch==1.0+vendor extra==1.0 && echo 'import libcuda' >{site}/torch/__init__.py"
+    done = install(tmp_path, "extra>=2\n", "pip list --format freeze", before=breaks)
+    assert done.returncode == 0, done.stderr
+    assert {"torch==1.0+vendor", "extra==2.0", "mine==1.0"} <= set(done.stdout.splitlines())
+    assert "kit: the base's extra 1.0 was replaced\n" in done.stderr
+    assert "kit: torch 1.0+vendor does not import here, for the reason above" in done.stderr

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Optional
 
 from kit.build.engines import step, tree
 from kit.build.recipe import Recipe
@@ -32,7 +32,7 @@ class Apptainer:
         return False
 
     @contextmanager
-    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:
         # Asked first, so that a registry that does not answer costs no build. A local base starts in / with what it is given.
         base = registry.open_image(recipe.bases[-1]).config if recipe.bases else Config()
         with tree.workplace() as temporary:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from kit.build import tarstream
+from kit.build import store, tarstream
 from kit.build.engines import step
 from kit.build.recipe import Recipe
 from kit.build.sources import registry
@@ -26,7 +28,10 @@ from kit.errors import KitError
 # "Step 2/4 : RUN ...", "STEP 2/4: RUN ...", "#7 [2/4] RUN ...": Docker's builder, Podman's, BuildKit's.
 STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)")
 SOURCE = re.compile(r"load metadata for|resolve source metadata")  # BuildKit, of a base that it cannot have
-LABEL = "kit.build"
+NEEDS_BUILDKIT = re.compile(r"requires BuildKit|BuildKit is enabled but the buildx component is missing|unknown flag: --(secret|ssh)", re.IGNORECASE)
+LABEL, HOST = "kit.build", "kit.host"
+TEMPORARY = "kit-build"  # of images that are there for as long as they are packed
+_TEMPORARY = re.compile(rf"(?:localhost/)?{TEMPORARY}/.+:(?P<process>[0-9]+)\.(?P<host>[^:]+)")
 REASONS = (
     (r"no space left on device", "the engine's disk is full", "free some: {engine} system df, {engine} system prune"),
     (r"unauthorized|authentication required|denied|forbidden", "the registry refuses the base image {base}", "log in: {engine} login {registry}"),
@@ -77,10 +82,20 @@ class Docker:
         return self.image(base) is not None
 
     @contextmanager
-    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:
+        self._untag_abandoned()
+        temporary = f"{TEMPORARY}/{recipe.name}:{os.getpid()}.{_host()}"
+        try:
+            yield self._built(folder, file, recipe, tag or temporary, log)
+        finally:
+            if not tag:
+                self._untag(temporary)
+
+    def _built(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Source:
         # Without --force-rm, Docker's classic builder leaves the container of a step that fails.
         command = [self.name, "build", "--force-rm", "--file", str(file), "--tag", tag]
         words, variables = step.hidden("--build-arg", recipe.arguments)
+        words += recipe.options.command()
         steps = ["its first step"]
 
         def see(line: str) -> None:
@@ -94,7 +109,7 @@ class Docker:
         image = self.image(tag)
         if image is None:
             raise KitError(f"{self.name} has built {tag}, and has no such image", "was it removed meanwhile? Build again")
-        yield self.source(image, recipe.name, {"engine": self.name})
+        return self.source(image, recipe.name, {"engine": self.name})
 
     def source(self, image: Image, name: str, origin: dict[str, Any]) -> Source:
         # zstd makes of an image a third to a half.
@@ -102,6 +117,11 @@ class Docker:
 
     def _failure(self, said: list[str], last: str, bases: list[str], log: Path) -> KitError:
         text = "\n".join(said)
+        if NEEDS_BUILDKIT.search(text):
+            fix = (
+                "install Docker's own builder: apt-get install docker-buildx (docker-buildx-plugin in Docker's packages), or build with podman: --engine podman"
+            )
+            return KitError("the recipe needs BuildKit, which is not here", f"{fix}; the log: {log}")
         if last.partition(": ")[2].upper().startswith("FROM") or any(SOURCE.search(line) for line in said[-5:]):
             for pattern, problem, fix in REASONS[1:]:
                 if re.search(pattern, text, re.IGNORECASE):
@@ -114,9 +134,9 @@ class Docker:
 
     @contextmanager
     def files(self, image: Image, label: str, count: Count) -> Iterator[Iterator[Entry]]:
-        """The entries of the image's file system. label: tells what a killed build left, to be removed by the next."""
+        """The entries of the image's file system. label: FOLDER:STEM of the build, by which the next finds what a killed one left."""
         self.forget(label)
-        container = self._output("create", "--label", f"{LABEL}={label}", image.identity, "/bin/true").strip()
+        container = self._output("create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true").strip()
         process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
         assert process.stdout and process.stderr
         try:
@@ -131,9 +151,24 @@ class Docker:
             self._output("rm", "--force", container)
 
     def forget(self, label: str) -> None:
-        left = self._output("ps", "--all", "--quiet", "--filter", f"label={LABEL}={label}").split()
-        if left:
+        """Removes the containers that killed builds of this machine left: of this one, whose lock we have, and of others."""
+        found = self._output("ps", "--all", "--quiet", "--filter", f"label={LABEL}", "--filter", f"label={HOST}={socket.gethostname()}").split()
+        listed = self._output("inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}"}}}}', *found) if found else ""
+        builds = dict(line.split(" ", 1) for line in listed.splitlines() if " " in line)
+        if left := [container for container, build in builds.items() if build == label or _is_abandoned(build)]:
             self._output("rm", "--force", *left)
+
+    def _untag_abandoned(self) -> None:
+        """Of builds that were killed before they could do it."""
+        for tag in self._output("images", "--format", "{{.Repository}}:{{.Tag}}").splitlines():
+            found = _TEMPORARY.fullmatch(tag)
+            if found and found["host"] == _host() and not os.path.exists(f"/proc/{found['process']}"):
+                self._untag(tag)
+
+    def _untag(self, tag: str) -> None:
+        """Its steps stay, for the next build; `docker image prune` and `docker builder prune` remove those."""
+        with suppress(KitError):
+            self._output("rmi", "--no-prune", tag)
 
     def _output(self, *arguments: str) -> str:
         done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -141,6 +176,16 @@ class Docker:
             said: Any = done.stderr.strip().splitlines() or ["no reason given"]
             raise KitError(f"{self.name} {arguments[0]} failed: {said[-1]}", f"see: {self.name} info")
         return done.stdout
+
+
+def _is_abandoned(build: str) -> bool:
+    folder, _, stem = build.rpartition(":")
+    return store.is_abandoned(Path(folder), stem)
+
+
+def _host() -> str:
+    """This machine's name, as a tag may have it."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60]
 
 
 def _counted(entries: Iterator[Entry], count: Count) -> Iterator[Entry]:

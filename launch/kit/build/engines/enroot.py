@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Optional
 
 from kit.build import pack
 from kit.build.engines import step, tree
@@ -30,7 +30,7 @@ class Enroot:
         return False
 
     @contextmanager
-    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Iterator[Source]:
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:
         (base,) = recipe.bases
         with tree.workplace() as temporary:
             env = {f"ENROOT_{word}_PATH": _made(temporary, word) for word in ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Optional, Protocol
 
 from kit.build.engines.apptainer import Apptainer
 from kit.build.engines.docker import Docker
@@ -27,8 +27,11 @@ class Engine(Protocol):
     def has(self, base: str) -> bool:
         """Whether it has an image that no registry need have."""
 
-    def build(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> AbstractContextManager[Source]:
-        """The image of a recipe that is laid out in `folder`; its files are there until the end. KitError where it fails."""
+    def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> AbstractContextManager[Source]:
+        """The image of a recipe that is laid out in `folder`; its files are there until the end. KitError where it fails.
+
+        tag: its name in the engine, where it stays there.
+        """
 
 
 def engines() -> dict[str, Engine]:

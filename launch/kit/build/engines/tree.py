@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
+import re
 import stat
 import tarfile
 import tempfile
@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from kit import remove
 from kit.build.sources.oci import Config
 from kit.build.sources.source import Count, Source
 from kit.build.store import ABANDONED_S
 from kit.build.tarstream import Entry
+from kit.errors import KitError
 
 TEMPORARY = "kit-build."  # how the names of these folders start
+_NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
 
 
 @contextmanager
@@ -32,11 +35,12 @@ def workplace() -> Iterator[str]:
 
 def _sweep() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
-        with suppress(OSError):  # it ended by itself
+        with suppress(OSError, KitError):  # it ended by itself, or is another user's
             found = path.lstat()
-            if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and time.time() - found.st_mtime > ABANDONED_S:
+            is_ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and re.fullmatch(_NAME, path.name)
+            if is_ours and time.time() - found.st_mtime > ABANDONED_S:
                 _make_writable(path)
-                shutil.rmtree(path, ignore_errors=True)
+                remove.tree(path, _NAME)
 
 
 @contextmanager

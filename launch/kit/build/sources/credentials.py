@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from pathlib import Path
 from typing import Any, Optional
+
+from kit import regular
 
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
@@ -35,8 +36,8 @@ def files() -> list[Path]:
 
 def _logins(path: Path) -> dict[str, Any]:
     try:
-        logins = json.loads(path.read_bytes()).get("auths")
-    except (OSError, ValueError, AttributeError):
+        logins = regular.mapping(path).get("auths")
+    except (OSError, ValueError):
         return {}  # without a login; the registry says whether it wants one
     return logins if isinstance(logins, dict) else {}
 

@@ -142,16 +142,17 @@ class Blobs:
         """Follows links, too: Docker before 25 saved equal layers once and linked the others."""
         missing = KitError(f"{self.path} lacks {name}, which its manifest names: it was cut short, or saved in part", AGAIN)
         seen: set[str] = set()
-        while name in self.members and self.members[name].issym() and name not in seen:
+        while name in self.members and (self.members[name].issym() or self.members[name].islnk()):
+            if name in seen:
+                raise missing
             seen.add(name)
-            name = posixpath.normpath(posixpath.join(posixpath.dirname(name), self.members[name].linkname))
+            member = self.members[name]
+            name = posixpath.normpath(posixpath.join(posixpath.dirname(name) if member.issym() else "", member.linkname))
         if name not in self or name.startswith("/") or ".." in name.split("/"):
             raise missing
         if not self.members:
             return Place(self.path / name, 0, (self.path / name).stat().st_size)
         member = self.members[name]
-        if member.islnk():
-            return self.find(posixpath.normpath(member.linkname))
         return Place(self.path, member.offset_data, member.size)
 
     def json(self, name: str, digest: str = "") -> Any:
@@ -161,7 +162,7 @@ class Blobs:
             raise KitError(f"{self.path}: {name} is damaged: its sha256 is not {digest}", AGAIN)
         try:
             return json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise KitError(f"{self.path}: {name} is damaged: it is no JSON", AGAIN) from None
 
 

@@ -89,7 +89,7 @@ def _manifest(registry: Registry, version: str) -> tuple[str, dict[str, Any]]:
 def _parsed(registry: Registry, content: bytes, version: str) -> dict[str, Any]:
     """The JSON document; `version` is its digest, or a tag, which says nothing about its content."""
     if not DIGEST.fullmatch(version) or oci.sha256(content) == version:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             document = json.loads(content)
             if isinstance(document, dict):
                 return document

@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import ssl
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -23,6 +24,8 @@ from kit.errors import KitError
 
 TIMEOUT_S = 30.0  # for a connection, and for each read
 BACK_OFF_S = (0.5, 1.0, 2.0)  # before each retry
+BUSY = (408, 425, 429)
+MOST_PAUSES, PAUSE_S, LONGEST_PAUSE_S = 5, 10.0, 60.0
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -78,22 +81,31 @@ class Registry:
         return self.retried(lambda: _content(self.logged_in(f"{self.base}/{path}", "GET", headers)))
 
     def retried(self, attempt: Callable[[], Answer]) -> Answer:
-        for back_off_s in BACK_OFF_S:
+        """What the attempt gives: made again after a fault, and by a registry that takes no more requests when it will take them."""
+        faults, pauses = iter(BACK_OFF_S), iter(range(MOST_PAUSES))
+        while True:
             try:
                 return attempt()
             except Refused as error:
-                if error.status < 500:
-                    raise self.refusal(error.status) from None
+                final = self.refusal(error.status)
+                if error.status in BUSY:
+                    wait_s = None if next(pauses, None) is None else self.pause_s(error.headers)
+                else:
+                    wait_s = next(faults, None) if error.status >= 500 else None
             except BROKEN as error:
-                if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-                    raise self.unreachable(error) from None
-            time.sleep(back_off_s)
-        try:
-            return attempt()
-        except Refused as error:
-            raise self.refusal(error.status) from None
-        except BROKEN as error:
-            raise self.unreachable(error) from None
+                final = self.unreachable(error)
+                is_untrusted = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
+                wait_s = None if is_untrusted else next(faults, None)
+            if wait_s is None:
+                raise final from None
+            time.sleep(wait_s)
+
+    def pause_s(self, headers: Message) -> float:
+        """How long a busy registry asks to be left alone: Retry-After, in seconds."""
+        asked = headers.get("Retry-After", "")
+        wait_s = min(float(asked), LONGEST_PAUSE_S) if re.fullmatch(r"[0-9]{1,9}", asked) else PAUSE_S
+        print(f"kit: registry {self.name} takes no more requests for now: waiting {wait_s:.0f} s", file=sys.stderr, flush=True)
+        return wait_s
 
     def logged_in(self, url: str, method: str, headers: dict[str, str]) -> HTTPResponse:
         try:
@@ -139,7 +151,7 @@ class Registry:
         try:
             given = json.loads(content)
             return str(given.get("token") or given["access_token"])
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             raise KitError(f"registry {self.name} gives no token", "try again; else tell the registry's administrators") from None
 
     def refusal(self, status: int) -> KitError:
