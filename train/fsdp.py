@@ -33,7 +33,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+except ImportError:
+    sys.exit(
+        f"fsdp.py: torch {torch.__version__} has no torch.distributed.fsdp.fully_shard, which came with 2.6"
+        "\n  fix: use an image with torch 2.6 or newer; on an older one data_parallel.py trains with the whole model on every rank"
+    )
 
 LENGTH, VALUES = 64, 256
 
@@ -139,7 +146,7 @@ def save(args, step, model, optimizer, me):
     target = args.checkpoint / f"step-{step:08d}"
     dcp.save({"model": model_state, "optimizer": optimizer_state, "step": step, "settings": settings(args)}, checkpoint_id=target)
     if me.rank == 0:
-        for old in set(args.checkpoint.glob("step-*")) - {target}:  # only now, when the new one is complete
+        for old in set(args.checkpoint.glob("step-" + 8 * "[0-9]")) - {target}:  # only now, when the new one is complete
             shutil.rmtree(old)
 
 

@@ -7,8 +7,8 @@ batch goes through in small parts, so that all stages work at once. For a model 
     kit run train/pipeline.yaml                               two "nodes" on this machine
     kit submit train/pipeline.yaml --image my.sif -- --blocks 32
 
-Needs torch, written for 2.13, and model_parallel.py beside it, whose model and data it takes. The number of
-ranks decides who computes what, never what is computed: the losses printed are the same, to rounding.
+Needs torch 2.6, written for 2.13, and model_parallel.py beside it, whose model and data it takes. The number
+of ranks decides who computes what, never what is computed: the losses printed are the same, to rounding.
 
 The order of work is "1F1B": once the pipeline is full, a stage computes one micro-batch forward, then one
 backward. So it keeps the activations of at most as many micro-batches as there are stages. While the
@@ -53,6 +53,11 @@ def main():
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if [int(number) for number in torch.__version__.split(".")[:2]] < [2, 6]:
+        sys.exit(
+            f"pipeline.py: torch {torch.__version__} wants every stage to say the shapes of its inputs; finding them by itself came with 2.6"
+            "\n  fix: use an image with torch 2.6 or newer"
+        )
 
     # Before joining, so that nobody waits for anybody: every rank finds the same fault.
     me, most = ranks.find(), min(args.blocks, args.micro_batches)

@@ -115,3 +115,24 @@ def test_a_batch_that_does_not_divide_is_refused_before_anyone_waits(start):
         "fsdp.py: a batch of 12 does not divide into 5 equal shares, which the mean of the gradients needs\n"
         "  fix: --batch-size with a multiple of 5, or another number of ranks\n"
     )
+
+
+# As in torch 2.4 and 2.5, which have it in a module of their own.
+OLD_TORCH = """\
+import runpy
+import sys
+
+import torch.distributed.fsdp
+
+del torch.distributed.fsdp.fully_shard
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_torch_without_fully_shard_is_refused_with_the_version_it_needs(start, tmp_path):
+    (tmp_path / "old_torch.py").write_text(OLD_TORCH)
+    result = start(tmp_path / "old_torch.py", SCRIPT).finish(timeout_s=200)
+    assert result.codes == [1]
+    assert re.fullmatch(r"fsdp\.py: torch \S+ has no torch\.distributed\.fsdp\.fully_shard, which came with 2\.6\n  fix: .*\n", result.stderr)

@@ -63,3 +63,26 @@ def test_micro_batches_of_different_sizes_are_refused(start):
         "pipeline.py: a batch of 64 does not divide into 6 equal micro-batches, and the mean loss would lean to the small ones\n"
         "  fix: --micro-batches with a divisor of 64\n"
     )
+
+
+OLD_TORCH = """\
+import runpy
+import sys
+
+import torch
+
+torch.__version__ = "2.5.1+cu121"
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_torch_whose_stages_do_not_find_their_shapes_is_refused_with_the_version_it_needs(start, tmp_path):
+    (tmp_path / "old_torch.py").write_text(OLD_TORCH)
+    result = start(tmp_path / "old_torch.py", SCRIPT).finish(timeout_s=200)
+    assert result.codes == [1]
+    assert result.stderr == (
+        "pipeline.py: torch 2.5.1+cu121 wants every stage to say the shapes of its inputs; finding them by itself came with 2.6\n"
+        "  fix: use an image with torch 2.6 or newer\n"
+    )

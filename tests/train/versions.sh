@@ -20,6 +20,7 @@ declare -rA arguments=(
   [digits]='--epochs 2'
 )
 declare -rA shapes=([model_parallel]=1x1)
+declare -rA needs=([fsdp]=2.6 [pipeline]=2.6)                 # an older torch they refuse, in two lines
 readonly not_torch='horovod_digits mpi_sum tensorflow_digits' # want more than torch
 
 # versions::install VERSION FOLDER
@@ -29,6 +30,11 @@ versions::install() {
   "${PYTHON:-python3}" -m venv "${folder}"
   "${folder}/bin/pip" install --quiet --disable-pip-version-check "torch==${version}" 'numpy>=1.26,<3' 'scikit-learn>=1.4,<2' 'typer>=0.15,<0.29' 'pyyaml>=6.0,<7'
   touch "${folder}/complete"
+}
+
+# versions::is_older VERSION OTHER
+versions::is_older() {
+  [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort --version-sort | head -n 1)" == "$1" ]]
 }
 
 # versions::run VERSION FOLDER WORK - one line for each program; 1 where one failed.
@@ -45,6 +51,8 @@ versions::run() {
       "${folder}/bin/python" -m kit run "${job}" -j "${shapes[${program}]:-1x2}" --output "${work}/${program}" -- "${words[@]}" \
       >"${work}/${program}.log" 2>&1; then
       printf 'torch %s  %s  ok\n' "${version}" "${program}"
+    elif versions::is_older "${version}" "${needs[${program}]:-0}" && grep -q "^.*${program}.py: torch .* came with ${needs[${program}]}$" "${work}/${program}.log"; then
+      printf 'torch %s  %s  refused: it needs %s\n' "${version}" "${program}" "${needs[${program}]}"
     else
       printf 'torch %s  %s  FAILED: %s\n' "${version}" "${program}" "${work}/${program}.log"
       failed=1
