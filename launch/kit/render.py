@@ -10,14 +10,12 @@ from kit import assets, plugins, rundir, snapshot
 from kit.plan import Plan
 from kit.quote import bash, sbatch
 
-_INLINE = re.compile(r"# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/(\S+)\"\n")
 _VARIABLE = re.compile(r"\$\{\w+\}")
-_LINT_MARK = re.compile(r"\A# shellcheck shell=bash\n")
 
 
 def render(plan: Plan) -> dict[str, str]:
     """The three scripts of a run directory, in the order in which they are read; and one more where a module is started."""
-    starter = {snapshot.STARTER: _read(snapshot.STARTER)} if plan.code and plan.code.is_module else {}
+    starter = {snapshot.STARTER: assets.part(snapshot.STARTER)} if plan.code and plan.code.is_module else {}
     return {
         "env.sh": _env(plan),
         "run_script.sh": _with_header(_script("run_script.sh", plan), plan),
@@ -38,16 +36,7 @@ def _script(name: str, plan: Plan) -> str:
     def sourced(match: re.Match[str]) -> str:
         return _script(_VARIABLE.sub(lambda variable: chosen[variable[0]], match[1]), plan)
 
-    return _INLINE.sub(sourced, _LINT_MARK.sub("", _read(name)))
-
-
-def alone(name: str) -> str:
-    """A script that is no part of a run directory, with the files that it sources in their places."""
-    return _INLINE.sub(lambda match: _LINT_MARK.sub("", _read(match[1])), _read(name))
-
-
-def _read(name: str) -> str:
-    return (assets.folder("launch/scripts") / name).read_text(encoding="utf-8")
+    return assets.SOURCED.sub(sourced, assets.part(name))
 
 
 def _with_header(script: str, plan: Plan) -> str:

@@ -3,7 +3,10 @@
 #
 #   collect.sh list DAYS SCRATCH                    a line for each: node, KiB, days since its last use, path
 #   collect.sh remove DAYS SCRATCH NODE:PATH...     removes those of this node that still are not needed
-set -euo pipefail
+set -euo pipefail +o posix
+
+# shellcheck source=remove.sh
+source "${KIT_SCRIPTS}/remove.sh"
 
 collect::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 
@@ -18,9 +21,8 @@ collect::folders() {
 }
 
 # Names that only kit gives: 16 digits of an image's content.
-collect::is_ours() {
-  [[ "${1##*/}" =~ ^(\.?(pyxis_)?kit-[0-9a-f]{16}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?)$ ]]
-}
+readonly collect_names='\.?(pyxis_)?kit-[0-9a-f]{16}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?'
+collect::is_ours() { [[ "${1##*/}" =~ ^(${collect_names})$ ]]; }
 
 # Days since a job last started with it: prepare touches a container's stamp, or the copy of the image.
 collect::idle_days() {
@@ -94,7 +96,7 @@ collect::delete() {
     fi
   fi
   chmod -R u+rwX -- "${aside}" # images have folders that their owner may not write
-  rm -rf -- "${aside}"
+  remove::tree "${aside}" "${collect_names}"
 }
 
 case "${1:-}" in

@@ -12,7 +12,7 @@
 # has it reach the others, and at the input's end it ends. kit sends those when all nodes are ready: no file system is needed for that.
 #
 # Without -e: what fails is what is to be told, and the rest goes on.
-set -uo pipefail
+set -uo pipefail +o posix
 
 # shellcheck source=lib.sh
 source "${KIT_SCRIPTS}/lib.sh"

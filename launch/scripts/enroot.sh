@@ -69,6 +69,7 @@ enroot::create() {
   [[ ! -e "${ENROOT_DATA_PATH}/${name}" ]] || mv --no-target-directory -- "${ENROOT_DATA_PATH}/${name}" "${ENROOT_DATA_PATH}/${stale}"
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
   if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
+    ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
     ! printf 'image %s\n' "${KIT_IMAGE}" >"${ENROOT_DATA_PATH}/${unfinished}/.kit-complete" ||
     ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
     enroot::remove "${unfinished}"
@@ -78,6 +79,14 @@ enroot::create() {
   fi
 }
 
+# enroot::skip_entrypoint ROOTFS - Enroot starts every command by /etc/rc, which has the image's entrypoint: one that ignores its
+# arguments would run in place of the ranks. No other runtime of kit runs it.
+enroot::skip_entrypoint() {
+  [[ -d "$1/etc" && ! -L "$1/etc" ]] || return 0 # a link may lead out of the container
+  rm -f -- "$1/etc/rc" && printf 'exec "$@"\n' >"$1/etc/rc"
+}
+
 enroot::remove() {
-  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 || rm -rf -- "${ENROOT_DATA_PATH:?}/$1"
+  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 ||
+    remove::tree "${ENROOT_DATA_PATH}/$1" '\.kit-[0-9a-f]{16}\.(unfinished|stale)'
 }

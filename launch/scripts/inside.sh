@@ -30,8 +30,12 @@ inside::report_overridden() {
   done
 }
 
-# inside::job_env - called last, so that nothing wins over the job's own variables.
-inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+# inside::job_env - called last, so that nothing wins over the job's own variables. KIT_PATH is the container's own PATH, on
+# which the tools of these scripts are: the job's may lead to nothing but the program.
+inside::job_env() {
+  export KIT_PATH="${PATH}"
+  ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
+}
 
 # inside::check_secrets - said before the ranks start, too, and not by each of them.
 inside::check_secrets() {

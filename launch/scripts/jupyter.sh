@@ -5,8 +5,11 @@
 #
 # Who has the token can run anything here as this user. So it is in this process's environment and in a file, both the
 # user's alone, in no argument and in no log; Jupyter's own log, which could name it, is the user's alone, too.
-set -euo pipefail
+set -euo pipefail +o posix
 umask 077
+
+# shellcheck source=remove.sh
+source "${KIT_SCRIPTS}/remove.sh"
 
 jupyter::die() {
   printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2
@@ -39,7 +42,8 @@ jupyter::end() {
   trap '' INT TERM HUP
   kill -TERM "${jupyter_pid}" 2>/dev/null || true
   wait "${jupyter_pid}" 2>/dev/null || true
-  rm -rf -- "${JUPYTER_RUNTIME_DIR}" "${url_file}"
+  remove::tree "${JUPYTER_RUNTIME_DIR}" 'kit-jupyter\..{6}' || true
+  rm -f -- "${url_file}"
 }
 
 jupyter::main() {

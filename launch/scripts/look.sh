@@ -2,7 +2,7 @@
 # look.sh - what this machine is: a line for each thing, its words apart by tabs. It changes nothing.
 #
 #   look.sh CODE FOLDER...     what has python3 print the version of torch; the folders whose file systems are of interest
-set -euo pipefail
+set -euo pipefail +o posix
 export LC_ALL=C
 shopt -s nullglob
 

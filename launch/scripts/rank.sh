@@ -5,7 +5,8 @@
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_SIGNALED is "group" where signals come to the program by
 # themselves, as torchrun sends them. Ends this shell with the program's exit code.
 rank::run() {
-  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
+  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
+  PATH="${KIT_PATH:-${PATH}}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
   # The log of an attempt before, when Slurm started the job again, is kept.
   ((${SLURM_RESTART_COUNT:-0} == 0)) || printf 'kit: %s: attempt %d\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$((SLURM_RESTART_COUNT + 1))" >>"${kit_file}.out"
@@ -28,8 +29,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
-      secrets::take
-      exec {kit_asking}>&- "$@"
+      rank::become "$@"
     ) || kit_code=$?
   else
     rank::start_and_pass_signals_on "$@"
@@ -50,6 +50,13 @@ rank::run() {
   exit "${kit_code}"
 }
 
+# rank::become PROGRAM... - the program in this shell's place, with all that the job says.
+rank::become() {
+  secrets::take
+  PATH="${kit_path}"
+  exec {kit_asking}>&- "$@"
+}
+
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -63,10 +70,7 @@ rank::stamp() {
 rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
-  (
-    secrets::take
-    exec {kit_asking}>&- "$@"
-  ) &
+  (rank::become "$@") &
   local -r kit_program=$!
   set +m
   printf '%d\n' "${kit_program}" >&"${kit_asking}"

@@ -4,10 +4,14 @@
 #
 # Read in this order: run_script.sh, then the launcher's script beside it, then your program.
 # Every value comes from env.sh. To submit by hand: sbatch run_script.sh
-set -euo pipefail
+set -euo pipefail +o posix # names with :: are none to a POSIX shell, which POSIXLY_CORRECT makes of bash
 
-# The #SBATCH line --chdir above puts the job here. sbatch runs a spooled copy, so $0 would not tell.
-readonly KIT_RUN_DIR="${PWD}"
+# sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here.
+KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
+[[ "${KIT_RUN_DIR}" == /* && -r "${KIT_RUN_DIR}/env.sh" ]] || KIT_RUN_DIR="${PWD}"
+readonly KIT_RUN_DIR
+export KIT_RUN_DIR
+cd -- "${KIT_RUN_DIR}" # the user's start-up file (BASH_ENV) may have gone elsewhere
 if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
   printf 'kit: error: %s: no env.sh in %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${KIT_RUN_DIR}" \
     "the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh" >&2
@@ -21,6 +25,9 @@ source "${KIT_SCRIPTS}/lib.sh"
 
 # shellcheck source=stamps.sh
 source "${KIT_SCRIPTS}/stamps.sh"
+
+# shellcheck source=remove.sh
+source "${KIT_SCRIPTS}/remove.sh"
 
 # shellcheck source=secrets.sh
 source "${KIT_SCRIPTS}/secrets.sh"
@@ -65,7 +72,7 @@ batch::main() {
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   mkdir -p -- "${KIT_LOG_DIR}"
   # What the logs have from here on is not of an attempt before a requeue.
-  rm -f -- "${KIT_LOG_DIR}"/*.failed
+  rm -f -- "${KIT_LOG_DIR}"/rank*.failed "${KIT_LOG_DIR}"/node*.failed
   ((restart == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((restart + 1))"
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
@@ -135,7 +142,7 @@ batch::forget_secrets() {
   [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
   rm -f -- "${KIT_SECRETS_FILE}" || true
   # Another task of an array may need its own.
-  [[ -n "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || rm -rf -- "${KIT_RUN_DIR}/.secrets" || true
+  [[ -n "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || remove::tree "${KIT_RUN_DIR}/.secrets" '\.secrets' || true
 }
 
 # batch::stamp WHAT [MORE] - notes a moment of the whole run.
@@ -481,7 +488,23 @@ node::check_mounts() {
       kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system"
     [[ -r "${source}" && (! -d "${source}" || -x "${source}") ]] ||
       kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'"
+    [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || node::warn_of_writable_below "${source}"
   done
+}
+
+# node::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
+# below it as they are.
+node::warn_of_writable_below() {
+  local root place options
+  local -a writable=()
+  [[ -r /proc/self/mountinfo ]] || return 0
+  root="$(readlink -f -- "$1")"
+  while read -r _ _ _ _ place options _; do
+    printf -v place '%b' "${place//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
+    [[ "${place}" != "${root%/}"/* || ",${options}," == *,ro,* ]] || writable+=("${place}")
+  done </proc/self/mountinfo
+  ((${#writable[@]} == 0)) ||
+    kit::say "only the file system of $1 itself is read-only for this job: what is mounted below it can be written, such as ${writable[0]}"
 }
 
 case "${1:-batch}" in

@@ -9,7 +9,7 @@
 #
 # It prints lines of fields, with tabs between them; each starts with the node's name (see launch/kit/runs/stacks.py):
 #   begin MACHINE | process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
-set -euo pipefail
+set -euo pipefail +o posix
 
 readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms; a process that does not stop for it is left alone
 readonly STACKS_CHILDREN=8                    # of a rank that waits for them

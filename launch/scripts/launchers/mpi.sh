@@ -5,7 +5,7 @@
 # cpu-bind: cores
 # mpi: yes
 # signals: passed-on
-set -euo pipefail
+set -euo pipefail +o posix
 
 # shellcheck source=inside.sh
 source "${KIT_SCRIPTS}/inside.sh"

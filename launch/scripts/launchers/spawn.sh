@@ -3,7 +3,7 @@
 # itself, as with torch.multiprocessing.spawn. It finds NNODES, NODE_RANK, NPROC_PER_NODE, MASTER_ADDR and MASTER_PORT.
 # tasks-per-node: 1
 # signals: passed-on
-set -euo pipefail
+set -euo pipefail +o posix
 
 # shellcheck source=inside.sh
 source "${KIT_SCRIPTS}/inside.sh"

@@ -3,7 +3,7 @@
 # tasks-per-node: processes
 # cpu-bind: cores
 # signals: passed-on
-set -euo pipefail
+set -euo pipefail +o posix
 
 # shellcheck source=inside.sh
 source "${KIT_SCRIPTS}/inside.sh"

@@ -5,7 +5,7 @@
 # processes-per-node: 1
 # addresses: all
 # signals: passed-on
-set -euo pipefail
+set -euo pipefail +o posix
 
 # shellcheck source=inside.sh
 source "${KIT_SCRIPTS}/inside.sh"

@@ -5,7 +5,7 @@
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
-set -euo pipefail
+set -euo pipefail +o posix
 
 # shellcheck source=inside.sh
 source "${KIT_SCRIPTS}/inside.sh"
@@ -29,7 +29,7 @@ launcher::main() {
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
     --max-restarts "${KIT_MAX_RESTARTS}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
-    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${KIT_PROGRAM[@]//\$/\$\$}"
+    --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
   exec "$@"
@@ -62,7 +62,8 @@ launcher::choose_rendezvous() {
 
 if [[ "${1:-}" == --rank ]]; then
   KIT_SIGNALED=group
-  rank::run "${@:2}"
+  cd -- "$2" # the user's start-up file (BASH_ENV) may have gone elsewhere
+  rank::run "${@:3}"
 else
   launcher::main "$@"
 fi

@@ -1,8 +1,11 @@
 # shellcheck shell=bash
 # login.sh - what kit does on a login node. It sends this file over ssh to `bash -s`, and behind it one line in braces that calls
 # login::main: bash reads a script as it comes, so one that is cut off on its way only defines functions. Nothing is installed.
-set -uo pipefail
+set -uo pipefail +o posix
 umask 077
+
+# shellcheck source=remove.sh
+source "${KIT_SCRIPTS}/remove.sh"
 
 # login::main MARK INPUT FUNCTION ARG... - the function's output and its exit status between two marks: what a site's start-up
 # files print comes before the first, and without the second the connection was cut.
@@ -63,11 +66,11 @@ login::look() {
       printf 'folder-at %d\n' "${index}"
     elif [[ -e "${path}" ]]; then
       printf 'file-at %d %d\n' "${index}" "$(stat --dereference --format=%s -- "${path}")"
-      [[ "${path}" != "${folder}"/images/*.json ]] || login::record "${path}"
+      [[ "${path}" != "${folder}"/images/*.json || ! -f "${path}" ]] || login::record "${path}"
     fi
     index+=1
   done
-  if [[ -r "${folder}/bad-nodes/${bad_nodes}" ]]; then
+  if [[ -f "${folder}/bad-nodes/${bad_nodes}" && -r "${folder}/bad-nodes/${bad_nodes}" ]]; then
     sed 's/^/bad /' -- "${folder}/bad-nodes/${bad_nodes}"
   fi
 }
@@ -90,9 +93,13 @@ login::may_own() {
     return 1
   fi
   # The mark is looked for once more at the end: another call may just have made the folder.
-  [[ ! -e "${folder}" || -f "${folder}/${login_mark}" ]] ||
-    [[ -d "${folder}" && -z "$(find "${folder}" -mindepth 1 -print -quit)" ]] ||
-    [[ -f "${folder}/${login_mark}" ]]
+  [[ ! -e "${folder}" || -f "${folder}/${login_mark}" ]] || login::is_empty "${folder}" || [[ -f "${folder}/${login_mark}" ]]
+}
+
+# login::is_empty FOLDER - which may be a link. What cannot be read is not empty.
+login::is_empty() {
+  local inside
+  [[ -d "$1" ]] && inside="$(find -H "$1" -mindepth 1 -print -quit 2>/dev/null)" && [[ -z "${inside}" ]]
 }
 
 # login::own FOLDER - makes kit's folder and prints `folder PATH`; prints `foreign PATH` where it is somebody else's.
@@ -139,15 +146,11 @@ login::has_token() {
   [[ -n "${token}" && -f "${run_dir}/${login_mark}" && "$(<"${run_dir}/${login_mark}")" == "${token}" ]]
 }
 
-# login::remove TREE... - removes trees that kit made. Whatever lacks the mark stays, and so does a link or a mount point.
+# login::remove TREE... - removes trees that kit made. Whatever lacks the mark stays.
 login::remove() {
   local tree
   for tree in "$@"; do
-    if [[ -L "${tree}" || ! -f "${tree}/${login_mark}" || -L "${tree}/${login_mark}" ]] ||
-      [[ "${tree}" -ef / || "${tree}" -ef "${HOME}" ]] || mountpoint -q -- "${tree}"; then
-      continue
-    fi
-    rm -rf --one-file-system -- "${tree}"
+    [[ ! -f "${tree}/${login_mark}" || -L "${tree}/${login_mark}" ]] || remove::tree "${tree}" '.+' || true
   done
 }
 
@@ -245,11 +248,17 @@ login::is_refusal() {
   fi
 }
 
-# login::give_up TOKEN - nobody will submit what is here. It is removed where the submission of this token made it.
+# login::give_up TOKEN - nobody will submit what is here. What kit wrote is removed where the submission of this token made
+# it; what the user has put beside it stays.
 login::give_up() {
+  local launcher name
   : >given-up
   login::has_token . "$1" || return 0
-  find . -xdev -mindepth 1 -maxdepth 1 ! -name given-up ! -name .lock ! -name "${login_mark}" -exec rm -rf --one-file-system -- {} +
+  launcher="$(sed -n 's/^KIT_LAUNCHER=\([a-z0-9_-]*\)$/\1/p' env.sh 2>/dev/null)"
+  for name in .secrets code run.json env.sh run_script.sh "${launcher:-run_script}.sh" module.py submitting submitting.out submitting.err; do
+    [[ ! -e "${name}" ]] || remove::tree "${name}" '.+'
+  done
+  rmdir -- log 2>/dev/null || true
 }
 
 # login::find RUN_DIR [give-up TOKEN] - `job ID`, `unsure`, `busy`, or `nothing`: then it was not submitted. With give-up,
@@ -266,13 +275,17 @@ login::find() {
 
 # login::forget RUN_DIR TASK - removes the values of the job's secrets; those of one task of an array where it is named.
 login::forget() {
-  rm -rf -- "$1/.secrets${2:+/$2}"
+  if [[ -n "${2:-}" ]]; then
+    rm -f -- "$1/.secrets/$2"
+  else
+    remove::tree "$1/.secrets" '\.secrets'
+  fi
 }
 
 # Holds what follows against another call for this run directory; released when this process ends, however it ends.
 login::lock() {
   local -i status=0
-  exec {login_lock}>.lock
+  exec {login_lock}>>.lock
   flock --timeout 40 --conflict-exit-code 75 "${login_lock}" || status=$?
   # On a file system without locks the note `submitting` has to do.
   ((status != 75))

@@ -7,7 +7,10 @@ whole::look() {
   local -r place="$(login::absolute "$1")/$2"
   login::own "$1" || return
   login::may_own "$(login::absolute "$1")" || return 0
-  if [[ -d "${place}" ]]; then
+  # shellcheck disable=SC2154 # login.sh sets login_mark
+  if [[ -e "${place}" && ! -f "${place}/${login_mark}" ]]; then
+    printf 'foreign %s\n' "${place}"
+  elif [[ -d "${place}" ]]; then
     touch -- "${place}"
     printf 'whole yes\n'
     whole::python "${place}"
@@ -35,7 +38,6 @@ whole::old() {
   local found
   whole_old=()
   while IFS= read -r -d '' found; do
-    # shellcheck disable=SC2154 # login.sh sets it
     [[ ! -f "${found}/${login_mark}" ]] || whole_old+=("${found}")
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -mtime "+$2" -regextype posix-extended -regex ".*/$3" -print0)
 }
@@ -83,7 +85,7 @@ whole::note_run() {
 # whole::state PLACE - `running`, `ended CODE`, `gone` where it was killed, or `nothing`.
 whole::state() {
   local -r place="$1"
-  if [[ ! -e "${place}/output" ]]; then
+  if [[ ! -e "${place}/output" || ! -f "${place}/${login_mark}" ]]; then
     printf 'nothing\n'
   elif ! whole::is_free "${place}"; then
     printf 'running\n'

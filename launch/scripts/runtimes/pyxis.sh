@@ -11,6 +11,8 @@ source "${KIT_SCRIPTS}/enroot.sh"
 runtime::srun_args() {
   kit::forget_python
   enroot::set_devices
+  # Pyxis hands it on. A login shell would reset the image's PATH, and end where the image's HOME is missing.
+  export ENROOT_LOGIN_SHELL=no
   local flags=''
   local -i i
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
@@ -31,14 +33,12 @@ runtime::srun_args() {
 
 # Old versions lack some of these, and srun would only say that it does not know the option.
 pyxis::check_version() {
-  local help option name
+  local help option
   help="$(srun --help 2>&1)"
   [[ "${help}" == *--container-image* ]] ||
     kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
   for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
-    # The help joins opposites: --[no-]container-entrypoint.
-    name="${option#--}" name="${name#no-}"
-    [[ "${help}" == *"${option}"* || "${help}" == *"--[no-]${name}"* ]] ||
+    [[ "${help}" == *"${option}"* ]] ||
       kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed"
   done
 }

@@ -5,7 +5,7 @@
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
-set -euo pipefail
+set -euo pipefail +o posix
 
 # inside.sh - what every launcher does first inside the container.
 
@@ -73,8 +73,12 @@ inside::report_overridden() {
   done
 }
 
-# inside::job_env - called last, so that nothing wins over the job's own variables.
-inside::job_env() { ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"; }
+# inside::job_env - called last, so that nothing wins over the job's own variables. KIT_PATH is the container's own PATH, on
+# which the tools of these scripts are: the job's may lead to nothing but the program.
+inside::job_env() {
+  export KIT_PATH="${PATH}"
+  ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
+}
 
 # inside::check_secrets - said before the ranks start, too, and not by each of them.
 inside::check_secrets() {
@@ -228,7 +232,8 @@ inside::choose_program() {
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_SIGNALED is "group" where signals come to the program by
 # themselves, as torchrun sends them. Ends this shell with the program's exit code.
 rank::run() {
-  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}"
+  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
+  PATH="${KIT_PATH:-${PATH}}"
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
   # The log of an attempt before, when Slurm started the job again, is kept.
   ((${SLURM_RESTART_COUNT:-0} == 0)) || printf 'kit: %s: attempt %d\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$((SLURM_RESTART_COUNT + 1))" >>"${kit_file}.out"
@@ -251,8 +256,7 @@ rank::run() {
     # Its id first: a subshell becomes the program.
     (
       printf '%d\n' "${BASHPID}" >&"${kit_asking}"
-      secrets::take
-      exec {kit_asking}>&- "$@"
+      rank::become "$@"
     ) || kit_code=$?
   else
     rank::start_and_pass_signals_on "$@"
@@ -273,6 +277,13 @@ rank::run() {
   exit "${kit_code}"
 }
 
+# rank::become PROGRAM... - the program in this shell's place, with all that the job says.
+rank::become() {
+  secrets::take
+  PATH="${kit_path}"
+  exec {kit_asking}>&- "$@"
+}
+
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
 # when the program starts. The program may add a line of its own: docs/timeline.md.
 rank::stamp() {
@@ -286,10 +297,7 @@ rank::stamp() {
 rank::start_and_pass_signals_on() {
   local kit_number kit_answer kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
-  (
-    secrets::take
-    exec {kit_asking}>&- "$@"
-  ) &
+  (rank::become "$@") &
   local -r kit_program=$!
   set +m
   printf '%d\n' "${kit_program}" >&"${kit_asking}"
@@ -348,7 +356,7 @@ launcher::main() {
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
     --max-restarts "${KIT_MAX_RESTARTS}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
-    --no-python "${BASH}" "${KIT_RUN_DIR}/torchrun.sh" --rank "${KIT_PROGRAM[@]//\$/\$\$}"
+    --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
   exec "$@"
@@ -381,7 +389,8 @@ launcher::choose_rendezvous() {
 
 if [[ "${1:-}" == --rank ]]; then
   KIT_SIGNALED=group
-  rank::run "${@:2}"
+  cd -- "$2" # the user's start-up file (BASH_ENV) may have gone elsewhere
+  rank::run "${@:3}"
 else
   launcher::main "$@"
 fi

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# remove.sh - the one place where these scripts remove a folder with what is in it.
+
+# remove::tree PATH NAME - removes a folder, or a file, of which the name matches NAME, a regular expression. Fails, and
+# removes nothing, for another name, /, the home, a link, what belongs to somebody else, and where anything is mounted.
+remove::tree() {
+  local -r path="$1" name="$2"
+  [[ "${path##*/}" =~ ^(${name})$ && -O "${path}" && ! -L "${path}" ]] || return
+  [[ ! "${path}" -ef / && ! "${path}" -ef "${HOME:-/}" ]] || return
+  remove::has_no_mount "$(realpath -- "${path}")" || return
+  rm -rf --one-file-system -- "${path}"
+}
+
+# remove::has_no_mount PATH - nor is one; rm and mountpoint tell other file systems alone, not other folders of the same one.
+remove::has_no_mount() {
+  local point
+  while read -r _ _ _ _ point _; do
+    printf -v point '%b' "${point//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
+    [[ "${point}/" != "$1"/* ]] || return
+  done </proc/self/mountinfo
+}
