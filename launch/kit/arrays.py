@@ -11,6 +11,7 @@ from kit.given import Given
 from kit.sbatch import Header
 
 LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
+MOST = 100_000  # tasks; kit looks at each of them
 _N = "[0-9]{1,9}"
 _ITEM = rf"{_N}(-{_N}(:{_N})?)?"
 SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%{_N})?")
@@ -34,15 +35,30 @@ def parse(given: Given, problems: Problems) -> Optional[str]:
         else:
             continue
         return None
+    if _count(numbers) > MOST:
+        problems.add(given.where, f"the array '{text}' has {_count(numbers)} tasks, more than {MOST}", "submit a part of them at a time")
+        return None
     if percent and int(limit) == 0:
         problems.add(given.where, f"the array '{text}' lets no task run", "write how many may run at the same time: %1")
         return None
     return text
 
 
+def is_sound(text: str) -> bool:
+    """Return whether these are the numbers of an array that sbatch would take."""
+    numbers = text.partition("%")[0]
+    is_sound = SYNTAX.fullmatch(text) and all(first <= last <= LAST and step for first, last, step in _ranges(numbers))
+    return bool(is_sound) and 0 < _count(numbers) <= MOST
+
+
+def _count(text: str) -> int:
+    return sum(len(range(first, last + 1, step)) for first, last, step in _ranges(text))
+
+
 def numbers(text: str) -> list[int]:
-    """Of all tasks, in their order."""
-    return sorted({number for first, last, step in _ranges(text.partition("%")[0]) for number in range(first, last + 1, step)})
+    """Of all tasks, in their order; those alone that an array can have."""
+    ranges = _ranges(text.partition("%")[0])
+    return sorted({number for first, last, step in ranges if step and last <= LAST for number in range(first, last + 1, step)})
 
 
 def compact(found: Iterable[int]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kit import secret_values
     from kit.expect import Expectation
 
-_HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
+HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
 
@@ -89,7 +89,7 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
         problems.add(keys["gpu_directive"].where, f"'{parsed['gpu_directive']}' is no way to ask for GPUs", f"choose one of {', '.join(GPU_DIRECTIVES)}")
     if not parsed.get("ssh"):
         parsed["scratch"] = os.path.expandvars(parsed.get("scratch", ""))
-    elif not _HOST.fullmatch(parsed["ssh"]):
+    elif not HOST.fullmatch(parsed["ssh"]):
         fix = "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, where ports and jump hosts belong"
         problems.add(keys["ssh"].where, f"'{parsed.pop('ssh')}' is no host for ssh", fix)
     folder = parsed.get("ssh_dir")

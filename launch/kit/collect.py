@@ -43,7 +43,7 @@ def collect(folder: Path, nodes: Optional[str], cluster: Optional[str], days: in
         for item in files:
             if item.file in again:
                 shelf.remove(again[item.file])
-            else:
+            elif item.file.exists():  # another `kit images gc` may have removed it
                 print(f"kit: {item.file} stays: it is in use again")
         print("kit: done")
 
@@ -72,8 +72,7 @@ def _agreed() -> bool:
 
 
 def _run(nodes: Optional[str], options: dict[str, str], *arguments: str) -> str:
-    script = (assets.folder("launch/scripts") / "collect.sh").read_text(encoding="utf-8")
-    command = ["bash", "-c", script, "collect.sh", *arguments]
+    command = ["bash", "-c", assets.script("collect.sh"), "collect.sh", *arguments]
     if nodes:
         return slurm.on_nodes(nodes, command, options)
     done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL)

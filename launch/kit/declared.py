@@ -109,7 +109,7 @@ def _put(found: dict[str, Any], item: Taken, word: str) -> None:
         found[item.name] = [*(found[item.name] or []), word]
     elif "int" not in item.kind:
         found[item.name] = word
-    elif word.isdecimal() and word.isascii() and int(word) >= (item.declared.min or 0):
+    elif word.isdecimal() and word.isascii() and len(word) < 10 and int(word) >= (item.declared.min or 0):
         found[item.name] = int(word)
     else:
         raise _Unclear

@@ -7,12 +7,11 @@ False. Each key of a job parses the text as it was written.
 from __future__ import annotations
 
 import itertools
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
+from kit import regular
 from kit.errors import Problems, UsageError
 
 if TYPE_CHECKING:
@@ -38,11 +37,9 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
     """
     import yaml  # imported late: a program as the target needs none of it
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = _text(path)
     try:
-        _check_depth(text, loader, path)
-        root = yaml.compose(text, Loader=loader)
+        root = compose(text, str(path))
     except yaml.MarkedYAMLError as error:
         from kit import mistakes
 
@@ -62,15 +59,11 @@ def read(path: Path, problems: Problems) -> dict[str, Given]:
 def _text(path: Path) -> str:
     """Return the text of a regular file of at most MOST_BYTES. Raises UsageError for anything else."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait for its writer
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise UsageError("is no regular file", "name the job's file", where=str(path))
-            content = file.read(MOST_BYTES + 1)
+        content = regular.start(path, MOST_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", "check the path") from None
     except OSError as error:
-        raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
+        raise UsageError(f"cannot be read: {error.strerror}", "check that it is a file, its rights, and that it is UTF-8 text", where=str(path)) from None
     if len(content) > MOST_BYTES:
         raise UsageError(f"is longer than {MOST_BYTES // 10**6} MB", "put data into a file of the program's own", where=str(path))
     try:
@@ -79,19 +72,22 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot be read: {error}", "check the file's rights and that it is UTF-8 text", where=str(path)) from None
 
 
-def _check_depth(text: str, loader: Any, path: Path) -> None:
-    """Raise UsageError where collections are nested too deep, which would overflow the stack of what reads them."""
+def compose(text: str, path: str) -> Optional[yaml.Node]:
+    """Return what YAML makes of a text. Raises UsageError where it is nested too deep, which would overflow the stack, and yaml.YAMLError."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                where = f"{path}:{event.start_mark.line + 1}" if event.start_mark else str(path)
+                where = f"{path}:{event.start_mark.line + 1}" if event.start_mark else path
                 raise UsageError(f"is nested more than {DEEPEST} deep", "a job needs three levels: is a bracket not closed?", where=where)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+    root: Optional[yaml.Node] = yaml.compose(text, Loader=loader)
+    return root
 
 
 def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Given]:

@@ -14,40 +14,52 @@ from typing import Any, Optional
 from kit import assets, rundir, signals
 from kit.plan import Plan
 from kit.runs import follow, history
+from kit.runs.history import Run
 
 GRACE_S = 12.0  # the stand-in srun gives the ranks ten
 
 
-def run(plan: Plan, run: Path, task: Optional[int] = None) -> int:
-    """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C.
-
-    A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
-    """
+def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
+    """Note a run that is about to start: before it has secrets, which the next command may have to remove."""
     raw_id = new_id()
     job_id = raw_id if task is None else f"{raw_id}_{task}"
     # Before the history names it: by its record, others see that it lives.
     rundir.save(run, {**rundir.load(run), "job_id": job_id, "local": True, "pid": os.getpid(), "host": os.uname().nodename})
-    noted = history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
-    tail = follow.Tail(run, job_id)
-    with follow.batch_log(run, job_id).open("wb") as log:
-        # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
-        process = subprocess.Popen(
-            ["bash", "run_script.sh"], cwd=run, env=environment(plan, raw_id, task), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        received: list[int] = []
+    return history.new(run, plan.name, plan.nodes, plan.processes_per_node, job_id, local=True)
 
-        def on_signal(number: int, _frame: object) -> None:
-            received.append(number)
+
+def run(plan: Plan, noted: Run, task: Optional[int] = None) -> int:
+    """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C.
+
+    A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
+    """
+    run = Path(noted.folder)
+    tail = follow.Tail(run, noted.id)
+    process: Optional[subprocess.Popen[bytes]] = None
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        received.append(number)
+        if process:
             _stop(process)
 
+    with follow.batch_log(run, noted.id).open("wb") as log:
         ignored = [number for number in signals.ENDING if signal.getsignal(number) == signal.SIG_IGN]  # by nohup
+        # Before the scripts start, which a signal to kit alone would leave behind.
         handlers = {number: signal.signal(number, on_signal) for number in signals.ENDING if number not in ignored}
         try:
+            env = environment(plan, noted.id.partition("_")[0], task)
+            # A session of its own: the terminal's Ctrl-C comes here first, and is passed on once.
+            process = subprocess.Popen(
+                ["bash", str(run / "run_script.sh")], cwd=run, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            if received:
+                _stop(process)
             code = follow.until(tail, process.poll)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            if process.poll() is None:
+            if process and process.poll() is None:
                 _stop(process)
                 process.wait()
     code = 128 + received[0] if received else code if code >= 0 else 128 - code

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from kit import regular
 
 REMEMBERED_S = 24 * 3600
 
@@ -25,9 +28,13 @@ def file(cluster: str) -> str:
 def bad(path: str) -> list[Bad]:
     """Those that are still to be left out, each once, with the last reason."""
     try:
-        return among(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
+        return among(_lines(path))
     except OSError:
         return []
+
+
+def _lines(path: str) -> list[str]:
+    return regular.read(path).decode("utf-8", "replace").splitlines()
 
 
 def among(lines: list[str]) -> list[Bad]:
@@ -35,7 +42,7 @@ def among(lines: list[str]) -> list[Bad]:
     for line in lines:
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")
-        if noted.isdecimal() and name and int(noted) + REMEMBERED_S > time.time():
+        if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
             found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
     return list(found.values())
 
@@ -44,7 +51,7 @@ def forget(path: str, name: str) -> bool:
     """Whether there was something to forget."""
     kept, gone = [], False
     if os.path.exists(path):
-        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in _lines(path):
             if line.split(" ")[1:2] == [name]:
                 gone = True
             else:

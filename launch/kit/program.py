@@ -91,12 +91,16 @@ def _spawns(text: str) -> Optional[int]:
     """The line on which a program starts ranks by torch.multiprocessing, unless it can also be started as one of them."""
     if not any(word in text for word in STARTS):
         return None
+    try:
+        return _first_spawn(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # Python will say so
+
+
+def _first_spawn(text: str) -> Optional[int]:
     import ast  # imported late: few programs need it
 
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return None  # Python will say so
+    nodes = list(ast.walk(ast.parse(text)))
     if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
         return None
     imported = {alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) and node.module in MODULES for alias in node.names}

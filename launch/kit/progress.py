@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Optional
 
+from kit import console
+
 WIDTH = 24
 EVERY_S = {True: 0.1, False: 10.0}  # on a terminal; elsewhere
 QUIET_S = 0.5
@@ -26,8 +28,7 @@ class Progress:
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if self.drawn and self.terminal:
-            sys.stderr.write("\r\x1b[K")  # what it came to is for the caller to say
-            sys.stderr.flush()
+            console.draw("")  # what it came to is for the caller to say
 
     def add(self, count: int) -> None:
         self.done += count
@@ -39,8 +40,10 @@ class Progress:
             return
         self.shown, self.drawn = now, True
         line = f"kit: {self.what}: {self._figures(done, now - self.start)}"
-        sys.stderr.write(f"\r{line}\x1b[K" if self.terminal else f"{line}\n")
-        sys.stderr.flush()
+        if self.terminal:
+            console.draw(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def _figures(self, done: int, seconds: float) -> str:
         rate = f"{size(done)}, {size(int(done / seconds))}/s"

@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 import kit
-from kit import images, keys, regular, snapshot, sources
+from kit import images, keys, regular, remove, snapshot, sources
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -56,7 +55,6 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
 
 def make(place: Path, fill: Callable[[Path], None]) -> Path:
     """Creates a folder that `fill` fills under a temporary name beside its place. Raises UsageError where something is there."""
-    import shutil
     import tempfile
 
     try:
@@ -72,47 +70,73 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
     try:
         (unfinished / _MARK).touch()
         fill(unfinished)
-        (unfinished / _MARK).unlink()
         unfinished.rename(place)
+        (place / _MARK).unlink()
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        _discard(unfinished)
         raise KitError(f"cannot write {place}: {error.strerror}", "free space or quota: df -h, quota -s") from None
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        _discard(unfinished)
         raise
     return place
 
 
 _MARK = ".made-by-kit"  # in a folder that is not finished
-_UNFINISHED = re.compile(r"\.kit-.{1,40}\.[a-z0-9_]{8}", re.DOTALL)
+_UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
 DAY_S = 86400
 
 
 def _sweep(folder: Path) -> None:
     """Remove the unfinished folders that a kit has left which was killed more than a day ago."""
-    import shutil
-
     with os.scandir(folder) as entries:
-        left = [Path(entry.path) for entry in entries if _UNFINISHED.fullmatch(entry.name)]
+        left = [Path(entry.path) for entry in entries if re.fullmatch(_UNFINISHED, entry.name)]
     for path in left:
-        with contextlib.suppress(OSError):
-            facts = (path / _MARK).lstat()
-            is_old = time.time() - max(facts.st_mtime, path.lstat().st_mtime) > DAY_S
-            if is_old and stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid() and not path.is_symlink() and not path.is_mount():
-                shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError, KitError):
+            if time.time() - path.lstat().st_mtime < DAY_S:
+                continue
+            if not (path / _MARK).exists():
+                path.rmdir()  # that kit had no time to mark it; where something is in it, it stays
+            elif time.time() - (path / _MARK).lstat().st_mtime > DAY_S:
+                remove.tree(path, _UNFINISHED, _MARK)
 
 
-def remove(run: Path) -> None:
-    """Remove a run directory of which nothing was submitted or started.
+def _discard(unfinished: Path) -> None:
+    """Remove a folder that this process made, as far as it can be; the rest is swept later."""
+    with contextlib.suppress(OSError, KitError):
+        remove.tree(unfinished, _UNFINISHED)
 
-    What is no run directory of kit's stays: raises KitError.
+
+def give_up(run: Path) -> None:
+    """Remove what kit wrote of a run of which nothing was submitted or started; and its directory, unless the user has put something there.
+
+    What is no run directory of kit's stays: raises KitError. What a kit that is killed meanwhile leaves has no secrets, and is
+    swept as an unfinished folder.
     """
-    import shutil
+    import tempfile
 
-    is_ours = (run / "run.json").is_file() and {"kit", "plan"} <= load(run).keys()
-    if run.is_symlink() or run.is_mount() or not is_ours:
+    from kit import secret_values
+
+    found = load(run)
+    if not {"kit", "plan"} <= found.keys():
         raise KitError(f"{run} is not removed: it is no run directory that kit made", "look what is in it, and remove it by hand")
-    shutil.rmtree(run)
+    remove.check(run, ".+", "run.json")
+    secret_values.forget(run)
+    plan = found["plan"] if isinstance(found["plan"], dict) else {}
+    scripts = ("env.sh", "run_script.sh", f"{os.path.basename(str(plan.get('launcher')))}.sh", snapshot.STARTER, "jupyter.sh")
+    unfinished = (path.name for path in run.glob(".run.json.*"))
+    own = (secret_values.FOLDER, snapshot.FOLDER, *scripts, *unfinished, _MARK, "run.json")  # the last one, by which it is known
+    if {entry.name for entry in os.scandir(run)} <= {*own, "log"} and not any((run / "log").glob("*")):
+        aside = Path(tempfile.mkdtemp(prefix=f".kit-{run.name[:40]}.", dir=run.parent))
+        (run / _MARK).touch()
+        run.rename(aside)
+        remove.tree(aside, _UNFINISHED, _MARK)
+        return
+    for name in own:
+        with contextlib.suppress(FileNotFoundError):
+            remove.tree(run / name, re.escape(name))
+    for folder in (run / "log", run):
+        with contextlib.suppress(OSError):  # something of the user's is in it
+            folder.rmdir()
 
 
 def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
@@ -130,15 +154,29 @@ def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(run: Path) -> dict[str, Any]:
-    import json
+    """Return the record of a run. Raise KitError where it cannot be read, or a value is of another kind than kit writes."""
+    from kit import run_record
 
-    try:
-        found = json.loads(regular.read(run / "run.json").decode())
-        if not isinstance(found, dict):
-            raise ValueError("its run.json is no record")
-    except (OSError, ValueError, RecursionError) as error:
-        raise KitError(f"{run} is not a run directory: {error}", "name the folder that holds run_script.sh and run.json") from None
+    found = _load(run)
+    if faults := run_record.faults(found):
+        raise KitError(
+            f"{run / 'run.json'}: {faults[0]} has a value that kit does not write", "it was edited or damaged: put back a copy of it, or submit again"
+        )
     return found
+
+
+def load_sound(run: Path) -> dict[str, Any]:
+    """Return what can be believed of the record of a run. Raise KitError where it cannot be read."""
+    from kit import run_record
+
+    return run_record.sound(_load(run))
+
+
+def _load(run: Path) -> dict[str, Any]:
+    try:
+        return regular.mapping(run / "run.json")
+    except (OSError, ValueError) as error:
+        raise KitError(f"{run} is not a run directory: {error}", "name the folder that holds run_script.sh and run.json") from None
 
 
 def save(run: Path, content: dict[str, Any]) -> None:

@@ -7,11 +7,12 @@ owner can read. launch/scripts/secrets.sh reads and removes it. Nothing here put
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from kit import tokens, values
+from kit import given, regular, remove, tokens, values
 from kit.errors import KitError, Problems, did_you_mean
 from kit.given import Given
 
@@ -166,14 +167,12 @@ def hide_from_children(secrets: Secrets) -> None:
 def forget(run: Path, task: Optional[int] = None) -> None:
     """Removes the values of a run that has ended or will not start; those of one task of an array."""
     import contextlib
-    import shutil
 
-    folder = run / FOLDER
-    if task is None and folder.is_dir():
-        shutil.rmtree(folder, ignore_errors=True)
-    elif task is not None:
-        with contextlib.suppress(OSError):
-            (folder / str(task)).unlink()
+    with contextlib.suppress(OSError, KitError):
+        if task is None:
+            remove.tree(run / FOLDER, re.escape(FOLDER))
+        else:
+            (run / FOLDER / str(task)).unlink()
 
 
 def read(secrets: Secrets, workdir: str) -> dict[str, bytes]:
@@ -292,15 +291,15 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Given]:
     """The NAME: value lines of a file that nobody else can read. YAML's own messages may quote a value, and are not shown."""
     path = secret.at
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with regular.opened(path) as file:
             facts = os.fstat(file.fileno())
-            text = file.read() if stat.S_ISREG(facts.st_mode) else None
+            text = file.read(given.MOST_BYTES + 1)
     except OSError as error:
         problems.add(secret.where, f"the file for {secret.name}, {path}, cannot be read: {error.strerror}", "check the path and the file's rights")
         return {}
     mode = stat.S_IMODE(facts.st_mode)
-    if text is None:
-        problems.add(secret.where, f"{path} is not a file", "name the file with the NAME: value lines")
+    if len(text) > given.MOST_BYTES:
+        problems.add(secret.where, f"{path} is longer than {given.MOST_BYTES // 10**6} MB", "name the file with the NAME: value lines")
     elif facts.st_uid != os.getuid():
         problems.add(secret.where, f"{path} belongs to somebody else, who may have read and written it", f"make one of your own: install -m 600 {path} NEW")
     elif mode & 0o077:
@@ -314,10 +313,8 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Given]:
 def _lines(path: str, text: bytes, problems: Problems) -> dict[str, Given]:
     import yaml
 
-    from kit import given
-
     try:
-        root = yaml.compose(text.decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        root = given.compose(text.decode(), path)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         problems.add(f"{path}{line}", "this is no line of YAML", "write NAME: 'value', in quotes; a quote inside is doubled")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import images, slurm, table
+from kit import images, rundir, slurm, table
+from kit.errors import KitError
 from kit.progress import size
 
 DAY_S = 86400
@@ -110,9 +110,10 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
 def _image(record: Path) -> Optional[str]:
     """What a run started from, by its run.json; links followed, for a folder may have two names."""
     try:
-        return os.path.realpath(str(json.loads(record.read_bytes())["plan"]["image"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        image = rundir.load_sound(record.parent).get("plan", {}).get("image")
+    except KitError:
         return None
+    return os.path.realpath(image) if image else None
 
 
 def _age(moment_s: float) -> str:

@@ -42,7 +42,7 @@ def shell(plan: Plan, node: str, task: Optional[int], *, here: bool, jupyter: bo
     commands.place_secrets(plan, run, task)
     words = ["shell", node]
     if jupyter:
-        shutil.copy(assets.folder("launch/scripts") / JUPYTER, run / JUPYTER)
+        (run / JUPYTER).write_text(assets.script(JUPYTER), encoding="utf-8")
         words = ["jupyter", node] if here else ["jupyter", node, _login()]
     session = Local(plan, run, task) if here else Allocated(plan, run, task)
     try:
@@ -65,6 +65,7 @@ class Session:
     def __init__(self, plan: Plan, run: Path, task: Optional[int]) -> None:
         self.plan, self.run, self.task = plan, run, task
         self.job_id = ""
+        self.cluster = ""  # of the job, where it is not Slurm's own
         self.hung_up = False
 
     def until_the_end(self, command: list[str]) -> int:
@@ -107,7 +108,7 @@ class Session:
         self.job_id = job_id
         who = {"local": True, "pid": os.getpid(), "host": os.uname().nodename} if local else {}
         rundir.save(self.run, {**rundir.load(self.run), "job_id": job_id, **who})
-        self.noted = history.new(self.run, self.plan.name, self.plan.nodes, self.plan.processes_per_node, job_id, local=local)
+        self.noted = history.new(self.run, self.plan.name, self.plan.nodes, self.plan.processes_per_node, job_id, local=local, cluster=self.cluster)
 
     def note_end(self, state: str, code: int) -> None:
         from kit.runs import history
@@ -160,22 +161,29 @@ class Allocated(Session):
                 print(f"kit: job {job_id} waits: {words}; Ctrl-C gives up", file=sys.stderr, flush=True)
                 said = words
 
+    def clusters(self) -> list[str]:
+        """Where salloc may find nodes; "" is Slurm's own cluster."""
+        return str(dict(self.plan.header).get("clusters") or os.environ.get("SLURM_CLUSTERS", "")).split(",")
+
     def _job(self) -> tuple[str, Optional[slurm.Queued]]:
         """The job by its folder: salloc tells its id to nobody but its command."""
         from kit import slurm
 
-        with suppress(KitError):  # a controller that does not answer now may answer later
-            for job_id, jobs in slurm.queue().items():
-                for job in jobs:
-                    if slurm.same_folder(job.folder, str(self.run)):
-                        return job_id, job
+        for cluster in self.clusters():
+            with suppress(KitError), slurm.at("", cluster):  # a controller that does not answer now may answer later
+                for job_id, jobs in slurm.queue().items():
+                    for job in jobs:
+                        if slurm.same_folder(job.folder, str(self.run)):
+                            self.cluster = cluster
+                            return job_id, job
         return "", None
 
     def end(self, code: int) -> int:
         if not self.job_id and (logs := [path.name for path in (self.run / "log").iterdir() if path.is_dir()]):
+            self.cluster = self.clusters()[0]
             self.note(logs[0], local=False)  # it was over before kit asked
         if not (self.run / "log" / self.job_id).is_dir() or not self.job_id:
-            rundir.remove(self.run)  # nothing was started, so nothing is to be kept
+            rundir.give_up(self.run)  # nothing was started, so nothing is to be kept
             if self.hung_up:
                 return code
             raise KitError("there is no allocation", "what salloc says is above; partitions and limits: sinfo; with less: --nodes 1 --time 30")
@@ -190,7 +198,7 @@ class Allocated(Session):
         from kit import slurm
 
         end_s = time.monotonic() + 2
-        with suppress(KitError):
+        with suppress(KitError), slurm.at("", self.cluster):
             while code and not self.hung_up and time.monotonic() < end_s:
                 found = slurm.state(self.job_id, lambda folder: slurm.same_folder(folder, str(self.run)))
                 if found is None or not found.active:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,7 +33,8 @@ def deferred(doing: str) -> Iterator[None]:
         received.append(number)
         if len(received) > 1:
             raise KeyboardInterrupt
-        print(f"kit: {doing}; once more to stop waiting", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError, RuntimeError):  # the terminal is gone, or in the midst of another line
+            print(f"kit: {doing}; once more to stop waiting", file=sys.stderr, flush=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 def show(rows: Sequence[tuple[str, ...]]) -> None:
     """A line for each; the first holds the titles."""
+    rows = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())

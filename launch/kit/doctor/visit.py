@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from kit import choice, render, rundir, slurm
+from kit import assets, choice, render, rundir, slurm
 from kit import cluster as clusters
 from kit import job as jobs
 from kit import plan as plans
@@ -225,4 +225,4 @@ def command(asked: Asked, nodes: Sequence[str], mark: str, text: str) -> list[st
     if asked.image and asked.runtime == "apptainer":
         values["start"] = "apptainer"
     words = [f"{name}={value}" for name, value in values.items() if value]
-    return ["bash", "-c", render.alone("doctor.sh"), "doctor.sh", *words, *(f"mount={source}" for source in asked.mounts), *nodes]
+    return ["bash", "-c", assets.script("doctor.sh"), "doctor.sh", *words, *(f"mount={source}" for source in asked.mounts), *nodes]

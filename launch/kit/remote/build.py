@@ -16,6 +16,7 @@ from typing import NamedTuple, Optional
 from kit import assets, images
 from kit.build import choose, recipe
 from kit.build.make import SECRET, Request
+from kit.build.options import Options
 from kit.build.sources.find import ARCHIVES
 from kit.cluster import Cluster
 from kit.errors import KitError, UsageError
@@ -50,6 +51,8 @@ def build(request: Request, site: Cluster) -> int:
     """Copies, starts or finds the build, and shows its output until it ends; its exit code. Ctrl-C ends it over there."""
     if request.folder != Path(images.FOLDER):
         raise UsageError(f"over there images are in {site.ssh_dir}/{images.FOLDER}", "leave it out", where="--images")
+    if request.options != Options():
+        raise UsageError("these stay on the machine that builds", "build here, or on the login node: ssh there", where="--secret, --target, ...")
     with _reads(request) as reads:
         copy = whole.put(site, "nothing is built yet")
         words = _words(request, reads, copy)

@@ -25,13 +25,11 @@ PROFILE_KEYS = ("ssh", "ssh_dir")  # over there, kit is on the login node
 
 
 def elsewhere(name: Optional[str]) -> Optional[Cluster]:
-    """The profile of this name, where its cluster is elsewhere."""
+    """The profile of this name, where its cluster is elsewhere. Raises UsageError where it has mistakes: one of them may be why it names no login node."""
     problems = Problems()
     site = clusters.load(name, "--cluster", problems)
-    if not site.ssh:
-        return None  # whoever reads it again says what is wrong with it
     problems.raise_if_any()
-    return site
+    return site if site.ssh else None
 
 
 def run(site: Cluster, words: Sequence[str]) -> int:
@@ -126,8 +124,7 @@ def call(copy: Copy, place: str, folder: str, words: Sequence[str]) -> int:
 
 def call_script(function: str, place: str, copy: Copy, folder: str, words: Sequence[str], variables: Optional[dict[str, str]] = None) -> str:
     """A script that runs a command of kit over there: no list of processes, and no shell but its own, sees how it was quoted."""
-    scripts = assets.folder("launch/scripts") / "remote"
-    text = "".join((scripts / name).read_text(encoding="utf-8") for name in ("login.sh", "whole.sh"))
+    text = assets.script("remote/login.sh") + assets.script("remote/whole.sh")
     exports = "".join(f"export {name}={quote.bash(value)}\n" for name, value in (variables or {}).items())
     return f"{text}{exports}{function} {quote.bash_array([place, copy.python, copy.place, folder, *words])[1:-1]}\n"
 

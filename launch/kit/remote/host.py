@@ -93,8 +93,7 @@ class Host:
         """The values travel as a quoted script on ssh's input: no shell over there, and no list of processes, sees them otherwise."""
         self.connect(doing)
         mark = f"kit-{secrets.token_hex(8)}"
-        names = ["login.sh", *(["whole.sh"] if function.startswith("whole::") else [])]
-        script = "".join((assets.folder("launch/scripts") / "remote" / name).read_text(encoding="utf-8") for name in names)
+        script = assets.script("remote/login.sh") + (assets.script("remote/whole.sh") if function.startswith("whole::") else "")
         # In braces, so that a line of which the end is missing is no command.
         line = f"{{ login::main {mark} {bash_array([text, function, *arguments])[1:-1]}; exit; }}"
         try:
@@ -157,7 +156,8 @@ class Host:
         """Copies the content of a folder over there, or what `names` names in it, into a folder here."""
         listed = "".join(f"{name}\0" for name in names)
         more = ["--from0", "--files-from=-", "-r"] if names else []
-        self._rsync([*options, *more, "-rt", f"{self.name}:./", f"{here}/"], there, doing, listed, {_RSYNC_PARTLY})
+        # -K: a folder here that the user moved, and left a link to, is written to where it is now.
+        self._rsync([*options, *more, "-rtK", f"{self.name}:./", f"{here}/"], there, doing, listed, {_RSYNC_PARTLY})
 
     def _rsync(self, arguments: list[str], there: str, doing: str, listed: str = "", also: Collection[int] = ()) -> None:
         self._again(lambda: self._rsync_once(arguments, there, doing, listed, also), doing)

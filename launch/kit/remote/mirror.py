@@ -42,7 +42,7 @@ def refresh(run: Run) -> Run:
 
 def settle(run: Run) -> Run:
     """With the id of its job, where the answer to the submission was lost; without, where there is none."""
-    if run.id or not run.ssh:
+    if run.id or run.state or not run.ssh:
         return run
     answer = Host(run.ssh).call("login::find", run.there, doing=f"asking whether {run.name} was submitted").stdout.strip()
     word, _, job_id = answer.partition(" ")

@@ -112,7 +112,7 @@ def _make(host: Host, arguments: list[str], run_dir: str) -> None:
 def forget(noted: Run) -> None:
     """Nothing was submitted, so nothing is to be kept."""
     if os.path.isdir(noted.folder):
-        rundir.remove(Path(noted.folder))
+        rundir.give_up(Path(noted.folder))
 
 
 def give_up(run: Run) -> Optional[Run]:
@@ -124,6 +124,7 @@ def give_up(run: Run) -> Optional[Run]:
     if word != "nothing":
         raise slurm.Unsure(f"an earlier submission of {run.name} is still under way on {run.ssh}", "type the same command again in a minute")
     forget(run)
+    history.given_up(run)
     return None
 
 

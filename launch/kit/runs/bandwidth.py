@@ -18,6 +18,7 @@ from kit.runs.links import Link, Slow, Verdict, judge
 
 FILE = "bench.json"  # as train/bandwidth.py writes it
 FORMAT = 1
+_MOST = 1e18  # bytes, seconds and GB/s
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def of(word: Optional[str]) -> Measured:
 def read(run: Run) -> Measured:
     path = follow.folder(Path(run.folder), run.id) / FILE
     try:
-        facts = json.loads(regular.start(path))
+        facts = regular.mapping(path)
     except FileNotFoundError:
         raise KitError(f"{run} has measured nothing", f"whether it is one of kit bench, and how it went: kit logs {run.id}") from None
     except (OSError, ValueError) as error:
@@ -92,9 +93,15 @@ def make(title: str, facts: dict[str, Any], path: Path) -> Measured:
             raise KitError(f"{path} is of another version of kit", "show it with that one, or measure again: kit bench")
         sizes = tuple(Size(**item) for item in facts["sizes"])
         pairs, wanted = facts["pairs"], facts["expect"]
-        links = None if pairs is None else tuple(Link((item["nodes"][0], item["nodes"][1]), float(item["busbw_GBps"])) for item in pairs)
-        expectation = Expectation(float(wanted["busbw_GBps"]), float(wanted["share"])) if wanted else Expectation()
-        assert sizes and facts["nodes"] and facts["ranks"] and facts["backend"]
+        links = None if pairs is None else tuple(Link((item["nodes"][0], item["nodes"][1]), item["busbw_GBps"]) for item in pairs)
+        expectation = Expectation(wanted["busbw_GBps"], wanted["share"]) if wanted else Expectation()
+        measured = [number for item in sizes for number in (item.bytes, item.median_s, item.min_s, item.algbw_GBps, item.busbw_GBps)]
+        measured += [link.busbw for link in links or ()] + [item["bytes"] for item in pairs or ()] + [expectation.busbw or 1, expectation.share]
+        names = {node["name"] for node in facts["nodes"]}
+        assert sizes and names and facts["ranks"] and facts["backend"]
+        assert all(type(number) in (int, float) and 0 < number < _MOST for number in measured)
+        assert all(isinstance(right, bool) for right in [item.right for item in sizes] + [item["right"] for item in pairs or ()])
+        assert all(isinstance(name, str) for name in names) and all(names.issuperset(link.nodes) for link in links or ())
     except (KeyError, TypeError, ValueError, IndexError, AssertionError):
         raise KitError(f"{path} is not what kit bench writes", "it may have been cut off or edited; measure again: kit bench") from None
     return Measured(title, facts, sizes, links, expectation)

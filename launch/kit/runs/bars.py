@@ -127,7 +127,7 @@ def _table(timeline: Timeline, width: int) -> None:
     for item in timeline.summaries():
         who = f"for {item.node}" if item.phase == "wait" else item.node or "-"
         phase = f"{SIGNS[item.phase]} {item.phase}"
-        rows.append((phase, seconds(item.least), seconds(item.median), seconds(item.most), printable(who), PHASES[item.phase]))
+        rows.append((phase, seconds(item.least), seconds(item.median), seconds(item.most), who, PHASES[item.phase]))
     whole = sum(max(len(row[column]) for row in rows) + 2 for column in range(6))
     table.show(rows if whole <= width + 2 else [row[:5] for row in rows])
 

@@ -90,13 +90,12 @@ def matrix(found: Measured, width: int) -> list[tuple[str, ...]]:
     links = found.links or ()
     names = [node["name"] for node in found.facts["nodes"]]
     speeds = {frozenset(link.nodes): link.busbw for link in links}
-    short = [printable(name) for name in names]
-    rows = [("", *short)]
+    rows = [("", *names)]
     for row in names:
-        rows.append((printable(row), *("-" if row == column else _cell(speeds.get(frozenset((row, column)))) for column in names)))
+        rows.append((row, *("-" if row == column else _cell(speeds.get(frozenset((row, column)))) for column in names)))
     if len(names) <= MOST_NODES and sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))) <= width + 2:
         return rows
-    return [("LINK", "GB/s"), *((printable(str(link)), number(link.busbw)) for link in slowest(links)), (f"of {len(links)} links, the slowest", "")]
+    return [("LINK", "GB/s"), *((str(link), number(link.busbw)) for link in slowest(links)), (f"of {len(links)} links, the slowest", "")]
 
 
 def slowest(links: tuple[Link, ...]) -> list[Link]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import keys, rundir, secret, snapshot
+from kit import keys, regular, rundir, secret, snapshot
 from kit.runs.rerun import folder_of
 
 MOST_LINES = 200  # of one file
@@ -91,7 +92,7 @@ class _Run:
 
     def keyrings(self) -> set[str]:
         """The files that its secrets name, by their paths in the code."""
-        return {os.path.relpath(secret[2], self.text("workdir")) for secret in self.given.get("secrets", []) if secret[1] == "file"}
+        return {os.path.relpath(secret[2], self.text("workdir") or "/") for secret in self.given.get("secrets", []) if secret[1] == "file" and secret[2]}
 
     def files(self) -> dict[str, Path]:
         found = {}
@@ -135,13 +136,17 @@ def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bo
         return [] if targets[0] == targets[1] else [f"{name}: {targets[0]} -> {targets[1]}"]
     modes = [os.access(path, os.X_OK) for path in (one, two)]
     lines = [] if modes[0] == modes[1] else [f"{name}: {'not ' if modes[0] else ''}executable in the second"]
-    contents = [path.read_bytes() for path in (one, two)]
-    if contents[0] == contents[1]:
-        return lines
+    try:
+        contents = [regular.start(path, MOST_BYTES + 1) for path in (one, two)]
+        sizes = [path.stat().st_size for path in (one, two)]
+        if sizes[0] == sizes[1] and contents[0] == contents[1] and (sizes[0] <= MOST_BYTES or filecmp.cmp(one, two, shallow=False)):
+            return lines
+    except OSError as error:
+        return [*lines, f"{name}: cannot be compared: {error.strerror}"]
     if is_keyring or any(keys.among(str(path)[: -len(name)], [name]) for path in (one, two)):
         return [*lines, f"{name}: differs, and looks like a key"]
     if any(b"\0" in content or len(content) > MOST_BYTES for content in contents):
-        return [*lines, f"{name}: {len(contents[0])} bytes, then {len(contents[1])}"]
+        return [*lines, f"{name}: {sizes[0]} bytes, then {sizes[1]}"]
     one_text, two_text = (content.decode("utf-8", "surrogateescape") for content in contents)
     return [*lines, *_lines(one_text, two_text, name)]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn, Optional
 
-from kit import hostlist
+from kit import hostlist, regular
 from kit.errors import KitError, UsageError
 from kit.runs import follow, status, tasks
 from kit.runs.history import Run
@@ -52,13 +52,15 @@ def _running(word: str, task: Optional[int]) -> Run:
 
 def _facts(run: Run) -> dict[str, str]:
     """What the ranks of the last attempt were told, by name."""
-    if not re.search(r"^  attach\)", Path(run.folder, "run_script.sh").read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+    if not re.search(rb"^  attach\)", regular.start(Path(run.folder, "run_script.sh")), re.MULTILINE):
         raise KitError(f"{run} was started by an older kit, whose scripts cannot do this", "start it again with this one: kit submit")
-    attempts = sorted(follow.folder(Path(run.folder), run.id).glob("stamps/*/facts"), key=lambda path: int(path.parent.name))
-    lines = attempts[-1].read_text(encoding="utf-8", errors="surrogateescape").splitlines() if attempts else []
-    facts = dict(line.partition("=")[::2] for line in lines)
-    if "KIT_HOSTS" not in facts:
+    attempts = [path for path in follow.folder(Path(run.folder), run.id).glob("stamps/*/facts") if re.fullmatch("[0-9]{1,9}", path.parent.name)]
+    text = regular.start(max(attempts, key=lambda path: int(path.parent.name))) if attempts else b""
+    facts = dict(line.partition("=")[::2] for line in text.decode("utf-8", "surrogateescape").splitlines())
+    if not facts:
         raise KitError(f"{run} has not started its ranks yet: its nodes make their containers ready", f"what they do: kit logs {run.id}")
+    if not {"KIT_HOSTS", "KIT_RENDEZVOUS_ID"} <= facts.keys() or b"\0" in text:
+        raise KitError(f"{max(attempts)} does not say what the ranks were told", f"the disk may have been full: df -h; what they do: kit logs {run.id}")
     return facts
 
 

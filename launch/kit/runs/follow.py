@@ -67,7 +67,7 @@ class Tail:
                 size = file.seek(0, 2)
                 if start is None and size > PIECE:
                     start = size - FIRST
-                    sys.stdout.write(f"kit: the last of {path.name}; the earlier lines: kit logs\n")
+                    print(f"kit: the last of {path.name}; the earlier lines: kit logs", flush=True)
                     head, newline, _ = _read(file, start, FIRST).partition(b"\n")
                     start += len(head + newline)
                 elif start is None or size < start:
@@ -80,7 +80,8 @@ class Tail:
                         break
                     start += end
                     self.read[path] = start
-                    sys.stdout.write(data[:end].decode("utf-8", "replace"))
+                    sys.stdout.flush()
+                    sys.stdout.buffer.write(data[:end])  # as they are: the program may draw on its user's terminal
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
 

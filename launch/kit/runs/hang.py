@@ -18,6 +18,8 @@ from kit.runs.history import Run
 from kit.runs.stacks import Process
 
 PATIENCE_S = 30  # for the slowest node
+MOST_RANKS = 1 << 20
+_NEEDED = ("nodes", "launcher", "tasks_per_node", "processes_per_node", "workdir")  # of the plan
 
 
 class Seen(NamedTuple):
@@ -42,7 +44,9 @@ def _show(found: status.Status, *, full: bool, pause: bool, as_json: bool) -> No
     if found.state != "RUNNING":
         fix = "why it ended: kit why" if not found.active else "where it is: kit status"
         raise KitError(f"{run} is not running: {found.state}{f' ({found.detail})' if found.detail else ''}", f"{fix} {run.id}")
-    plan = rundir.load(Path(run.folder))["plan"]
+    plan = rundir.load(Path(run.folder)).get("plan", {})
+    if missing := [name for name in _NEEDED if name not in plan]:
+        raise KitError(f"{run.folder}/run.json does not say plan.{missing[0]}", "another version of kit wrote it; what the ranks said: kit logs")
     hosts = [f"local{index}" for index in range(plan["nodes"])] if run.local else _started_on(run) or slurm.hosts(found.detail)
     seen = look(run, plan, hosts, full=full, pause=pause)
     if as_json:
@@ -69,6 +73,8 @@ def look(run: Run, plan: dict[str, Any], hosts: list[str], *, full: bool, pause:
     # torchrun tells its ranks; what starts its ranks itself is one process a node, which knows the node's.
     by_node = plan["launcher"] != "torchrun" and plan["tasks_per_node"] == 1
     per_node = plan["processes_per_node"] if plan["launcher"] == "torchrun" else plan["tasks_per_node"]
+    if len(hosts) * per_node > MOST_RANKS:
+        raise KitError(f"{run.folder}/run.json says that each node has {per_node} ranks", "it was edited or damaged; what the ranks said: kit logs")
     script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")
     arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK", "all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]

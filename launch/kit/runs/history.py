@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import stat
@@ -14,11 +13,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import regular
+from kit import regular, run_record
 from kit.errors import KitError, UsageError
+from kit.table import printable
 
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array: no other word of a file is one
-_ARRAY = re.compile(r"[0-9]{1,7}(-[0-9]{1,7}(:[0-9]{1,7})?)?(,[0-9]{1,7}(-[0-9]{1,7}(:[0-9]{1,7})?)?)*(%[0-9]+)?")
+_LATEST_S = 1e11  # seconds since 1970; no time is that late
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Run:
     is_member: bool = False  # that cluster is another one than this machine's, whose Slurm asks for it
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.id or 'not submitted'})"
+        return f"{printable(self.name)} ({self.id or 'not submitted'})"
 
     @property
     def asked_of(self) -> str:
@@ -81,8 +81,9 @@ def add(run: Run) -> bool:
     return True
 
 
-def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool, array: str = "") -> Run:
-    run = Run(job_id, str(folder), name, f"{nodes}x{processes}", time.time(), local, array=array)
+def new(folder: Path, name: str, nodes: int, processes: int, job_id: str, *, local: bool, array: str = "", cluster: str = "") -> Run:
+    """Note a run; `cluster` is that of its job, where that is not Slurm's own."""
+    run = Run(job_id, str(folder), name, f"{nodes}x{processes}", time.time(), local, array=array, cluster=cluster, is_member=bool(cluster))
     add(run)
     return run
 
@@ -96,18 +97,31 @@ def ended(run: Run, state: str, why: str = "") -> Run:
     return run
 
 
+def given_up(run: Run) -> None:
+    """Note that a run was not submitted and never will be, where the user's own files have kept its directory."""
+    if os.path.isdir(run.folder):
+        print(f"kit: {run.folder} stays: there are files in it that kit did not write", file=sys.stderr, flush=True)
+        ended(run, "CANCELLED", "it was never submitted")
+
+
 def last_job(folder: str, job_id: str) -> str:
     """The id of the job, or the task of an array, that goes on for this one."""
     seen: set[str] = set()
     while job_id and job_id not in seen:
         seen.add(job_id)
-        try:
-            noted = regular.read(Path(folder, "log", job_id, "continued-by"), 4096).decode("utf-8", "replace").strip()
-        except OSError:
-            break
-        if ID.fullmatch(noted):  # a full disk leaves it empty; and the job's own program may write there
-            job_id = noted
+        job_id = followed_by(Path(folder, "log", job_id)) or job_id
     return job_id
+
+
+def followed_by(logs: Path) -> str:
+    """The id of the job that goes on for the one of this log folder; empty where none does."""
+    try:
+        noted = regular.read(logs / "continued-by", 4096).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    # A full disk leaves it empty, or cuts it off; and the job's own program may write there.
+    is_id = ID.fullmatch(noted) and noted.partition("_")[2] == logs.name.partition("_")[2]
+    return noted if is_id else ""
 
 
 def current(run: Run) -> Run:
@@ -164,15 +178,23 @@ def _run(facts: dict[str, Any]) -> Optional[Run]:
     values = {name: value for name, value in facts.items() if name in _KINDS}
     for name, value in values.items():
         kinds = {"str": (str,), "bool": (bool,), "float": (int, float)}.get(str(_KINDS[name]), (dict,))
-        if type(value) not in kinds:
+        if type(value) not in kinds or (kinds == (str,) and not run_record.text(value)):
             return None
     try:
         run = Run(**values)
-        is_sound = math.isfinite(run.created_s) and not (run.id and not ID.fullmatch(run.id)) and "\0" not in run.folder
-    except (TypeError, OverflowError):
-        return None
-    ends = all(isinstance(text, str) and _ARRAY.fullmatch(text) for text in run.ends.values())
-    return run if is_sound and ends and os.path.isabs(run.folder) and (not run.array or _ARRAY.fullmatch(run.array)) else None
+    except TypeError:
+        return None  # a value is missing
+    is_sound = (not run.id or ID.fullmatch(run.id)) and _is_host(run.ssh) and os.path.isabs(run.folder) and 0 <= run.created_s < _LATEST_S
+    arrays = [*filter(None, [run.array]), *run.ends.values()]
+    return run if is_sound and all(map(run_record.array, arrays)) else None
+
+
+def _is_host(ssh: str) -> bool:
+    if not ssh:
+        return True
+    from kit import cluster  # imported late: few runs are elsewhere
+
+    return bool(cluster.HOST.fullmatch(ssh))
 
 
 def find(word: Optional[str]) -> Run:
@@ -212,39 +234,43 @@ def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
 def from_record(folder: str, record: dict[str, Any]) -> Run:
     """What run.json tells of a run."""
     plan = _plan(record)
-    job_id, remote = record.get("job_id"), plan.get("remote")
+    job_id, remote = record.get("job_id") or "", plan.get("remote")
     try:
-        created_s = time.mktime(time.strptime(str(record.get("created"))[:19], "%Y-%m-%dT%H:%M:%S"))
+        created_s = max(0.0, time.mktime(time.strptime(record.get("created", "")[:19], "%Y-%m-%dT%H:%M:%S")))
     except (ValueError, OverflowError):
         created_s = 0.0
-    array = plan.get("array")
     return Run(
-        job_id if isinstance(job_id, str) and ID.fullmatch(job_id) else "",
+        job_id if ID.fullmatch(job_id) else "",
         folder,
-        str(plan.get("name") or os.path.basename(folder)),
+        plan.get("name") or os.path.basename(folder),
         f"{plan.get('nodes', '?')}x{plan.get('processes_per_node', '?')}",
         created_s,
         local=record.get("local") is True,
-        array=array if isinstance(array, str) and _ARRAY.fullmatch(array) else "",
-        ssh=remote[0] if isinstance(remote, list) and remote and isinstance(remote[0], str) else "",
-        there=str(plan.get("run_dir", "")) if remote else "",
-        cluster=record["cluster"] if isinstance(record.get("cluster"), str) else "",
+        array=plan.get("array") or "",
+        ssh=remote[0] if remote and _is_host(remote[0]) else "",
+        there=plan.get("run_dir", "") if remote else "",
+        cluster=record.get("cluster", ""),
         is_member=record.get("is_member") is True,
     )
+
+
+def other_host(run: Run) -> str:
+    """Return the machine that a run was submitted on, where that is not this one: its Slurm may be another one, too."""
+    host = _record(Path(run.folder)).get("host")
+    return host if isinstance(host, str) and host != os.uname().nodename else ""
 
 
 def _record(folder: Path) -> dict[str, Any]:
     from kit import rundir
 
     try:
-        return rundir.load(folder)
+        return rundir.load_sound(folder)
     except KitError:
         return {}
 
 
 def _plan(record: dict[str, Any]) -> dict[str, Any]:
-    plan = record.get("plan")
-    return plan if isinstance(plan, dict) else {}
+    return record.get("plan") or {}
 
 
 def _fresh(run: Run) -> Run:

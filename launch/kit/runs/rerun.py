@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import images, mounting, plugins, program, render, rundir, snapshot
+from kit import images, local, mounting, plugins, program, regular, render, rundir, snapshot, sources
 from kit.errors import KitError, Problems, UsageError
 from kit.job import absolute
 from kit.plan import Plan, check_line
@@ -48,7 +48,8 @@ def rerun(word: Optional[str], output: Optional[str], image: Optional[str], *, f
     if facts.get("local"):
         job_id = str(facts.get("job_id"))
         task = job_id.partition("_")[2] if history.ID.fullmatch(job_id) else ""  # of an array
-        commands.start_here(plan, run, int(task) if task else None)
+        number = int(task) if task else None
+        commands.start_here(plan, local.note(plan, run, number), number)
     else:
         commands.hand_to_slurm(plan, run, follow, [])  # what it waited for then has ended
 
@@ -95,6 +96,8 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
         known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
         for name in ("command", "env", "header"):
             known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])
+        if not all(given[name] for name in ("name", "run_dir", "workdir", "nodes", "tasks_per_node", "launcher", "runtime")):
+            raise KeyError
     except (KeyError, TypeError):
         fix = f"start it by hand: sbatch {run}/run_script.sh"
         raise KitError(f"{run / 'run.json'} does not hold what kit needs: another version wrote it", fix) from None
@@ -154,7 +157,7 @@ def _check(plan: Plan, old: Path, *, live: bool) -> None:
 def _fill(folder: Path, old: Path, before: Plan, plan: Plan, facts: dict[str, Any]) -> None:
     for name in ("run_script.sh", "env.sh", f"{plan.launcher}.sh", snapshot.STARTER):
         if (old / name).exists():
-            shutil.copy(old / name, folder / name)
+            _copy(old / name, folder / name)
         elif name != snapshot.STARTER:
             raise KitError(f"{old} has no {name}", "the run cannot be repeated; submit the job again")
     _edit(folder / "run_script.sh", f"#SBATCH --chdir={sbatch(before.run_dir)}\n", f"#SBATCH --chdir={sbatch(plan.run_dir)}\n")
@@ -165,11 +168,21 @@ def _fill(folder: Path, old: Path, before: Plan, plan: Plan, facts: dict[str, An
     (folder / "log").mkdir()
     if not facts.get("code", {}).get("live", True):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(old / snapshot.FOLDER, folder / snapshot.FOLDER, symlinks=True, ignore=ignored)
+        shutil.copytree(old / snapshot.FOLDER, folder / snapshot.FOLDER, symlinks=True, ignore=ignored, copy_function=_copy)
     now = rundir.record(plan, facts.get("code", {"live": True}))
     of_code = {} if facts.get("code", {}).get("live", True) else {"git": facts.get("git")}
     edited = {"edited": ["env.sh"]} if is_edited else {}
     rundir.save(folder, {**now, **of_code, **edited, "kit": facts.get("kit"), "rerun_of": str(old)})
+
+
+def _copy(source: str | Path, target: str | Path) -> None:
+    """Copy a file that kit could have written, with its mode."""
+    try:
+        content = regular.read(source, sources.MOST_BYTES)
+        Path(target).write_bytes(content)
+        shutil.copystat(source, target)
+    except OSError as error:
+        raise KitError(f"{source} cannot be copied: {error.strerror}", "the run cannot be repeated; submit the job again") from None
 
 
 def _name_run_dir(file: Path, before: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from kit import hostlist, regular
 from kit.errors import KitError, UsageError
 
 # All moments are seconds since 1970, by the clock of the machine that noted them.
+_LATEST_S = 1e11  # what is later is none
 
 
 class Prepared(NamedTuple):
@@ -81,7 +83,7 @@ def _batch(path: Path, number: int, of: int) -> Attempt:
                 found.heard.append((times[0], int(times[1])))
         elif times := _times(rest[:1], 1):
             found.batch[word] = times[0]
-            if word == "end" and rest[-1].isdecimal():
+            if word == "end" and re.fullmatch("[0-9]{1,3}", rest[-1]):
                 found.code = int(rest[-1])
     if "start" not in found.batch:
         raise KitError(f"{path} does not say when the batch script started", "the disk may have been full: df -h")
@@ -120,7 +122,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 def _text(path: Path) -> str:
     try:
-        return regular.start(path)
+        return regular.start(path).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -131,4 +133,4 @@ def _times(words: list[str], count: int) -> list[float]:
         found = [float(word) for word in words]
     except ValueError:
         return []
-    return found if len(found) == count and all(map(math.isfinite, found)) else []
+    return found if len(found) == count and all(0 <= moment < _LATEST_S for moment in found) else []

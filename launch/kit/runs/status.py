@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import secret_values, slurm, table
+from kit import regular, secret_values, slurm, table
 from kit.errors import KitError
 from kit.runs import follow, history
 from kit.runs.history import Run
@@ -68,6 +68,10 @@ def is_active(state: str) -> bool:
 
 def of(runs: list[Run]) -> list[Status]:
     """For each cluster one call of squeue where a run may still be active, one of sacct where logs leave it open, none else."""
+    if any(not run.id and not run.local and not run.ssh for run in runs):
+        from kit.runs import submit
+
+        runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
     found: dict[str, Status] = {}
     for place in dict.fromkeys((run.ssh, run.asked_of) for run in runs):
         found.update((item.run.folder, item) for item in _of_one([run for run in runs if (run.ssh, run.asked_of) == place], *place))
@@ -87,10 +91,6 @@ Queue = dict[str, list[slurm.Queued]]
 
 
 def _of(runs: list[Run], queue: Optional[Queue] = None) -> list[Status]:
-    if any(not run.id and not run.local and not run.ssh for run in runs):
-        from kit.runs import submit
-
-        runs = [submit.settle(run) for run in runs]
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = [run for run in runs if run.id and not run.state and not run.local]
     queue = slurm.queue() if unknown and queue is None else queue or {}
@@ -116,6 +116,8 @@ def _lost(status: Status, own: str) -> Status:
     if run.cluster not in ("", own) and not run.is_member:
         detail = f"a job of the cluster {run.cluster}, and this is {own}: ask there" if own else "Slurm does not say which cluster this is"
         return status._replace(state="UNKNOWN", detail=detail)
+    if not run.cluster and (host := history.other_host(run)):
+        return status._replace(state="UNKNOWN", detail=f"it was submitted on {host}, where Slurm did not name its cluster: ask there")
     if Path(run.folder, secret_values.FOLDER).is_dir():
         with suppress(KitError):
             if not slurm.of_folder(run.folder, run.created_s):
@@ -191,7 +193,7 @@ def _local(run: Run) -> Status:
 
     so_far = f"{duration(time.time() - run.created_s)} so far"
     try:
-        record = rundir.load(Path(run.folder))
+        record = rundir.load_sound(Path(run.folder))
     except KitError:
         record = {}
     host = record.get("host")
@@ -237,10 +239,8 @@ def told(run: Run) -> tuple[str, str]:
 def tail(path: str | Path, most: int = TAIL) -> str:
     """The last bytes of a file that may be long, still growing, or not there, as text."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                file.seek(size - most)
+        with regular.opened(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
             return file.read(most).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -259,7 +259,7 @@ def show(statuses: list[Status]) -> None:
     rows = [("ID", "NAME", "STATE", "SHAPE", "SUBMITTED", "TIME", "")]
     for item in statuses:
         since = f"{duration(time.time() - item.run.created_s)} ago"
-        rows.append((item.run.id, table.printable(item.run.name), item.state, item.run.shape, since, item.elapsed or "-", item.detail))
+        rows.append((item.run.id, item.run.name, item.state, item.run.shape, since, item.elapsed or "-", item.detail))
     table.show(rows)
 
 

@@ -27,8 +27,15 @@ def begin(plan: Plan, run: Path, options: list[str]) -> Run:
     history.add(noted)
     noted = replace(noted, cluster=slurm.cluster_name())
     waits = {"sbatch_options": options} if options else {}
-    rundir.save(run, {**rundir.load(run), "cluster": noted.cluster, **waits})
+    where = {"host": os.uname().nodename, "cluster": noted.cluster, "clusters": _chosen_clusters(plan)}
+    rundir.save(run, {**rundir.load(run), **where, **waits})
     return noted
+
+
+def _chosen_clusters(plan: Plan) -> str:
+    """Return the clusters that sbatch may take, as the user names them; empty where it takes its own."""
+    in_shell = [os.environ.get(name, "") for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")]
+    return ",".join(dict.fromkeys(filter(None, in_shell))) or dict(plan.header).get("clusters") or ""  # sbatch reads them in this order
 
 
 def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]) -> Run:
@@ -36,35 +43,42 @@ def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]
 
     A signal to kit is acted on when the job is noted and `say` has been called.
     """
+    is_asked = False
     try:
         noted = begin(plan, run, options)
         secret_values.place(plan, run)
+        with signals.deferred("sbatch has been asked, and its answer is waited for"):
+            is_asked = True
+            noted = arrived(noted, _ask(noted, options))
+            say(noted)
     except BaseException:
-        rundir.remove(run)
+        if not is_asked:
+            rundir.give_up(run)
         raise
-    with signals.deferred("sbatch has been asked, and its answer is waited for"):
-        try:
-            job = slurm.submit(run / "run_script.sh", options)
-        except slurm.Unsure as unsure:
-            job = _found(noted, unsure)
-        except KitError:
-            rundir.remove(run)
-            raise
-        noted = arrived(noted, job)
-        say(noted)
     return noted
+
+
+def _ask(noted: Run, options: list[str]) -> slurm.Job:
+    """Return the job that sbatch makes of a run. Where it makes none, nothing of the run is kept."""
+    try:
+        return slurm.submit(Path(noted.folder, "run_script.sh"), options)
+    except slurm.Unsure as unsure:
+        return _found(noted, unsure)
+    except KitError:
+        rundir.give_up(Path(noted.folder))
+        raise
 
 
 def _found(noted: Run, unsure: slurm.Unsure) -> slurm.Job:
     """The job of a submission whose answer is none. Raise what it means where there is none."""
     said = unsure.problems[0]
     try:
-        found = _jobs(noted, rundir.load(Path(noted.folder)))
+        found = _jobs(noted, rundir.load_sound(Path(noted.folder)))
     except KitError:
         found = []
     else:
         if not found and isinstance(unsure, slurm.Unknown):
-            rundir.remove(Path(noted.folder))
+            rundir.give_up(Path(noted.folder))
             raise KitError(said.problem, said.fix) from None
     if not found:
         raise slurm.Unsure(f"{said.problem}; whether Slurm has the job is not known yet", AGAIN) from None
@@ -87,10 +101,10 @@ def settle(run: Run) -> Run:
     if run.id or run.local or run.ssh or run.state:
         return run
     try:
-        record = rundir.load(Path(run.folder))
-        cluster = run.cluster or str(record.get("cluster") or "")
+        record = rundir.load_sound(Path(run.folder))
+        cluster = run.cluster or record.get("cluster", "")
         found = _jobs(run, record)
-        if not found and cluster not in ("", slurm.cluster_name()):
+        if not found and not record.get("clusters") and _is_of_another_cluster(run, cluster):
             return replace(run, why="unsure")
     except KitError:
         return replace(run, why="unsure")
@@ -99,18 +113,23 @@ def settle(run: Run) -> Run:
     return replace(run, why="busy" if time.time() - run.created_s < SETTLE_S or _is_asking(run) else "")
 
 
+def _is_of_another_cluster(run: Run, cluster: str) -> bool:
+    with slurm.at("", ""):
+        return cluster != slurm.cluster_name() if cluster else bool(history.other_host(run))
+
+
 def _jobs(run: Run, record: dict[str, Any]) -> list[slurm.Job]:
     """What Slurm has in the run's folder, the first one first. Raise KitError where it does not answer."""
     earlier = history.earlier_ids(run)
     logs = (path.name[len("slurm-") : -len(".out")] for path in Path(run.folder, "log").glob("slurm-*.out"))
     begun = sorted({int(job_id.partition("_")[0]) for job_id in logs if history.ID.fullmatch(job_id)} - {int(job_id) for job_id in earlier})
-    if begun:
+    clusters = str(record.get("clusters") or "")
+    if begun and not clusters:
         return [slurm.Job(str(begun[0]))]
-    plan = record.get("plan")
-    header = plan.get("header") if isinstance(plan, dict) else ()
-    clusters = [str(item[1]) for item in header or () if isinstance(item, (list, tuple)) and item[:1] in (["clusters"], ("clusters",))]
-    with slurm.at("", clusters[0] if clusters else ""):
-        return [job for job in slurm.of_folder(run.folder, run.created_s) if job.id not in earlier]
+    with slurm.at("", clusters):
+        found = [job for job in slurm.of_folder(run.folder, run.created_s) if job.id not in earlier]
+    one = "" if clusters == "all" or "," in clusters else clusters
+    return found or [slurm.Job(str(number), one) for number in begun[:1]]  # it may be over, and forgotten
 
 
 def _is_asking(run: Run) -> bool:
@@ -130,7 +149,8 @@ def give_up(run: Run) -> Optional[Run]:
         return run
     if run.why:
         raise slurm.Unsure(f"whether Slurm has the job of an earlier submission of {run.name} is not known yet ({run.folder})", f"in a minute {AGAIN}")
-    rundir.remove(Path(run.folder))
+    rundir.give_up(Path(run.folder))
+    history.given_up(run)
     return None
 
 
@@ -144,12 +164,12 @@ def unfinished(plan: Plan) -> list[Run]:
 def _is_same(run: Run, workdir: str) -> bool:
     """Whether the same words were typed for the same project."""
     try:
-        facts = rundir.load(Path(run.folder))
-        plan = facts["plan"]
-        remote = plan["remote"]
-        return _words(facts["invocation"]) == _words(sys.argv) and ((remote and remote[3]) or plan["workdir"]) == workdir
-    except (KitError, KeyError, TypeError, IndexError):
+        facts = rundir.load_sound(Path(run.folder))
+    except KitError:
         return False
+    plan = facts.get("plan", {})
+    remote = plan.get("remote")
+    return _words(facts.get("invocation", [])) == _words(sys.argv) and ((remote and remote[3]) or plan.get("workdir")) == workdir
 
 
 def _words(invocation: list[str]) -> list[str]:

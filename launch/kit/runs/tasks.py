@@ -21,7 +21,7 @@ PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
 
 def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]]:
     """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
-    match = re.fullmatch(r"(\d+)_(\d+)", word or "") if number is None else None
+    match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word or "") if number is None else None
     arrays_here = [run for run in history.runs() if run.array] if match else []
     if match and (known := [run for run in arrays_here if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")]):
         run, number = known[-1], int(match[2])
@@ -119,7 +119,7 @@ def show(shown: Status) -> None:
     rows = [("TASK", "STATE", *values, "TIME", "")]
     for place, item in enumerate(_tasks(shown)):
         detail = item.detail or (status.told(item.run)[1] if item.state == "FAILED" else "")
-        mine = [table.printable(column[place])[:40] if place < len(column) else "" for column in values.values()]
+        mine = [column[place][:40] if place < len(column) else "" for column in values.values()]
         rows.append((str(number(item.run)), item.state, *mine, item.elapsed or "-", detail))
     table.show(rows)
 
@@ -129,9 +129,10 @@ def _values(run: Run) -> dict[str, list[str]]:
     from kit import rundir
 
     try:
-        return dict(rundir.load(Path(run.folder))["plan"].get("sweep") or ())
-    except (KitError, KeyError, TypeError, ValueError):
+        sweep = rundir.load_sound(Path(run.folder)).get("plan", {}).get("sweep", ())
+    except KitError:
         return {}
+    return {column[0]: column[1] for column in sweep}
 
 
 def one(run: Run, wanted: int) -> Status:

@@ -173,9 +173,9 @@ def of(word: Optional[str], number: Optional[int]) -> Timeline:
 
 def _submitted(run: Run) -> Optional[float]:
     """When the job came into the queue: submitted by hand, or by an earlier job of this run that was preempted."""
-    from kit.runs import stamps
+    from kit.runs import history, stamps
 
-    for note in Path(run.folder, "log").glob("*/continued-by"):
-        if note.read_text(encoding="utf-8").strip() == run.id:
-            return stamps.read(note.parent).batch.get("end") if (note.parent / "stamps").is_dir() else None
+    for folder in Path(run.folder, "log").glob("[0-9]*"):
+        if history.followed_by(folder) == run.id:
+            return stamps.read(folder).batch.get("end") if (folder / "stamps").is_dir() else None
     return run.created_s

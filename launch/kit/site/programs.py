@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from kit import assets, program
+from kit import assets, program, regular
 from kit.site.choices import Point
 
 USUAL = ("train.py", "main.py")
@@ -25,7 +25,7 @@ class Program(NamedTuple):
 def choose(folder: Path) -> Program:
     names = [path.name for path in sorted(folder.glob("*.py")) if path.is_file() and _can_be_written(path.name)] if folder.is_dir() else []
     own = (assets.folder("train") / EXAMPLE).read_bytes()
-    names = [name for name in names if name != EXAMPLE or (folder / name).read_bytes() != own]  # a copy from a former time
+    names = [name for name in names if name != EXAMPLE or regular.start(folder / name) != own]  # a copy from a former time
     usual = [name for name in USUAL if name in names]
     with_torch = [] if usual else [name for name in names if _uses_torch(folder / name)]
     if usual or len(with_torch) == 1:
@@ -38,7 +38,7 @@ def choose(folder: Path) -> Program:
 
 def _uses_torch(path: Path) -> bool:
     try:
-        return bool(_USES_TORCH.search(path.read_text(encoding="utf-8", errors="replace")[: 1 << 20]))
+        return bool(_USES_TORCH.search(regular.start(path).decode("utf-8", "replace")))
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import NamedTuple, Optional
 
+from kit import console
 from kit.errors import KitError, UsageError, did_you_mean
 from kit.plan import Plan
 from kit.site import facts, shapes, words
@@ -124,8 +125,7 @@ def _ask(plan: Plan, variants: list[Variant], refused: dict[str, list[str]]) -> 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for number, (variant, answer) in enumerate(zip(variants, pool.map(ask, variants)), 1):
             if terminal:
-                sys.stderr.write(f"\rkit: asking Slurm, {number} of {len(variants)}\x1b[K")
-                sys.stderr.flush()
+                console.draw(f"kit: asking Slurm, {number} of {len(variants)}")
             start = _read(variant, answer) if isinstance(answer, str) else None
             if start:
                 starts.append(start)
@@ -137,7 +137,7 @@ def _ask(plan: Plan, variants: list[Variant], refused: dict[str, list[str]]) -> 
                 )
                 refused.setdefault(_in_plain_words(str(answer)), []).append(label)
     if terminal:
-        sys.stderr.write("\r\x1b[K")
+        console.draw("")
     return starts
 
 

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0  # for a command of Slurm
 
 _there: Optional[Host] = None  # the login node whose Slurm is called; this machine's where there is none
-_cluster = ""  # of those that this Slurm knows, the one that is asked; its own where none is named
+_cluster: Optional[str] = None  # of those that this Slurm knows, the one that is asked; "" is its own, None those of SLURM_CLUSTERS
+_OF_JOBS = ("squeue", "sacct", "scontrol", "scancel")
 
 
 @contextlib.contextmanager
-def at(ssh: str, cluster: str = "") -> Iterator[None]:
-    """Slurm's commands run on that login node meanwhile, on this machine where the name is empty; `cluster` is for their option -M."""
+def at(ssh: str, cluster: Optional[str] = None) -> Iterator[None]:
+    """Slurm's commands run on that login node meanwhile, on this machine where the name is empty; `cluster` is for their option -M.
+
+    Where it is "", they are about jobs of Slurm's own cluster, whatever the environment's SLURM_CLUSTERS says: other clusters
+    have jobs of the same numbers.
+    """
     global _there, _cluster
     before, _there = (_there, _cluster), None
     if ssh:
@@ -42,6 +47,11 @@ def at(ssh: str, cluster: str = "") -> Iterator[None]:
 def of_cluster(*command: str) -> list[str]:
     """Return a command that asks about jobs, with the cluster that they are on."""
     return [command[0], *([f"--clusters={_cluster}"] if _cluster else []), *command[1:]]
+
+
+def names_clusters() -> bool:
+    """Return whether a question is for clusters that were chosen: squeue then names each before its jobs."""
+    return bool(os.environ.get("SLURM_CLUSTERS") if _cluster is None else _cluster)
 
 
 def is_elsewhere() -> bool:
@@ -117,6 +127,8 @@ def run(
             settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
             return _there.run([*settings, *command], text=given, doing=f"{command[0]} there was not asked, or nobody heard its answer")
         env = {**environment(), **variables}
+        if _cluster == "" and command[0] in _OF_JOBS:
+            env.pop("SLURM_CLUSTERS", None)
         with _file(given) as file:
             return subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", stdin=file, timeout=within_s, start_new_session=is_alone)
     except FileNotFoundError:

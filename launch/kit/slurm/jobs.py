@@ -121,7 +121,8 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     rows = _rows(calls.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
     if calls.has("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
-        sacct = calls.of_cluster("sacct", "--allocations", "--parsable2", "--format=JobID,Submit,WorkDir", f"--starttime={start}")
+        cluster = "Cluster," if calls.names_clusters() else ""
+        sacct = calls.of_cluster("sacct", "--allocations", "--parsable2", f"--format=JobID,Submit,{cluster}WorkDir", f"--starttime={start}")
         done = calls.run(sacct, variables={"SLURM_TIME_FORMAT": _SECONDS})
         if done.returncode == 0:  # many sites keep no accounts
             rows += _rows(done.stdout, "WorkDir")
@@ -137,15 +138,16 @@ SKEW_S = 300.0  # between the clocks of this machine and slurmctld's: with more,
 
 def _rows(answer: str, title: str) -> list[tuple[str, str, str, str]]:
     """(cluster, id, submission, folder) of each line behind the header. Raise KitError where one is no such line."""
-    header = re.search(rf"^\w+\|\w+\|{title}$", answer, re.MULTILINE)
+    header = re.search(rf"^\w+\|\w+\|(Cluster\|)?{title}$", answer, re.MULTILINE)
     if not header or not answer.endswith("\n"):  # a wrapper's words alone, or nothing, or not all of it
         raise KitError("Slurm does not answer", "check with: squeue --me")
     cluster = (re.findall(r"^CLUSTER: (\S+)$", answer[: header.start()], re.MULTILINE) or [""])[-1]
+    has_cluster = "([^|]*)[|]" if header[1] else "()"
     found = []
     for line in filter(None, answer[header.end() :].splitlines()):
-        row = re.fullmatch(r"([0-9]{1,18})(?:[_+.][^|]*)?\|([^|]*)\|(.*)", line)
+        row = re.fullmatch(rf"([0-9]{{1,18}})(?:[_+.][^|]*)?\|([^|]*)\|{has_cluster}(.*)", line)
         if row:
-            found.append((cluster, row[1], row[2], row[3]))
+            found.append((row[3] or cluster, row[1], row[2], row[4]))
         elif line.startswith("CLUSTER: "):
             cluster = line[len("CLUSTER: ") :].strip()
         elif line != header[0]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit import regular
-from kit.errors import KitError
 from kit.runs import follow, history
 from kit.why import cause
 
@@ -76,8 +75,7 @@ class Evidence:
 
     @property
     def plan(self) -> dict[str, Any]:
-        found = self.record.get("plan")
-        return found if isinstance(found, dict) else {}
+        return self.record.get("plan") or {}
 
     def log(self, kind: str, stem: str) -> Optional[Log]:
         return next((log for log in self.logs if log.kind == kind and log.path.stem == stem), None)
@@ -85,11 +83,12 @@ class Evidence:
 
 def job_of(folder: Path, record: dict[str, Any]) -> str:
     """As run.json has it; else, of one that was submitted by hand, by its newest log. Empty where it never started."""
-    job_id = record.get("job_id")
-    if isinstance(job_id, str) and history.ID.fullmatch(job_id):
-        return job_id
-    logs = sorted((folder / "log").glob("slurm-*.out"), key=lambda path: path.stat().st_mtime)
-    return logs[-1].stem[len("slurm-") :] if logs else ""
+    job_id = record.get("job_id") or ""
+    if history.ID.fullmatch(job_id):
+        return str(job_id)
+    logs = folder / "log"
+    names = [name for name in _names(logs) if re.fullmatch(rf"slurm-{history.ID.pattern}\.out", name)]
+    return _oldest(logs, names)[-1][len("slurm-") : -len(".out")] if names else ""
 
 
 def gather(folder: Path, job_id: str, record: dict[str, Any]) -> Evidence:
@@ -149,7 +148,7 @@ def _first_ranks(folder: Path, names: list[str], batch: Log) -> list[int]:
 
 def _note(log: Log, rank: int) -> Failed:
     words = (log.lines or [""])[0].split()
-    code = int(words[0]) if words and words[0].isdigit() else None
+    code = int(words[0]) if words and re.fullmatch("[0-9]{1,9}", words[0]) else None
     return Failed(rank, code, words[1] if len(words) > 1 else "", words[2] if len(words) > 2 else "")
 
 
@@ -200,12 +199,3 @@ def _cleaned(lines: list[str], kind: str) -> list[str]:
     else:
         kept = [_BY_TORCH.sub("", line) for line in lines]
     return ["" if index < begin else line for index, line in enumerate(kept)]
-
-
-def load(folder: Path) -> dict[str, Any]:
-    from kit import rundir
-
-    record = rundir.load(folder)
-    if not isinstance(record, dict):
-        raise KitError(f"{folder} is not a run directory: its run.json is no record", "name the folder that holds run_script.sh and run.json")
-    return record

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from kit import rundir
 from kit.errors import UsageError
 from kit.runs import history, tasks
 from kit.why import evidence as its
@@ -25,7 +26,7 @@ OTHERS = 3  # candidates beside the first
 def why(word: Optional[str]) -> None:
     run = _find(word)
     folder = Path(run.folder)
-    record = its.load(folder)
+    record = rundir.load_sound(folder)
     job_id = history.last_job(run.folder, run.id or its.job_of(folder, record))
     if not job_id:
         _head(run, "it has not started: no job id, no log")
@@ -51,11 +52,7 @@ def _find(word: Optional[str]) -> history.Run:
         if word is None or not os.path.isfile(os.path.join(word, "run.json")):
             raise
     folder = Path(word).absolute()
-    record = its.load(folder)
-    plan = record.get("plan")
-    plan = plan if isinstance(plan, dict) else {}
-    shape = f"{plan.get('nodes', '?')}x{plan.get('processes_per_node', '?')}"
-    return history.Run(str(record.get("job_id") or ""), str(folder), str(plan.get("name") or folder.name), shape, 0.0, bool(record.get("local")))
+    return replace(history.from_record(str(folder), rundir.load_sound(folder)), array="")
 
 
 def _head(run: history.Run, what: str) -> None:
