@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -12,3 +15,22 @@ HOSTILE_NAME = "a b'c\"d$(touch X)`touch Y`,;&|<>*?[!]{}~#%éß☃"
 def unmeasured() -> dict[str, str]:
     """The environment for a program whose modules are counted: coverage, under `make coverage`, would load its own into it."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+
+
+def docker_archive(path: Path) -> Path:
+    """An image, as docker save writes one."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as layer:
+        layer.addfile(tarfile.TarInfo("bin"), None)
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64")
+    files = {
+        "layer.tar": content.getvalue(),
+        "config.json": json.dumps({"architecture": architecture, "config": {}}).encode(),
+        "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"], "RepoTags": ["mine:1"]}]).encode(),
+    }
+    with tarfile.open(path, mode="w") as whole:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            whole.addfile(info, io.BytesIO(data))
+    return path

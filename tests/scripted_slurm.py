@@ -8,7 +8,7 @@ from pathlib import Path
 # A job is a line of ID|STATE|SUBMITTED|FOLDER. A file of a command's name beside it is sourced in the command's place.
 COMMON = """\
 cd 'PLACE'
-name="${0##*/}"
+name="${0##*/}" args="$*"
 echo "${name} $*" >>calls
 sourced() { [[ ! -e "script.$1" ]] || { source "./script.$1"; exit; }; }
 """
@@ -20,14 +20,14 @@ take
 echo "${id}"
 """
 SQUEUE = """\
-sourced squeue
 list() {
-  case "$*" in
+  case "${args}" in
     *%F*%V*%Z*) echo 'ARRAY_JOB_ID|SUBMIT_TIME|WORK_DIR'; awk -F'|' -v OFS='|' '{print $1, $3, $4}' jobs ;;
     *) awk -F'|' -v OFS='|' '{print $1, $2, "N/A", "0:00", "1:00", "n1", "None", $4}' jobs ;;
   esac
 }
-list "$@"
+sourced squeue
+list
 """
 SCANCEL = """\
 sourced scancel

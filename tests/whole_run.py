@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -70,6 +71,9 @@ class Count:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell has what runs in its background ignore it, which would be handed on to each program that a test then interrupts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:
         os.environ["KIT_CLUSTER_NAME"] = f"{os.environ.get('KIT_CLUSTER_NAME', 'kit')}-{worker}"

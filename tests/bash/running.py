@@ -46,11 +46,6 @@ def stub(folder: Path, name: str, body: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def hear_ctrl_c() -> None:
-    """For preexec_fn: bash cannot trap what was ignored when it began, as SIGINT is where the tests run in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def processes(tag: str) -> list[int]:
     """Those that inherited the tag. A process that has ended, but was not waited for, has no environment any more."""
     found = []

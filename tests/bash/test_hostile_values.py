@@ -98,6 +98,22 @@ def test_variables_named_like_those_of_the_scripts_arrive(kit, tmp_path: Path) -
     assert {name: environ.get(name) for name in names} == dict.fromkeys(names, "of the job")
 
 
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_a_path_that_leads_to_the_program_alone_arrives_and_breaks_no_script(launcher: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", "--env", "PATH=/opt/x/bin")
+    assert _received(done, tmp_path / "run")[1]["PATH"] == "/opt/x/bin"
+    assert "not found" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_a_shell_that_is_set_up_in_another_way_runs_the_scripts_as_ever(launcher: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    (tmp_path / "start-up.sh").write_text("cd /\n")
+    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", POSIXLY_CORRECT="1", BASH_ENV=str(tmp_path / "start-up.sh"))
+    assert _received(done, tmp_path / "run")[2] == str(tmp_path)
+
+
 def test_hostile_names_and_paths_arrive_unchanged(kit, tmp_path: Path) -> None:
     folder = tmp_path / HOSTILE_NAME
     folder.mkdir()

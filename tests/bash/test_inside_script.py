@@ -148,3 +148,22 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
         problem = rf"kit: error: local1: the mount source {source} cannot be read by \S+\n  fix: check its owner and mode: ls -ld '{source}'\n"
         assert re.fullmatch(problem, done.stderr), done.stderr
         assert (run / "log/node1.failed").read_text() == done.stderr
+
+
+@pytest.mark.parametrize("below", ["writable", "read-only", "none"])
+def test_what_stays_writable_below_a_read_only_mount_is_named(below: str, tmp_path: Path) -> None:
+    source = tmp_path / "two words"
+    (source / "be low").mkdir(parents=True)
+    run = run_dir(tmp_path, "true", nodes=2)
+    facts_of_node(run, Path("'{source}'"))
+    text = (run / "env.sh").read_text().replace("{source}", str(source))
+    (run / "env.sh").write_text(text.replace("KIT_RUNTIME=none", "KIT_RUNTIME=apptainer"))
+    disk = {"writable": ["--tmpfs", str(source / "be low")], "read-only": ["--ro-bind", "/etc", str(source / "be low")], "none": []}[below]
+    env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
+    done = subprocess.run(
+        ["bwrap", "--dev-bind", "/", "/", *disk, "bash", "run_script.sh", "prepare"], cwd=run, env=env, capture_output=True, text=True, timeout=60
+    )
+    # What comes after it needs the runtime, which may not be here.
+    said = [line for line in done.stderr.splitlines() if "mounted below" in line]
+    line = f"kit: local1: only the file system of {source} itself is read-only for this job: what is mounted below it can be written, such as {source}/be low"
+    assert said == ([line] if below == "writable" else []), done.stderr

@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, TAG, commands, environment, hear_ctrl_c, processes, stub
+from kit import assets
+from running import TAG, commands, environment, processes, stub
 
+SCRIPT = assets.script("jupyter.sh")
 LISTENS = """
 import os, socket, sys, time
 port = [int(word.split("=")[1]) for word in sys.argv if word.startswith("--port=")][0]
@@ -35,9 +37,9 @@ def start(folder: Path, tag: str, **variables: str) -> subprocess.Popen[str]:
     stub(folder / "bin", "jupyter-lab", f'exec "{sys.executable}" "{folder}/listens.py" "$@"\n')
     own = {"KIT_LOG_DIR": str(folder / "log"), "TMPDIR": str(folder), "STUB_END": str(folder / "end"), TAG: tag}
     env = environment(folder / "bin", **{**own, **variables})
-    command = ["bash", str(SCRIPTS / "jupyter.sh"), "127.0.0.1", "ada@login"]
+    command = ["bash", "-c", SCRIPT, "jupyter.sh", "127.0.0.1", "ada@login"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=env, text=True, preexec_fn=hear_ctrl_c, **pipes)  # type: ignore[call-overload]
+    return subprocess.Popen(command, env=env, text=True, **pipes)  # type: ignore[call-overload]
 
 
 def explained(process: subprocess.Popen[str]) -> str:
@@ -92,6 +94,6 @@ def test_an_image_without_jupyter_is_told_how_to_have_it(tmp_path: Path) -> None
     for tool in ("bash", "env"):
         (tmp_path / "bin" / tool).symlink_to(f"/usr/bin/{tool}")
     env = {**environment(KIT_LOG_DIR=str(tmp_path)), "PATH": str(tmp_path / "bin")}
-    done = subprocess.run(["bash", str(SCRIPTS / "jupyter.sh"), "127.0.0.1"], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", SCRIPT, "jupyter.sh", "127.0.0.1"], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.startswith("kit: error: node7: there is no Jupyter in the container ")
     assert os.listdir(tmp_path) == ["bin"]

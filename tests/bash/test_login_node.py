@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import assets
 from kit.quote import bash_array
 from kit.remote import host
-from samples import ROOT
 
 TOKEN = "0123456789abcdef"
-SCRIPT = (ROOT / "launch/scripts/remote/login.sh").read_text()
-WHOLE = (ROOT / "launch/scripts/remote/whole.sh").read_text()
+SCRIPT, WHOLE = assets.script("remote/login.sh"), assets.script("remote/whole.sh")
 AGES_AGO = time.time() - 30 * 86400
 
 
@@ -222,12 +221,13 @@ def aged(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("folder", ["/", ".", "~/", "kit/..", "there", "has/a-dot-file", "a-file"])
+@pytest.mark.parametrize("folder", ["/", ".", "~/", "kit/..", "there", "link", "has/a-dot-file", "a-file"])
 def test_a_folder_that_is_not_kits_is_refused_and_left_alone(folder: str, run: Path) -> None:
     home = run.parent
     aged(home / "there/build/my-results-0123456789abcdef/result.h5")
     aged(home / "has/a-dot-file/.x")
     aged(home / "a-file")
+    (home / "link").symlink_to("there")
     (home / "kit").mkdir()
     before = contents(home)
     assert call(run, "whole::look", folder, "kit-0.1.0-0123456789abcdef").splitlines()[0].startswith("foreign /")
@@ -242,7 +242,9 @@ def test_a_new_an_empty_and_a_marked_folder_become_kits(run: Path) -> None:
     (home / "empty").mkdir()
     aged(home / "marked/work/x")
     (home / "marked/.made-by-kit").touch()
-    for folder in ("new/deep", "empty", "marked"):
+    (home / "link-to-empty").mkdir()
+    (home / "link").symlink_to("link-to-empty")
+    for folder in ("new/deep", "empty", "marked", "link"):
         assert call(run, "whole::look", folder, "kit-0.1.0-0123456789abcdef").splitlines()[0] == f"folder {home}/{folder}"
         assert (home / folder / ".made-by-kit").is_file()
 
@@ -308,6 +310,27 @@ def test_a_run_directory_that_another_submission_made_is_neither_written_to_nor_
     tool(run.parent, "sbatch", "echo 'sbatch: error: no' >&2; exit 1")
     assert call(run, "login::submit", str(home / "runs/users"), TOKEN) == "refused\n"
     assert users.read_text() == "mine"
+
+
+def test_what_the_user_put_into_a_run_that_is_given_up_stays(run: Path) -> None:
+    (run / "code").mkdir()
+    for name, text in {"env.sh": "KIT_LAUNCHER=torchrun\n", "torchrun.sh": "", "run.json": "{}", "code/train.py": "", "submitting.err": ""}.items():
+        (run / name).write_text(text)
+    for name in ("notes.sh", "log/notes.txt"):
+        aged(run / name)
+    assert call(run, "login::find", str(run), "give-up", TOKEN) == "nothing\n"
+    assert sorted(contents(run)) == [".lock", ".made-by-kit", "given-up", "log/notes.txt", "notes.sh"] and not (run / "code").exists()
+
+
+def test_a_folder_of_the_users_is_no_build_and_no_copy_of_kit(run: Path) -> None:
+    home, digest = run.parent / "kit", "0123456789abcdef"
+    for name in (f"build/image-{digest}/output", f"build/image-{digest}/status", f"kit-0.1.0-{digest}/__main__.py"):
+        aged(home / name)
+    (home / ".made-by-kit").touch()
+    before = contents(home)
+    assert call(run, "whole::state", f"{home}/build/image-{digest}") == "nothing\n"
+    assert call(run, "whole::look", str(home), f"kit-0.1.0-{digest}") == f"folder {home}\nforeign {home}/kit-0.1.0-{digest}\n"
+    assert contents(home) == before
 
 
 @pytest.mark.parametrize("word", ["link", "home", "unmarked", "mark-is-a-link"])

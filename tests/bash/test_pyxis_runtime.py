@@ -16,9 +16,12 @@ OPTIONS = """\
       --container-mounts=SRC:DST[:FLAGS][,SRC:DST...]
       --container-workdir=PATH
       --container-name=NAME
-      --[no-]container-mount-home
-      --[no-]container-remap-root
-      --[no-]container-entrypoint
+      --container-mount-home
+      --no-container-mount-home
+      --container-remap-root
+      --no-container-remap-root
+      --container-entrypoint
+      --no-container-entrypoint
       --container-writable
 """
 
@@ -42,6 +45,12 @@ def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp
         "--container-mounts=/data:/in data:ro,/out:/out:rw",
         "--container-remap-root",
     ]
+
+
+def test_the_container_is_started_without_a_login_shell(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "srun", f"cat <<'END'\n{OPTIONS}END\n")
+    done = bash(f"KIT_MOUNTS=(); {ARGS} >/dev/null; env", SCRIPTS, env=environment(tmp_path / "bin", **SETTINGS))
+    assert "ENROOT_LOGIN_SHELL=no" in done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize("missing", ["container-writable", "container-entrypoint", "container-name", "container-mounts"])

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, TAG, commands, environment, hear_ctrl_c, until
+from running import SCRIPTS, TAG, commands, environment, until
 
 RANK = """
 set -euo pipefail
@@ -25,7 +25,7 @@ WAYS = ["group", "shell"]
 def start(folder: Path, way: str, program: str, tag: str, **variables: str) -> subprocess.Popen[str]:
     env = environment(KIT_SCRIPTS=str(SCRIPTS), **{TAG: tag}, **variables)
     command = ["bash", "-c", RANK, "bash", str(folder), "group" if way == "group" else "", program]
-    return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hear_ctrl_c)
+    return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def send(process: subprocess.Popen[str], way: str, number: signal.Signals) -> None:

@@ -25,7 +25,7 @@ def arguments(folder: Path, node: int, **plan: object) -> list[str]:
     # Else ranks would find the addresses of those that are gone.
     assert (run / "own-store").read_text() == ("1" if plan.get("max_restarts") else "")
     # torchrun makes $ of $$.
-    end = [*common, "--no-python", found[-6], f"{run}/torchrun.sh", "--rank", "bash", "-c", "echo $$$$ $${RANK}"]
+    end = [*common, "--no-python", found[-7], f"{run}/torchrun.sh", "--rank", "/", "bash", "-c", "echo $$$$ $${RANK}"]
     assert found[:2] == ["-m", "torch.distributed.run"] and found[-len(end) :] == end
     return found[2 : -len(end)]
 

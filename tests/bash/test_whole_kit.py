@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from kit import assets
 from kit.quote import bash_array
 from running import TAG, commands, environment, stub, until
-from samples import HOSTILE_NAME, ROOT
+from samples import HOSTILE_NAME
 
-REMOTE = ROOT / "launch/scripts/remote"
 MARK = ".made-by-kit"
 DIGEST = "0123456789abcdef"
-SCRIPT = "".join((REMOTE / name).read_text() for name in ("login.sh", "whole.sh"))
+SCRIPT = assets.script("remote/login.sh") + assets.script("remote/whole.sh")
 
 
 def whole(*words: object, said: str = "", **variables: str) -> subprocess.CompletedProcess[str]:

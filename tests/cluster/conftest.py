@@ -84,9 +84,9 @@ def project(kit_cluster: Cluster, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(cluster: Cluster) -> Path:
-    """A folder with image.sif and image.sqsh, of a few MB, whose ENV has NCCL_DEBUG=VERSION."""
+    """A folder with image.sif and image.sqsh, of a few MB, whose ENV has NCCL_DEBUG=VERSION and a HOME that is not there."""
     folder = cluster.shared / f"tiny.{time.time_ns()}"
-    cluster.run("node1", "tiny-image", cluster.path(folder), "NCCL_DEBUG=VERSION")
+    cluster.run("node1", "tiny-image", cluster.path(folder), "NCCL_DEBUG=VERSION", "HOME=/not/there")
     return folder
 
 

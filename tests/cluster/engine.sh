@@ -12,6 +12,7 @@ here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 source "${here}/lib.sh"
 
 readonly no_engine=3
+readonly policy=/usr/sbin/policy-rc.d
 
 engine::answers() {
   command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1
@@ -19,13 +20,32 @@ engine::answers() {
 
 # What tests call on this machine, beside the engine.
 engine::tools() {
-  type -P mksquashfs rsync ssh bwrap zsh fish mpirun >/dev/null
+  type -P mksquashfs rsync ssh bwrap zsh fish mpirun >/dev/null && engine::has_sshd
+}
+
+# It is not on every user's PATH.
+engine::has_sshd() {
+  type -P sshd >/dev/null || [[ -x /usr/sbin/sshd ]]
+}
+
+# Debian's sshd would serve the whole network from its installation on. The tests start their own, on loopback.
+engine::deny_sshd() {
+  if [[ ! -e "${policy}" ]]; then
+    trap 'rm -f "${policy}"' EXIT
+    # shellcheck disable=SC2016  # for the shell that runs it
+    printf '%s\n' '#!/bin/sh' 'case "$1" in ssh | ssh.* | sshd*) exit 101 ;; esac' >"${policy}"
+    chmod 755 "${policy}"
+  fi
 }
 
 engine::install() {
   local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry rsync openssh-client
     bubblewrap zsh fish openmpi-bin)
-  local log
+  local log new_sshd=''
+  if ! engine::has_sshd; then
+    new_sshd=yes packages+=(openssh-server)
+    engine::deny_sshd
+  fi
   log="$(mktemp -t kit-engine-apt.XXXXXX)"
   say "installing ${packages[*]}"
   apt-get update >"${log}" 2>&1 || die "apt-get update failed" "read ${log}"
@@ -36,6 +56,9 @@ engine::install() {
   DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}" \
     >>"${log}" 2>&1 || die "apt-get failed to install ${packages[*]}" "read ${log}"
   rm -f "${log}"
+  if [[ -n "${new_sshd}" && -d /run/systemd/system ]]; then
+    systemctl disable --quiet --now ssh.service ssh.socket || true # nor from the next start of the machine on
+  fi
 }
 
 engine::wait() {

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from kit.remote.host import MARK
@@ -79,10 +77,8 @@ class Laptop:
         return done
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        # Tests that were started in the background would hand on that Ctrl-C is to be ignored.
-        listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         pipe = subprocess.PIPE
-        return subprocess.Popen(self.line(*arguments), cwd=self.project, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=listening)
+        return subprocess.Popen(self.line(*arguments), cwd=self.project, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     @staticmethod
     def line(*arguments: str) -> list[str]:

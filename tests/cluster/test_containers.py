@@ -126,11 +126,11 @@ def test_an_image_cannot_say_where_the_master_is(runtime: str, kit_cluster: Clus
     assert ranks(place, "run") == [f"0 {rest}", f"1 {rest}"]
 
 
-# In place of unsquashfs, which Enroot calls: stops half-way while a file is there.
+# In place of unsquashfs, which Enroot calls: stops half-way while a file is there; not where -s asks whether it is an image.
 STOPS_HALF_WAY = """\
 #!/bin/bash
 hold={hold}
-if [[ -e "${{hold}}" ]]; then
+if [[ -e "${{hold}}" && "$1" != -s ]]; then
   /usr/bin/unsquashfs "$@" usr/lib
   touch "${{hold}}.${{SLURMD_NODENAME}}" # the first node's HOSTNAME would be inherited
   while [[ -e "${{hold}}" ]]; do sleep 0.2; done

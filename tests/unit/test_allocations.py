@@ -83,6 +83,13 @@ def test_a_shell_on_nodes_gives_them_back_and_is_noted(script: str, code: int, s
     assert not [option for option in shell.OF_SBATCH if f"--{option}" in fake_slurm.calls("salloc")[0]]
 
 
+def test_a_shell_on_another_cluster_is_noted_with_it(allocated: shell.Allocated, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "gpu2")
+    assert allocated.until_the_end(["sleep", "1"]) == 0
+    assert [(run.id, run.asked_of) for run in history.runs()] == [("1001", "gpu2")]
+    assert {line.split()[0] for line in fake_slurm.calls("squeue")} == {"--clusters=gpu2"}
+
+
 def test_a_shell_of_a_task_has_its_number(tmp_path: Path, allocated: shell.Allocated) -> None:
     allocated.task = 4
     assert allocated.until_the_end(["bash", "-c", f'echo "${{SLURM_ARRAY_TASK_ID}}" >{tmp_path}/told']) == 0
@@ -287,6 +294,13 @@ def test_an_image_that_a_job_took_while_gc_asked_stays(unused: Path, tmp_path: P
     gc(tmp_path)
     assert f"kit: {image} stays: it is in use again\n" in capfd.readouterr().out
     assert image.exists() and not unused.exists()
+
+
+def test_an_image_that_another_gc_has_removed_is_not_said_to_be_in_use(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_agreed", lambda: gc(tmp_path, yes=True) is None)
+    gc(tmp_path)
+    shown = capfd.readouterr().out
+    assert "stays" not in shown and shown.count("kit: done") == 2
 
 
 @pytest.mark.parametrize(("typed", "agreed"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False)])

@@ -149,10 +149,23 @@ def test_the_json_has_the_file_and_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda f: f.pop("sizes"), lambda f: f.update(sizes=[]), lambda f: f["sizes"][0].pop("right"), lambda f: f.update(pairs=[{"nodes": ["a"]}])]
+    "damage",
+    [
+        lambda f: f.pop("sizes"),
+        lambda f: f.update(sizes=[]),
+        lambda f: f["sizes"][0].pop("right"),
+        lambda f: f["sizes"][0].update(bytes="1024"),
+        lambda f: f["sizes"][1].update(busbw_GBps=float("nan")),
+        lambda f: f.update(pairs=[{"nodes": ["a"]}]),
+        lambda f: f["pairs"][0].pop("right"),
+        lambda f: f["pairs"][0].update(nodes=["node1", "node9"]),
+        lambda f: f["pairs"][0].update(busbw_GBps=0),
+        lambda f: f["nodes"][0].update(name=7),
+        lambda f: f.update(expect={"busbw_GBps": "much", "share": 1}),
+    ],
 )
 def test_a_damaged_file_ends_in_a_clear_message(damage) -> None:
-    broken = facts(SPEEDS)
+    broken = facts(SPEEDS, {"node1 node2": 10.0, "node1 node3": 10.0, "node2 node3": 9.0})
     damage(broken)
     with pytest.raises(KitError, match="is not what kit bench writes"):
         bandwidth.make("bench (7)", broken, Path("bench.json"))

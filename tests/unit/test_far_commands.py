@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shlex
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +21,7 @@ from kit.remote.host import MARK, Unreachable
 from kit.remote.whole import Copy
 from kit.runs import history
 from kit.runs.history import Run
+from samples import docker_archive
 
 
 @pytest.fixture(scope="module")
@@ -106,26 +105,8 @@ def test_a_login_node_without_a_python_is_told_what_needs_none(far: Far, site) -
 # ---------------------------------------------------------------- builds
 
 
-def archive(path: Path) -> Path:
-    """An image, as docker save writes one."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as layer:
-        layer.addfile(tarfile.TarInfo("bin"), None)
-    files = {
-        "layer.tar": content.getvalue(),
-        "config.json": json.dumps({"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64"), "config": {}}).encode(),
-        "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"], "RepoTags": ["mine:1"]}]).encode(),
-    }
-    with tarfile.open(path, mode="w") as whole_:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            whole_.addfile(info, io.BytesIO(data))
-    return path
-
-
 def test_an_image_here_is_built_there_and_the_same_command_does_nothing_more(far: Far, site, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive(far.base / "mine.tar")
+    docker_archive(far.base / "mine.tar")
     request = Request("mine.tar", name="mine", arguments={"API_TOKEN": "s3cret"})
     assert build.build(request, site) == 0
     said = capfd.readouterr()
@@ -156,7 +137,7 @@ def place(far: Far, script: str, copy: Copy) -> str:
     """A build over there that is this script, begun."""
     folder = far.kit / "build/image-0123456789abcdef"
     copy.host.call("login::make_marked", str(folder), doing="x")
-    library = "".join((build.assets.folder("launch/scripts") / "remote" / name).read_text() for name in ("login.sh", "whole.sh"))
+    library = build.assets.script("remote/login.sh") + build.assets.script("remote/whole.sh")
     (folder / "work").write_text(script)
     quoted = shlex.quote(str(folder))
     (folder / "call.sh").write_text(f"{library}\nwhole::build {quoted} bash {quoted}/work {quoted}\n")
@@ -208,7 +189,7 @@ def test_a_build_whose_end_another_kit_was_told_is_not_waited_for(far: Far, copy
 @pytest.mark.usefixtures("asked_few_times")
 def test_a_build_that_was_killed_over_there_is_not_waited_for(far: Far, copy: Copy, capfd) -> None:
     folder = far.kit / "build/x"
-    folder.mkdir(parents=True)
+    copy.host.call("login::make_marked", str(folder), doing="x")
     (folder / "output").write_text("step 1\n")  # and nobody holds its lock
     with pytest.raises(KitError, match="the build on login was killed there"):
         build._follow(copy, str(folder))
@@ -247,7 +228,7 @@ def test_ctrl_c_while_it_is_followed_ends_it_too(far: Far, site, monkeypatch: py
     monkeypatch.setattr(build, "_start", lambda *_: None)
     monkeypatch.setattr(build, "_follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     monkeypatch.setattr(build, "_stop", lambda _, folder: stopped.append(folder) or 130)
-    archive(far.base / "mine.tar")
+    docker_archive(far.base / "mine.tar")
     assert build.build(Request("mine.tar"), site) == 130
     assert len(stopped) == 1 and re.fullmatch(r"/kit/build/image-[0-9a-f]{16}", stopped[0])
 

@@ -221,7 +221,7 @@ def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str
     assert kit_here("render", "job.yaml", "--output", "run").code == 0
     (tmp_path / "run/run_script.sh").write_text(script)
     plan = rerun._plan(tmp_path / "run", rundir.load(tmp_path / "run"))
-    assert local.run(plan, tmp_path / "run") == code
+    assert local.run(plan, local.note(plan, tmp_path / "run")) == code
     (run,) = history.runs()
     assert (run.state, run.why, run.local) == (state, f"exit code {code}" if code else "", True)
 
@@ -230,5 +230,5 @@ def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
-        commands.start_here(SimpleNamespace(secrets=()), tmp_path, None)  # type: ignore[arg-type]
+        commands.start_here(SimpleNamespace(secrets=()), SimpleNamespace(folder=tmp_path), None)  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")

@@ -252,16 +252,32 @@ def test_a_signal_before_sbatch_leaves_nothing(number: int, fake: ScriptedSlurm,
 
 def test_unfinished_folders_of_a_kit_that_was_killed_are_swept_after_a_day_and_no_others(tmp_path: Path) -> None:
     old = time.time() - 2 * 86400
-    names = (".kit-run.abcd1234", ".kit-new.abcd1234", ".kit-other.abcd1234", ".run.abcd1234", ".kit-notes")
+    names = (".kit-run.abcd1234", ".kit-empty.abcd1234", ".kit-new.abcd1234", ".kit-other.abcd1234", ".run.abcd1234", ".kit-notes")
     for name in names:
         (tmp_path / name).mkdir()
-        if "other" not in name:
+        if "other" in name:
+            (tmp_path / name / "mine").touch()
+        elif "empty" not in name:
             (tmp_path / name / ".made-by-kit").touch()
             os.utime(tmp_path / name / ".made-by-kit", (old, old))
         if "new" not in name:
             os.utime(tmp_path / name, (old, old))
     rundir.make(tmp_path / "mine", lambda folder: None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
+
+
+def test_what_the_user_put_into_a_run_that_was_never_submitted_stays_and_the_run_is_over(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    fake.script("sbatch", "exit 137")
+    assert call("submit", "train.py", "--output", "run")[0] == 1
+    for name in ("notes.sh", "log/notes.txt"):
+        (tmp_path / "run" / name).write_text("mine")
+    code, said, errors = call("cancel", "run")
+    assert (code, said) == (0, "kit: train was never submitted, and will not be\n") and "stays: there are files in it that kit did not write" in errors
+    assert sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")) == ["log", "log/notes.txt", "notes.sh"]
+    assert call("cancel", "run")[1] == "kit: train (not submitted) has ended: CANCELLED\n"
+    fake.script("sbatch", "")
+    assert call("submit", "train.py", "--output", "other")[0] == 0
 
 
 # ---------------------------------------------------------------- which job is a run's
@@ -274,6 +290,84 @@ def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: Scripte
     assert all(" --clusters=gpu2 " in line for line in fake.calls("squeue"))
     assert call("cancel", "1001")[1] == "kit: train (1001) is being cancelled\n"
     assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
+
+
+# Slurm's own cluster has no job, and another one has all of them.
+OF_GPU2 = """\
+if [[ "${args}" == *--clusters=gpu2* ]]; then
+  echo 'CLUSTER: gpu2'
+  list
+elif [[ "${args}" == *%V* ]]; then
+  echo 'ARRAY_JOB_ID|SUBMIT_TIME|WORK_DIR'
+fi
+"""
+
+
+@pytest.mark.parametrize("is_in_shell", [True, False])
+@pytest.mark.parametrize("are_accounts", [True, False])
+def test_a_lost_answer_of_a_chosen_cluster_is_looked_for_there(
+    is_in_shell: bool, are_accounts: bool, fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A", "x")
+    if is_in_shell:
+        monkeypatch.setenv("SLURM_CLUSTERS", "gpu2")
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    assert call("submit", "train.py", "--output", "run", "--secret", "A", *([] if is_in_shell else ["--slurm", "clusters=gpu2"]))[0] == 1
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    fake.script("squeue", OF_GPU2)
+    if are_accounts:
+        (tmp_path / "bin/sacct").write_text(f"#!/bin/bash\necho 'JobID|Submit|Cluster|WorkDir'; echo '1001|9999999999|gpu2|{tmp_path}/run'\n")
+        (tmp_path / "bin/sacct").chmod(0o755)
+    assert call("status")[1].splitlines()[1].startswith("1001  train  PENDING")
+    assert (tmp_path / "run/.secrets/values").exists() and [run.asked_of for run in history.runs()] == ["gpu2"]
+
+
+def test_a_job_that_a_chosen_cluster_has_forgotten_is_still_known_as_its(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    call("submit", "train.py", "--output", "run", "--slurm", "clusters=gpu2")
+    (tmp_path / "run/log/slurm-1001.out").touch()
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.script("squeue", OF_GPU2)
+    assert " LOST " in call("status")[1]
+    assert [(run.id, run.asked_of) for run in history.runs()] == [("1001", "gpu2")]
+
+
+def test_a_job_is_cancelled_on_its_own_cluster_whatever_the_shell_has_chosen(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("submit", "train.py", "--output", "run")
+    for name in ("squeue", "scancel"):
+        fake.script(name, f'echo "{name} ${{SLURM_CLUSTERS-none}}" >>chosen; [[ "${{name}}" != squeue ]] || list')
+    monkeypatch.setenv("SLURM_CLUSTERS", "a,gpu2")
+    assert call("cancel", "run")[1] == "kit: train (1001) is being cancelled\n"
+    assert (tmp_path / "slurm/chosen").read_text() == "squeue none\nscancel none\n"
+
+
+def test_a_run_of_a_cluster_without_a_name_is_not_judged_on_another_machine(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    fake.script("scontrol", "exit 1")
+    for name, end in (("known", "take; echo ${id}"), ("unsure", "kill -9 $$")):
+        monkeypatch.setenv("A", "x")
+        fake.script("sbatch", end)
+        call("submit", "train.py", "--output", name, "--secret", "A")
+    (tmp_path / "slurm/jobs").write_text("")
+    for name in ("known", "unsure"):
+        record = rundir.load(tmp_path / name)
+        assert record["host"] == os.uname().nodename
+        rundir.save(tmp_path / name, {**record, "host": "login7"})
+    assert "it was submitted on login7, where Slurm did not name its cluster: ask there" in call("status", "known")[1]
+    assert "is not cancelled: it was submitted on login7" in call("cancel", "known")[2]
+    assert " SUBMITTING " in call("status", "unsure")[1]
+    assert all((tmp_path / name / ".secrets/values").exists() for name in ("known", "unsure"))
+
+
+def test_a_run_without_a_job_is_not_followed(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--output", "run")
+    code, _, errors = call("logs", "run", "-f")
+    assert (code, errors.splitlines()[0]) == (2, "kit: train (not submitted) has no job yet")
 
 
 def test_a_run_of_a_cluster_that_shares_the_home_is_shown_as_such_and_not_cancelled_by_its_number(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

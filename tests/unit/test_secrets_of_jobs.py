@@ -129,7 +129,7 @@ def test_all_that_have_no_value_are_reported_at_once(project: Path, monkeypatch:
         f"kit: job.yaml:4: {project}/open is open to others: its mode is 0640, not 0600",
         f"kit: job.yaml:5: {project}/ring has no Fring",
         f"kit: job.yaml:8: the file for Fgone, {project}/gone, cannot be read: No such file or directory",
-        f"kit: job.yaml:9: the file for F., {project}/., cannot be read: Is a directory",
+        f"kit: job.yaml:9: the file for F., {project}/., cannot be read: it is no regular file",
         "kit: job.yaml:10: the command for C1 ended with exit code 3",
         "kit: job.yaml:11: the value of C2 is empty (what `true` prints)",
         "kit: job.yaml:12: the value of C3 contains a NUL byte, which no program can receive",

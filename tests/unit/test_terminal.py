@@ -1,0 +1,77 @@
+"""Nothing that others wrote acts on the terminal: the streams of the command line see to it, whichever command prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kit import console, table
+from kit.runs import history
+from strangers import ACTS
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\r\b\x7f\u202e\udc9b"
+SHOWN = "?]0;title??[2J?31m?????"
+PROGRAM = """
+import sys
+from kit import cli, console
+cli._open_streams()
+console.draw("half \\x1b]0;x\\x07")
+console.draw("")
+print("a\\x1b[2J", file=sys.stderr)
+"""
+
+
+def test_characters_that_act_are_shown_as_question_marks() -> None:
+    written = io.BytesIO()
+    stream = console.guarded(before := io.TextIOWrapper(written, "utf-8", line_buffering=True))
+    print(f"one\ttwo\n{ESCAPES} é☃ \ud800", file=stream)
+    assert written.getvalue().decode() == f"one\ttwo\n{SHOWN} é☃ \\ud800\n"
+    assert stream.line_buffering and stream.encoding == before.encoding
+
+
+def test_kits_own_line_is_drawn_over_and_its_text_does_not_act() -> None:
+    ours, theirs = os.openpty()
+    subprocess.run([sys.executable, "-c", PROGRAM, "x"], stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert shown == "\rhalf ?]0;x?\x1b[K\r\x1b[Ka?[2J\r\n"
+
+
+def test_a_table_has_a_line_for_each_row_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    table.show([("NAME", "STATE"), ("a\nb\x1b[2J", "x")])
+    assert capsys.readouterr().out == "NAME     STATE\na?b?[2J  x\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose name, record and logs are full of escape sequences."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "one"
+    (folder / "log/5").mkdir(parents=True)
+    for name in ("slurm-5.out", "5/rank0.out", "5/rank0.failed", f"5/{ESCAPES.replace('/', '')}.out"):
+        (folder / "log" / name).write_bytes(f"kit: error: {ESCAPES[:-1]}\n".encode())
+    (folder / "run.json").write_text(json.dumps({"job_id": "5", "kit": ESCAPES, "plan": {"name": ESCAPES, "image": ESCAPES}}))
+    history.add(history.Run("5", str(folder), f"a{ESCAPES[:-1]}", "1x1", time.time(), True, "FAILED", ESCAPES[:-1]))
+    return folder
+
+
+@pytest.mark.parametrize("words", [("status", "5"), ("why", "5"), ("exec", "5", "--", "true"), ("logs", ESCAPES)])
+def test_no_command_lets_a_run_act_on_the_terminal(words: tuple[str, ...], run: Path) -> None:
+    environment = {**os.environ, "XDG_STATE_HOME": str(run.parent / "state")}
+    done = subprocess.run([sys.executable, "-m", "kit", *words], cwd=run.parent, env=environment, capture_output=True)
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 2) and said and not ACTS.search(said.decode()), said
+
+
+def test_a_programs_own_words_are_shown_byte_for_byte(run: Path) -> None:
+    environment = {**os.environ, "XDG_STATE_HOME": str(run.parent / "state")}
+    (run / "log/5/rank0.out").write_bytes(b"\x1b[32mgreen\x1b[0m \xff\r50 %\n")
+    done = subprocess.run([sys.executable, "-m", "kit", "logs", "5", "--rank", "0"], env=environment, capture_output=True, check=True)
+    assert done.stdout == b"\x1b[32mgreen\x1b[0m \xff\r50 %\n"
