@@ -71,9 +71,10 @@ class Count:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell has what runs in its background ignore it, which would be handed on to each program that a test then interrupts.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a shell's `&` and nohup have us ignore would be handed on to each program that a test then interrupts or hangs up on.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:
         os.environ["KIT_CLUSTER_NAME"] = f"{os.environ.get('KIT_CLUSTER_NAME', 'kit')}-{worker}"

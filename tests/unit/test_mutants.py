@@ -87,7 +87,8 @@ def told(lines: list[str]) -> list[str]:
 
 
 def test_a_change_is_killed_or_survives_or_cannot_be_tried(checkout: Path) -> None:
-    hang = "import subprocess; subprocess.run(['setsid', 'sleep', '86399.25'])"
+    seconds = f"86399.{os.getpid()}"  # others may run this test, too
+    hang = f"import subprocess; subprocess.run(['setsid', 'sleep', '{seconds}'])"
     entries = [
         entry("result += value", "result -= value"),
         entry("result = 0", "result = 0.0"),
@@ -123,7 +124,7 @@ def test_a_change_is_killed_or_survives_or_cannot_be_tried(checkout: Path) -> No
         "3 of 4 changes killed (75.0 %); 1 equivalent, 2 that no longer apply, 1 whose tests fail anyway",
     ]
     assert code == 1
-    assert "86399.25" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout, "what hung still runs"
+    assert seconds not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout, "what hung still runs"
 
 
 def test_a_survivor_can_be_tried_on_all_tests_and_only_the_changes_with_a_word_are_tried(checkout: Path) -> None:

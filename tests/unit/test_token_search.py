@@ -34,14 +34,14 @@ def test_a_megabyte_takes_no_time(text: str) -> None:
         tokens.kind(text)
         tokens.hidden(text)
         seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.2  # for both
+    assert min(seconds) < 2  # for both; an expression that goes back over what it has read takes minutes
 
 
 @pytest.mark.parametrize("text", ["KEY" * 100_000, "A" * 300_000, "A_KEY" + " " * 300_000, "KEY='" * 60_000])
 def test_neither_does_a_line_of_kit_diff(text: str) -> None:
     start = time.process_time()
     secret.hide(text)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 2
 
 
 def test_a_token_behind_a_long_text_is_found() -> None:

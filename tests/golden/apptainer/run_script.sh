@@ -198,7 +198,7 @@ remove::tree() {
 remove::has_no_mount() {
   local point
   while read -r _ _ _ _ point _; do
-    printf -v point '%b' "${point}" # a blank is \040
+    printf -v point '%b' "${point//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
     [[ "${point}/" != "$1"/* ]] || return
   done </proc/self/mountinfo
 }
