@@ -103,26 +103,21 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
 
         errand.go_with(job, travels, values["target"], output, problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
-    if not site:
-        return plan.resolve(job, run_dir, problems, code, here=here)
-    said: list[Callable[[], None]] = []
 
-    def judge(*facts: Any) -> None:
+    def judge(header: Any, *facts: Any) -> Any:
         from kit import choice
         from kit import site as its
 
         if not its.has_slurm():
-            choice.check_submittable(job, facts[2], problems)
-            return
+            choice.check_submittable(job, facts[1], problems)
+            return header
         from kit.site.check import Check
 
-        check = Check(job, problems)
-        check(*facts)
-        said.append(check.say)
+        return Check(job, problems)(header, *facts)
 
-    made = plan.resolve(job, run_dir, problems, code, judge)
-    for say in said:
-        say()
+    made = plan.resolve(job, run_dir, problems, code, judge if site else None, here=here)
+    for warning in problems.warnings:
+        print(warning, file=sys.stderr, flush=True)
     return made
 
 
@@ -277,7 +272,7 @@ def render(
     commands.render(plan(output))
 
 
-_RUN = argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run].", show_default=False)
+_RUN = argument(None, metavar="[RUN]", help="A job id, a run directory or a name [the last run of this folder].", show_default=False)
 
 
 _TASK = option(None, "--task", metavar="N", help="Of one task of an array.", show_default=False)

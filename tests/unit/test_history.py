@@ -26,6 +26,7 @@ def tmp_path(tame_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "state/kit/runs.jsonl"
 
 
@@ -230,3 +231,39 @@ def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(m
     monkeypatch.setattr(time, "time", lambda: 1e9)
     ids = {local.new_id(), *others}
     assert len(ids) == 3 and all(job_id[0] != "0" and int(job_id) < 2**31 for job_id in ids)
+
+
+def test_without_a_name_the_last_run_of_this_folder_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other, elsewhere = (tmp_path / name for name in ("mine", "other", "elsewhere"))
+    for number, folder in enumerate((mine, other), 1):
+        (folder / "runs/train-1").mkdir(parents=True)
+        history.new(folder / "runs/train-1", f"train{number}", 1, 1, str(number), local=True)
+    # Its directory is somewhere else; what it runs is in this folder.
+    far = elsewhere / "train-2"
+    far.mkdir(parents=True)
+    (far / "run.json").write_text(json.dumps({"kit": 1, "plan": {"name": "far", "workdir": str(mine)}}))
+    for folder, expected in ((mine, "train1"), (other, "train2"), (other / "runs/train-1", "train2"), (tmp_path, "train2")):
+        monkeypatch.chdir(folder)
+        assert history.find(None).name == expected
+    history.new(far, "far", 1, 1, "3", local=True)
+    monkeypatch.chdir(mine)
+    assert history.find(None).name == "far"
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    with pytest.raises(UsageError, match="no run belongs to this folder"):
+        history.find(None)
+
+
+def test_a_folder_that_is_named_comes_before_another_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number}/out").mkdir(parents=True)
+        history.new(tmp_path / f"{number}/out", f"job{number}", 1, 1, str(number), local=True)
+    monkeypatch.chdir(tmp_path / "1")
+    assert history.find("out").name == "job1"
+
+
+def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
+    for number, name in enumerate("aba", 1):
+        (tmp_path / name).mkdir(exist_ok=True)
+        history.new(tmp_path / name, name, 1, 1, str(number), local=True)
+    assert [run.id for run in history.runs()] == ["2", "3"]

@@ -155,6 +155,8 @@ def earlier_ids(run: Run) -> set[str]:
 def _noted() -> list[Run]:
     found: dict[str, Run] = {}
     for run in _lines():
+        if run.folder in found and found[run.folder].created_s != run.created_s:
+            del found[run.folder]  # the directory was used again: this is the newer run, at its place among the others
         found[run.folder] = run
     return list(found.values())
 
@@ -198,20 +200,31 @@ def _is_host(ssh: str) -> bool:
 
 
 def find(word: Optional[str]) -> Run:
-    """By job id, run directory or name, the newest of several; the last run where none is named."""
+    """By run directory, job id or name, the newest of several; the last run of this folder where none is named."""
     known = runs()
     if word is None:
-        if not known:
-            raise UsageError("there is no run yet", "start one: kit submit job.yaml")
-        return _fresh(known[-1])
+        return _fresh(_last_here(known))
     folder = os.path.abspath(word)
+    if found := next((run for run in known if run.folder == folder), None) or _of_directory(folder, known):
+        return _fresh(found)
     for run in reversed(known):
         earlier = word.isdecimal() and os.path.isdir(f"{run.folder}/log/{word}")  # the id of an earlier job of it
-        if earlier or word in (run.id or None, run.name) or folder == run.folder or word == os.path.basename(run.folder):
+        if earlier or word in (run.id or None, run.name, os.path.basename(run.folder)):
             return _fresh(run)
-    if found := _of_directory(folder, known):
-        return _fresh(found)
     raise UsageError(f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them")
+
+
+def _last_here(known: list[Run]) -> Run:
+    """Return the last run of the current folder: its directory is below that, or its program worked there."""
+    here = os.path.realpath(os.curdir)
+    for run in reversed(known):
+        folder = os.path.realpath(run.folder)
+        if os.path.commonpath([here, folder]) in (here, folder) or os.path.realpath(_plan(_record(Path(folder))).get("workdir", "/")) == here:
+            return run
+    if known:
+        last = known[-1]
+        raise UsageError("no run belongs to this folder", f"name one, such as the last one of all, {last.name}: {last.id or last.folder}; kit runs lists them")
+    raise UsageError("there is no run yet", "start one: kit submit job.yaml")
 
 
 def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
