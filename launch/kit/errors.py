@@ -38,15 +38,21 @@ class Problem(NamedTuple):
 
 
 class Problems:
-    """Collects every problem of a job, so that one run reports all of them."""
+    """Collects every problem of a job, so that one run reports all of them, and what is only worth a warning."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
+        self.warnings: list[Problem] = []
 
     def add(self, where: str, problem: str, fix: str = "") -> None:
         entry = Problem(where, problem, fix)
         if entry not in self.found:
             self.found.append(entry)
+
+    def warn(self, where: str, problem: str, fix: str = "") -> None:
+        entry = Problem(where, f"warning: {problem}", fix)
+        if entry not in self.warnings:
+            self.warnings.append(entry)
 
     def raise_if_any(self) -> None:
         if self.found:

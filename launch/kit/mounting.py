@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Callable, NamedTuple, Optional
 
+from kit import shell_words
 from kit.errors import Problems
 from kit.job import Job
 from kit.plugins import Plugin
@@ -62,6 +63,8 @@ def _check_own(own: tuple[Mount, ...], problems: Problems, place: Place) -> None
     for index, mount in enumerate(own):
         if not place.exists(mount.source):
             fix = "mounts are paths over there: copy it there, and name it by its absolute path" if place.name else "check the path"
+            if expansions := shell_words.expansions(mount.source):
+                fix = f"write the path out: no shell puts a value in the place of {expansions}"
             problems.add(mount.where, f"no such file or folder to mount{place.name}: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")

@@ -62,8 +62,8 @@ class Plan(NamedTuple):
     remote: Optional[Remote] = None  # where the cluster is elsewhere: all paths of the plan are its own
 
 
-# Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems.
-Judge = Callable[[sbatch.Header, dict[str, Given], Optional[Plugin], Optional[Plugin]], None]
+# Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems; returns the lines that suit it.
+Judge = Callable[[sbatch.Header, dict[str, Given], Optional[Plugin], Optional[Plugin]], sbatch.Header]
 
 
 def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None, here: bool = False) -> Plan:
@@ -112,9 +112,9 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         from kit import slurm
 
         with slurm.at(cluster.ssh):
-            judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
+            header = judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
     elif judge:
-        judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
+        header = judge(header, {**cluster.slurm, **(job.slurm or {})}, runtime, launcher)
     secrets: secret_values.Secrets = ()
     if job.secrets or cluster.secrets:
         from kit import secret_values as named

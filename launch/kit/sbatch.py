@@ -43,7 +43,7 @@ _OWNED = {
 }
 CHECKPOINT_S = 120
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-_GPUS = ("gpus", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+_GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
 _SHORT = {"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"}
 _PLUGINS = ("container-",)  # Pyxis
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
@@ -89,9 +89,11 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, left_out: lis
         problems.add(given["gpus-per-task"].where, "with gpus-per-task each rank sees one GPU alone, and NCCL cannot use NVLink between them", fix)
     if job.time:
         lines["time"] = job.time
-    if shape.gpus and not any(name in own for name in _GPUS):
-        lines |= {"gpus-per-node": {"gpus-per-node": str(shape.gpus)}, "gres": {"gres": f"gpu:{shape.gpus}"}, "none": {}}[cluster.gpu_directive]
-    if not any(name in own for name in ("cpus-per-task", "cpus-per-gpu", "exclusive")):
+    if shape.gpus and not _names_gpus(own):
+        gres = ",".join(filter(None, [f"gpu:{shape.gpus}", own.pop("gres", None) if cluster.gpu_directive == "gres" else None]))
+        lines |= {"gpus-per-node": {"gpus-per-node": str(shape.gpus)}, "gres": {"gres": gres}, "none": {}}[cluster.gpu_directive]
+    whole = "exclusive" in own and own["exclusive"] is None  # exclusive: user keeps others away, and asks for no CPU
+    if not whole and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
         lines["cpus-per-task"] = str(shape.processes // shape.tasks)
     if job.on_preempt == "checkpoint":
         # To the batch script alone: a runtime or torchrun would die of it.
@@ -102,6 +104,12 @@ def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, left_out: lis
     if left_out:
         own["exclude"] = ",".join(filter(None, [own.get("exclude"), *left_out]))
     return tuple((lines | own).items())
+
+
+def _names_gpus(own: dict[str, Optional[str]]) -> bool:
+    """Whether the user's own options say which GPUs the job has: `gres: nvme:1` does not."""
+    parts = [part for name in ("gres", "tres-per-task") for part in (own.get(name) or "").split(",")]
+    return any(name in own for name in _GPUS) or any(part.removeprefix("gres/").removeprefix("gres:").startswith("gpu") for part in parts)
 
 
 def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems: Problems) -> dict[str, Optional[str]]:

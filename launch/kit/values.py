@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from kit import tokens
+from kit import shell_words, tokens
 from kit.errors import Problems, did_you_mean
 from kit.given import Given
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kit import secret_values, sweeps
     from kit.expect import Expectation
 
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+ENV_NAME = re.compile(rf"{shell_words.NAME}\Z")
 # --time of sbatch: minutes, minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]]
 _N = "[0-9]{1,9}"  # \\d would match the digits of all scripts, which Slurm cannot read
 TIME = re.compile(rf"({_N}-{_N}(:{_N}){{0,2}}|{_N}(:{_N}){{0,2}}|UNLIMITED|INFINITE)\Z", re.IGNORECASE)
@@ -135,15 +135,18 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
         if line_given is None:
             return None
         try:
-            words = list(shlex.split(line_given.replace("\\\n", " ")))  # a line that goes on in the next
+            line_given = line_given.replace("\\\n", " ")  # a line that goes on in the next
+            words = list(shlex.split(line_given))
         except ValueError as error:
             problems.add(given.where, f"the command cannot be split into words: {error}", "close the quote, or write the command as a list")
             return None
     if not words or not words[0]:
         problems.add(given.where, "the command is empty", "name the training script: `command: train.py`")
         return None
+    shell_words.refuse_first(words, given.where, problems)
     if isinstance(given.value, str):
-        _check_shell_habits(words, given.where, problems)
+        shell_words.refuse_unquoted(given.value.replace("\\\n", " "), given.where, problems)
+    shell_words.warn_of_literals(words, "the program", given.where, problems)
     for word in words:
         tokens.refuse_text("an argument", word, given.where, problems)
     tool = "torchrun" if words[1:3] == ["-m", "torch.distributed.run"] else words[0]
@@ -152,16 +155,6 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
         fix = f"write `command: {program} ...`, and `launcher: {LAUNCHERS[tool]}`"
         problems.add(given.where, f"the command starts with {tool}, which is for the job's launcher to do", fix)
     return tuple(words)
-
-
-def _check_shell_habits(words: list[str], where: str, problems: Problems) -> None:
-    """A command is no shell line: what only a shell understands would reach the program as an argument."""
-    name, equals, _ = words[0].partition("=")
-    if equals and ENV_NAME.match(name):
-        problems.add(where, f"the command starts with the variable {name}", f"write it under `env: {{{name}: ...}}`")
-    if found := [f"'{word}'" for word in dict.fromkeys(words) if word in ("&&", "||", "|", ";", "&", ">", ">>", "<")]:
-        fix = "put the lines into a script and name that, or write the command as a list"
-        problems.add(where, f"the command contains {' and '.join(found)}, but no shell reads it", fix)
 
 
 def _word(given: Given, problems: Problems) -> str:
@@ -250,6 +243,7 @@ def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
             continue
         values[name] = no_nul(item.value, item.where, problems)
         tokens.refuse_value(name, item.value, item.where, problems)
+        shell_words.warn_of_literals([item.value], name, item.where, problems)
     return values
 
 

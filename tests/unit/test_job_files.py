@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
         (
             "train.py && echo done",
             "the command contains '&&', but no shell reads it",
-            "put the lines into a script and name that, or write the command as a list",
+            "quote it in an argument; else put the lines into a script: `command: bash script.sh`",
         ),
         (
             "torchrun train.py",

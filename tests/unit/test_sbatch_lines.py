@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import site_slurm
 
 ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-%j.out", "open-mode": "append"}
 
@@ -17,7 +18,17 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         (("-j", "2x4", "--launcher", "srun"), {"ntasks-per-node": "4", "cpus-per-task": "1", "no-requeue": ""}),
         (("--slurm", "requeue"), {"ntasks-per-node": "1", "cpus-per-task": "1", "requeue": ""}),
         (("--slurm", "gres=gpu:2", "--gpus-per-node", "2"), {"ntasks-per-node": "1", "gres": "gpu:2", "cpus-per-task": "1", "no-requeue": ""}),
+        # What names no GPU asks for none.
+        (
+            ("--slurm", "gres=nvme:1", "--slurm", "tres-per-task=license/x:1", "--gpus-per-node", "2"),
+            {"ntasks-per-node": "1", "gres": "nvme:1", "tres-per-task": "license/x:1", "gpus-per-node": "2", "cpus-per-task": "1", "no-requeue": ""},
+        ),
+        (
+            ("--slurm", "tres-per-task=cpu:4,gres/gpu:2", "--gpus-per-node", "2"),
+            {"ntasks-per-node": "1", "tres-per-task": "cpu:4,gres/gpu:2", "cpus-per-task": "1", "no-requeue": ""},
+        ),
         (("--slurm", "exclusive"), {"ntasks-per-node": "1", "exclusive": "", "no-requeue": ""}),
+        (("--slurm", "exclusive=user"), {"ntasks-per-node": "1", "exclusive": "user", "cpus-per-task": "1", "no-requeue": ""}),
         (("--time", "5", "--on-preempt", "checkpoint"), {"ntasks-per-node": "1", "time": "5", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"}),
     ],
 )
@@ -28,6 +39,44 @@ def test_slurm_is_told_what_was_asked_for_and_nothing_else(options: tuple[str, .
     shape = () if "-j" in options else ("-j", "2x1")
     done = kit_here("submit", "train.py", "--name", "x", "--runtime", "none", "--output", "run", "--code", "live", "--dry-run", *shape, *options)
     assert done.code == 0, done.err
-    lines = [line[len("#SBATCH --") :].partition("=") for line in done.out.splitlines() if line.startswith("#SBATCH")]
+    found = options_of(done.out)
+    assert found == {**ALWAYS, "chdir": str(tmp_path / "run"), **expected}
+
+
+def options_of(script: str) -> dict[str, str]:
+    lines = [line[len("#SBATCH --") :].partition("=") for line in script.splitlines() if line.startswith("#SBATCH")]
     found = {name: value.strip("\"'") for name, _, value in lines}
-    assert found == {**ALWAYS, "chdir": str(tmp_path / "run"), **expected} and len(lines) == len(found)
+    assert len(lines) == len(found)
+    return found
+
+
+def test_gpus_are_added_to_another_gres_where_the_site_wants_them_there(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text("gpu_directive: gres\n")
+    where = ("--cluster", "./site.yaml", "--runtime", "none", "--code", "live")
+    done = kit_here("submit", "train.py", *where, "--gpus-per-node", "2", "--slurm", "gres=nvme:1", "--dry-run")
+    assert done.code == 0, done.err
+    assert options_of(done.out)["gres"] == "gpu:2,nvme:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "defaults", "cpus"),
+    [
+        (("--gpus-per-node", "2"), "DefCpuPerGPU=8,DefMemPerGPU=100", None),
+        (("--gpus-per-node", "2"), "DefMemPerGPU=100", "2"),
+        (("--gpus-per-node", "2", "--slurm", "cpus-per-task=3"), "DefCpuPerGPU=8", "3"),
+        ((), "DefCpuPerGPU=8", "1"),
+    ],
+)
+def test_a_site_that_counts_cpus_by_gpus_is_not_overridden(
+    options: tuple[str, ...], defaults: str, cpus: str | None, tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = site_slurm.put(tmp_path / "slurm", monkeypatch)
+    file = place / "partitions.txt"
+    file.write_text(file.read_text().replace("PartitionName=gpu ", f"PartitionName=gpu JobDefaults={defaults} "))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = kit_here("submit", "train.py", "--runtime", "none", "--code", "live", "--slurm", "partition=gpu", "--dry-run", *options)
+    assert done.code == 0, done.err
+    assert options_of(done.out).get("cpus-per-task") == cpus

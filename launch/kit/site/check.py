@@ -24,35 +24,30 @@ PATIENCE_S = 5
 
 
 class Check:
-    """check = Check(job, problems); plan.resolve(..., check); check.say()"""
+    """check = Check(job, problems); plan.resolve(..., check)"""
 
     def __init__(self, job: Job, problems: Problems) -> None:
         self.job = job
         self.problems = problems
-        self.warnings = Problems()
         self.given: dict[str, Given] = {}
         self.options: dict[str, Optional[str]] = {}
+        self.site_counts_cpus = False  # by the job's GPUs, where the job names no number
 
-    def __call__(self, header: Header, given: dict[str, Given], runtime: Optional[Plugin], launcher: Optional[Plugin]) -> None:
-        """`given`: the sbatch options of the job and of the cluster's profile, with their places."""
+    def __call__(self, header: Header, given: dict[str, Given], runtime: Optional[Plugin], launcher: Optional[Plugin]) -> Header:
+        """Return the header without what the site decides better. `given`: the job's and the profile's sbatch options, with their places."""
         choice.check_submittable(self.job, runtime, self.problems)
         self.given = given
         self.options = asked.with_variables(dict(header))
         if "clusters" in self.options:  # another one than is asked here
-            return
+            return header
         try:
             found = facts.ask(PATIENCE_S)
         except KitError as error:
-            self.warnings.add("", f"warning: Slurm does not answer ({error.problems[0].problem}), so the job is not checked against the cluster")
-            return
+            self.problems.warn("", f"Slurm does not answer ({error.problems[0].problem}), so the job is not checked against the cluster")
+            return header
         self._partitions(found)
         self._plugins(launcher)
-
-    def say(self) -> None:
-        import sys
-
-        for warning in self.warnings.found:
-            print(warning, file=sys.stderr, flush=True)
+        return tuple(line for line in header if not self.site_counts_cpus or line[0] != "cpus-per-task")
 
     def _partitions(self, found: Facts) -> None:
         named = self._named(found)
@@ -60,11 +55,13 @@ class Check:
             return
         partitions = [found.partitions[name] for name in named]
         self._accounts(partitions)
-        wanted = asked.read(self.options, self.job.spares or 0, own_cpus="cpus-per-task" in self.given)
+        own_cpus = "cpus-per-task" in self.given
+        wanted = asked.read(self.options, self.job.spares or 0, own_cpus=own_cpus)
         judged = [(partition, fits.misfits(partition, wanted)) for partition in partitions]
         fitting = [partition for partition, misfits in judged if not misfits]
         for partition in fitting[:1]:
             self._costs(partition, wanted)
+        self.site_counts_cpus = bool(fitting and wanted.gpus and not own_cpus and all(partition.cpus_per_gpu for partition in fitting))
         if not fitting and judged:
             partition, misfits = min(judged, key=lambda pair: len(pair[1]))
             for misfit in misfits:
@@ -183,10 +180,10 @@ class Check:
         return self.given["partition"].where if "partition" in self.given else self.job.where("command")
 
     def _warn(self, option: str, problem: str, fix: str) -> None:
-        self.warnings.add(self._where(option), f"warning: {problem}", fix)
+        self.problems.warn(self._where(option), problem, fix)
 
     def _warn_key(self, key: str, problem: str, fix: str) -> None:
-        self.warnings.add(self.job.where(key), f"warning: {problem}", fix)
+        self.problems.warn(self.job.where(key), problem, fix)
 
 
 def _knows(kind: facts.Kind, wanted: Asked) -> bool:

@@ -41,6 +41,7 @@ class Partition:
     exclusive: bool = False  # jobs have whole nodes here, whatever they ask for
     complete: bool = True  # False where it has nodes that sinfo does not show, as a cloud's that are switched off
     preempt: str = "OFF"  # what becomes of a job that gives way to another: OFF, REQUEUE, CANCEL, SUSPEND
+    cpus_per_gpu: bool = False  # the partition has a number of its own for jobs that name none
     hidden: bool = False  # not meant for everybody: Hidden, RootOnly, or of some groups alone
 
     @property
@@ -121,6 +122,7 @@ def _partition(said: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         exclusive=said.get("OverSubscribe", "").startswith("EXCLUSIVE"),
         complete=said.get("TotalNodes", str(shown)) == str(shown),
         preempt=said.get("PreemptMode", "OFF"),
+        cpus_per_gpu="DefCpuPerGPU=" in said.get("JobDefaults", ""),
         hidden="YES" in (said.get("Hidden"), said.get("RootOnly")) or not _is_of_group(said.get("AllowGroups", "ALL")),
     )
 
