@@ -70,15 +70,31 @@ def open_image(reference: str) -> oci.Image:
     image = parse(reference)
     registry = image.open()
     digest, manifest = _manifest(registry, image.version)
-    while "manifests" in manifest:
-        digest, manifest = _manifest(registry, oci.fitting(manifest, reference)[0]["digest"])
     try:
-        config = manifest["config"]["digest"]
-        layers = tuple(_layer(registry, layer["digest"], layer["size"]) for layer in manifest["layers"])
-    except (KeyError, TypeError):
+        while "manifests" in manifest:
+            digest, manifest = _manifest(registry, _digest(oci.chosen(manifest, reference)))
+        oci.check_types(manifest, reference)
+        config, parts = _digest(manifest["config"]), [(_digest(layer), _size(layer)) for layer in manifest["layers"]]
+        document = oci.checked(_parsed(registry, registry.read(f"blobs/{config}"), config), reference)
+        started = oci.Config.from_json(document)
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise KitError(f"{reference} is no image, or in Docker's format from before 2016", "push it again with today's docker push") from None
-    document = oci.checked(_parsed(registry, registry.read(f"blobs/{config}"), config), reference)
-    return oci.Image(reference, digest, oci.Config.from_json(document), layers)
+    return oci.Image(reference, digest, started, tuple(_layer(registry, *part) for part in parts))
+
+
+def _digest(entry: dict[str, Any]) -> str:
+    """Return what a part of an image is named by. Raise ValueError where that is no sha256."""
+    digest: str = entry["digest"]
+    if not DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest} is no digest")
+    return digest
+
+
+def _size(entry: dict[str, Any]) -> int:
+    size: int = entry["size"]
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"{size} is no size")
+    return size
 
 
 def _manifest(registry: Registry, version: str) -> tuple[str, dict[str, Any]]:
