@@ -18,9 +18,10 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 
 @pytest.fixture(scope="session", autouse=True)
 def no_history_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """However a test starts kit, the runs that it notes are not among those of who tests."""
+    """However a test starts kit, the runs that it notes are not among those of who tests, and the layers that it removes are others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("history")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

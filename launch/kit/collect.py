@@ -1,4 +1,4 @@
-"""Removes what no job needs: image files, and on nodes containers of old images, their copies, what killed jobs left."""
+"""Removes what no job needs: image files, layers kept for builds, and on nodes containers of old images, their copies, what killed jobs left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 
 from kit import assets, shelf, slurm
 from kit import cluster as clusters
+from kit.build.sources import layer_cache
 from kit.errors import KitError, Problems, UsageError
 
 
@@ -31,7 +32,9 @@ def collect(folder: Path, nodes: Optional[str], cluster: Optional[str], days: in
     options = {name: str(item.value) for name, item in site.slurm.items() if name in ("partition", "account", "qos", "reservation")}
     files = [] if nodes else shelf.unused(folder, days)
     found = [_leftover(line) for line in _run(nodes, options, "list", str(days), scratch).splitlines()]
-    found += [Leftover("", item.bytes // 1024, int((time.time() - item.used_s) // shelf.DAY_S), str(item.file)) for item in files]
+    found += [Leftover("", item.bytes // 1024, _days(item.used_s), str(item.file)) for item in files]
+    layers = [] if nodes else layer_cache.unused(days)
+    found += [Leftover("", item.bytes // 1024, _days(item.used_s), str(item.path)) for item in layers]
     if not found:
         print(f"kit: nothing that has not been used for {days} days")
         return
@@ -45,7 +48,13 @@ def collect(folder: Path, nodes: Optional[str], cluster: Optional[str], days: in
                 shelf.remove(again[item.file])
             elif item.file.exists():  # another `kit images gc` may have removed it
                 print(f"kit: {item.file} stays: it is in use again")
+        for layer in layers:
+            layer_cache.discard(layer.path)  # a build that reads it goes on by the registry
         print("kit: done")
+
+
+def _days(used_s: float) -> int:
+    return int((time.time() - used_s) // shelf.DAY_S)
 
 
 def _leftover(line: str) -> Leftover:

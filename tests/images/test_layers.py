@@ -10,7 +10,9 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -227,6 +229,7 @@ def test_a_layer_is_read_again_only_for_a_hard_link_whose_target_is_hidden() -> 
     ("entries", "message"),
     [
         ([entry("a/../../b")], "layer 1 of 1 of test has the name 'a/../../b', which leads out of the image"),
+        ([entry("long/" * 100_000)], "layer 1 of 1 of test has a name of 499999 characters, and Linux knows none above 4096"),
         ([entry("x"), entry("l", HARD, to="../x")], "layer 1 of 1 of test has the name '../x', which leads out of the image"),
         ([entry("a", content="1"), entry("a", content="22")], "layer 1 of 1 of test has two entries named 'a', which differ"),
         ([entry("a", LINK, to="b"), entry("a/c")], "layer 1 of 1 of test and those above it have contents for the folder '/a', which is none there"),
@@ -295,6 +298,13 @@ def test_a_damaged_layer_is_named_with_both_digests(pack) -> None:
         assert error.value.problems[0].problem == expected
 
 
+def test_a_damaged_header_is_told_by_the_digest() -> None:
+    good = tar(entry("a", content="a"), entry("b", content="b"))
+    blob = good[:1100] + b"?" + good[1101:]
+    with pytest.raises(KitError, match=rf"layer 1 of 1 of test is damaged: it should be {layer(good).digest}, and is {layer(blob).digest}"):
+        tree(merge(oci.Image("test", "", CONFIG, (layer(good)._replace(open=lambda: io.BytesIO(blob)),))))
+
+
 def test_a_damaged_layer_without_a_digest_is_noticed_by_its_compression() -> None:
     blob = gzip.compress(tar(entry("a", content="".join(random.choices("abcdef", k=100_000)))))
     for broken in damaged(blob)[:3]:
@@ -305,6 +315,110 @@ def test_a_damaged_layer_without_a_digest_is_noticed_by_its_compression() -> Non
 def test_a_layer_that_is_no_tar_is_named() -> None:
     with pytest.raises(KitError, match="layer 1 of 1 of test is damaged: "):
         tree(merge(image(b"no tar" * 1000)))
+
+
+def test_a_layer_that_ends_inside_a_file_is_named() -> None:
+    whole = tar(entry("a", content="x" * 5_000), entry("b", content="b"))
+    for kept in (512 + 1, 512 + 1024, 512 + 5_000):
+        with pytest.raises(KitError, match="layer 1 of 1 of test is damaged: unexpected end of data"):
+            tree(merge(image(gzip.compress(whole[:kept]))))
+    endless = entry("a", content="x" * 10_000)[0]
+    endless.size = 8 << 30
+    with pytest.raises(KitError, match="layer 1 of 1 of test is damaged: unexpected end of data"):
+        tree(merge(image(endless.tobuf() + b"x" * 10_240)))
+
+
+def test_a_hidden_file_of_exabytes_ends_with_its_layer() -> None:
+    endless = entry("a")[0]
+    endless.size = 1 << 62
+    with pytest.raises(KitError, match="layer 1 of 2 of test is damaged: unexpected end of data"):
+        tree(merge(image(endless.tobuf(tarfile.GNU_FORMAT) + b"x" * 10_240, tar(entry(".wh.a")))))
+
+
+def pax(body: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, len(body)
+    return info.tobuf() + body + bytes(-len(body) % 512)
+
+
+def record(key: str, value: str) -> bytes:
+    rest = f" {key}={value}\n"
+    return next(f"{size}{rest}".encode() for size in range(len(rest), len(rest) + 9) if len(f"{size}{rest}") == size)
+
+
+FOLLOWING = tar(entry("a", content="a"))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pax(record("mtime", "inf")),
+        pax(record("mtime", "nan")),
+        pax(record("GNU.sparse.size", "x")),
+        pax(b"16 hdrcharset=\xff\n"),
+        pax(b"x" * 513) * 1500,  # deeper than Python goes
+        pax(bytes((1 << 20) - 1024)) * 2,
+        pax(bytes(1 << 20), tarfile.GNUTYPE_LONGNAME),
+        pax(bytes(1 << 20), tarfile.GNUTYPE_LONGLINK),
+        pax(bytes(1 << 20), tarfile.XGLTYPE),
+        FOLLOWING[:1024] + b"no header" + bytes(503),
+        FOLLOWING[:1024] + FOLLOWING[:100],
+    ],
+)
+def test_a_header_that_is_broken_or_too_large_is_no_end_and_no_fault_of_kits(headers: bytes) -> None:
+    after = b"" if headers.endswith(FOLLOWING[:100]) else FOLLOWING
+    with pytest.raises(KitError, match=r"layer 1 of 1 of test is damaged: (a header is broken: |the headers of an entry have more than 1 MiB)"):
+        tree(merge(image(headers + after)))
+
+
+def test_headers_of_nearly_a_megabyte_are_read() -> None:
+    name = "long/" * 800 + "name"
+    assert list(merged([entry(name, content="a", **{"SCHILY.xattr.user.x": "x" * 1_000_000})]))[:1] == [name]
+
+
+def test_headers_for_all_entries_mean_nothing_as_for_docker() -> None:
+    found = tree(merge(image(pax(record("comment", "mine") + record("uid", "7"), tarfile.XGLTYPE) + tar(entry("a"), entry("b")))))
+    assert found["b"][4] == ()
+
+
+def test_times_and_owners_are_said_once() -> None:
+    ((info, _),) = merge(image(tar(entry("a", mtime="7.5", uid="5", gid="6", **{"SCHILY.xattr.user.x": "y"}))))
+    assert (info.mtime, info.uid, info.gid, info.pax_headers) == (7, 5, 6, {"SCHILY.xattr.user.x": "y"})
+
+
+MEASURED = """
+import resource, sys, zlib
+from kit.build.sources import layers, oci
+from kit.errors import KitError
+try:
+    for _ in layers.merge(oci.Image("test", "", oci.Config(), (oci.Layer("", 0, lambda: open(sys.argv[1], "rb")),))):
+        pass
+except KitError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, b"S"])
+def test_a_header_of_gigabytes_takes_no_memory(kind: bytes, tmp_path: Path) -> None:
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, 300 << 20
+    header = bytearray(info.tobuf())
+    sparse = bytes(504) + b"\1" + bytes(7)
+    if kind == b"S":
+        sparse = (b"%011o\0" % 512) * 42 + b"\1" + bytes(7)  # of an old sparse file: this block goes on in the next
+        header[482] = 1
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    packer = zlib.compressobj(1, wbits=31)
+    with (tmp_path / "layer").open("wb") as file:
+        file.write(packer.compress(bytes(header)))
+        for _ in range(300 * 4):
+            file.write(packer.compress(sparse * 512))
+        file.write(packer.flush())
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path / "layer")], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("kit: layer 1 of 1 of test is damaged: the headers of an entry have more than 1 MiB\n")
+    assert int(done.stdout.split()[-1]) < 100_000  # KiB; 1.2 million without the limit
 
 
 def test_a_sparse_file_is_given_with_its_holes(tmp_path: Path) -> None:

@@ -165,6 +165,29 @@ def test_what_a_config_leaves_out_is_empty() -> None:
         assert oci.Config.from_json(document) == empty
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("../../etc", "/etc"), ("work", "/work"), ("/a/../../b/./c//", "/b/c"), ("/", "/"), ("..", "/"), ("", "")],
+)
+def test_a_working_directory_is_read_from_the_root_and_does_not_leave_it(given: str, found: str) -> None:
+    assert oci.Config.from_json({"config": {"WorkingDir": given}}).workdir == found
+
+
+@pytest.mark.parametrize(
+    "said", ["x", {"Env": [1]}, {"Env": 1}, {"Cmd": [None]}, {"WorkingDir": 1}, {"Labels": {"a": 1}}, {"Labels": ["a"]}, {"Entrypoint": [[]]}]
+)
+def test_a_config_of_another_form_is_said(said: object, tmp_path: Path) -> None:
+    saved = archive(tmp_path / "a.tar", old_archive(**{"c.json": config(said=said)}))  # type: ignore[arg-type]
+    assert problem(saved)[0].startswith(f"{saved} is damaged: its manifest is not of the form that images have")
+
+
+def test_a_layout_that_holds_no_image_is_refused(tmp_path: Path) -> None:
+    made = Layout()
+    document = {"config": made.blob(b"{}", mediaType="application/vnd.cncf.helm.config.v1+json"), "layers": []}
+    path = folder(tmp_path / "layout", made.written(made.blob(json.dumps(document).encode())))
+    assert problem(path)[0] == f"{path} is no container image: its configuration is of the type application/vnd.cncf.helm.config.v1+json"
+
+
 def test_one_of_several_images_is_chosen_by_name(tmp_path: Path) -> None:
     manifest = [
         {"Config": "c.json", "RepoTags": ["app:v1", "app:latest"], "Layers": ["aa/layer.tar"]},

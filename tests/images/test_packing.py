@@ -82,6 +82,42 @@ def test_contents_that_nobody_reads_are_skipped_and_sizes_beyond_octal_understoo
     assert tarstream._number(b"\x80" + bytes(6) + b"\x02" + bytes(4)) == 1 << 33
 
 
+def test_headers_of_more_than_a_megabyte_are_refused() -> None:
+    info = tarfile.TarInfo("header")
+    info.type, info.size = tarfile.XGLTYPE, 600_000
+    header = info.tobuf() + bytes(600_064)
+    with pytest.raises(KitError, match="the headers of a file in the image have more than 1 MiB"):
+        entries(header * 2 + tar_of(("file", b"", {})))
+
+
+MEASURED = """
+import resource, sys
+from kit.build import pack, tarstream
+
+class Zeros:
+    def read(self, size=-1):
+        return bytes(size)
+
+with open("/dev/null", "wb") as stream:
+    entry = tarstream.made("var/lib/dpkg/status")
+    print(pack._write([entry._replace(size=int(sys.argv[1]), content=Zeros())], stream).packages)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_list_of_packages_of_gigabytes_takes_no_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(400 << 20)], capture_output=True, text=True, check=True)
+    said, size = done.stdout.splitlines()
+    assert said == "{}" and int(size) < 100_000  # KiB; a million without the limit
+
+
+def test_a_list_of_packages_without_an_end_takes_no_time() -> None:
+    start = time.monotonic()
+    assert pack._debian(b"Package: a\n" * 50_000) == {}
+    assert time.monotonic() - start < 5
+    assert pack._debian(b"Package: a\nX: y\nVersion: 1\nVersion: 2\n\nVersion: 3\nPackage: b\n\nVersion: 4\n") == {"deb:a": "1"}
+
+
 def squash(folder: Path, stream: bytes, config: Config = Config()) -> Path:
     image = folder / "image.sqsh"
     with (folder / "log").open("wb") as log:

@@ -34,6 +34,8 @@ LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
 @pytest.fixture(autouse=True)
 def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     for module in (transport, registry):
         monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
@@ -351,10 +353,142 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
 
     with serving(handle) as server:
         log_in(tmp_path, server.address)
-        with pytest.raises(KitError, match=f"registry {server.address} answers with HTTP 307 for"):
+        with pytest.raises(KitError, match=f"registry {server.address} redirects to http://storage.invalid, and kit follows to HTTPS alone"):
             registry.resolve(f"{server.address}/redirect")
         with pytest.raises(KitError, match=f"registry {server.address} has its logins at an address without HTTPS"):
             registry.resolve(f"{server.address}/login")
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("http://me:hunter2@storage.invalid:1/x?signature=hunter2", "redirects to http://storage.invalid, and kit follows to HTTPS alone"),
+        ("file:///etc/passwd", "redirects to file://, and kit follows to HTTPS alone"),
+        ("ftp://storage.invalid/x", "redirects to ftp://storage.invalid, and kit follows to HTTPS alone"),
+        ("/v2/app/manifests/latest?signature=hunter2", "redirects again and again, at last to http://127.0.0.1"),
+        ("http://[storage", "gives an address or a token that is none"),
+        ("https://storage..invalid/x", "gives an address or a token that is none"),
+        (None, "answers with HTTP 307 for {0}/app"),
+    ],
+)
+def test_a_redirect_that_is_not_followed_is_said_with_its_host_alone(location: str | None, said: str) -> None:
+    with serving(lambda path, headers: (307, {"Location": location} if location else {}, b"")) as server, pytest.raises(KitError) as error:
+        registry.resolve(f"{server.address}/app")
+    assert error.value.problems[0].problem == f"registry {server.address} {said.format(server.address)}"
+    assert SECRET not in str(error.value)
+
+
+def test_a_part_that_is_missing_is_not_told_as_a_missing_image() -> None:
+    manifest, blobs = image(*BLOBS)
+    config = json.loads(manifest)["config"]["digest"]
+    for missing in (config, digest(BLOBS[1])):
+        answer = plain(manifest, blobs)
+
+        def handle(path: str, headers: dict[str, str], missing: str = missing, answer=answer):
+            return (404, {}, b"") if path.endswith(missing) else answer(path, headers)
+
+        with serving(handle) as server, pytest.raises(KitError) as error:
+            contents(registry.open_image(f"{server.address}/app"))
+        expected = f"registry {server.address} has no more of {server.address}/app than its manifest: its part {missing} is not there"
+        assert error.value.problems[0][1:] == (expected, "have the image pushed again")
+
+
+def typed(config: str, *layers: str, **more: object) -> bytes:
+    """A manifest whose parts are of these media types."""
+    document = json.loads(image(*BLOBS[: len(layers)])[0])
+    document["config"]["mediaType"] = config
+    for entry, kind in zip(document["layers"], layers):
+        entry["mediaType"] = kind
+    return json.dumps({**document, **more}).encode()
+
+
+OCI_CONFIG, OCI_LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
+DOCKER_CONFIG, DOCKER_LAYER = "application/vnd.docker.container.image.v1+json", "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "problem"),
+    [
+        (typed("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"), "is no container image: its configuration"),
+        (typed("application/vnd.oci.empty.v1+json", "text/plain", artifactType="application/vnd.me"), "is no container image: its configuration"),
+        (typed("application/vnd.sylabs.sif.config.v1+json", "application/vnd.sylabs.sif.layer.v1.sif"), "is no container image: its configuration"),
+        (typed("application/vnd.docker.plugin.v1+json", DOCKER_LAYER), "is no container image: its configuration"),
+        (typed(OCI_CONFIG, "application/vnd.dev.cosign.simplesigning.v1+json"), "is no container image: a layer"),
+        (typed(OCI_CONFIG, OCI_LAYER, "application/vnd.in-toto+json"), "is no container image: a layer"),
+        (typed(DOCKER_CONFIG, "application/vnd.ollama.image.model"), "is no container image: a layer"),
+        (typed(OCI_CONFIG, "application/vnd.oci.image.layer.nydus.blob.v1"), "is no container image: a layer"),
+        (typed(OCI_CONFIG, f"{OCI_LAYER}+encrypted"), "is encrypted: a layer"),
+    ],
+)
+def test_what_is_no_image_of_a_container_is_refused(manifest: bytes, problem: str) -> None:
+    with serving(plain(manifest, image(*BLOBS)[1])) as server:
+        with pytest.raises(KitError, match=f"^kit: {server.address}/thing {problem} is of the type application/vnd"):
+            registry.open_image(f"{server.address}/thing")
+        assert not server.asked(digest(BLOBS[0]))
+
+
+@pytest.mark.parametrize("config", ["", OCI_CONFIG, DOCKER_CONFIG, f"{DOCKER_CONFIG}; charset=utf-8", "application/octet-stream", "text/html"])
+@pytest.mark.parametrize(
+    "kind",
+    ["", OCI_LAYER, DOCKER_LAYER, "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "application/vnd.oci.image.layer.v1.tar", "application/gzip"],
+)
+def test_images_of_all_tools_are_taken(config: str, kind: str) -> None:
+    with serving(plain(typed(config, kind, kind), image(*BLOBS)[1])) as server:
+        assert len(registry.open_image(f"{server.address}/app").layers) == 2
+
+
+def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word(capfd) -> None:
+    own, own_blobs = image(*BLOBS)
+    least = {"amd64": "v1", "arm64": "v8"}.get(oci.architecture(), "")
+    tuned = image(BLOBS[0])[0].replace(b'"schemaVersion": 2', b'"schemaVersion":  2')
+
+    def entry(manifest: bytes, variant: str | None) -> dict:
+        platform = {"os": "linux", "architecture": oci.architecture(), **({"variant": variant} if variant is not None else {})}
+        return {"mediaType": MANIFEST, "digest": digest(manifest), "size": len(manifest), "platform": platform}
+
+    def opened(*entries: dict) -> str:
+        both = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
+        manifests = {digest(one): one for one in (own, tuned)}
+
+        def handle(path: str, headers: dict[str, str]):
+            return (200, {}, manifests.get(path.rpartition("/")[2], both)) if "/manifests/" in path else plain(own, own_blobs)(path, headers)
+
+        with serving(handle) as server:
+            return registry.open_image(f"{server.address}/app").digest
+
+    for variant in (None, "", least):
+        assert opened(entry(tuned, "v9"), entry(own, variant)) == digest(own)
+        assert opened(entry(own, variant), entry(tuned, "v9")) == digest(own)
+        assert opened(entry(tuned, "fast"), entry(own, variant)) == digest(own)
+    assert capfd.readouterr().err == ""
+    assert opened(entry(tuned, "v9")) == digest(tuned)
+    if least:
+        assert (
+            f"/app is for linux/{oci.architecture()}/v9 alone: on a CPU without that, its programs end with 'Illegal instruction'\n" in capfd.readouterr().err
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: {**manifest, "layers": [{"digest": "../../../../etc/passwd", "size": 1}]},
+        lambda manifest: {**manifest, "layers": [{"digest": "", "size": 1}]},
+        lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], "size": -1}]},
+        lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], "size": "1"}]},
+        lambda manifest: {**manifest, "layers": [1]},
+        lambda manifest: {**manifest, "config": []},
+        lambda manifest: {**manifest, "config": {"digest": "latest"}},
+        lambda manifest: {"manifests": [1]},
+        lambda manifest: {"manifests": {"digest": "x"}},
+        lambda manifest: {"manifests": [{"digest": "latest"}]},
+        lambda manifest: {"manifests": [{"digest": None}]},
+    ],
+)
+def test_a_manifest_of_another_form_is_no_image(change) -> None:
+    manifest, blobs = image(*BLOBS)
+    other = json.dumps(change(json.loads(manifest))).encode()
+    with serving(plain(other, blobs)) as server, pytest.raises(KitError, match="/app is no image, or in Docker's format from before 2016"):
+        registry.open_image(f"{server.address}/app")
 
 
 @pytest.mark.parametrize(

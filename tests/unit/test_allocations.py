@@ -288,6 +288,21 @@ def test_what_nobody_uses_is_listed_and_goes_only_when_told(unused: Path, tmp_pa
     assert capfd.readouterr().out == "kit: nothing that has not been used for 7 days\n"
 
 
+def test_layers_that_no_build_has_used_go_too(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    layers = tmp_path / "cache/kit/layers"
+    layers.mkdir(parents=True)
+    old, used, begun, mine = (layers / name for name in ("0" * 64, "1" * 64, f".{'2' * 64}.x_9.partial", "notes.txt"))
+    for path in (old, used, begun, mine):
+        path.write_bytes(b"x" * 2048)
+        os.utime(path, (1, 1) if path in (old, mine) else None)
+    gc(tmp_path)
+    shown = capfd.readouterr().out
+    assert [path for path in (old, used, begun, mine) if f"  {path}\n" in shown] == [old, begun]
+    gc(tmp_path, yes=True)
+    assert sorted(os.listdir(layers)) == sorted([used.name, mine.name])
+
+
 def test_an_image_that_a_job_took_while_gc_asked_stays(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     image = tmp_path / "images/mine-0123456789abcdef.sqsh"
     monkeypatch.setattr(collect, "_agreed", lambda: os.utime(image) or True)

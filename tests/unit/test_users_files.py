@@ -43,6 +43,13 @@ thesis/{MARK}
 thesis/chapter one.tex => thesis/t.tex
 thesis/record.json
 .cache/kit/mine.txt
+.cache/kit/layers/mine.txt
+.cache/kit/layers/{ID * 4}/x
+.cache/kit/layers/{ID * 3}{SHORT}
+.cache/kit/layers/{ID * 3}{ODD}
+.cache/kit/layers/.{ID * 4}.partial
+.cache/kit/layers/.{ID * 4}.x.partial |
+.cache/kit/layers/{KITS * 3}{ID} -> ../../../thesis/t.tex
 .cache/kit-notes/old.txt
 .cache/kitty/scrollback
 .local/state/kit/mine.txt
@@ -176,6 +183,7 @@ RECORDS = {  # what lies in images/ beside pictures, and looks like kit's
 KITS_BELOW_IT = f"kit-0.0.1-{KITS}/{MARK}\n.kit-0.0.1-{KITS}.01234567/{MARK}\nbuild/image-{KITS}/{MARK}"
 KITS_IMAGES = f"old-{KITS}.sqsh\nold-{KITS}.json\nold-{KITS}.log\n.old-{KITS}.sqsh.12.partial\n.old-{KITS}.abc.partial/x"
 KITS_SCRATCH = f"images/{KITS}.sqsh\nenroot/data/kit-{KITS}/.kit-complete"
+KITS_CACHE = f".cache/kit/layers/{KITS * 4}\n.cache/kit/layers/.{KITS * 4}.abc_1.partial"
 KITS_RUNS = f".kit-old.abcdefgh/{MARK}"
 
 
@@ -323,6 +331,7 @@ class World:
         (self.kit_there / MARK).touch()  # what an earlier kit is told to do, which made that folder
         left = {self.kit_there: KITS_BELOW_IT, self.kit_there / "images": KITS_IMAGES, self.project / "images": KITS_IMAGES, self.project / "runs": KITS_RUNS}
         left |= {side.base / f"scratch/kit-{UID}": KITS_SCRATCH for side in (self.laptop, self.login)}
+        left |= {side.home: KITS_CACHE for side in (self.laptop, self.login)}
         for folder, lines in left.items():
             plant(folder, lines)
         self.left_by_kit = [folder / line for folder, lines in left.items() for line in lines.split("\n")]

@@ -27,6 +27,7 @@ DEVICES = (b"3", b"4")  # an ordinary user could not unpack them, and every runt
 LINK, SYMBOLIC_LINK, PIPE = b"1", b"2", b"6"
 PYTHON_PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$")
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
+LARGEST_LIST = 64 << 20  # bytes; it is read whole
 FULL = 1 << 20  # bytes: with less, a disk counts as full
 
 
@@ -123,7 +124,7 @@ def _with_parents(name: str) -> Iterator[str]:
 def _write(files: Iterable[Entry], stream: IO[bytes]) -> Packed:
     inodes, packages = 1, dict[str, str]()
     for entry in files:
-        if entry.name == DEBIAN_PACKAGES:
+        if entry.name == DEBIAN_PACKAGES and entry.size <= LARGEST_LIST:
             status = entry.read()
             packages.update(_debian(status))
             entry = entry._replace(content=io.BytesIO(status))
@@ -138,8 +139,16 @@ def _write(files: Iterable[Entry], stream: IO[bytes]) -> Packed:
 
 
 def _debian(status: bytes) -> dict[str, str]:
-    paragraphs = re.findall(r"^Package: (.+)$(?:\n.+)*?\nVersion: (.+)$", status.decode("utf-8", "replace"), re.MULTILINE)
-    return {f"deb:{name}": version for name, version in paragraphs}
+    found, name = {}, ""
+    for line in io.BytesIO(status):
+        if line.startswith(b"Package: "):
+            name = line[len(b"Package: ") :].decode("utf-8", "replace").rstrip("\n")
+        elif line.startswith(b"Version: ") and name:
+            found[f"deb:{name}"] = line[len(b"Version: ") :].decode("utf-8", "replace").rstrip("\n")
+            name = ""
+        elif line == b"\n":
+            name = ""
+    return found
 
 
 def _failure(target: Path, code: int, log: Path) -> KitError:

@@ -17,6 +17,7 @@ from kit.errors import KitError
 BLOCK = 512
 CHUNK = 1 << 20
 END = bytes(2 * BLOCK)
+LARGEST_HEADERS = 1 << 20  # bytes of one entry, as for Go's archive/tar, which Docker writes with
 LAST_S = (1 << 32) - 1  # in 2106
 _TIME = re.compile(rb" mtime=(-?[0-9]{1,20})")
 
@@ -42,6 +43,8 @@ def entries(stream: IO[bytes]) -> Iterator[Entry]:
             raise _cut_off()
         kind, size = header[156:157], _number(header[124:136])
         if kind in (b"x", b"g", b"L", b"K"):
+            if len(before) + size > LARGEST_HEADERS:
+                raise KitError(f"the headers of a file in the image have more than {LARGEST_HEADERS >> 20} MiB", "build the image again")
             body = _exactly(stream, _padded(size))
             before += header + body
             attributes.update(_records(body[:size]) if kind == b"x" else {b"path": body[:size].rstrip(b"\0")} if kind == b"L" else {})

@@ -16,9 +16,9 @@ import copy
 import tarfile
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import IO, Callable, Optional
+from typing import IO, Any, Callable, Optional
 
-from kit.build.sources import stream
+from kit.build.sources import bounded_tar, stream
 from kit.build.sources.oci import Image, Layer
 from kit.errors import KitError
 
@@ -34,7 +34,8 @@ BARE = 16  # a folder that something is in, and that no layer since had an entry
 GIVEN = 32  # its entry was yielded
 
 REBUILD = "build the image with docker build, or flatten it: docker create, docker export, docker import"
-OWN = ("path", "linkpath", "size", "GNU.sparse", "hdrcharset")  # headers that repeat what the entry says itself
+LONGEST = 4096  # of a name; each folder in it is looked up
+OWN = ("path", "linkpath", "size", "mtime", "uid", "gid", "GNU.sparse", "hdrcharset")  # headers that repeat what the entry says itself
 
 
 def merge(image: Image, progress: Progress = lambda count: None) -> Generator[Entry, None, None]:
@@ -80,7 +81,10 @@ class LayerMerge:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise KitError(f"{self.label} has the name {name!r}, which leads out of the image", REBUILD)
-        return "/".join(parts)
+        plain = "/".join(parts)
+        if len(plain) > LONGEST:
+            raise KitError(f"{self.label} has a name of {len(plain)} characters, and Linux knows none above {LONGEST}", REBUILD)
+        return plain
 
     def is_visible(self, info: tarfile.TarInfo) -> bool:
         """Takes note of the entry; False where the layers above hide it."""
@@ -180,18 +184,45 @@ def _read(layer: Layer, label: str, progress: Progress) -> Generator[Entry, None
     with stream.open_tar(layer, label, progress) as tar:
         if tar.peek(1):  # no bytes at all are an empty layer, too
             try:
-                yield from _entries(tar)
+                yield from _entries(tar, label)
             except tarfile.TarError as error:
-                raise KitError(f"{label} is damaged: {error}", stream.AGAIN) from None
-        while tar.read(stream.CHUNK):
-            pass  # the digest is of all bytes
+                _read_to_end(tar)
+                raise _damaged(label, error) from None
+        _read_to_end(tar)
 
 
-def _entries(tar: IO[bytes]) -> Iterator[Entry]:
-    with tarfile.open(fileobj=tar, mode="r|", bufsize=stream.BLOCK, encoding="utf-8", errors="surrogateescape") as archive:
+def _read_to_end(tar: IO[bytes]) -> None:
+    """The digest is of all bytes; a wrong one is raised there, and says more than what it broke."""
+    while tar.read(stream.CHUNK):
+        pass
+
+
+def _entries(tar: IO[bytes], label: str) -> Iterator[Entry]:
+    source: Any = bounded_tar.Stream(tar)
+    with bounded_tar.Archive.open(fileobj=source, mode="r|", bufsize=stream.BLOCK, encoding="utf-8", errors="surrogateescape") as archive:
         for info in archive:
             archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-            yield info, archive.extractfile(info) if info.isreg() else None
+            archive.pax_headers.clear()  # type: ignore[attr-defined]  # likewise; global ones mean nothing to Docker
+            content: Any = Content(archive.extractfile(info), label) if info.isreg() else None
+            yield info, content
+
+
+class Content:
+    """A file in a layer. KitError where the layer ends in it."""
+
+    def __init__(self, file: Any, label: str) -> None:
+        self.file, self.label = file, label
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            chunk: bytes = self.file.read(size)
+        except tarfile.TarError as error:
+            raise _damaged(self.label, error) from None
+        return chunk
+
+
+def _damaged(label: str, error: tarfile.TarError) -> KitError:
+    return KitError(f"{label} is damaged: {error}", stream.AGAIN)
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import platform
 import posixpath
+import re
+import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, NamedTuple
 
+from kit.build.sources.bounded_tar import Archive
 from kit.errors import KitError
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # what others call themselves is what Go calls them
+LEAST = {"amd64": 1, "arm64": 8}  # the variant that is meant where none is said, which every CPU of the architecture has
+# Media types that old tools gave to the parts of images: https://github.com/distribution/distribution/issues/1621
+UNSAID = ("", "application/octet-stream", "application/json", "text/html")
 NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")  # annotations, the more precise first
 NOT_AN_ARCHIVE = "give what `docker save` or `skopeo copy docker://NAME oci:FOLDER` wrote, not compressed"
 AGAIN = "save the image again, and compare the file's size with the original's"
@@ -31,10 +38,14 @@ class Config(NamedTuple):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Config:
-        """Reads the "config" part of an image's configuration; what is missing or null is empty."""
+        """Reads the "config" part of an image's configuration; what is missing or null is empty. TypeErrors and the like where it is of another form."""
         given = document.get("config") or {}
         lists = [tuple(given.get(key) or ()) for key in ("Env", "Entrypoint", "Cmd")]
-        return cls(lists[0], given.get("WorkingDir") or "", lists[1], lists[2], dict(given.get("Labels") or {}))
+        workdir, labels = given.get("WorkingDir") or "", dict(given.get("Labels") or {})
+        if not all(isinstance(text, str) for text in (*lists[0], *lists[1], *lists[2], *labels, *labels.values())):
+            raise TypeError("what should be text is none")
+        # As for Docker: from the root, which .. does not leave.
+        return cls(lists[0], posixpath.normpath(posixpath.join("/", workdir)) if workdir else "", lists[1], lists[2], labels)
 
 
 class Layer(NamedTuple):
@@ -58,7 +69,7 @@ def open_archive(path: Path, reference: str = "") -> Image:
             return _docker_archive(blobs, reference)
         if "index.json" in blobs:
             return _oci_layout(blobs, reference)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise KitError(f"{path} is damaged: its manifest is not of the form that images have ({error!r})", AGAIN) from None
     raise KitError(f"{path} is no image archive: it has neither manifest.json nor index.json", NOT_AN_ARCHIVE)
 
@@ -75,7 +86,34 @@ def fitting(index: dict[str, Any], where: str) -> list[dict[str, Any]]:
     found = [entry for entry in entries if _platform(entry) in ("", f"linux/{architecture()}")]
     if not found:
         raise _wrong_architecture(where, {_platform(entry) for entry in entries} - {"unknown/unknown"})
-    return sorted(found, key=lambda entry: not _platform(entry))
+    return sorted(found, key=lambda entry: (not _platform(entry), _level(entry)))
+
+
+def chosen(index: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the index's entry for any CPU of this architecture; where there is none, the one that asks least of it, and say so."""
+    entry = fitting(index, where)[0]
+    if _level(entry) > LEAST.get(architecture(), math.inf):
+        level = f"{_platform(entry)}/{entry['platform']['variant']}"
+        print(f"kit: {where} is for {level} alone: on a CPU without that, its programs end with 'Illegal instruction'", file=sys.stderr)
+    return entry
+
+
+def check_types(manifest: dict[str, Any], where: str) -> None:
+    """Raise KitError where the manifest is of something else than an image: a chart, a model, a signature."""
+    fix = "get it with the tool that it was made for, such as helm, oras or apptainer; kit build takes images of containers"
+    config = _media_type(manifest["config"])
+    if config not in UNSAID and not re.search(r"\bimage\b", config):
+        raise KitError(f"{where} is no container image: its configuration is of the type {config}", fix)
+    for layer in map(_media_type, manifest["layers"]):
+        if layer.endswith("+encrypted"):
+            raise KitError(f"{where} is encrypted: a layer is of the type {layer}", "have it pushed without encryption")
+        if layer not in UNSAID and not re.search(r"\bimage\b.*tar|/(?:x-)?(?:tar|gzip|zstd)", layer):
+            raise KitError(f"{where} is no container image: a layer is of the type {layer}", fix)
+
+
+def _media_type(entry: dict[str, Any]) -> str:
+    """Without parameters, such as a charset."""
+    return str(entry.get("mediaType") or "").partition(";")[0].strip().lower()
 
 
 def checked(document: dict[str, Any], where: str) -> dict[str, Any]:
@@ -130,7 +168,7 @@ class Blobs:
         if path.is_dir():
             return
         try:
-            with tarfile.open(path, "r:", errors="surrogateescape") as archive:
+            with Archive.open(path, "r:", errors="surrogateescape") as archive:
                 self.members = {posixpath.normpath(member.name): member for member in archive}
         except (tarfile.TarError, OSError) as error:
             raise KitError(f"{path} is no image archive: {error}", NOT_AN_ARCHIVE) from None
@@ -192,8 +230,9 @@ def _oci_layout(blobs: Blobs, reference: str) -> Image:
     names, entry = _only([(_names(entry), entry) for entry in entries], reference, blobs.path)
     manifest = _read(blobs, entry)
     while "layers" not in manifest:
-        entry = fitting(manifest, where)[0]
+        entry = chosen(manifest, where)
         manifest = _read(blobs, entry)
+    check_types(manifest, where)
     config = Config.from_json(checked(_read(blobs, manifest["config"]), where))
     layers = tuple(Layer(layer["digest"], place.size, place.open) for layer in manifest["layers"] for place in [blobs.find(_blob(layer))])
     return Image(reference or (names[0] if names[0] != entry["digest"] else blobs.path.name), entry["digest"], config, layers)
@@ -227,6 +266,15 @@ def _only(named: list[tuple[tuple[str, ...], dict[str, Any]]], reference: str, p
 def _platform(entry: dict[str, Any]) -> str:
     given = entry.get("platform") or {}
     return f"{given.get('os', 'linux')}/{given.get('architecture')}" if given.get("architecture") else ""
+
+
+def _level(entry: dict[str, Any]) -> float:
+    """The generation of CPUs that an entry is for, such as 3 of amd64/v3."""
+    variant = str((entry.get("platform") or {}).get("variant") or "")
+    found = re.fullmatch(r"v?([0-9]{1,3}(?:\.[0-9]{1,3})?)", variant)
+    if found:
+        return float(found[1])
+    return math.inf if variant else LEAST.get(architecture(), 0)
 
 
 def _wrong_architecture(where: str, found: Iterable[str]) -> KitError:

@@ -7,10 +7,10 @@ import json
 import re
 import time
 from contextlib import suppress
-from http.client import HTTPResponse
 from typing import Any, NamedTuple, Optional
 
 from kit.build.sources import oci
+from kit.build.sources.layer_cache import LayerCache, Writer
 from kit.build.sources.transport import BACK_OFF_S, BROKEN, Registry
 from kit.errors import KitError
 
@@ -70,15 +70,32 @@ def open_image(reference: str) -> oci.Image:
     image = parse(reference)
     registry = image.open()
     digest, manifest = _manifest(registry, image.version)
-    while "manifests" in manifest:
-        digest, manifest = _manifest(registry, oci.fitting(manifest, reference)[0]["digest"])
     try:
-        config = manifest["config"]["digest"]
-        layers = tuple(_layer(registry, layer["digest"], layer["size"]) for layer in manifest["layers"])
-    except (KeyError, TypeError):
+        while "manifests" in manifest:
+            digest, manifest = _manifest(registry, _digest(oci.chosen(manifest, reference)))
+        oci.check_types(manifest, reference)
+        config, parts = _digest(manifest["config"]), [(_digest(layer), _size(layer)) for layer in manifest["layers"]]
+        document = oci.checked(_parsed(registry, registry.read(f"blobs/{config}"), config), reference)
+        started = oci.Config.from_json(document)
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise KitError(f"{reference} is no image, or in Docker's format from before 2016", "push it again with today's docker push") from None
-    document = oci.checked(_parsed(registry, registry.read(f"blobs/{config}"), config), reference)
-    return oci.Image(reference, digest, oci.Config.from_json(document), layers)
+    cache = LayerCache(spare=sum(size for _, size in parts))
+    return oci.Image(reference, digest, started, tuple(_layer(registry, cache, *part) for part in parts))
+
+
+def _digest(entry: dict[str, Any]) -> str:
+    """Return what a part of an image is named by. Raise ValueError where that is no sha256."""
+    digest: str = entry["digest"]
+    if not DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest} is no digest")
+    return digest
+
+
+def _size(entry: dict[str, Any]) -> int:
+    size: int = entry["size"]
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"{size} is no size")
+    return size
 
 
 def _manifest(registry: Registry, version: str) -> tuple[str, dict[str, Any]]:
@@ -96,18 +113,19 @@ def _parsed(registry: Registry, content: bytes, version: str) -> dict[str, Any]:
     raise KitError(f"registry {registry.name} gives something else for {registry.repository}, {version}", AGAIN)
 
 
-def _layer(registry: Registry, digest: str, size: int) -> oci.Layer:
-    return oci.Layer(digest, size, lambda: io.BufferedReader(Download(registry, digest, size), 1 << 18))
+def _layer(registry: Registry, cache: LayerCache, digest: str, size: int) -> oci.Layer:
+    return oci.Layer(digest, size, lambda: io.BufferedReader(Download(registry, cache, digest, size), 1 << 18))
 
 
 class Download(io.RawIOBase):
-    """A blob as it arrives; where the connection breaks, a new one goes on from there."""
+    """A blob as the cache has it, or as it arrives; where its file or the connection breaks, a new connection goes on from there."""
 
-    def __init__(self, registry: Registry, digest: str, size: int) -> None:
-        self.registry, self.digest, self.size = registry, digest, size
+    def __init__(self, registry: Registry, cache: LayerCache, digest: str, size: int) -> None:
+        self.registry, self.cache, self.digest, self.size = registry, cache, digest, size
         self.offset = 0
         self.failures = 0  # since the last byte
-        self.answer: Optional[HTTPResponse] = None
+        self.answer: Any = None  # an HTTPResponse, or the cache's file
+        self.copy: Optional[Writer] = None  # for the cache
 
     def readable(self) -> bool:
         return True
@@ -121,12 +139,23 @@ class Download(io.RawIOBase):
                 count = self.answer.readinto(wanted)
             if count:
                 self.offset += count
+                self.keep(wanted[:count])
                 self.failures = 0
                 return count
             self.broken()
         return 0
 
-    def opened(self) -> HTTPResponse:
+    def keep(self, chunk: memoryview) -> None:
+        if self.copy:
+            self.copy.write(chunk)
+            if self.offset == self.size:
+                self.copy.publish()
+
+    def opened(self) -> Any:
+        if not self.offset and not self.failures:
+            if kept := self.cache.open(self.digest):
+                return kept
+            self.copy = self.cache.writer(self.digest, self.size)
         headers = {"Range": f"bytes={self.offset}-"} if self.offset else {}
         answer = self.registry.ask(f"blobs/{self.digest}", **headers)
         if self.offset and answer.status != 206:  # a registry that knows no ranges starts over
@@ -150,4 +179,6 @@ class Download(io.RawIOBase):
     def close(self) -> None:
         if self.answer:
             self.answer.close()
+        if self.copy:
+            self.copy.discard()
         super().close()

@@ -16,8 +16,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from email.message import Message
+from functools import cached_property
 from http.client import HTTPMessage, HTTPResponse
-from typing import IO, Any, Callable, TypeVar
+from typing import IO, Any, Callable, Optional, TypeVar
 
 from kit.build.sources import credentials
 from kit.errors import KitError
@@ -66,28 +67,36 @@ class Registry:
     def __init__(self, name: str, host: str, repository: str) -> None:
         self.name, self.repository = name, repository
         self.base = f"{_scheme(host)}://{host}/v2/{repository}"
-        self.login = credentials.find(name, repository)
         self.authorization = ""
         # As Docker does: what runs on this machine is not reached through a proxy.
         proxies = [urllib.request.ProxyHandler({})] if _is_loopback(self.base) else []
         self.opener = urllib.request.build_opener(Redirects, *proxies)
 
+    @cached_property
+    def found(self) -> credentials.Found:
+        """Looked for when the registry wants a login: a helper may take its time."""
+        return credentials.find(self.name, self.repository)
+
+    @property
+    def login(self) -> Optional[str]:
+        return self.found.login
+
     def ask(self, path: str, method: str = "GET", **headers: str) -> HTTPResponse:
         """The registry's answer, after a login where it wants one. KitErrors for everything else."""
-        return self.retried(lambda: self.logged_in(f"{self.base}/{path}", method, headers))
+        return self.retried(path, lambda: self.logged_in(f"{self.base}/{path}", method, headers))
 
     def read(self, path: str, **headers: str) -> bytes:
         """A document, such as a manifest."""
-        return self.retried(lambda: _content(self.logged_in(f"{self.base}/{path}", "GET", headers)))
+        return self.retried(path, lambda: _content(self.logged_in(f"{self.base}/{path}", "GET", headers)))
 
-    def retried(self, attempt: Callable[[], Answer]) -> Answer:
+    def retried(self, path: str, attempt: Callable[[], Answer]) -> Answer:
         """What the attempt gives: made again after a fault, and by a registry that takes no more requests when it will take them."""
         faults, pauses = iter(BACK_OFF_S), iter(range(MOST_PAUSES))
         while True:
             try:
                 return attempt()
             except Refused as error:
-                final = self.refusal(error.status)
+                final = self.refusal(error, path)
                 if error.status in BUSY:
                     wait_s = None if next(pauses, None) is None else self.pause_s(error.headers)
                 else:
@@ -125,6 +134,8 @@ class Registry:
             request.add_unredirected_header("Authorization", authorization)
         try:
             answer: HTTPResponse = self.opener.open(request, timeout=TIMEOUT_S)
+        except ValueError:
+            raise KitError(f"registry {self.name} gives an address or a token that is none", "tell the registry's administrators") from None
         except urllib.error.HTTPError as error:
             error.close()
             # Whom a redirect led to has no say in where the login goes.
@@ -154,18 +165,35 @@ class Registry:
         except (ValueError, KeyError, AttributeError, RecursionError):
             raise KitError(f"registry {self.name} gives no token", "try again; else tell the registry's administrators") from None
 
-    def refusal(self, status: int) -> KitError:
-        image = f"{self.name}/{self.repository}"
-        login = f"docker login {self.name} (read from {' and '.join(map(str, credentials.files()))}; credential helpers are not asked)"
+    def refusal(self, error: Refused, path: str) -> KitError:
+        image, status = f"{self.name}/{self.repository}", error.status
+        if status == 404 and path.startswith("blobs/"):
+            part = path[len("blobs/") :]
+            return KitError(f"registry {self.name} has no more of {image} than its manifest: its part {part} is not there", "have the image pushed again")
+        if status == 404:
+            return KitError(f"registry {self.name} does not know the image or tag {image}", "check the name and the tag in the registry's own catalogue")
+        if 300 <= status < 400 and "Location" in error.headers:
+            return self.redirected(error)
+        if status not in (401, 403, 429):
+            return KitError(f"registry {self.name} answers with HTTP {status} for {image}", "try again later; where that does not help, ask its administrators")
+        login = f"docker login {self.name} ({credentials.places(self.found)})"
         if status in (401, 403) and self.login:
             return KitError(f"registry {self.name} refuses your login for {image}", f"check the name and your access to it, or log in again: {login}")
         if status in (401, 403):
             return KitError(f"registry {self.name} wants a login for {image}, or has no such image", f"check the name, or log in: {login}")
-        if status == 404:
-            return KitError(f"registry {self.name} does not know the image or tag {image}", "check the name and the tag in the registry's own catalogue")
-        if status == 429:
-            return KitError(f"registry {self.name} takes no more requests from here for now", f"wait, or get a higher limit with a login: {login}")
-        return KitError(f"registry {self.name} answers with HTTP {status} for {image}", "try again later; where that does not help, ask its administrators")
+        return KitError(f"registry {self.name} takes no more requests from here for now", f"wait, or get a higher limit with a login: {login}")
+
+    def redirected(self, error: Refused) -> KitError:
+        """What to say of a redirect that is not followed: no more of its address than the host."""
+        fix = "tell the registry's administrators"
+        try:
+            target = urllib.parse.urlsplit(urllib.parse.urljoin(self.base, error.headers["Location"]))
+            address = f"{target.scheme}://{target.hostname or ''}"
+        except ValueError:
+            return KitError(f"registry {self.name} redirects to an address that is none", fix)
+        if not _is_safe(target.geturl()):
+            return KitError(f"registry {self.name} redirects to {address}, and kit follows to HTTPS alone", fix)
+        return KitError(f"registry {self.name} redirects again and again, at last to {address}", fix)
 
     def unreachable(self, error: BaseException) -> KitError:
         reason = getattr(error, "reason", None) or error
@@ -188,8 +216,11 @@ def _scheme(host: str) -> str:
 
 
 def _is_safe(url: str) -> bool:
-    scheme = urllib.parse.urlsplit(url).scheme
-    return scheme == "https" or (scheme == "http" and _is_loopback(url))
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme
+        return scheme == "https" or (scheme == "http" and _is_loopback(url))
+    except ValueError:
+        return False
 
 
 def _is_loopback(url: str) -> bool:
