@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from kit import regular
+from kit.digests import Digests
 from kit.errors import KitError
 
+if TYPE_CHECKING:
+    import hashlib
+
 EDGE = 1 << 20  # bytes read at either end
+SEAL = b"kit: the sha256 of what is before this line is "  # in a block of its own: squashfs fills its files up to one
+BLOCK = 4096  # bytes
 FOLDER = "images"  # where `kit build` writes, in the project's folder
 SUFFIXES = (".sqsh", ".sif")
 
@@ -18,9 +24,9 @@ SUFFIXES = (".sqsh", ".sif")
 def fingerprint(image: Path) -> Optional[str]:
     """16 hex digits that change when the image is rebuilt; None where no such file can be read from here.
 
-    SIF and squashfs keep their header, identifiers and build time at the start and the table of all
-    contents at the end, so size and both ends tell two builds apart in milliseconds, whatever the
-    file's name, date or place. `image::fingerprint` in lib.sh computes the same on the nodes.
+    `kit build` ends a file with the sha256 of all before it, and others write identifiers and the time at its start, so size and
+    both ends tell two builds apart in milliseconds, whatever the file's name, date or place. What a disk changed in the middle is not
+    seen. `image::fingerprint` in lib.sh computes the same on the nodes.
     """
     import hashlib  # imported late: it loads OpenSSL
 
@@ -67,7 +73,7 @@ def check(image: Path) -> str:
     if not found or not image.is_file():
         return ""
     expected = str(found["sha256"])
-    if _seen().get(str(image)) == _stamp(image, expected):
+    if _read_before().find(image, image.stat()) == expected:
         return expected
     size = image.stat().st_size
     how = f"it has {size} bytes, not {found['size']}" if size != found["size"] else ""  # which takes no reading
@@ -81,9 +87,9 @@ def check(image: Path) -> str:
 
 def digest(image: Path) -> str:
     """The sha256 of any file, which is read again only when it has changed."""
-    known = _seen().get(str(image))
-    if isinstance(known, list) and known and known[:-1] == _stamp(image, "")[:-1]:
-        return str(known[-1])
+    known = _read_before().find(image, image.stat())
+    if known:
+        return known
     found = sha256(image)
     remember(image, found)
     return found
@@ -97,6 +103,22 @@ def note_use(image: Path) -> None:
 
 
 def sha256(image: Path) -> str:
+    return _hashed(image).hexdigest()
+
+
+def seal(image: Path) -> str:
+    """Ends an image file with the sha256 of all before it, for its fingerprint; the sha256 of the whole. Squashfs says itself where it ends."""
+    found = _hashed(image)
+    with image.open("r+b") as file:
+        file.seek(-min(BLOCK, image.stat().st_size), os.SEEK_END)
+        if not file.read(BLOCK).startswith(SEAL):  # a copy of one of kit's has it
+            block = (SEAL + found.hexdigest().encode() + b"\n").ljust(BLOCK, b"\0")
+            file.write(block)
+            found.update(block)
+    return found.hexdigest()
+
+
+def _hashed(image: Path) -> hashlib._Hash:
     import hashlib
 
     digest, size = hashlib.sha256(), image.stat().st_size
@@ -106,24 +128,18 @@ def sha256(image: Path) -> str:
         while chunk := file.read(EDGE):
             digest.update(chunk)
             progress.add(len(chunk))
-    return digest.hexdigest()
+    return digest
 
 
 def remember(image: Path, digest: str) -> None:
     """Notes, for this user, that the file as it is now has this sha256."""
-    import json
-    import tempfile
+    known = _read_before()
+    known.note(image, image.stat(), digest)
+    known.save()
 
-    place = _cache()
-    known = {path: stamp for path, stamp in _seen().items() if os.path.exists(path)}
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(prefix=".images.", dir=place.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({**known, str(image): _stamp(image, digest)}, file)
-        os.replace(name, place)
-    except OSError:
-        pass  # it will be read again
+
+def _read_before() -> Digests:
+    return Digests("images", most=1000)
 
 
 def _records(image: Path) -> dict[Path, dict[str, Any]]:
@@ -132,19 +148,3 @@ def _records(image: Path) -> dict[Path, dict[str, Any]]:
         return {}
     found = {path: record(path) for path in (image.with_suffix(".json"), image.with_name(image.name + ".json"))}
     return {path: content for path, content in found.items() if content.get("file") == image.name}
-
-
-def _stamp(image: Path, digest: str) -> list[Any]:
-    found = image.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, digest]
-
-
-def _seen() -> dict[str, Any]:
-    try:
-        return regular.mapping(_cache())
-    except (OSError, ValueError):
-        return {}
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kit" / "images.json"

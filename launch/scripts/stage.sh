@@ -26,15 +26,21 @@ stage::ensure() {
   exec {lock}>&-
 }
 
-# stage::accept FILE DIGEST - moves a finished copy into place, if what the disk returns is what was read.
+# stage::accept FILE DIGEST SOURCE - moves a finished copy into place, if what the disk returns is what was read, and that is what
+# the job was submitted with.
 stage::accept() {
-  local -r file="$1" expected="$2"
+  local -r file="$1" expected="$2" source="$3"
   local found
   found="$(sha256sum <"${file}")"
   if [[ "${found%% *}" != "${expected%% *}" ]]; then
     rm -f -- "${file}"
     kit::die "the copy of the image on this node's disk is damaged: sha256 ${found:0:12}, not ${expected:0:12}" \
       "submit again without this node if it happens again: its disk or memory may be bad"
+  fi
+  if [[ -n "${KIT_SUBMITTED_SHA256}" && "${found%% *}" != "${KIT_SUBMITTED_SHA256}" ]]; then
+    rm -f -- "${file}"
+    kit::die "${source} is damaged: its sha256 is ${found:0:12}, and was ${KIT_SUBMITTED_SHA256:0:12} at submission" \
+      "put a good one in its place (kit build), and submit again; its disk or its file server may be bad"
   fi
   chmod 400 -- "${file}"
   mv --no-target-directory -- "${file}" "${KIT_IMAGE}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from kit.images import fingerprint
 from kit.plan import Plan
 from kit.render import render
 from kit.rundir import write
@@ -195,6 +196,24 @@ def set_in_env(run: Path, name: str, value: str) -> None:
     text = (run / "env.sh").read_text()
     assert f"\n{name}=" in text
     (run / "env.sh").write_text(re.sub(rf"(?m)^{name}=\S*", f"{name}={value}", text))
+
+
+def test_a_job_starts_on_no_other_image_than_it_was_submitted_with(tmp_path: Path) -> None:
+    image = tmp_path / "an image.sqsh"
+    image.write_bytes(b"one")
+    then = fingerprint(image)
+    run = run_dir(tmp_path, "true", image=str(image), fingerprint=then)
+    assert start(run).returncode == 0
+    image.write_bytes(b"two")
+    done = start(run)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"kit: error: local0: {image} is not the image that this job was submitted with: its fingerprint is {fingerprint(image)}, not {then}\n"
+        "  fix: put that one back, or submit again; to start with this one: empty KIT_SUBMITTED_FINGERPRINT and KIT_SUBMITTED_SHA256 "
+        f"in {run}/env.sh\n"
+    )
+    set_in_env(run, "KIT_SUBMITTED_FINGERPRINT", "")
+    assert start(run).returncode == 0
 
 
 def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> None:

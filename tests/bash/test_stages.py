@@ -31,6 +31,7 @@ class Node:
         self.folder = folder
         self.image = folder / "an image.sqsh"
         self.image.write_bytes(os.urandom(3_000_000))
+        self.built = ""  # the sha256 that kit build noted
         self.images = folder / "scratch" / f"kit-{os.getuid()}" / "images"
 
     def copy(self) -> Path:
@@ -42,6 +43,7 @@ class Node:
             "KIT_STAGE": "local",
             "KIT_SCRATCH": str(self.folder / "scratch"),
             "KIT_FINGERPRINT": fingerprint(self.image) or "",
+            "KIT_SUBMITTED_SHA256": self.built,
         }
         (self.folder / "env.sh").write_text("".join(f"{name}={quoted(value)}\n" for name, value in values.items()))
         return ["bash", "-c", f"set -euo pipefail\n{before}{PREPARE}", "bash", str(self.folder / "env.sh")]
@@ -113,6 +115,31 @@ def test_a_copy_that_the_disk_damages_is_not_kept(node: Node) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "kit: error: node7: the copy of the image on this node's disk is damaged: sha256 " in done.stderr
     assert node.left() == []
+
+
+@pytest.mark.parametrize("stage", ["local", "sbcast"])
+def test_an_image_in_which_a_byte_was_changed_since_it_was_built_is_not_copied(stage: str, node: Node) -> None:
+    node.built = hashlib.sha256(node.image.read_bytes()).hexdigest()
+    with node.image.open("r+b") as file:
+        file.seek(1_500_000)
+        byte = file.read(1)[0]
+        file.seek(1_500_000)
+        file.write(bytes([255 - byte]))
+    now = hashlib.sha256(node.image.read_bytes()).hexdigest()
+    assert now != node.built
+    if stage == "sbcast":
+        shutil.copy(node.image, received(node))
+    done = node.prepare() if stage == "local" else take(node)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(
+        f"kit: error: node7: {node.image} is damaged: its sha256 is {now[:12]}, and was {node.built[:12]} at submission\n"
+        "  fix: put a good one in its place (kit build), and submit again; its disk or its file server may be bad\n"
+    )
+    assert node.left() == [] and not received(node).exists()
+    node.built = now
+    if stage == "sbcast":
+        shutil.copy(node.image, received(node))
+    assert (node.prepare() if stage == "local" else take(node)).returncode == 0
 
 
 def test_an_image_that_does_not_fit_is_refused_before_it_is_copied(node: Node) -> None:

@@ -118,16 +118,47 @@ def test_a_changed_file_or_a_damaged_image_is_built_again(engine: Engine, capfd)
     assert images.check(first) and images.named("model", Path.cwd()) == str(first)
 
 
-def test_what_only_the_engine_knows_is_built_again_with_update_and_else_not(engine: Engine, capfd) -> None:
-    Path("Dockerfile").write_text("FROM localhost:9/mine:1\n")
-    engine.has("localhost:9/mine:1")
+LOCAL = "localhost:9/mine:1"
+
+
+def test_an_engines_own_base_is_known_by_its_id_and_no_file_is_ever_replaced(engine: Engine, capfd) -> None:
+    Path("Dockerfile").write_text(f"FROM {LOCAL}\n")
+    engine.has(LOCAL)
     make.build(make.Request())
-    assert "no registry has localhost:9/mine:1: this machine's own is taken" in capfd.readouterr().err
-    assert json.loads(built().with_suffix(".json").read_text())["bases"] == {"localhost:9/mine:1": None}
+    assert capfd.readouterr().err.startswith(f"kit: no registry has {LOCAL}: this machine's own is taken\n")
+    first = built()
+    before = first.stat()
+    assert json.loads(first.with_suffix(".json").read_text())["bases"] == {LOCAL: "local:sha256:" + "12" * 32}
+    assert f"Step 1/1 : FROM {LOCAL}\n" in first.with_suffix(".log").read_text()
+    for update in (False, True):
+        make.build(make.Request(update=update))
+        assert capfd.readouterr().out == f"kit: {first} is up to date\n"
+    engine.has(LOCAL, Id="sha256:" + "34" * 32)
     make.build(make.Request())
-    assert "is up to date" in capfd.readouterr().out
-    make.build(make.Request(update=True))
-    assert "kit: building model" in capfd.readouterr().err
+    (second,) = set(Path.cwd().glob("images/*.sqsh")) - {first}
+    assert images.named("model", Path.cwd()) == str(second) and first.stat() == before
+    next((engine.folder / "images").glob("localhost*")).unlink()
+    capfd.readouterr()
+    make.build(make.Request())  # the file outlives its base
+    assert capfd.readouterr().out == f"kit: {second} is up to date\n"
+
+
+def test_a_base_that_is_replaced_while_the_image_is_built_makes_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("Dockerfile").write_text(f"FROM {LOCAL}\n")
+    ids = iter(["sha256:1", "sha256:2"])
+    monkeypatch.setattr(Docker, "identity", lambda *_: next(ids))
+    with pytest.raises(KitError, match=f"{LOCAL} was replaced while the image was built\n  fix: build again"):
+        make.build(make.Request())
+    assert not list(Path("images").glob("*.sqsh"))
+
+
+def test_a_file_that_is_not_there_is_said_before_a_registry_is_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(registry, "resolve", asked.append)
+    Path("Dockerfile").write_text(f"FROM {LOCAL}\nCOPY missing /\n")
+    with pytest.raises(UsageError, match="Dockerfile:2: missing is not in "):
+        make.build(make.Request())
+    assert asked == []
 
 
 def test_an_image_for_the_engine_alone_leaves_no_file(engine: Engine, capfd) -> None:
@@ -186,13 +217,13 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(engine: Eng
 
 
 def test_a_step_that_fails_is_named_and_its_last_lines_are_shown(engine: Engine, capfd) -> None:
-    lines = "".join(f"line {number}\n" for number in range(20))
-    (engine.folder / "build-says").write_text(f"Step 1/2 : FROM x\n#7 [2/4] RUN pip install nothing\n{lines}")
+    lines = "".join(f"\x1b[0m\x1b[91mline \x1b[38;5;9m{number}\x1b[K\n\x1b[0m" for number in range(20))
+    (engine.folder / "build-says").write_text(f"Step 1/2 : FROM x\n#7 [2/4] \x1b[1mRUN pip install nothing\n{lines}")
     with pytest.raises(KitError, match=r"docker build failed in step 2/4: RUN pip install nothing\n  fix: correct that step; the log: .*\.log"):
         make.build(make.Request())
     shown = [line for line in capfd.readouterr().err.splitlines() if line.startswith("  | ")]
     assert shown == [f"  | line {number}" for number in range(8, 20)]
-    assert [path.suffix for path in Path("images").iterdir()] == [".log"] and "line 0\n" in next(Path("images").iterdir()).read_text()
+    assert [path.suffix for path in Path("images").iterdir()] == [".log"] and "[91mline " in next(Path("images").iterdir()).read_text()
 
 
 @pytest.mark.parametrize(
@@ -371,7 +402,7 @@ def test_a_recipe_that_fails_under_enroot_is_said_with_its_log(engine: Engine) -
         with pytest.raises(KitError, match=r"enroot start ended with code 3\n  fix: see the lines above; the log: .*\.log"):
             make.build(make.Request(engine="enroot"))
     assert not list(Path("images").glob("*.sqsh"))
-    assert Enroot().has("anything") is False
+    assert Enroot().identity("anything") == ""
 
 
 # ---------------------------------------------------------------- an image of somebody else's Enroot
@@ -447,7 +478,7 @@ def found(text: str) -> recipe.Recipe:
     return recipe.load(Path("Dockerfile").absolute(), Path.cwd(), "x", "gpu", {}, Path("images").absolute())
 
 
-def nobody(base: str) -> bool:
+def nobody(base: str) -> str:
     raise AssertionError(f"asked for {base}")
 
 
@@ -457,12 +488,12 @@ def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engin
     monkeypatch.setattr(registry, "resolve", lambda base: asked.append(base) or answers[base])
     both = found(f"FROM a.example/x:1\nFROM {BASE}\nFROM b.example/y@{DIGEST}\n")
     whole = {"a.example/x:1": "sha256:" + "1" * 64, BASE: DIGEST, f"b.example/y@{DIGEST}": DIGEST}
-    assert bases.pin(both, set(), nobody, update=False) == whole
+    assert bases.pin(both, {}, nobody, update=False) == whole
     assert asked == ["a.example/x:1"]
     text = Path("image.lock").read_text()
     assert json.loads(text) == {"a.example/x:1": "sha256:" + "1" * 64, BASE: DIGEST} and text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
-    assert bases.pin(both, set(), nobody, update=False) == whole and len(asked) == 1
-    assert bases.pin(both, set(), nobody, update=True)[BASE] == "sha256:" + "2" * 64 and asked[1:] == ["a.example/x:1", BASE]
+    assert bases.pin(both, {}, nobody, update=False) == whole and len(asked) == 1
+    assert bases.pin(both, {}, nobody, update=True)[BASE] == "sha256:" + "2" * 64 and asked[1:] == ["a.example/x:1", BASE]
     assert json.loads(Path("image.lock").read_text())[BASE] == "sha256:" + "2" * 64
     assert [path for path in os.listdir() if path.startswith(".image.lock")] == []
 
@@ -473,18 +504,18 @@ def test_a_base_that_only_this_machine_has_is_no_secret_and_in_no_lock_file(engi
 
     monkeypatch.setattr(registry, "resolve", refuse)
     own = found("FROM mine:1\n")
-    assert bases.pin(own, set(), lambda base: base == "mine:1", update=False) == {"mine:1": ""}
+    assert bases.pin(own, {}, {"mine:1": "sha256:1"}.__getitem__, update=False) == {"mine:1": "local:sha256:1"}
     assert "kit: no registry has mine:1: this machine's own is taken" in capfd.readouterr().err
     assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
-    assert bases.pin(own, {"mine:1"}, nobody, update=False) == {"mine:1": ""}
+    assert bases.pin(own, {"mine:1": "local:sha256:2"}, lambda _: "", update=False) == {"mine:1": "local:sha256:2"}
     with pytest.raises(KitError, match="no mine:1"):
-        bases.pin(own, {"mine:1"}, lambda _: False, update=True)
+        bases.pin(own, {"mine:1": "local:sha256:2"}, lambda _: "", update=True)
 
 
 def test_a_lock_file_that_cannot_be_written_ends_no_build(engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(registry, "resolve", lambda _: DIGEST)
     monkeypatch.setattr(bases, "LOCK", "no/such/folder.lock")
-    assert bases.pin(found("FROM z.example/z:1\n"), set(), nobody, update=False) == {"z.example/z:1": DIGEST}
+    assert bases.pin(found("FROM z.example/z:1\n"), {}, nobody, update=False) == {"z.example/z:1": DIGEST}
     assert "folder.lock cannot be written (No such file or directory): the next build asks the registry again" in capfd.readouterr().err
 
 
@@ -505,7 +536,13 @@ def publish(place: store.Place, content: bytes = b"image", **origin: object) -> 
 def test_a_file_gets_its_name_and_its_record_and_is_known_as_whole(place: store.Place) -> None:
     assert not store.is_built(place)
     record = publish(place, engine="docker")
-    expected = {"file": "mine-0123456789abcdef.sqsh", "size": 5, "sha256": images.sha256(place.file), "digest": "0123456789abcdef00", "engine": "docker"}
+    expected = {
+        "file": "mine-0123456789abcdef.sqsh",
+        "size": 5 + images.BLOCK,
+        "sha256": images.sha256(place.file),
+        "digest": "0123456789abcdef00",
+        "engine": "docker",
+    }
     assert record == expected == json.loads(place.record.read_text()) == images.record(place.record)
     assert sorted(os.listdir(place.folder)) == ["mine-0123456789abcdef.json", "mine-0123456789abcdef.sqsh"]
     assert store.is_built(place)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Optional
 
 import pytest
+from kit import regular
 from kit.build import choose, formats, recipe
+from kit.digests import Digests
 from kit.errors import UsageError
 from samples import ROOT
 
@@ -175,7 +179,7 @@ def test_a_base_of_apptainers_that_is_in_no_registry_has_no_digest(project: Path
         ("source\n", ["a b.txt"]),
         ("**/x.py\n", ["a b.txt", "source/", "source/.git/", "source/.git/HEAD", "source/deep/"]),
         ("source/**\n!**/HEAD\n", ["a b.txt", "source/", "source/.git/", "source/.git/HEAD"]),
-        ("?\\ b.txt\nsource/d*\n/source/.git/\n# a b.txt\n", ["a b.txt", "source/"]),
+        ("?\\ b.txt\nsource/d*\n/source/.git/\n# a b.txt\n", ["source/"]),
         ("a b.txt\nsource/deep/[a-x].py\n", ["source/", "source/.git/", "source/.git/HEAD", "source/deep/"]),
     ],
 )
@@ -183,6 +187,91 @@ def test_what_dockerignore_names_stays_out(patterns: str, expected: list[str], p
     (project / "Dockerfile").write_text('FROM x\nCOPY ["a*b.txt", "sourc[e]", "/opt/"]\n')
     (project / ".dockerignore").write_text(f"**/skipped.log\n{patterns}")
     assert find().files() == expected
+
+
+def test_much_to_read_is_named_with_its_largest_part_before_it_is_read(project: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
+    for name, count in (("source/data/train/x", 700_000), ("source/data/train/y", 200_000), ("source/data/test", 99_000), ("a b.txt", 2_000)):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_bytes(bytes(count))
+    for large, said in ((10**6, 1), (1_100_000, 0)):
+        monkeypatch.setattr(recipe, "LARGE", large)
+        find().contents()
+        line = f"kit: the recipe takes in 978 KiB of {project}, 879 KiB of it in source/data/train: where no step needs that, "
+        assert capfd.readouterr().err == said * f"{line}write source/data/train in {project}/.dockerignore\n"
+    (project / "Dockerfile.dockerignore").write_text("source/data/train\n")
+    monkeypatch.setattr(recipe, "LARGE", 90_000)
+    find().contents()
+    assert f"of it in source/data/test: where no step needs that, write source/data/test in {project}/Dockerfile.dockerignore\n" in capfd.readouterr().err
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are read, in a minute in which all of them have been there for long."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found, opened, now_ns = [], regular.opened, time.time_ns
+    monkeypatch.setattr(regular, "opened", lambda path: (found.append(Path(path).name), opened(path))[1])
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 60 * 10**9)
+    return found
+
+
+def test_a_large_file_is_read_again_only_when_its_inode_says_that_it_changed(project: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    large = project / "source/deep/x.py"
+    large.write_bytes(bytes(recipe.WORTH_NOTING))
+    first = find().contents()
+    assert "x.py" in reads and "a b.txt" in reads
+    reads.clear()
+    assert find().contents() == first and "x.py" not in reads and "a b.txt" in reads
+    seen = {tuple(first.items())}
+    facts = large.stat()
+    for change in (
+        lambda: (large.write_bytes(b"1" + bytes(recipe.WORTH_NOTING - 1)), os.utime(large, ns=(facts.st_atime_ns, facts.st_mtime_ns))),
+        lambda: large.chmod(0o755),
+        lambda: os.replace(large.rename(project / "moved"), large.with_name("y.py")),
+    ):
+        change()
+        seen.add(tuple(find().contents().items()))
+    assert len(seen) == 4
+    monkeypatch.undo()
+
+
+def test_a_file_that_has_just_changed_is_not_believed_to_stay_so(project: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "source/deep/x.py").write_bytes(bytes(recipe.WORTH_NOTING))
+    now_ns = time.time_ns() - 60 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    for _ in range(2):
+        reads.clear()
+        find().contents()
+        assert "x.py" in reads
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\xff", b"[]", b'{"x": 1}', b"PATHS[]", b"PATHS[1, 2, 3, 4]", b"PATHS{}", b"PATHSnull", b'PATHS"x"'])
+def test_a_damaged_memory_of_what_was_read_costs_reading_again(damage: bytes, project: Path, reads: list[str], tmp_path: Path) -> None:
+    large = project / "source/deep/x.py"
+    large.write_bytes(bytes(recipe.WORTH_NOTING))
+    first = find().contents()
+    memory = tmp_path / "cache/kit/files.json"
+    assert list(json.loads(memory.read_text())) == [str(large)]
+    memory.write_bytes(b'{"%b": %b}' % (str(large).encode(), damage[5:]) if damage.startswith(b"PATHS") else damage)
+    reads.clear()
+    assert find().contents() == first and "x.py" in reads
+    memory.unlink()
+    memory.mkdir()
+    assert find().contents() == first
+
+
+def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    paths = [tmp_path / name for name in "abcd"]
+    for path in paths:
+        path.touch()
+    for path in (*paths[:3], paths[0], paths[3]):
+        known = Digests("files", most=3)
+        known.note(path, path.stat(), f"digest of {path.name}")
+        known.save()
+    known = Digests("files", most=3)
+    assert [known.find(path, path.stat()) for path in paths] == ["digest of a", None, "digest of c", "digest of d"]
+    assert os.listdir(tmp_path / "kit") == ["files.json"]
 
 
 def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(project: Path) -> None:

@@ -18,14 +18,14 @@ from kit.build.recipe import Recipe
 from kit.errors import KitError, UsageError
 
 LOCK = "image.lock"
+LOCAL = "local:"  # before the id of an image that only this machine's engine has
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def pin(recipe: Recipe, own: set[str], known_here: Callable[[str], bool], *, update: bool) -> dict[str, str]:
-    """{base: its digest}; "" for one that no registry has but the engine of this machine.
+def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, update: bool) -> dict[str, str]:
+    """{base: its digest}; LOCAL and an id for one that no registry has but the engine of this machine.
 
-    own: those that were such at the last build. known_here: asked only where the registry does not answer. KitError
-    where nobody knows a base.
+    own: those that were such at the last build. identity: the id that the engine has, or "". KitError where nobody knows a base.
     """
     path = _path(recipe)
     locked = _read(path)
@@ -36,25 +36,34 @@ def pin(recipe: Recipe, own: set[str], known_here: Callable[[str], bool], *, upd
         elif base in locked and not update:
             found[base] = locked[base]
         elif base in own and not update:
-            found[base] = ""
+            here = identity(base)
+            found[base] = LOCAL + here if here else own[base]  # an image may outlive its base
         else:
-            found[base] = _resolve(base, known_here)
-    new = {base: digest for base, digest in found.items() if digest and "@" not in base}
+            found[base] = _resolve(base, identity)
+    new = {base: digest for base, digest in found.items() if not digest.startswith(LOCAL) and "@" not in base}
     if new.items() - locked.items():
         _write(path, {**locked, **new})
     return found
 
 
-def _resolve(base: str, known_here: Callable[[str], bool]) -> str:
+def check(pinned: dict[str, str], identity: Callable[[str], str]) -> None:
+    """Raises KitError where an engine's own base was replaced since it was pinned: the image is then none of its name."""
+    for base, digest in pinned.items():
+        if digest.startswith(LOCAL) and digest != LOCAL + identity(base):
+            raise KitError(f"{base} was replaced while the image was built", "build again")
+
+
+def _resolve(base: str, identity: Callable[[str], str]) -> str:
     from kit.build.sources import registry
 
     try:
         return registry.resolve(base)
     except KitError:
-        if not known_here(base):
+        here = identity(base)
+        if not here:
             raise
-    print(f"kit: no registry has {base}: this machine's own is taken, and a change of it noticed with --update only", file=sys.stderr)
-    return ""
+    print(f"kit: no registry has {base}: this machine's own is taken", file=sys.stderr)
+    return LOCAL + here
 
 
 def _path(recipe: Recipe) -> Path:

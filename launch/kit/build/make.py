@@ -91,11 +91,11 @@ def _build(request: Request) -> None:
     found = recipe.load(file, project, request.name or name, request.device, request.arguments, folder, request.options)
     if project == assets.folder("containers").parent and file.parent in (project, project / "containers") and Path.cwd() != project:
         found = replace(found, requirements=recipe.requirements(Path.cwd()))
-    own = {base for base, digest in images.record(folder / f"{found.name}.json").get("bases", {}).items() if digest is None}
-    pinned = bases.pin(found, own, engine.has, update=request.update)
-    # What has no digest may have changed unseen; the rest has another name where it did.
-    request = replace(request, update=request.update and "" in pinned.values())
-    place = store.Place(folder, found.name, found.digest(pinned), _suffix(request))
+    contents = found.contents()  # before a registry is asked: what is not there is said at once
+    known = images.record(folder / f"{found.name}.json").get("bases", {})
+    own = {base: digest for base, digest in known.items() if str(digest).startswith(bases.LOCAL)}
+    pinned = bases.pin(found, own, engine.identity, update=request.update)
+    place = store.Place(folder, found.name, found.digest(pinned, contents), _suffix(request))
     with _work(place, request) as log:
         if log is None:
             return
@@ -106,6 +106,7 @@ def _build(request: Request) -> None:
             copy = exact.lay_out(Path(context))
             tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}" if request.to == "docker" else None
             with engine.build(Path(context), copy, exact, tag, log) as source:
+                bases.check(pinned, engine.identity)
                 if request.to == "docker":
                     print(f"kit: {tag}")
                     return
@@ -170,10 +171,9 @@ def _pack(place: store.Place, source: Source, log: IO[bytes]) -> pack.Packed:
 
 
 def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
-    pins = {base: digest or None for base, digest in pinned.items()}
     return {
         "recipe": str(found.file),
-        "bases": pins,
+        "bases": pinned,
         "device": found.device,
         "arguments": _shown(found.arguments),
         **found.options.facts(),
@@ -191,7 +191,7 @@ def _suffix(request: Request) -> str:
 
 
 def _is_there(place: store.Place, request: Request) -> bool:
-    if request.update or request.to == "docker" or not store.is_built(place):
+    if request.to == "docker" or not store.is_built(place):
         return False
     store.make_current(place)
     images.note_use(place.file)

@@ -10,7 +10,10 @@ import re
 import shutil
 import stat
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
@@ -18,11 +21,15 @@ from typing import Callable, Optional
 from kit import keys, regular, sources
 from kit.build import formats, ignore, pack
 from kit.build.options import Options
+from kit.digests import Digests
 from kit.errors import KitError, UsageError
+from kit.progress import size
 
 LEFT_OUT = (".git", "runs")  # and the images: what kit itself writes would make every build another one
 JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: what lies there was laid out here, where git was asked
 REQUIREMENTS = "containers/install/project.txt"  # where install.sh looks for the project's own
+LARGE = 500 * 10**6  # bytes: with more, what a recipe takes in is worth a word
+WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # every Dockerfile has these
 
 
@@ -97,14 +104,43 @@ class Recipe:
         elif not is_ignored(name):
             yield name
 
-    def digest(self, pinned: dict[str, str]) -> str:
-        """Of everything that goes in, `pinned` being the digests of the bases: equal digests mean equal images."""
-        files = {name: _file_digest(self.folder / name) for name in self.files()}
+    def contents(self) -> dict[str, str]:
+        """{file or folder: its digest}; says first where that is much to read."""
+        names, read_before = self.files(), Digests("files", most=20_000)
+        self._name_large(names)
+        found = {name: _file_digest(self.folder / name, read_before) for name in names}
         if self.requirements:
-            files[REQUIREMENTS] = _file_digest(self.requirements)
+            found[REQUIREMENTS] = _file_digest(self.requirements.resolve(), read_before)
+        read_before.save()
+        return found
+
+    def _name_large(self, names: list[str]) -> None:
+        sizes: Counter[str] = Counter()
+        for name in names:
+            with suppress(OSError):  # which is said when it is read
+                sizes[name] = 0 if name.endswith("/") else os.lstat(self.folder / name).st_size
+        total = sum(sizes.values())
+        if total <= LARGE:
+            return
+        for name, count in list(sizes.items()):
+            for folder in Path(name).parents:
+                sizes[str(folder)] += count
+        del sizes["."]
+        # Of a folder and the one in it that has nearly all of it, the one in it.
+        nearly = 0.9 * max(sizes.values())
+        largest = max((name for name, count in sizes.items() if count >= nearly), key=lambda name: (name.count("/"), sizes[name]))
+        print(
+            f"kit: the recipe takes in {size(total)} of {self.folder}, {size(sizes[largest])} of it in {largest}: "
+            f"where no step needs that, write {largest} in {ignore.file(self.folder, self.file)}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def digest(self, pinned: dict[str, str], contents: Optional[dict[str, str]] = None) -> str:
+        """Of everything that goes in, `pinned` being the digests of the bases: equal digests mean equal images."""
         facts = {
             "recipe": self.text,
-            "files": files,
+            "files": contents or self.contents(),
             "bases": pinned,
             "arguments": self.arguments,
             "device": self.device,
@@ -191,22 +227,30 @@ def tidy(name: str) -> str:
 
 
 def at_digest(image: str, digest: str) -> str:
-    return f"{image}@{digest}" if digest and "@" not in image else image
+    """An engine's own image has no digest by which it could be had."""
+    return f"{image}@{digest}" if digest.startswith("sha256:") and "@" not in image else image
 
 
-def _file_digest(path: Path) -> str:
+def _file_digest(path: Path, read_before: Digests) -> str:
     """Of content and mode, which the image keeps; the time is left out, so that a fresh clone is the same."""
-    digest = hashlib.sha256()
+    begun_ns = time.time_ns()
     try:
-        if path.is_symlink():
+        facts = path.lstat()
+        mode = stat.S_IMODE(facts.st_mode)
+        if stat.S_ISLNK(facts.st_mode):
             return f"link to {os.readlink(path)}"
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if path.is_dir():
+        if stat.S_ISDIR(facts.st_mode):
             return f"folder {mode:o}"
-        digest.update(f"{mode:o}\n".encode())
+        known = read_before.find(path, facts) if facts.st_size >= WORTH_NOTING else None
+        if known:
+            return known
+        digest = hashlib.sha256(f"{mode:o}\n".encode())
         with regular.opened(path) as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     except OSError as error:
         raise KitError(f"{path} cannot be read: {error.strerror}", "check its rights") from None
+    # A file that has just been changed may be again, in the same tick of the file system's clock.
+    if facts.st_size >= WORTH_NOTING and facts.st_ctime_ns < begun_ns - 2 * 10**9:
+        read_before.note(path, facts, digest.hexdigest())
     return digest.hexdigest()

@@ -184,10 +184,11 @@ def _is_same(handle: int, path: Path) -> bool:
 
 def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
     """Gives the unfinished file its name, and writes its record; the file is on the disk before it has its name."""
+    # A .sif has an identifier of its own making.
+    digest = images.seal(place.unfinished) if place.suffix == ".sqsh" else images.sha256(place.unfinished)
     with place.unfinished.open("rb") as file:
         os.fsync(file.fileno())
     found = place.unfinished.stat()
-    digest = images.sha256(place.unfinished)
     record = {"file": place.file.name, "size": found.st_size, "sha256": digest, "digest": place.digest, **origin}
     os.replace(place.unfinished, place.file)
     _write(place.record, json.dumps(record, indent=2) + "\n")

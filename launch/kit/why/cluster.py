@@ -69,10 +69,17 @@ REFUSALS = (
     _refusal("node-not-ready", "nodes were not ready in time", r"not ready after \d+ s"),
     _refusal("nodes-bad", "too few of the nodes can work, spares included", r"\d+ of \d+ nodes can work, and the job needs", "nodes were allocated, of which "),
     _refusal("image-differs", "a node sees another image than the first node", "is another image here than on the first node"),
+    _refusal("image-replaced", "the image was replaced after submission", "is not the image that this job was submitted with"),
     _refusal(
         "image-missing", "the image is not there, or not readable", "does not exist here or cannot be read", "there is no image ", "the image .* cannot be read"
     ),
-    _refusal("image-damaged", "the image, or a copy of it, is damaged", "the copy of the image on this node's disk is damaged", "enroot cannot unpack "),
+    _refusal(
+        "image-damaged",
+        "the image, or a copy of it, is damaged",
+        "the copy of the image on this node's disk is damaged",
+        "is damaged: its sha256 is",
+        "enroot cannot unpack ",
+    ),
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable", "the mount source "),
     _refusal("no-progress", "the run was started again and again, and does not get on", "this run makes no progress", r"this run was started again \d+ times"),
     _refusal("disk-full", "a disk is full", "MiB free; "),

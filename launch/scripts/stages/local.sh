@@ -21,5 +21,5 @@ stage::copy() {
     rm -f -- "${file}"
     kit::die "cannot copy ${source} to ${KIT_IMAGE%/*}" "see the line above; free there: df -h ${KIT_IMAGE%/*}"
   fi
-  stage::accept "${file}" "${digest}"
+  stage::accept "${file}" "${digest}" "${source}"
 }

@@ -41,8 +41,8 @@ stage::prepare() {
 }
 
 stage::take() {
-  local -r file="${KIT_IMAGE}.unfinished"
+  local -r source="$1" file="${KIT_IMAGE}.unfinished"
   mv --no-target-directory -- "$(stage::received)" "${file}" ||
     kit::die "sbcast sent no image to this node" "submit again; if that does not help: \`stage: local\`"
-  stage::accept "${file}" "${KIT_IMAGE_SHA256}"
+  stage::accept "${file}" "${KIT_IMAGE_SHA256}" "${source}"
 }

@@ -128,6 +128,13 @@ net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 # image's.
 kit::forget_python() { unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD; }
 
+# image::check_submitted - the image is still the one that the job was submitted with: it may have waited for hours.
+image::check_submitted() {
+  [[ -z "${KIT_FINGERPRINT}" || -z "${KIT_SUBMITTED_FINGERPRINT}" || "${KIT_FINGERPRINT}" == "${KIT_SUBMITTED_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is not the image that this job was submitted with: its fingerprint is ${KIT_FINGERPRINT}, not ${KIT_SUBMITTED_FINGERPRINT}" \
+      "put that one back, or submit again; to start with this one: empty KIT_SUBMITTED_FINGERPRINT and KIT_SUBMITTED_SHA256 in ${KIT_RUN_DIR}/env.sh"
+}
+
 # image::check - the image is here, and is the one that the first node sees.
 image::check() {
   [[ -r "${KIT_IMAGE}" ]] ||
@@ -137,7 +144,8 @@ image::check() {
       "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again"
 }
 
-# image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart.
+# image::fingerprint FILE - the same 16 digits as kit/images.py: size and both ends tell two builds apart. A byte in between that a disk
+# changed is found where a node copies the image.
 image::fingerprint() {
   local -r image="$1"
   local digest
@@ -449,6 +457,7 @@ batch::main() {
   [[ -z "${KIT_MPI}" ]] || KIT_MPI_TYPE="$(batch::mpi)"
   KIT_FINGERPRINT=''
   [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
+  image::check_submitted
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
   batch::begin_stamps "${restart}"
 

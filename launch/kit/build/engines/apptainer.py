@@ -28,8 +28,8 @@ class Apptainer:
         if not shutil.which("apptainer"):
             raise KitError("apptainer is not installed here", "module load apptainer, or choose another engine: kit build --engine NAME")
 
-    def has(self, base: str) -> bool:
-        return False
+    def identity(self, base: str) -> str:
+        return ""
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:

@@ -77,9 +77,10 @@ class Docker:
         identity = found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}"
         return Image(identity, int(found.get("Size") or 0), Config.from_json({"config": found.get("Config")}))
 
-    def has(self, base: str) -> bool:
+    def identity(self, base: str) -> str:
         self.check()
-        return self.image(base) is not None
+        found = self.image(base)
+        return found.identity if found else ""
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:

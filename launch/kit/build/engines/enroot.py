@@ -26,8 +26,8 @@ class Enroot:
         if not shutil.which("enroot"):
             raise KitError("enroot is not installed here", "choose another engine: kit build --engine NAME")
 
-    def has(self, base: str) -> bool:
-        return False
+    def identity(self, base: str) -> str:
+        return ""
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:

@@ -24,8 +24,8 @@ class Engine(Protocol):
     def check(self) -> None:
         """Raises KitError where it is not installed or does not answer."""
 
-    def has(self, base: str) -> bool:
-        """Whether it has an image that no registry need have."""
+    def identity(self, base: str) -> str:
+        """The id of an image that no registry need have; "" where it has none of that name."""
 
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> AbstractContextManager[Source]:
         """The image of a recipe that is laid out in `folder`; its files are there until the end. KitError where it fails.

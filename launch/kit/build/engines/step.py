@@ -13,6 +13,7 @@ from kit.errors import KitError
 
 TOOLS_OWN = re.compile(r"(HOME|PATH|TMPDIR)$|(LD|DOCKER|BUILDKIT|BUILDX|CONTAINERS|ENROOT|XDG)_")
 SHOWN = 12  # lines of a failure
+COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")  # and what else a terminal would act on: ECMA-48, 5.4
 
 
 def run(
@@ -26,14 +27,14 @@ def run(
         try:
             for raw in process.stdout:
                 log.write(raw)
-                said.append(raw.decode("utf-8", "replace").rstrip())
+                said.append(COLOUR.sub("", raw.decode("utf-8", "replace")).rstrip())
                 see(said[-1])
         except BaseException:
             process.terminate()  # a signal to kit alone, such as a batch system's, would leave it building
             raise
     log.flush()
     if process.returncode:
-        for line in said[-SHOWN:]:
+        for line in [line for line in said if line][-SHOWN:]:
             print(f"  | {line}", file=sys.stderr)
     return process.returncode, said
 
