@@ -160,10 +160,14 @@ inside::find_python() {
 # inside::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
 # a cold image.
 inside::has_module() {
-  local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null ||
-    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null ||
+  inside::has_file "$@" ||
     "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+}
+
+# inside::has_file PYTHON FILE - among the packages beside it.
+inside::has_file() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null || compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null
 }
 
 # inside::choose_program MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the

@@ -257,7 +257,7 @@ batch::start_ranks() {
     "${KIT_SRUN[@]}"
     --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
-    --distribution=block         # ranks follow the nodes, whatever the site's default
+    --distribution=block:block   # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
     --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
     --mpi="${KIT_MPI_TYPE}"
     --output="log/${KIT_ID}/%N.out"
