@@ -450,19 +450,19 @@ node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
-  node::choose_interface
   node::set_facts
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
 }
 
-# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, Gloo and TensorPipe
-# would listen on that and nobody reach them: they get the interface of the way to the master, unless one was chosen.
+# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, or none at all, Gloo and
+# TensorPipe would listen on loopback and nobody reach them: they get the interface of the way to the master, unless one was chosen.
 node::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] || return 0
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] && command -v getent >/dev/null || return 0
   local name address interface
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || return 0
+  # Of a name without an address Gloo thinks the same.
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || address=127.0.0.1
   [[ "${address}" == 127.* ]] || return 0
   interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
   [[ -n "${interface}" ]] || return 0
@@ -474,6 +474,7 @@ node::choose_interface() {
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
+  node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
