@@ -13,6 +13,8 @@
 #
 # Without -e: what fails is what is to be told, and the rest goes on.
 set -uo pipefail +o posix
+# An older bash, which is to be told as well, takes an empty array for an unset one.
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || set +u
 
 # shellcheck source=lib.sh
 source "${KIT_SCRIPTS}/lib.sh"
@@ -365,6 +367,7 @@ doctor::main() {
     esac
   done
   doctor::say user "$(id -un)" "${UID}"
+  doctor::say bash "${BASH_VERSION}"
   doctor::tools
   doctor::namespaces
   doctor::scratch

@@ -19,23 +19,39 @@ enroot::is_remote() {
   esac
 }
 
-# What the NVIDIA and Mellanox hooks of Enroot read. Unset, there would be no GPU in images that do not name one.
+# enroot::set_devices - sets what Enroot's NVIDIA and Mellanox hooks read. Both take this shell's word before the image's.
 enroot::set_devices() {
-  if enroot::node_has -e /dev/nvidiactl; then
-    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}" NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"
-  else
+  local -r driver=/dev/nvidiactl mellanox='/sys/bus/pci/drivers/mlx5_core/*/infiniband_verbs'
+  local missing
+  missing="$(enroot::missing "${driver}" "${mellanox}")" || missing="${driver} ${mellanox}"
+  if [[ "${missing}" == *"${driver}"* ]]; then
     export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
+  else
+    # Unset, there would be no GPU in images that name none, and of the driver only nvidia-smi in those that name no part of it.
+    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}"
+    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || enroot::image_sets NVIDIA_DRIVER_CAPABILITIES || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
   fi
-  ! enroot::node_has -d /dev/infiniband || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+  # This hook hides every adapter but Mellanox's. Without it the container has all of the host's, unless the site restricts /dev.
+  [[ "${missing}" == *"${mellanox}"* ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
 }
 
-# enroot::node_has -e|-d FILE - here, or where KIT_ON_NODE leads.
-enroot::node_has() {
-  if [[ -n "${KIT_ON_NODE[*]:-}" ]]; then
-    "${KIT_ON_NODE[@]}" test "$@"
-  else
-    test "$@"
-  fi
+# enroot::missing PATTERN... - prints those that match no file, here or on one of the nodes to which KIT_ON_NODE leads.
+enroot::missing() {
+  local -a on_node=()
+  [[ -z "${KIT_ON_NODE[*]:-}" ]] || on_node=("${KIT_ON_NODE[@]}")
+  # shellcheck disable=SC2016  # the inner shell expands it
+  "${on_node[@]}" bash -c 'for pattern; do compgen -G "${pattern}" >/dev/null || printf "%s\n" "${pattern}"; done' bash "$@"
+}
+
+# enroot::image_sets NAME - whether the image gives that variable a value. `unsquashfs -cat` would need squashfs-tools 4.5.
+enroot::image_sets() {
+  local folder found=''
+  folder="$(mktemp -d "${TMPDIR:-/tmp}/kit-image.XXXXXX")" || return 1
+  ! unsquashfs -no-progress -dest "${folder}/files" "${KIT_IMAGE}" etc/environment >/dev/null 2>&1 ||
+    ! grep -qs "^$1=" "${folder}/files/etc/environment" || found=yes
+  rm -f -- "${folder}/files/etc/environment"
+  rmdir -- "${folder}/files/etc" "${folder}/files" "${folder}" 2>/dev/null || true
+  [[ -n "${found}" ]]
 }
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.

@@ -123,11 +123,19 @@ inside::enter() {
     fi
   fi
   inside::use_snapshot
-  # torchrun would set one thread per rank and leave the other CPUs idle.
-  local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
-  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
-  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
+  inside::choose_threads
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
+}
+
+# inside::choose_threads - torchrun would set one thread per rank and leave the other CPUs idle; so would Enroot's PyTorch hook
+# where a node has several tasks, unless the image names a number itself.
+inside::choose_threads() {
+  local -i kit_cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+  if [[ "${KIT_RUNTIME}" == @(enroot|pyxis) && -n "${PYTORCH_VERSION:-}" && "${OMP_NUM_THREADS:-}" == 1 ]] && ((KIT_TASKS_PER_NODE > 1)); then
+    grep -qs '^OMP_NUM_THREADS=' /etc/environment || unset OMP_NUM_THREADS
+  fi
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || kit_cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((kit_cpus > NPROC_PER_NODE ? kit_cpus / NPROC_PER_NODE : 1))}"
 }
 
 # inside::use_snapshot - the code as it was at submission comes before what is installed of the same name. A PYTHONPATH of
@@ -160,10 +168,14 @@ inside::find_python() {
 # inside::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
 # a cold image.
 inside::has_module() {
-  local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null ||
-    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null ||
+  inside::has_file "$@" ||
     "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+}
+
+# inside::has_file PYTHON FILE - among the packages beside it.
+inside::has_file() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null || compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null
 }
 
 # inside::choose_program MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the

@@ -200,16 +200,20 @@ batch::choose_srun() {
 # batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local srun_says all_said rc
+  local answers all_said rc
   # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
-  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has.
-  exec {srun_says}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare)
-  local -ri srun_pid=$! begin_s=SECONDS
-  exec {all_said}< <(
+  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has; a line in a
+  # second pipe tells of that end. srun is a job, since bash 4.4 waits only for the process substitution that it started last.
+  exec {all_said}<> <(:)
+  exec {answers}> >(
     trap '' TERM INT HUP USR1 USR2 # it ends with srun, not with a signal to the job
-    exec tee -- "${KIT_STAMP_FOLDER}/ready" <&"${srun_says}" 3>&1 >/dev/null 2>&1
+    exec >/dev/null 2>&1           # where srun does not end, the job's output ends without it
+    tee -- "${KIT_STAMP_FOLDER}/ready" || true
+    printf '\n' >&"${all_said}"
   )
-  exec {srun_says}<&-
+  "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {all_said}>&- &
+  local -ri srun_pid=$! begin_s=SECONDS
+  exec {answers}>&-
   local -i report_s=30
   while :; do
     rc=0
@@ -253,7 +257,7 @@ batch::start_ranks() {
     "${KIT_SRUN[@]}"
     --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
-    --distribution=block         # ranks follow the nodes, whatever the site's default
+    --distribution=block:block   # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
     --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
     --mpi="${KIT_MPI_TYPE}"
     --output="log/${KIT_ID}/%N.out"
@@ -446,19 +450,19 @@ node::start() {
   # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
-  node::choose_interface
   node::set_facts
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
 }
 
-# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, Gloo and TensorPipe
-# would listen on that and nobody reach them: they get the interface of the way to the master, unless one was chosen.
+# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, or none at all, Gloo and
+# TensorPipe would listen on loopback and nobody reach them: they get the interface of the way to the master, unless one was chosen.
 node::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] || return 0
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] && command -v getent >/dev/null || return 0
   local name address interface
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || return 0
+  # Of a name without an address Gloo thinks the same.
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || address=127.0.0.1
   [[ "${address}" == 127.* ]] || return 0
   interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
   [[ -n "${interface}" ]] || return 0
@@ -470,6 +474,7 @@ node::choose_interface() {
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
+  node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do

@@ -26,6 +26,11 @@ def of(found: list[list[str]], *names: str) -> list[list[str]]:
     return [fact for fact in found if fact[0] in names]
 
 
+def test_the_version_of_bash_is_told() -> None:
+    version = subprocess.run(["bash", "-c", 'printf %s "${BASH_VERSION}"'], capture_output=True, text=True).stdout
+    assert of(facts(), "bash") == [["bash", version]]
+
+
 @pytest.mark.parametrize("kind", ["same", "other", "missing", "folder", "not asked"])
 def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: Path) -> None:
     image = tmp_path / "an image.sif"

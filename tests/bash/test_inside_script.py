@@ -109,6 +109,31 @@ def test_the_ranks_of_a_node_share_its_cpus(processes: int, tasks: int, variable
     assert done.stdout == f"[rank{processes}] OMP_NUM_THREADS {threads}\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("runtime", "tasks", "of_image", "variables", "threads"),
+    [
+        ("enroot", 2, "", {}, 4),
+        ("pyxis", 2, "", {}, 4),
+        ("enroot", 2, "OMP_NUM_THREADS=1\n", {}, 1),
+        ("enroot", 1, "", {}, 1),  # the hook says nothing where a node has one task
+        ("apptainer", 2, "", {}, 1),  # nor where Enroot starts nothing
+        ("enroot", 2, "", {"PYTORCH_VERSION": ""}, 1),  # nor for other images
+        ("enroot", 2, "", {"OMP_NUM_THREADS": "3"}, 3),
+    ],
+)
+def test_the_one_thread_of_enroots_pytorch_hook_does_not_win(
+    runtime: str, tasks: int, of_image: str, variables: dict[str, str], threads: int, tmp_path: Path
+) -> None:
+    run = run_dir(tmp_path, show("OMP_NUM_THREADS"), nodes=2, processes=2, launcher="srun", tasks_per_node=tasks, runtime=runtime, workdir="/")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/environment").write_text(f"PYTORCH_VERSION=2.9\n{of_image}")
+    command = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(tmp_path / "etc"), "/etc"]
+    command += ["bash", "srun.sh", *FACTS, f"KIT_LOG_DIR={run}/log", "SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_CPUS_ON_NODE=8"]
+    env = environment(**{"PYTORCH_VERSION": "2.9", "OMP_NUM_THREADS": "1", "USER": "ada", **variables})
+    done = subprocess.run(command, cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"[rank2] OMP_NUM_THREADS {threads}\n", done.stderr
+
+
 def test_slurms_token_is_in_no_argument_of_any_process(tmp_path: Path) -> None:
     """SLURM_JWT lets who has it act as this user, and everybody on a node sees the arguments of all processes."""
     program = "for ((pid = PPID; pid > 1; pid = $(sed 's/.*) . //; s/ .*//' /proc/${pid}/stat))); do tr '\\0' '\\n' </proc/${pid}/cmdline; done"

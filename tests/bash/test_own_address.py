@@ -11,7 +11,8 @@ from running import SCRIPTS, bash, environment, stub
 from test_run_script import run_dir, slurm
 
 HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-GETENT = '[[ "$2" != "$(</proc/sys/kernel/hostname)" ]] || echo "${OWN_ADDRESS}  STREAM $2"'
+GETENT = """[[ "${OWN_ADDRESS}" != unknown ]] || exit 2; [[ "$2" != "$(</proc/sys/kernel/hostname)" ]] || echo "${OWN_ADDRESS}  STREAM $2"
+"""
 SHOW = 'echo "${GLOO_SOCKET_IFNAME-unset} ${TP_SOCKET_IFNAME-unset}"'
 
 
@@ -61,6 +62,7 @@ def route() -> tuple[str, str]:
     [
         ({}, True),
         ({"SLURM_NODEID": "0", "SLURM_PROCID": "0"}, True),
+        ({"OWN_ADDRESS": "unknown"}, True),
         ({"OWN_ADDRESS": "10.0.0.7"}, False),
         ({"KIT_LOOPBACK": "1"}, False),
         ({"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}, False),
@@ -76,14 +78,21 @@ def test_an_interface_that_somebody_chose_stays(route: tuple[str, str], tmp_path
     assert shown(tmp_path, MASTER_ADDR=route[1], GLOO_SOCKET_IFNAME="mine0") == f"mine0 {route[0]}"
 
 
-def shown(tmp_path: Path, **variables: str) -> str:
-    """What a rank of this node finds: the interfaces of Gloo and of TensorPipe."""
+def test_a_command_beside_the_ranks_gets_it_too(route: tuple[str, str], tmp_path: Path) -> None:
+    """`kit shell` says how to start the job's ranks by hand, with `kit exec`."""
+    name, master = route
+    facts = ["NNODES=2", f"MASTER_ADDR={master}", "MASTER_PORT=61000", "KIT_HOSTS=node6,node7"]
+    assert shown(tmp_path, "exec", *facts, "--", "bash", "-c", SHOW) == f"{name} {name}"
+
+
+def shown(tmp_path: Path, *words: str, **variables: str) -> str:
+    """What a rank of this node finds, or a command beside it: the interfaces of Gloo and of TensorPipe."""
     run = run_dir(tmp_path, SHOW, nodes=2, launcher="srun")
     stub(tmp_path / "tools", "getent", GETENT)
     facts = {"NNODES": "2", "MASTER_PORT": "61000", "KIT_LOG_DIR": f"{run}/log", "SLURM_NNODES": "2"}
     env = slurm(nodes=2, SLURM_NODEID="1", SLURM_PROCID="1", SLURM_LOCALID="0", OWN_ADDRESS="127.0.1.1", HOSTNAME="first-node", **facts)
     env = {key: value for key, value in {**env, **variables}.items() if key not in ("KIT_LOOPBACK", "GLOO_SOCKET_IFNAME") or key in variables}
     env["PATH"] = f"{tmp_path}/tools:{env['PATH']}"
-    done = subprocess.run(["bash", "run_script.sh", "start"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "run_script.sh", *(words or ["start"])], cwd=run, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.removeprefix("[rank1] ").removeprefix("[rank0] ").strip()

@@ -186,7 +186,7 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     bound = ["--cpu-bind=none", "--mpi=none"]
     facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
     facts += ["KIT_ADDRESSES=", "KIT_FINGERPRINT="]
-    for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block", *bound], facts)):
+    for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block:block", *bound], facts)):
         expected = [*common, *options, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
         assert (run / f"argv.{mode}").read_text().splitlines() == expected
 

@@ -10,7 +10,7 @@ from running import environment, stub
 from test_run_script import run_dir
 
 
-def arguments(folder: Path, node: int, **plan: object) -> list[str]:
+def arguments(folder: Path, node: int, machine: tuple[str, ...] = (), binding: tuple[str, ...] = (), **plan: object) -> list[str]:
     """The words of `python3 -m torch.distributed.run` on a node of three, of which one has the others' addresses."""
     stub(folder / "bin", "python3", 'printf "%s\\0" "$@"\nprintf "%s" "${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-}" >"${KIT_RUN_DIR}/own-store"\n')
     (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True, exist_ok=True)
@@ -18,10 +18,10 @@ def arguments(folder: Path, node: int, **plan: object) -> list[str]:
     (run / "addresses").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")
     facts = {"NNODES": 3, "NODE_RANK": node, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": 61000, "KIT_LOG_DIR": run / "log", "KIT_RENDEZVOUS_ID": "77.0"}
     words = [f"{name}={value}" for name, value in {**facts, "KIT_ADDRESSES": run / "addresses"}.items()]
-    done = subprocess.run(["bash", "torchrun.sh", *words], cwd=run, env=environment(folder / "bin"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*machine, "bash", "torchrun.sh", *words], cwd=run, env=environment(folder / "bin"), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = done.stdout.split("\0")[:-1]
-    common = ["--nproc-per-node", "4", "--rdzv-id", "77.0", "--max-restarts", str(plan.get("max_restarts", 0)), "--log-dir", f"{run}/log/.torchrun"]
+    common = ["--nproc-per-node", "4", "--rdzv-id", "77.0", "--max-restarts", str(plan.get("max_restarts", 0)), *binding, "--log-dir", f"{run}/log/.torchrun"]
     # Else ranks would find the addresses of those that are gone.
     assert (run / "own-store").read_text() == ("1" if plan.get("max_restarts") else "")
     # torchrun makes $ of $$.
@@ -40,3 +40,26 @@ def test_each_node_says_its_own_address_where_ranks_may_be_restarted(node: int, 
 @pytest.mark.parametrize("node", [0, 2])
 def test_ranks_follow_the_nodes_where_none_is_restarted(node: int, tmp_path: Path) -> None:
     assert arguments(tmp_path, node) == ["--nnodes", "3", "--node-rank", f"{node}", "--master-addr", "10.0.0.1", "--master-port", "61000"]
+
+
+TWO_SOCKETS = ("--tmpfs", "/sys/devices/system", "--dir", "/sys/devices/system/node/node0", "--dir", "/sys/devices/system/node/node1")
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "a second socket", "a GPU's driver", "a GPU for each rank", "CPUs that the job may use", "numactl", "torch 2.9"])
+def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(lacks: str, tmp_path: Path) -> None:
+    """bwrap and stubs make the node: torchrun would end where it cannot bind a rank."""
+    (tmp_path / "nvidiactl").touch()
+    stub(tmp_path / "bin", "getconf", "echo 16\n")
+    stub(tmp_path / "bin", "nproc", f'[[ -z "${{OMP_NUM_THREADS:-}}" ]] && echo {15 if lacks == "CPUs that the job may use" else 16}\n')
+    if lacks != "numactl":
+        stub(tmp_path / "bin", "numactl", "exit 1\n")
+    numa = tmp_path / "lib/python3.11/site-packages/torch/numa"
+    numa.mkdir(parents=True)
+    if lacks != "torch 2.9":
+        (numa / "binding.py").touch()
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev"]
+    machine += ["--ro-bind", str(tmp_path / "nvidiactl"), "/dev/nvidiactl"] if lacks != "a GPU's driver" else []
+    machine += TWO_SOCKETS[: -2 if lacks == "a second socket" else None]
+    gpus = 3 if lacks == "a GPU for each rank" else 4
+    binding = ("--numa-binding", "node") if lacks == "nothing" else ()
+    arguments(tmp_path, 0, machine=tuple(machine), binding=binding, gpus_per_node=gpus)

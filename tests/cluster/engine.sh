@@ -20,7 +20,7 @@ engine::answers() {
 
 # What tests call on this machine, beside the engine.
 engine::tools() {
-  type -P mksquashfs rsync ssh bwrap zsh fish mpirun >/dev/null && engine::has_sshd
+  type -P mksquashfs tar2sqfs rsync ssh bwrap zsh fish mpirun >/dev/null && engine::has_sshd
 }
 
 # It is not on every user's PATH.
@@ -39,7 +39,7 @@ engine::deny_sshd() {
 }
 
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman squashfs-tools docker-registry rsync openssh-client
+  local -a packages=(docker.io iptables debootstrap podman squashfs-tools squashfs-tools-ng docker-registry rsync openssh-client
     bubblewrap zsh fish openmpi-bin)
   local log new_sshd=''
   if ! engine::has_sshd; then

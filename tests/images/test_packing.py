@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_is_said_to_be_also_where_the_log_is_on_it(tmp_path:
 
 def test_a_packer_that_the_system_killed_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mksquashfs").write_text("#!/bin/sh\n# a stub of mksquashfs, which is killed\nkill -9 $$\n")
+    (tmp_path / "bin/mksquashfs").write_text("#!/bin/sh\n# a stub of mksquashfs, which is killed\n[ $1 != -version ] || exec echo 'version 4.6'\nkill -9 $$\n")
     (tmp_path / "bin/mksquashfs").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     with pytest.raises(KitError, match="mksquashfs was killed by signal 9"):
@@ -304,3 +304,68 @@ def test_a_file_without_a_first_block_is_no_image(tmp_path: Path) -> None:
     (tmp_path / "x.sqsh").write_bytes(b"hsqs")
     with pytest.raises(KitError, match="0 of 1 files are in it"):
         pack._check_complete(tmp_path / "x.sqsh", 1)
+
+
+OLD = "#!/bin/sh\n# a stub of mksquashfs 4.4\n[ $1 = -version ] && echo 'mksquashfs version 4.4 (2019/08/29)'\n"
+
+
+@pytest.fixture
+def old_mksquashfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH whose mksquashfs is that of RHEL 9 and Ubuntu 20.04, which reads no tar stream."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "mksquashfs").write_text(OLD)
+    (folder / "mksquashfs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_tar2sqfs_packs_the_same_where_mksquashfs_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = tar_of(
+        ("opt", b"", {"type": tarfile.DIRTYPE, "mode": 0o2755, "mtime": 1_000_000_000}),
+        (LONG, b"deep" * 100_000, {"mtime": 1_000_000_000}),
+        ("opt/link", b"", {"type": tarfile.SYMTYPE, "linkname": "../" + LONG}),
+        ("opt/file", b"x", {"mode": 0o4755, "uid": 1000, "gid": 1000, "mtime": 1_700_000_000}),
+        ("opt/hard", b"", {"type": tarfile.LNKTYPE, "linkname": "opt/file"}),
+        ("opt/attribute", b"y", {"pax_headers": {"SCHILY.xattr.user.x": "kept"}}),
+        ("opt/pipe", b"", {"type": tarfile.FIFOTYPE}),
+    )
+    listed = []
+    for folder in (tmp_path / "new", tmp_path / "old"):
+        folder.mkdir()
+        if folder.name == "old":
+            (folder / "mksquashfs").write_text(OLD)
+            (folder / "mksquashfs").chmod(0o755)
+            monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        image = squash(folder, stream, Config(workdir="/work/here"))
+        said = subprocess.run(["unsquashfs", "-llnumeric", str(image)], check=True, capture_output=True, text=True).stdout
+        listed.append(said.splitlines())
+        assert (unpacked(image) / LONG).read_bytes() == b"deep" * 100_000 and os.getxattr(unpacked_tree(image) / "opt/attribute", "user.x") == b"kept"
+        first = image.read_bytes()
+        time.sleep(1.1)
+        assert squash(folder, stream, Config(workdir="/work/here")).read_bytes() == first, "one image is one file"
+    assert listed[0] == listed[1] and len(listed[0]) > 20
+    assert pack.packer() == "tar2sqfs"
+
+
+def unpacked_tree(image: Path) -> Path:
+    return image.with_suffix(".tree")
+
+
+def test_a_mksquashfs_that_reads_no_tar_stream_is_refused_before_anything_is_built(old_mksquashfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{old_mksquashfs}:/nowhere")
+    (old_mksquashfs / "sh").symlink_to("/bin/sh")
+    with pytest.raises(KitError) as raised:
+        pack.packer()
+    assert str(raised.value).splitlines() == [
+        "kit: mksquashfs here is mksquashfs version 4.4 (2019/08/29), and reads no tar stream, which came with 4.5",
+        "  fix: install squashfs-tools 4.5 or later, or squashfs-tools-ng, which is in EPEL, too; without root: conda install -c conda-forge squashfs-tools; "
+        "or build where they are, such as on your own machine, and copy the file",
+    ]
+
+
+def test_a_tar2sqfs_that_fails_is_named(old_mksquashfs: Path, tmp_path: Path) -> None:
+    (old_mksquashfs / "tar2sqfs").write_text("#!/bin/sh\n# a stub of tar2sqfs, which is killed\nkill -9 $$\n")
+    (old_mksquashfs / "tar2sqfs").chmod(0o755)
+    with pytest.raises(KitError, match="tar2sqfs was killed by signal 9"):
+        squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))

@@ -27,6 +27,7 @@ def tmp_path(tame_path: Path) -> Path:
 DOCUMENT = ROOT / "docs" / "doctor.md"
 HEALTHY = """\
 user	ada	1000
+bash	4.4.20(1)-release
 tool	apptainer	1.4.5
 tool	enroot	3.5.0
 namespaces	ok
@@ -84,6 +85,7 @@ def test_healthy_nodes_have_no_finding(count: int) -> None:
 
 
 CASES = [
+    ("bash\t4.2.46(2)-release", ("bash", FAIL)),
     ("tool\tenroot\t3.4.1", ("runtime", WARN)),
     ("namespaces\tunshare: Operation not permitted", ("namespaces", FAIL)),
     ("subgid", ("subuid", WARN)),
@@ -308,7 +310,7 @@ def test_a_machine_without_slurm_is_looked_into_for_kit_run(kit: Callable, witho
     done = kit("doctor", "--json", check=False, PATH=str(without_slurm))
     said = json.loads(done.stdout)
     assert list(said["nodes"]) == ["here"] and said["nodes"]["here"]["answered"]
-    assert {"scratch", "shm", "limits", "torch", "runtimes"} <= said["nodes"]["here"]["checks"].keys()
+    assert {"bash", "scratch", "shm", "limits", "torch", "runtimes"} <= said["nodes"]["here"]["checks"].keys()
     assert ("here", "runtimes", "warn") in [(item["node"], item["check"], item["verdict"]) for item in said["findings"]]
     (without_slurm / "docker").write_text(
         "#!/bin/bash\n[[ $1 != info ]] || { echo 'Cannot connect to the Docker daemon' >&2; exit 1; }\necho 'Docker version 20.10, build x'\n"

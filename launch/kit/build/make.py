@@ -48,7 +48,7 @@ def build(request: Request) -> None:
     if request.name and (recipe.tidy(request.name) != request.name or request.name.endswith(images.SUFFIXES)):
         raise UsageError(f"'{request.name}' is no name of an image", "take a-z, 0-9, dot, dash and underscore: --name my-model", where="--name")
     if request.to != "docker":
-        pack.check()
+        pack.packer()
     if request.to == "sif":
         sif.check()
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -36,26 +36,41 @@ class Packed(NamedTuple):
     packages: dict[str, str]  # name: version
 
 
-def check() -> None:
-    """Raises KitError where no mksquashfs that will do is installed."""
-    fix = "install squashfs-tools 4.5 or later: apt-get install squashfs-tools, or without root: conda install -c conda-forge squashfs-tools"
-    if not shutil.which("mksquashfs"):
-        raise KitError("mksquashfs, which writes the image file, is not installed here", fix)
-    said = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True).stdout
-    version = re.search(r"version (\d+)\.(\d+)", said)
-    if not version or tuple(map(int, version.groups())) < OLDEST:
-        raise KitError(f"mksquashfs here is {said.splitlines()[0] if said else 'of an unknown version'}", fix)
+def packer() -> str:
+    """Return the tool that packs: mksquashfs where it reads a tar stream, else tar2sqfs. Raise KitError where neither is here."""
+    problem = "mksquashfs, which writes the image file, is not installed here"
+    if shutil.which("mksquashfs"):
+        said = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True).stdout
+        version = re.search(r"version (\d+)\.(\d+)", said)
+        if version and tuple(map(int, version.groups())) >= OLDEST:
+            return "mksquashfs"
+        problem = f"mksquashfs here is {said.splitlines()[0] if said else 'of an unknown version'}, and reads no tar stream, which came with 4.5"
+    if shutil.which("tar2sqfs"):
+        return "tar2sqfs"
+    raise KitError(
+        problem,
+        "install squashfs-tools 4.5 or later, or squashfs-tools-ng, which is in EPEL, too; without root: conda install -c conda-forge squashfs-tools; "
+        "or build where they are, such as on your own machine, and copy the file",
+    )
+
+
+def _command(tool: str, target: Path) -> list[str]:
+    """Return the words that pack a tar stream into `target`. No stream has the root itself, which would be anybody's to write."""
+    processors = str(len(os.sched_getaffinity(0)))  # those that this user may use, of a shared login node
+    if tool == "tar2sqfs":
+        words = [tool, "--force", "--quiet", "--no-skip", "--compressor", "zstd", "--comp-extra", f"level={LEVEL}", "--num-jobs", processors]
+        return [*words, "--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
+    command = [tool, "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
+    command += ["-processors", processors, "-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
+    # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
+    # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
+    return [*command, "-mkfs-time", "0", "-noI"]
 
 
 def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> Packed:
     """Writes `target` with `files`, and with `config` as the runtimes read it. KitError where that fails."""
-    command = ["mksquashfs", "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
-    command += ["-processors", str(len(os.sched_getaffinity(0)))]  # those that this user may use, of a shared login node
-    # No stream has the root itself, which would be anybody's to write.
-    command += ["-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
-    # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
-    # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
-    command += ["-mkfs-time", "0", "-noI"]
+    program = packer()
+    command = _command(program, target)
     env = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
     tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK, env=env)
     assert tool.stdin
@@ -73,9 +88,10 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
             tool.stdin.close()
         code = tool.wait()
     if failed or code:
-        raise _failure(target, code, Path(log.name))
+        raise _failure(program, target, code, Path(log.name))
     _check_complete(target, packed.inodes)
-    _date_root(target)
+    if program == "mksquashfs":
+        _date_root(target)
     return packed
 
 
@@ -151,17 +167,17 @@ def _debian(status: bytes) -> dict[str, str]:
     return found
 
 
-def _failure(target: Path, code: int, log: Path) -> KitError:
+def _failure(program: str, target: Path, code: int, log: Path) -> KitError:
     said = log.read_text(encoding="utf-8", errors="replace")
     # The log may lie on the full disk itself, and be empty.
     if "No space left on device" in said or shutil.disk_usage(target.parent).free < FULL:
         return KitError(f"no space is left in {target.parent}", "free some, or write elsewhere: kit build --images DIR")
     if code < 0:
         return KitError(
-            f"mksquashfs was killed by signal {-code}", "where memory is short, as on many login nodes, the system does that: build where there is more"
+            f"{program} was killed by signal {-code}", "where memory is short, as on many login nodes, the system does that: build where there is more"
         )
     reason = next((line for line in reversed(said.splitlines()) if line.startswith(("FATAL", "ERROR"))), f"code {code}")
-    return KitError(f"mksquashfs failed: {reason}", f"the log: {log}")
+    return KitError(f"{program} failed: {reason}", f"the log: {log}")
 
 
 def _check_complete(image: Path, inodes: int) -> None:

@@ -85,5 +85,5 @@ CHECKS = (
         _torch,
         lambda node, _: node.one("torch")[0],
     ),
-    *(check for check in judges.CHECKS if check.name in ("scratch", "space", "disk", "mounts", "image", "shm", "limits", "driver")),
+    *(check for check in judges.CHECKS if check.name in ("bash", "scratch", "space", "disk", "mounts", "image", "shm", "limits", "driver")),
 )

@@ -12,6 +12,7 @@ from kit.doctor.network import NETWORK
 # df's names of file systems on which enroot's locks time out, or of which a node's own scratch should not be.
 REMOTE = re.compile(r"nfs|lustre|gpfs|beegfs|fhgfs|.*ceph|panfs|smb|cifs|afs|weka|9p|virtiofs|orangefs|fuse\.(sshfs|gluster|s3|gcs|rclone|juicefs)|gluster")
 MEMORY = ("tmpfs", "ramfs")
+OLDEST_BASH = (4, 4)
 LITTLE_MIB, SOME_MIB = 1024, 5 * 1024  # KIT_DISK_MB of nodes/good.sh, and room for an image
 UNPACKED = 3  # an image of squashfs grows by so much, at most times
 CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
@@ -42,6 +43,12 @@ def _state(node: Node, cluster: Cluster) -> Iterator[Found]:
 def _answers(node: Node, _: Cluster) -> Iterator[Found]:
     if node.asked and not node.answered:
         yield Found("silent", node.problem)
+
+
+def _bash(node: Node, _: Cluster) -> Iterator[Found]:
+    version = node.one("bash")[0]
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_BASH:
+        yield Found("old", f"bash {version}")
 
 
 def _runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
@@ -240,6 +247,13 @@ CHECKS = (
             )
         },
         _answers,
+    ),
+    Check(
+        "bash",
+        "the version of bash, in which a run's scripts run",
+        {"old": Problem(FAIL, "its bash is older than 4.4", "install bash 4.4 or later there, first on the PATH of jobs: bash --version")},
+        _bash,
+        lambda node, _: node.one("bash")[0],
     ),
     Check(
         "runtime",

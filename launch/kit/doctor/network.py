@@ -113,7 +113,7 @@ NETWORK = (
             "loopback": Problem(FAIL, "takes {others} for itself: the name is a loopback address there", "correct /etc/hosts there"),
             "own-loopback": Problem(
                 WARN,
-                "its own name is a loopback address there: kit goes round that, programs of others hang",
+                "its own name is a loopback address there: kit names the interface to Gloo and TensorPipe; programs that start without kit may hang",
                 "remove the line 127.0.1.1 from /etc/hosts there, or give the name its network address",
             ),
             "stranger": Problem(FAIL, "looks for {others} at an address that it does not have", "correct DNS, or /etc/hosts there"),

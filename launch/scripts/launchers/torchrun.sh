@@ -24,11 +24,12 @@ launcher::main() {
   inside::choose_program torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous
+  launcher::choose_binding
 
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
-    --max-restarts "${KIT_MAX_RESTARTS}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --max-restarts "${KIT_MAX_RESTARTS}" "${KIT_BINDING[@]}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
@@ -58,6 +59,19 @@ launcher::choose_rendezvous() {
     --rdzv-conf "is_host=${kit_is_host}"
     --local-addr "${kit_own[0]}"
   )
+}
+
+# launcher::choose_binding - sets KIT_BINDING. torchrun can start each rank on the CPUs beside its GPU, and ends where it cannot:
+# without numactl, without a GPU for each rank, or with a GPU beside which the job has no CPU. See docs/affinity.md.
+launcher::choose_binding() {
+  local kit_cpus
+  KIT_BINDING=()
+  [[ -e /sys/devices/system/node/node1 && -e /dev/nvidiactl ]] && command -v numactl >/dev/null || return 0
+  ((KIT_GPUS_PER_NODE >= NPROC_PER_NODE)) || return 0
+  kit_cpus="$(getconf _NPROCESSORS_ONLN 2>/dev/null)" || return 0
+  [[ "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" == "${kit_cpus}" ]] || return 0
+  # torch 2.9 brought it.
+  ! inside::has_file "${KIT_PYTHON}" torch/numa/binding.py || KIT_BINDING=(--numa-binding node)
 }
 
 if [[ "${1:-}" == --rank ]]; then

@@ -166,11 +166,19 @@ inside::enter() {
     fi
   fi
   inside::use_snapshot
-  # torchrun would set one thread per rank and leave the other CPUs idle.
-  local -i cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
-  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
-  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > NPROC_PER_NODE ? cpus / NPROC_PER_NODE : 1))}"
+  inside::choose_threads
   cd -- "${KIT_WORKDIR}" || inside::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts"
+}
+
+# inside::choose_threads - torchrun would set one thread per rank and leave the other CPUs idle; so would Enroot's PyTorch hook
+# where a node has several tasks, unless the image names a number itself.
+inside::choose_threads() {
+  local -i kit_cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+  if [[ "${KIT_RUNTIME}" == @(enroot|pyxis) && -n "${PYTORCH_VERSION:-}" && "${OMP_NUM_THREADS:-}" == 1 ]] && ((KIT_TASKS_PER_NODE > 1)); then
+    grep -qs '^OMP_NUM_THREADS=' /etc/environment || unset OMP_NUM_THREADS
+  fi
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || kit_cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((kit_cpus > NPROC_PER_NODE ? kit_cpus / NPROC_PER_NODE : 1))}"
 }
 
 # inside::use_snapshot - the code as it was at submission comes before what is installed of the same name. A PYTHONPATH of
@@ -203,10 +211,14 @@ inside::find_python() {
 # inside::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
 # a cold image.
 inside::has_module() {
-  local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null ||
-    compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null ||
+  inside::has_file "$@" ||
     "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+}
+
+# inside::has_file PYTHON FILE - among the packages beside it.
+inside::has_file() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null || compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null
 }
 
 # inside::choose_program MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
@@ -351,11 +363,12 @@ launcher::main() {
   inside::choose_program torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous
+  launcher::choose_binding
 
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
-    --max-restarts "${KIT_MAX_RESTARTS}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --max-restarts "${KIT_MAX_RESTARTS}" "${KIT_BINDING[@]}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
@@ -385,6 +398,19 @@ launcher::choose_rendezvous() {
     --rdzv-conf "is_host=${kit_is_host}"
     --local-addr "${kit_own[0]}"
   )
+}
+
+# launcher::choose_binding - sets KIT_BINDING. torchrun can start each rank on the CPUs beside its GPU, and ends where it cannot:
+# without numactl, without a GPU for each rank, or with a GPU beside which the job has no CPU. See docs/affinity.md.
+launcher::choose_binding() {
+  local kit_cpus
+  KIT_BINDING=()
+  [[ -e /sys/devices/system/node/node1 && -e /dev/nvidiactl ]] && command -v numactl >/dev/null || return 0
+  ((KIT_GPUS_PER_NODE >= NPROC_PER_NODE)) || return 0
+  kit_cpus="$(getconf _NPROCESSORS_ONLN 2>/dev/null)" || return 0
+  [[ "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" == "${kit_cpus}" ]] || return 0
+  # torch 2.9 brought it.
+  ! inside::has_file "${KIT_PYTHON}" torch/numa/binding.py || KIT_BINDING=(--numa-binding node)
 }
 
 if [[ "${1:-}" == --rank ]]; then

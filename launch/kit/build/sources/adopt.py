@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import IO, Optional
 
 from kit import images
-from kit.build import metadata, pack
+from kit.build import metadata
 from kit.build.engines.tree import workplace
 from kit.build.pack import Packed
 from kit.build.sources.oci import Config
@@ -20,7 +21,8 @@ RUNSCRIPT = b'#!/bin/sh\nexec /bin/sh /etc/rc "$@"\n'
 
 def find(path: Path) -> Source:
     """KitError where it is no squashfs, or nothing says what the image's variables are."""
-    pack.check()
+    if not shutil.which("mksquashfs"):
+        raise KitError("mksquashfs, which adds to a copy of the file, is not installed here", "install squashfs-tools")
     if not path.is_file():
         raise KitError(f"there is no file {path}", "check the path")
     environment = _content(path, "etc/environment")
