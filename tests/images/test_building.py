@@ -104,6 +104,26 @@ def test_a_recipe_becomes_a_file_with_its_record_and_its_log_and_the_second_time
     assert capfd.readouterr().out == f"kit: {file} is up to date\n" and len(engine.calls()) == asked
 
 
+def described(file: Path) -> dict[str, str]:
+    """The labels in a squashfs."""
+    return json.loads(subprocess.run(["unsquashfs", "-cat", file, ".singularity.d/labels.json"], capture_output=True, check=True).stdout)
+
+
+def test_labels_say_which_build_an_image_is_unless_the_recipe_does(engine: Engine) -> None:
+    word = "org.opencontainers.image."
+    subprocess.run("git init -q && git add . && git -c user.name=a -c user.email=a@b commit -qm x", shell=True, check=True)
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    make.build(make.Request())
+    assert described(built()) == {f"{word}revision": revision, f"{word}version": built().stem.removeprefix("model-")}
+    make.build(make.Request(to="docker"))
+    assert [call.count(f"--label {word}revision={revision} --label {word}version=") for call in engine.calls("build")] == [0, 1]
+    built().unlink()
+    with Path("Dockerfile").open("a") as file:
+        file.write(f"LABEL {word}version=1.2\n")
+    make.build(make.Request())
+    assert described(built()) == {f"{word}revision": f"{revision}-dirty"}
+
+
 def recorded(change: Callable[[dict], object]) -> Path:
     """The record of this project's image, changed, as it may be under version control."""
     record = json.loads(Path("images/model.json").read_text())

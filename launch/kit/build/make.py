@@ -113,12 +113,18 @@ def _build(request: Request) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
             exact = found.at(pinned)
             copy = exact.lay_out(Path(context))
-            tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}" if request.to == "docker" else None
+            labels = _labels(found, place)
+            tag = None
+            if request.to == "docker":
+                tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+                words = tuple(word for name, value in labels.items() for word in ("--label", f"{name}={value}"))
+                exact = replace(exact, options=exact.options._replace(words=(*exact.options.words, *words)))
             with engine.build(Path(context), copy, exact, tag, log) as source:
                 bases.check(pinned, engine.identity)
                 if request.to == "docker":
                     print(f"kit: {tag}")
                     return
+                source = replace(source, config=source.config._replace(labels={**source.config.labels, **labels}))
                 _write(place, source, {**source.origin, **_origin(found, pinned)}, log, frozen)
 
 
@@ -190,6 +196,13 @@ def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
         **found.options.facts(),
         "git": _revision(found.folder),
     }
+
+
+def _labels(found: recipe.Recipe, place: store.Place) -> dict[str, str]:
+    """Which build it is, in place of the base's words; but the recipe's own hold."""
+    known = {"revision": _revision(found.folder), "version": place.digest[: store.DIGITS]}
+    labels = {f"org.opencontainers.image.{word}": value for word, value in known.items() if value}
+    return {name: value for name, value in labels.items() if name not in found.text}
 
 
 def _shown(arguments: dict[str, str]) -> dict[str, str]:
