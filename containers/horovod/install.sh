@@ -1,11 +1,26 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # install.sh - builds Horovod's last release, 0.28.1, for the torch that the image has. As it is, it does not compile: it
 # asks for C++14, and today's torch ends in "C++17 or later compatible compiler is required to use PyTorch".
-set -eu
+set -euo pipefail
 cd -- "$(dirname -- "$0")"
 
+# Only what the base lacks. Above all no second MPI beside HPC-X in NVIDIA's images, which goes with their UCX and CUDA: CMake
+# would take either.
+headers="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+lacking=()
+[[ -e "${headers}/Python.h" ]] || lacking+=(python3-dev)
+command -v mpicc >/dev/null || lacking+=(libopenmpi-dev openmpi-bin)
+for tool in cmake g++ make; do
+  command -v "${tool}" >/dev/null || lacking+=("${tool}")
+done
+if ((${#lacking[@]} > 0)); then
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${lacking[@]}"
+  rm -rf /var/lib/apt/lists/*
+fi
+
 export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-if [ -d wheels ]; then
+if [[ -d wheels ]]; then
   export PIP_NO_INDEX=1 PIP_FIND_LINKS="${PWD}/wheels"
 fi
 python3 -m pip install -r requirements.txt

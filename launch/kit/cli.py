@@ -515,6 +515,9 @@ def build(
     to: str = option("sqsh", "--to", metavar="sqsh|sif|docker", help="sqsh runs everywhere; docker stops at the engine's image."),
     folder: str = option("images", "--images", metavar="DIR", help="Where the file goes."),
     update: bool = option(False, "--update", help="Ask the registry for the base's digest again."),
+    locked: Optional[str] = option(
+        None, "--locked", metavar="FILE", help="Refuse bases and packages that differ from this record of a build: images/NAME.json.", show_default=False
+    ),
     wait: int = option(3600, "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."),
     cluster: Optional[str] = option(None, "--cluster", metavar="NAME", help="On the login node of a cluster elsewhere, and for it.", show_default=False),
 ) -> None:
@@ -536,7 +539,7 @@ def build(
             problems.add(flag, f"'{value}' is not one of {', '.join(known)}", f"write {flag} {known[0]}")
     problems.raise_if_any()
     options = Options(tuple(secrets or ()), tuple(ssh or ()), stage, platform, no_cache, tuple(words))
-    request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait, options)
+    request = make.Request(target, engine, device, name, to, Path(folder), values, update, wait, options, Path(locked) if locked else None)
     if cluster:
         from kit.remote import build as over_there
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from far_side import install
@@ -101,6 +102,103 @@ def test_a_recipe_becomes_a_file_with_its_record_and_its_log_and_the_second_time
     asked = len(engine.calls())
     make.build(make.Request(arguments={"API_TOKEN": "s3cret", "SIZE": "9"}))
     assert capfd.readouterr().out == f"kit: {file} is up to date\n" and len(engine.calls()) == asked
+
+
+def described(file: Path) -> dict[str, str]:
+    """The labels in a squashfs."""
+    return json.loads(subprocess.run(["unsquashfs", "-cat", file, ".singularity.d/labels.json"], capture_output=True, check=True).stdout)
+
+
+def test_labels_say_which_build_an_image_is_unless_the_recipe_does(engine: Engine) -> None:
+    word = "org.opencontainers.image."
+    subprocess.run("git init -q && git add . && git -c user.name=a -c user.email=a@b commit -qm x", shell=True, check=True)
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    make.build(make.Request())
+    assert described(built()) == {f"{word}revision": revision, f"{word}version": built().stem.removeprefix("model-")}
+    make.build(make.Request(to="docker"))
+    assert [call.count(f"--label {word}revision={revision} --label {word}version=") for call in engine.calls("build")] == [0, 1]
+    built().unlink()
+    with Path("Dockerfile").open("a") as file:
+        file.write(f"LABEL {word}version=1.2\n")
+    make.build(make.Request())
+    assert described(built()) == {f"{word}revision": f"{revision}-dirty"}
+
+
+def recorded(change: Callable[[dict], object]) -> Path:
+    """The record of this project's image, changed, as it may be under version control."""
+    record = json.loads(Path("images/model.json").read_text())
+    change(record)
+    Path("model.lock.json").write_text(json.dumps(record))
+    return Path("model.lock.json")
+
+
+def with_packages(monkeypatch: pytest.MonkeyPatch, **packages: str) -> None:
+    """What pip and apt installed today."""
+    squash = pack.squash
+    monkeypatch.setattr(pack, "squash", lambda *arguments: squash(*arguments)._replace(packages=packages))
+
+
+def test_a_build_that_differs_from_a_record_is_refused_and_leaves_the_last_one_as_it_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, torch="2.13.0", scipy="1.16.2", mpmath="1.3.0")
+    make.build(make.Request())
+    first, lock = built(), recorded(lambda record: None)
+    make.build(make.Request(locked=lock))  # it is there, and the same
+    Path("data").write_text("other")
+    make.build(make.Request(locked=lock))  # other files, the same packages
+    second = os.readlink("images/model.json")
+    Path("data").write_text("a third")
+    with_packages(monkeypatch, torch="2.13.0", scipy="1.16.3", sympy="1.14.0")
+    with pytest.raises(KitError) as error:
+        make.build(make.Request(locked=lock))
+    assert str(error.value) == (
+        "kit: 3 packages differ from model.lock.json: mpmath missing (was 1.3.0), scipy 1.16.3 (was 1.16.2), sympy 1.14.0 (was missing)\n"
+        "  fix: pin them in requirements.txt; or, where the new ones are meant, leave --locked out and keep the new record"
+    )
+    assert os.readlink("images/model.json") == second != f"{first.stem}.json"
+    assert len(list(Path("images").glob("*.sqsh"))) == 2 and not list(Path("images").glob(".*.partial"))
+
+
+def test_what_is_there_already_is_compared_with_a_record_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, **{f"p{number}": "1" for number in range(9)})
+    make.build(make.Request())
+    lock = recorded(lambda record: record.update(packages={"p0": "1"}))
+    with pytest.raises(KitError, match=r"8 packages differ from model\.lock\.json: p1 1 \(was missing\), .*, p8 1 \(was missing\)\n"):
+        make.build(make.Request(locked=lock))
+    lock = recorded(lambda record: record.update(packages={}))
+    with pytest.raises(KitError, match=r"p7 1 \(was missing\), and 1 more\n"):
+        make.build(make.Request(locked=lock))
+
+
+def test_a_records_bases_hold_over_image_lock_and_another_one_is_refused(engine: Engine) -> None:
+    other = "sha256:" + "cd" * 32
+    make.build(make.Request())
+    lock = recorded(lambda record: record.update(bases={BASE: other}))
+    make.build(make.Request(locked=lock))
+    assert (
+        f"FROM {BASE}@{other}"
+        in (engine.folder / "images" / os.readlink(next((engine.folder / "images").glob("*.files")))).joinpath("context/Dockerfile").read_text()
+    )
+    assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
+    Path("Dockerfile").write_text(f"FROM {BASE.replace(':1', ':2')}@{DIGEST}\n")
+    with pytest.raises(KitError, match=r"2 base images differ from model\.lock\.json: registry\.example/base:1 missing \(was sha256:cdcd"):
+        make.build(make.Request(locked=lock))
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (make.Request(locked=Path("nothing.json")), "--locked: nothing.json is not there, or says no packages of an image"),
+        (make.Request(locked=Path("image.lock")), "--locked: image.lock is not there, or says no packages of an image"),
+        (make.Request(locked=Path("image.lock"), to="docker"), "--locked: only the file of a recipe can be compared with a record"),
+        (make.Request("docker://x", locked=Path("image.lock")), "--locked: only the file of a recipe can be compared with a record"),
+        (make.Request(locked=Path("image.lock"), update=True), "--locked, --update: a record's bases are not asked for again"),
+    ],
+)
+def test_a_record_that_cannot_be_compared_with_is_refused(request_: make.Request, said: str, engine: Engine, monkeypatch) -> None:
+    monkeypatch.setattr(make.find, "source", lambda target: object() if "://" in target else None)
+    with pytest.raises(UsageError) as error:
+        make.build(request_)
+    assert said in str(error.value) and engine.calls("build") == []
 
 
 def test_a_changed_file_or_a_damaged_image_is_built_again(engine: Engine, capfd) -> None:
@@ -362,7 +460,7 @@ def test_a_recipe_that_needs_buildkit_is_told_so(said: str, engine: Engine) -> N
 
 def test_a_projects_requirements_go_into_the_image_of_kits_own_recipe(engine: Engine, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("Dockerfile").unlink()
-    monkeypatch.setattr(bases, "pin", lambda found, own, has, update: dict.fromkeys(found.bases, DIGEST))
+    monkeypatch.setattr(bases, "pin", lambda found, *_, **__: dict.fromkeys(found.bases, DIGEST))
     make.build(make.Request(device="cpu"))
     Path("requirements.txt").write_text("einops==0.8.1\n")
     capfd.readouterr()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Optional
@@ -343,5 +346,72 @@ def test_the_kits_own_recipes_make_the_same_image_from_the_same_files(name: str)
     assert [word.strip("${} ") for _, word in parts.bases] == ["BASE_IMAGE"]
     assert [word for _, word in parts.sources] == ["containers/install"]
     dockerfile = formats.read("Dockerfile", (ROOT / "Dockerfile").read_text())
-    assert parts.arguments == dockerfile.arguments and set(parts.arguments) == {"BASE_IMAGE", "CPU_BASE_IMAGE"}
+    assert {key: value for key, value in parts.arguments.items() if value} == dockerfile.arguments
+    assert parts.declared == dockerfile.declared == {"BASE_IMAGE", "CPU_BASE_IMAGE", "TORCH_INDEX", "PIP_INDEX_URL", "APT_PACKAGES"}
     assert "install.sh" in (ROOT / name).read_text()
+
+
+def test_the_base_is_chosen_in_one_place() -> None:
+    """In the Dockerfile; wherever else the kit names one, it is that one."""
+    base = formats.read("Dockerfile", (ROOT / "Dockerfile").read_text()).arguments["BASE_IMAGE"]
+    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(path for path in (ROOT / "containers").rglob("*") if path.is_file())]
+    named = {str(path.relative_to(ROOT)): set(re.findall(r"nvidia/pytorch:[0-9][\w.-]+", path.read_text())) for path in files}
+    assert {name for name, found in named.items() if found} == {
+        "README.md",
+        "containers/horovod/Dockerfile",
+        "containers/image.def",
+        "containers/image.enroot.sh",
+        "docs/images.md",
+        "docs/laptop.md",
+    }
+    assert set.union(*named.values()) == {base.partition("/")[2]}
+
+
+PIP = """\
+#!/usr/bin/env bash
+if [[ "$1" == -c ]]; then
+  [[ "$2" != *distributions* ]] || printf 'pip 1\n%s' "${HAS:-}"
+elif [[ "$*" == *--index-url* ]]; then
+  printf 'from %s: %s\n' "$6" "$(tr '\n' ' ' <"$8")" && exit "${FAILS:-0}"
+else
+  printf 'install %s, index %s\n' "${*:5}" "${PIP_NO_INDEX:-yes}"
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, ["from https://download.pytorch.org/whl/cpu: torch==2 torchvision==0 ", "install requirements-cpu.txt, index yes"]),
+        ({"TORCH_INDEX": "http://mine/"}, ["from http://mine/: torch==2 torchvision==0 ", "install requirements-cpu.txt, index yes"]),
+        ({"CUDA_VERSION": "13.0"}, ["install requirements-cpu.txt, index yes"]),
+        ({"HAS": "torch 2.10\n"}, ["install requirements.txt, index yes"]),
+        ({"wheels": "yes", "TORCH_INDEX": "http://mine/"}, ["install requirements-cpu.txt, index 1"]),
+    ],
+)
+def test_torch_for_cpus_comes_from_an_index_without_the_build_for_cuda(values: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    done = _install(tmp_path, **values)
+    assert done.returncode == 0 and done.stdout.splitlines() == expected, done.stderr
+
+
+def test_an_index_of_torch_that_is_not_reached_is_named(tmp_path: Path) -> None:
+    done = _install(tmp_path, FAILS="1")
+    assert done.returncode == 1 and done.stdout.splitlines() == ["from https://download.pytorch.org/whl/cpu: torch==2 torchvision==0 "]
+    assert done.stderr == (
+        "kit: torch cannot be had from https://download.pytorch.org/whl/cpu: pip says why above\n"
+        "  fix: name an index that is reached from here: kit build --build-arg TORCH_INDEX=URL; or put wheels into containers/install/wheels\n"
+    )
+
+
+def _install(folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    """install.sh with a python3 that says what pip is asked for. APT_PACKAGES would change this machine: tests/cluster/engine has it."""
+    shutil.copy(ROOT / "containers/install/install.sh", folder)
+    (folder / "requirements-cpu.txt").write_text("torch==2\ntorchvision==0\nnumpy==1\n")
+    (folder / "bin").mkdir()
+    for name, text in (("python3", PIP), ("ldconfig", "#!/bin/sh\n")):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    if values.pop("wheels", ""):
+        (folder / "wheels").mkdir()
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(["bash", folder / "install.sh"], env={"PATH": path, **values}, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 from kit import assets, regular
 from kit.build.recipe import Recipe
@@ -22,13 +22,14 @@ LOCAL = "local:"  # before the id of an image that only this machine's engine ha
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, update: bool) -> dict[str, str]:
+def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, update: bool, recorded: Optional[dict[str, str]] = None) -> dict[str, str]:
     """{base: its digest}; LOCAL and an id for one that no registry has but the engine of this machine.
 
-    own: those that were such at the last build. identity: the id that the engine has, or "". KitError where nobody knows a base.
+    own: those that were such at the last build. identity: the id that the engine has, or "". recorded: digests that hold over
+    image.lock's. KitError where nobody knows a base.
     """
     path = _path(recipe)
-    locked = _read(path)
+    locked = {**_read(path), **(recorded or {})}
     found = {}
     for base in recipe.bases:
         if "@sha256:" in base:

@@ -19,7 +19,7 @@ from typing import IO, Any, NoReturn, Optional
 
 import kit
 from kit import assets, images, tokens
-from kit.build import bases, choose, metadata, pack, recipe, sif, store
+from kit.build import bases, choose, freeze, metadata, pack, recipe, sif, store
 from kit.build.engines.docker import Docker
 from kit.build.options import Options
 from kit.build.sources import adopt, find
@@ -42,6 +42,7 @@ class Request:
     update: bool = False
     lock_timeout_s: float = 3600
     options: Options = Options()
+    locked: Optional[Path] = None  # a record; what differs from it is refused
 
 
 def build(request: Request) -> None:
@@ -57,6 +58,10 @@ def build(request: Request) -> None:
     found = find.source(request.target) if request.target else None
     if found and request.options != Options():
         raise UsageError(f"{request.target} is an image already: nothing is built", "leave the options of the builder out", where="--secret, --target, ...")
+    if request.locked and (found or request.to == "docker"):
+        raise UsageError("only the file of a recipe can be compared with a record", "leave it out", where="--locked")
+    if request.locked and request.update:
+        raise UsageError("a record's bases are not asked for again", "leave one of the two out", where="--locked, --update")
     if found and request.to == "docker":
         raise UsageError(f"{request.target} is an image already", "leave out --to docker, or name a recipe", where="--to")
     if found:
@@ -92,11 +97,15 @@ def _build(request: Request) -> None:
     if project == assets.folder("containers").parent and file.parent in (project, project / "containers") and Path.cwd() != project:
         found = replace(found, requirements=recipe.requirements(Path.cwd()))
     contents = found.contents()  # before a registry is asked: what is not there is said at once
-    known = images.record(folder / f"{found.name}.json").get("bases", {})
+    frozen = freeze.read(request.locked) if request.locked else None
+    known = frozen.bases if frozen else images.record(folder / f"{found.name}.json").get("bases", {})
     own = {base: digest for base, digest in known.items() if str(digest).startswith(bases.LOCAL)}
-    pinned = bases.pin(found, own, engine.identity, update=request.update)
+    recorded = {base: digest for base, digest in known.items() if base not in own} if frozen else None
+    pinned = bases.pin(found, own, engine.identity, update=request.update, recorded=recorded)
+    if frozen:
+        frozen.check_bases(pinned)
     place = store.Place(folder, found.name, found.digest(pinned, contents), _suffix(request))
-    with _work(place, request) as log:
+    with _work(place, request, frozen) as log:
         if log is None:
             return
         engine.check()
@@ -104,13 +113,19 @@ def _build(request: Request) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder) as context:
             exact = found.at(pinned)
             copy = exact.lay_out(Path(context))
-            tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}" if request.to == "docker" else None
+            labels = _labels(found, place)
+            tag = None
+            if request.to == "docker":
+                tag = f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+                words = tuple(word for name, value in labels.items() for word in ("--label", f"{name}={value}"))
+                exact = replace(exact, options=exact.options._replace(words=(*exact.options.words, *words)))
             with engine.build(Path(context), copy, exact, tag, log) as source:
                 bases.check(pinned, engine.identity)
                 if request.to == "docker":
                     print(f"kit: {tag}")
                     return
-                _write(place, source, {**source.origin, **_origin(found, pinned)}, log)
+                source = replace(source, config=source.config._replace(labels={**source.config.labels, **labels}))
+                _write(place, source, {**source.origin, **_origin(found, pinned)}, log, frozen)
 
 
 def _convert(source: Source, request: Request) -> None:
@@ -123,13 +138,13 @@ def _convert(source: Source, request: Request) -> None:
 
 
 @contextmanager
-def _work(place: store.Place, request: Request) -> Iterator[Optional[IO[bytes]]]:
+def _work(place: store.Place, request: Request, frozen: Optional[freeze.Frozen] = None) -> Iterator[Optional[IO[bytes]]]:
     """The log of a build that nobody else does; None where there is nothing to do. Says how it went."""
-    if _is_there(place, request):
+    if _is_there(place, request, frozen):
         yield None
         return
     with store.locked(place, request.lock_timeout_s):
-        if _is_there(place, request):
+        if _is_there(place, request, frozen):
             yield None
             return
         start = time.monotonic()
@@ -142,13 +157,15 @@ def _work(place: store.Place, request: Request) -> Iterator[Optional[IO[bytes]]]
             print(f"  in a job: `image: {place.name}`")
 
 
-def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[bytes]) -> None:
+def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[bytes], frozen: Optional[freeze.Frozen] = None) -> None:
     store.check_space(place.folder, source.needs, f"a file of {size(source.size)} of files")
     for name in metadata.lost(source.config):
         print(f"kit: the image's variable {name} will not hold under Enroot: its name, a line break or ${{...}} in it", file=sys.stderr)
     squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
     try:
         packed = _pack(place, source, log)
+        if frozen:
+            frozen.check_packages(packed.packages)
         if place.suffix == ".sif":
             place.unfinished.rename(squashfs)
             sif.wrap(squashfs, place.unfinished)
@@ -181,6 +198,13 @@ def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def _labels(found: recipe.Recipe, place: store.Place) -> dict[str, str]:
+    """Which build it is, in place of the base's words; but the recipe's own hold."""
+    known = {"revision": _revision(found.folder), "version": place.digest[: store.DIGITS]}
+    labels = {f"org.opencontainers.image.{word}": value for word, value in known.items() if value}
+    return {name: value for name, value in labels.items() if name not in found.text}
+
+
 def _shown(arguments: dict[str, str]) -> dict[str, str]:
     """For the record, which others may read."""
     return {name: "(hidden)" if SECRET.search(name) else value for name, value in arguments.items()}
@@ -190,9 +214,11 @@ def _suffix(request: Request) -> str:
     return ".sif" if request.to == "sif" else ".sqsh"
 
 
-def _is_there(place: store.Place, request: Request) -> bool:
+def _is_there(place: store.Place, request: Request, frozen: Optional[freeze.Frozen]) -> bool:
     if request.to == "docker" or not store.is_built(place):
         return False
+    if frozen:
+        frozen.check_packages(images.record(place.record).get("packages", {}))
     store.make_current(place)
     images.note_use(place.file)
     print(f"kit: {place.file} is up to date")

@@ -51,8 +51,8 @@ def build(request: Request, site: Cluster) -> int:
     """Copies, starts or finds the build, and shows its output until it ends; its exit code. Ctrl-C ends it over there."""
     if request.folder != Path(images.FOLDER):
         raise UsageError(f"over there images are in {site.ssh_dir}/{images.FOLDER}", "leave it out", where="--images")
-    if request.options != Options():
-        raise UsageError("these stay on the machine that builds", "build here, or on the login node: ssh there", where="--secret, --target, ...")
+    if request.options != Options() or request.locked:
+        raise UsageError("these stay on the machine that builds", "build here, or on the login node: ssh there", where="--secret, --target, --locked, ...")
     with _reads(request) as reads:
         copy = whole.put(site, "nothing is built yet")
         words = _words(request, reads, copy)

@@ -74,7 +74,7 @@ def install(folder: Path, requirements: str, then: str, before: str = "true") ->
     shutil.copy(ROOT / "containers/install/install.sh", folder)
     (folder / "requirements.txt").write_text(requirements)
     command = ["docker", "run", "--rm", "--init", "--network", "none", "--volume", f"{folder}:/install:ro", "--env", "PIP_CONSTRAINT=/install/constraint.txt"]
-    return subprocess.run([*command, "kit-test/train", "sh", "-c", f"{before} && sh /install/install.sh && {then}"], capture_output=True, text=True)
+    return subprocess.run([*command, "kit-test/train", "sh", "-c", f"{before} && bash /install/install.sh && {then}"], capture_output=True, text=True)
 
 
 def test_a_base_keeps_its_torch_and_its_constraints(cluster: Cluster, tmp_path: Path) -> None:
@@ -109,3 +109,69 @@ def test_a_torch_that_does_not_import_is_kept_and_what_pip_replaces_is_named(clu
     assert {"torch==1.0+vendor", "extra==2.0", "mine==1.0"} <= set(done.stdout.splitlines())
     assert "kit: the base's extra 1.0 was replaced\n" in done.stderr
     assert "kit: torch 1.0+vendor does not import here, for the reason above" in done.stderr
+
+
+def index(folder: Path, **versions: str) -> None:
+    """A package index in a folder, as pip reads it: the smallest wheels, and a page for each package."""
+    for name, version in versions.items():
+        place = folder / name.replace("_", "-")
+        place.mkdir(parents=True)
+        wheel(place, name, version)
+        (place / "index.html").write_text("".join(f'<a href="{file.name.replace("+", "%2B")}">{file.name}</a>' for file in place.glob("*.whl")))
+
+
+def test_without_a_torch_of_the_bases_the_one_for_cpus_is_installed_from_its_own_index(cluster: Cluster, tmp_path: Path) -> None:
+    for name in ("install.sh", "requirements-cpu.txt"):
+        shutil.copy(ROOT / "containers/install" / name, tmp_path)
+    versions = dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", (tmp_path / "requirements-cpu.txt").read_text()))
+    index(tmp_path / "pypi", **{name.replace("-", "_"): version for name, version in versions.items()})
+    index(tmp_path / "cpu", **{name: f"{versions[name]}+cpu" for name in ("torch", "torchvision")})
+    command = ["docker", "run", "--rm", "--init", "--network", "none", "--volume", f"{tmp_path}:/install:ro", "--env", "PIP_INDEX_URL=file:///install/pypi"]
+    found = {}
+    for where in ("cpu", "pypi"):
+        run = ["kit-test/python", "sh", "-c", "bash /install/install.sh && pip list --format freeze"]
+        done = subprocess.run([*command, "--env", f"TORCH_INDEX=file:///install/{where}", *run], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found[where] = {line for line in done.stdout.splitlines() if line.startswith(("torch", "numpy"))}
+    rest = f"numpy=={versions['numpy']}"
+    assert found["cpu"] == {f"torch=={versions['torch']}+cpu", f"torchvision=={versions['torchvision']}+cpu", rest}
+    assert found["pypi"] == {f"torch=={versions['torch']}", f"torchvision=={versions['torchvision']}", rest}
+
+
+@pytest.mark.parametrize(
+    ("there", "installed"),
+    [
+        ((), "python3-dev libopenmpi-dev openmpi-bin cmake g++ make"),
+        (("mpicc", "g++"), "python3-dev cmake make"),
+        (("mpicc", "cmake", "g++", "make", "Python.h"), ""),
+    ],
+)
+def test_horovods_recipe_installs_no_second_mpi_and_nothing_else_that_the_base_has(
+    there: tuple[str, ...], installed: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    asked = apt(tmp_path, "horovod", "mkdir -p /usr/include/python3.11; touch /usr/include/python3.11/Python.h;" if "Python.h" in there else "", *there)
+    assert asked == (["update -qq", f"install -y --no-install-recommends {installed}"] if installed else [])
+
+
+def test_debian_packages_that_are_asked_for_are_installed_and_their_lists_removed(cluster: Cluster, tmp_path: Path) -> None:
+    asked = apt(tmp_path, "install", "export APT_PACKAGES=' libfabric1  ibverbs-providers '; touch /var/lib/apt/lists/x;")
+    assert asked == ["update -qq", "install -y --no-install-recommends libfabric1 ibverbs-providers"]
+    assert apt(tmp_path, "install", "touch /var/lib/apt/lists/x;") == ["lists: x"]
+
+
+def apt(folder: Path, recipe: str, before: str, *tools: str) -> list[str]:
+    """What a recipe's script asks of apt-get, in an image with these tools, and what it leaves of a list; pip reaches nothing, which ends it."""
+    (folder / "stubs").mkdir(exist_ok=True)
+    for name in ("apt-get", *tools):
+        (folder / "stubs" / name).write_text('#!/bin/sh\nprintf "%s\\n" "$*" >>/calls\n')
+        (folder / "stubs" / name).chmod(0o755)
+    script = f"{before} touch /calls; ! bash /recipe/install.sh >/dev/null 2>&1 && cat /calls && ! test -e /var/lib/apt/lists/x || echo lists: x"
+    mounts = [word for mount in (f"{ROOT}/containers/{recipe}:/recipe:ro", f"{folder}/stubs:/stubs:ro") for word in ("--volume", mount)]
+    path = ["--env", "PATH=/stubs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    done = subprocess.run(
+        ["docker", "run", "--rm", "--init", "--network", "none", *mounts, *path, "kit-test/python", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()

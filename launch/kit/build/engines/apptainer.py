@@ -18,7 +18,7 @@ from kit.build.sources.source import Source
 from kit.errors import KitError
 
 # What Apptainer sets itself, or takes from the host.
-NOT_THE_IMAGES = ("APPTAINER_", "SINGULARITY_", "PWD=", "OLDPWD=", "SHLVL=", "HOME=", "USER=", "PS1=", "PROMPT_COMMAND=", "TERM=", "_=", "LANG=C")
+NOT_THE_IMAGES = ("APPTAINER_", "SINGULARITY_", "PWD=", "OLDPWD=", "SHLVL=", "HOME=", "USER=", "PS1=", "PROMPT_COMMAND=", "TERM=", "_=")
 
 
 class Apptainer:
@@ -57,4 +57,5 @@ def _environment(place: Path, base: tuple[str, ...], definition: str) -> tuple[s
         raise KitError(f"the image does not start: {said.stderr.strip()}", "it needs a shell and env")
     found = [item.replace(":/.singularity.d/libs", "") for item in said.stdout.split("\0") if item and not item.startswith(NOT_THE_IMAGES)]
     own = {item.partition("=")[0]: item for item in base if not re.search(rf"\b{re.escape(item.partition('=')[0])}=", definition)}
+    found = [item for item in found if item != "LANG=C" or "LANG" in own]  # --cleanenv sets it before the image can
     return tuple(own.get(item.partition("=")[0], item) for item in found if item != "LD_LIBRARY_PATH=/.singularity.d/libs")
