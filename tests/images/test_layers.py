@@ -396,7 +396,7 @@ try:
 except KitError as error:
     print(error)
 # Not ru_maxrss, which counts what the process was before this program: a fork of pytest.
-print(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1])
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
