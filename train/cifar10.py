@@ -47,6 +47,8 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 MD5 = "c58f30108f718f92721af3b95e74349a"
 FOLDER = "cifar-10-batches-py"
 GPU = torch.cuda.is_available()
+if not GPU and int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
+    torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
 GO_ON = 75  # the exit code that asks to be started again: EX_TEMPFAIL of sysexits.h
 # Tensor cores want the channels together. A CPU would like it, too (a fifth faster), but with fewer than 8 channels
 # torch 2.13 then writes beyond its memory.

@@ -36,6 +36,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 FOLDER = "cifar-10-batches-py"
 GPU = torch.cuda.is_available()
+if not GPU and int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
+    torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
 MEAN, DEVIATION = 120.7, 64.2  # of CIFAR-10's bytes, one of each for all three channels
 
 

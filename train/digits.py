@@ -68,6 +68,8 @@ def join_world():
         # Before anything touches CUDA: otherwise every rank opens a context on GPU 0.
         torch.cuda.set_device(device)
     else:
+        if int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
+            torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
         backend, device = "gloo", torch.device("cpu")
         # Too small a network to share: on busy cores a second thread made it ten times slower.
         torch.set_num_threads(1)

@@ -47,6 +47,8 @@ def join_world():
         device = torch.device("cuda", hvd.local_rank())
         torch.cuda.set_device(device)  # before anything touches CUDA: otherwise every rank opens a context on GPU 0
     else:
+        if int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
+            torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
         device = torch.device("cpu")
         # Too small a network to share: on busy cores a second thread made digits.py ten times slower.
         torch.set_num_threads(1)

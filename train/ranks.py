@@ -50,10 +50,12 @@ class Place:
 
     @property
     def device(self):
-        """This process's GPU, or the CPU. Raises SystemExit where there are fewer GPUs than processes."""
+        """This process's GPU, or the CPU. Raises SystemExit where there are fewer GPUs than processes, and torch's error where the job's are not seen."""
         import torch
 
         if not torch.cuda.is_available():
+            if int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
+                torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
             return torch.device("cpu")
         gpus = torch.cuda.device_count()
         if self.local_rank >= gpus > 1:

@@ -44,9 +44,13 @@ inside::check_secrets() {
       "the run directory must be in the container, and this user its owner; if the run has ended: kit rerun reads them anew"
 }
 
-# inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly.
+# inside::check_gpus - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
+# train on its CPUs. CUDA_VISIBLE_DEVICES is Slurm's word, whether or not the container has these devices.
 inside::check_gpus() {
   local -a kit_gpus=()
+  [[ -n "$(compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/kfd' || compgen -G '/dev/dxg')" ]] ||
+    inside::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
+      "look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit (enroot, pyxis) or --nv (apptainer)"
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
     IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
   elif command -v nvidia-smi >/dev/null; then
@@ -101,7 +105,10 @@ inside::enter() {
   # The image is the same everywhere: one process says it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || inside::report_overridden
   # A rehearsal may have fewer; and who looks into a job may look for them.
-  ((KIT_GPUS_PER_NODE == 0)) || [[ -n "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]] || inside::check_gpus
+  if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]]; then
+    inside::check_gpus
+    export KIT_GPUS_PER_NODE # for programs that would rather end than train on a CPU
+  fi
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
   export PYTHONUNBUFFERED=1

@@ -340,12 +340,21 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
 
 
 def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES alone is no device: Slurm sets it whatever the container has."""
     run = run_dir(tmp_path, "true", launcher="spawn")
     env_sh = run / "env.sh"
     env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=2"))
     inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     stub(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: stub (UUID: GPU-1)'")
     env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="node7")
+    without = ["bwrap", "--bind", "/", "/", "--dev", "/dev"]
+    done = subprocess.run([*without, *inside], cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "kit: error: node7: no GPU's device file (/dev/nvidia0) is in the container, and the job asked for 2\n"
+        "  fix: look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit (enroot, pyxis) or --nv (apptainer)\n",
+    )
+    inside = [*without, "--ro-bind", "/dev/null", "/dev/nvidia0", *inside]
     done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
