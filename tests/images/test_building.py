@@ -16,6 +16,7 @@ import pytest
 from far_side import install
 from kit import images, shelf
 from kit.build import bases, make, pack, recipe, sif, store
+from kit.build.engines import apptainer
 from kit.build.engines.docker import Docker
 from kit.build.engines.enroot import Enroot
 from kit.build.options import Options
@@ -199,6 +200,24 @@ def test_a_record_that_cannot_be_compared_with_is_refused(request_: make.Request
     with pytest.raises(UsageError) as error:
         make.build(request_)
     assert said in str(error.value) and engine.calls("build") == []
+
+
+@pytest.mark.parametrize(
+    ("base", "definition", "said", "expected"),
+    [
+        (("LANG=C.UTF-8", "A=b"), "", "LANG=C\0A=b", ("LANG=C.UTF-8", "A=b")),  # Apptainer's own, set before the image could
+        (("A=b",), "%environment\n export LANG=C.UTF-8", "LANG=C.UTF-8\0A=b", ("LANG=C.UTF-8", "A=b")),
+        (("A=b",), "", "LANG=C\0A=b\0HOME=/root", ("A=b",)),
+    ],
+)
+def test_the_lang_of_an_image_is_kept_by_apptainer(
+    base: tuple[str, ...], definition: str, said: str, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "said").write_text(said)
+    (tmp_path / "apptainer").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert apptainer._environment(tmp_path, base, definition) == expected
 
 
 def test_a_changed_file_or_a_damaged_image_is_built_again(engine: Engine, capfd) -> None:
