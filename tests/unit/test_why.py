@@ -10,8 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kit import slurm
 from kit.errors import UsageError
-from kit.runs import history
+from kit.runs import history, status
 from kit.why import evidence, report, verdict
 from kit.why.cause import NODE, RANK, Weight
 from samples import HOSTILE_NAME, ROOT
@@ -21,7 +22,7 @@ DOCUMENT = ROOT / "docs" / "why.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
-WITHOUT_WORDS = ("left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
+WITHOUT_WORDS = ("run-directory-missing", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
@@ -210,7 +211,9 @@ def test_the_end_of_another_node_is_not_the_cause_of_an_exception(tmp_path: Path
     """srun ends the torchrun of a node whose ranks noted nothing."""
     ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 9533 got signal: 15\n"
     text = traceback("KeyError: 'labels'", "batch['labels']")
-    report.why(str(run_directory(tmp_path / "run", {1: (text, "1 node2 1\n")}, "srun: error: node1: task 0: Terminated\n", {"node1": ended, "node2": "W failed\n"})))
+    report.why(
+        str(run_directory(tmp_path / "run", {1: (text, "1 node2 1\n")}, "srun: error: node1: task 0: Terminated\n", {"node1": ended, "node2": "W failed\n"}))
+    )
     said = capsys.readouterr().out
     assert "cause: KeyError: 'labels', at /home/me/train.py:41 (exception)\n" in said
     assert "(terminated)" in said.split("hints, by words in the logs")[1]
@@ -262,10 +265,27 @@ def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
     history.add(history.Run("7", str(run), "made", "2x2", 0.0, state="NODE_FAIL"))
+    monkeypatch.chdir(tmp_path)
     report.why(None)
     said = capsys.readouterr().out
     assert said.startswith("made (7), 2x2: it ended NODE_FAIL\n") and "  shown by Slurm's word for the job: NODE_FAIL\n" in said
     assert "cause: a node went down: node1 (node-failed)\n" in said
+
+
+def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {})
+    shutil.rmtree(run / "log")
+    job = history.Run("7", str(run), "made", "2x2", 0.0)
+    queued = slurm.Queued("FAILED", "NonZeroExitCode", "", "", "", "", str(run))
+    found = status.look(job, {"7": [queued]}, {})
+    assert (found.state, "its nodes do not see" in found.detail, "(run-directory-missing)" in found.detail) == ("FAILED", True, True)
+    history.add(history.ended(job, found.state, found.detail))
+    report.why("7")
+    said = capsys.readouterr().out
+    assert first_cause(said) == "run-directory-missing" and f"put {run} on a file system that every node sees" in said
 
 
 def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ from typing import Optional
 
 from kit import rundir
 from kit.errors import UsageError
-from kit.runs import history, tasks
+from kit.runs import history, status, tasks
+from kit.why import cluster, programs, verdict
 from kit.why import evidence as its
-from kit.why import programs, verdict
 from kit.why.cause import BATCH, NODE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
 from kit.why.verdict import Finding, Verdict
@@ -87,7 +87,7 @@ def _dead(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) ->
         print(f"  first: {first}: {outcome(first)}{others}")
     else:
         print("  no rank noted a failure of its own")
-    by_slurm = verdict.of_state(state, found)
+    by_slurm = cluster.NO_LOG if state == "FAILED" and not first and status.has_no_log(run) else verdict.of_state(state, found)
     if by_slurm:
         _show_state(by_slurm, state, evidence)
         _show_others(found, weighed.others, Weight.OWN, evidence)

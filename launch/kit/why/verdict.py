@@ -19,6 +19,7 @@ from kit.why.evidence import Evidence, Failed, Log
 CAUSES: tuple[Cause, ...] = (
     *cluster.VERDICTS,
     *cluster.REFUSALS,
+    cluster.NO_LOG,
     *programs.MEMORY,
     *distributed.GPUS,
     *distributed.RANKS,
