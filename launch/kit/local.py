@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from kit import assets, rundir, signals
 from kit.plan import Plan
-from kit.runs import follow, history
+from kit.runs import follow, history, status
 from kit.runs.history import Run
 
 GRACE_S = 12.0  # the stand-in srun gives the ranks ten
@@ -63,7 +63,8 @@ def run(plan: Plan, noted: Run, task: Optional[int] = None) -> int:
                 _stop(process)
                 process.wait()
     code = 128 + received[0] if received else code if code >= 0 else 128 - code
-    history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", f"exit code {code}" if code else "")
+    why = (not received and status.told(noted)[1]) or f"exit code {code}"
+    history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", why if code else "")
     return code
 
 

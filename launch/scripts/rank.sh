@@ -34,10 +34,11 @@ rank::run() {
   else
     rank::start_and_pass_signals_on "$@"
   fi
-  # A rank that was told to stop did not cause the failure.
+  # A rank that was told to stop did not cause the failure; unless what it said last is an exception: see blame.sh.
   if ((kit_code != 0)) && [[ -z "${kit_stopped}" ]]; then
     printf '%d %s %d\n' "${kit_code}" "${SLURMD_NODENAME:-${HOSTNAME}}" "${LOCAL_RANK}" >"${kit_file}.failed"
   fi
+  rank::stamp_end
 
   exec {kit_asking}>&-
   # Let the last lines through; but a process that the program left behind may hold its output open for ever.
@@ -47,6 +48,8 @@ rank::run() {
     kill -0 "${kit_logger}" 2>/dev/null || break
     sleep 0.05
   done
+  # The ranks that miss this one are to say so before they are ended for it: then the one that says nothing is known.
+  if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" ]]; then sleep 1; fi
   exit "${kit_code}"
 }
 
@@ -63,6 +66,13 @@ rank::stamp() {
   [[ -n "${KIT_STAMPS:-}" ]] || return 0 # by hand
   stamp::now
   stamp::write "${KIT_STAMPS}" "rank ${RANK} ${KIT_BEGUN} ${KIT_ENTERED} ${KIT_NOW}"
+}
+
+# rank::stamp_end - the last line: which rank, its code, its number on the node, and when.
+rank::stamp_end() {
+  [[ -n "${KIT_STAMPS:-}" ]] || return 0
+  stamp::now
+  stamp::write "${KIT_STAMPS}" "ended ${RANK} ${kit_code} ${LOCAL_RANK} ${KIT_NOW}"
 }
 
 # rank::start_and_pass_signals_on PROGRAM... - Slurm signals the first process of a task alone, which is this shell. Sets

@@ -44,6 +44,9 @@ source "${KIT_SCRIPTS}/nodes/${KIT_NODES}.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_SCRIPTS}/preempt/${KIT_ON_PREEMPT}.sh"
 
+# shellcheck source=blame.sh
+source "${KIT_SCRIPTS}/blame.sh"
+
 # shellcheck source=beside.sh
 source "${KIT_SCRIPTS}/beside.sh"
 
@@ -342,23 +345,34 @@ batch::explain_end() {
 batch::explain_failure() {
   local -r srun_code="$1"
   local -a failed=()
-  # Oldest first by the file server's clock, which is one clock; the nodes' own may differ.
   # Making a file there refreshes what an NFS client remembers of the folder.
   : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
   mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
-  local node='' words='' code='' local_rank=''
+  local node='' words='' code='' local_rank='' rank='' at='' how='' after=0
   batch::ask_srun
-  if ((${#failed[@]} == 0)); then
-    # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-    cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null && exit 1
-    batch::explain_silence
-  elif [[ "${words}" == Killed ]] && ! (cd -- "${KIT_LOG_DIR}" && grep -qF -- " ${node} " "${failed[@]}"); then
+  # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
+  if ((${#failed[@]} == 0)) && cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null; then exit 1; fi
+  if ((${#failed[@]})) && [[ "${words}" == Killed ]] && ! (cd -- "${KIT_LOG_DIR}" && grep -qF -- " ${node} " "${failed[@]}"); then
     batch::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
-  local -r rank="${failed[0]//[!0-9]/}"
-  read -r code node local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
-  preempt::stopped "${code}"
-  batch::show_end "${node}: rank ${rank} (local rank ${local_rank}) $(batch::outcome "${code}")" "rank${rank}.out"
+  if ! read -r rank code at local_rank how after < <(blame::first "${srun_code}"); then
+    ((${#failed[@]})) || batch::explain_silence
+    # Without awk, the oldest.
+    rank="${failed[0]//[!0-9]/}" how=failed after=0
+    read -r code at local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
+  fi
+  case "${how}" in
+    failed)
+      preempt::stopped "${code}"
+      how="$(batch::outcome "${code}")"
+      ;;
+    left) how='left with code 0, while others still waited for it' ;;
+    missing)
+      how='was not where the others waited for it: it hung, or was killed with its shell'
+      if [[ "${words}" == Killed && "${node}" == "${at}" ]]; then code=137; fi
+      ;;
+  esac
+  batch::show_end "${at}: rank ${rank} (local rank ${local_rank}) ${how}" "rank${rank}.out" "${after}"
   exit "${code}"
 }
 
@@ -388,15 +402,18 @@ batch::explain_silence() {
   exit "${code}"
 }
 
-# batch::show_end PROBLEM LOG - the problem, and the last lines of one of the job's logs, of this attempt alone.
+# batch::show_end PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without
+# those AFTER its exception, where they are many.
 batch::show_end() {
   printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${KIT_ID}" "$2" >&2
   local -a lines=()
   local line
+  local -i skipped="${3:-0}"
+  ((skipped > 15)) || skipped=0
   while IFS= read -r line; do
     lines+=("  | ${line}")
     [[ "${line}" != 'kit: '*': attempt '* ]] || lines=()
-  done < <(tail -n 20 -- "${KIT_LOG_DIR}/$2" 2>/dev/null | cut -b 1-2000)
+  done < <(tail -n "$((20 + skipped))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | head -n 20 | cut -b 1-2000)
   ((${#lines[@]} == 0)) || printf '%s\n' "${lines[@]}" >&2
 }
 

@@ -23,6 +23,7 @@ def tmp_path(tame_path: Path) -> Path:
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A run of two nodes of two ranks, in whose job srun does what the given lines of shell do."""
+    monkeypatch.chdir(tmp_path)  # whose last run is looked at
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setattr(hang, "PATIENCE_S", 1)
@@ -119,3 +120,29 @@ def test_in_full_every_thread_and_child_is_shown_with_all_its_frames(srun, capsy
 def test_without_a_stack_what_the_kernel_says_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     hang._print_full(stacks.Process("node1", 7, 0, 1, "python", facts={"state": "D", "wchan": "nfs_wait", "cpu": ""}), "/code")
     assert capsys.readouterr().out == "    state: D\n    wchan: nfs_wait\n"
+
+
+def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(
+    srun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "extensions/fused/lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(lock.parents[1]))
+    frames = [
+        "wait (/venv/lib/python3.11/site-packages/torch/utils/file_baton.py:47)",
+        "load (/venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py:1380)",
+    ]
+    lines = [f"node{node}\tbegin\tx86_64" for node in (1, 2)]
+    for rank in range(4):
+        node, pid = rank // 2 + 1, 600 + rank
+        lines += [f"node{node}\tprocess\t{pid}\t{rank}\t1\tpython train.py", f"node{node}\tmeans\t{pid}\tpy-spy: /x"]
+        lines += [f'node{node}\tstack\t{pid}\tThread {pid} (idle): "MainThread"']
+        lines += [f"node{node}\tstack\t{pid}\t    {frame}" for frame in [*frames, "<module> (/shared/project/train.py:3)"]]
+    (tmp_path / "answers").write_text("\n".join([*lines, "node1\tend\t", "node2\tend\t", ""]))
+    srun(f"cat '{tmp_path}/answers'")
+    said = shown(capsys)
+    assert f"kit: all ranks wait for the lock of an extension that torch compiles; a build that was killed has left it: {lock}" in said
+    assert f"  fix: rm {lock}; the ranks then go on; where a build is running elsewhere, wait for it" in said
+    (tmp_path / "answers").write_text("\n".join(lines).replace("file_baton.py:47", "cpp_extension.py:99", 1) + "\nnode1\tend\t\nnode2\tend\t\n")
+    assert "lock of an extension" not in "\n".join(shown(capsys))  # one of them compiles it

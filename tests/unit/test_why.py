@@ -10,8 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kit import slurm
 from kit.errors import UsageError
-from kit.runs import history
+from kit.runs import history, status
 from kit.why import evidence, report, verdict
 from kit.why.cause import NODE, RANK, Weight
 from samples import HOSTILE_NAME, ROOT
@@ -21,6 +22,7 @@ DOCUMENT = ROOT / "docs" / "why.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
+WITHOUT_WORDS = ("run-directory-missing", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
@@ -109,6 +111,10 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: CUDA error: device-side assert triggered", "index-out-of-range"),
     ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal-gpu-access"),
     ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!", "device-mismatch"),
+    ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "torch-without-cuda"),
+    ("RuntimeError: operator torchvision::nms does not exist", "import-failed"),
+    ("ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules or CPU modules, but got device_ids [0]", "no-driver"),
+    ("IndexError: index out of range in self", "index-out-of-range"),
     ("OSError: [Errno 122] Disk quota exceeded", "quota"),
     ("RuntimeError: can't start new thread", "too-many-processes"),
     ("RuntimeError: Dataset not found. You can use download=True to download it", "dataset-missing"),
@@ -130,8 +136,8 @@ def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Pa
     report.why(str(run_directory(tmp_path / "run", late)))
     said = capsys.readouterr().out
     assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks noted a failure\n" in said
-    assert "(unknown)" in said and "  | ValueError: a bug of its own\n" in said
-    assert "other candidates:\n  another rank ended first, and this one noticed (peer-gone), by log/7/rank0.out:1\n" in said
+    assert "cause: ValueError: a bug of its own (exception)\n" in said
+    assert "hints, by words in the logs:\n  another rank ended first, and this one noticed (peer-gone), by log/7/rank0.out:1\n" in said
 
 
 def test_slurms_word_beats_what_ranks_say_as_they_are_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,11 +160,8 @@ def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys:
     teardown = "Exception ignored in: <function Pool.__del__>\nTraceback (most recent call last):\n  File 'b.py', line 1\nMemoryError\n"
     report.why(str(run_directory(tmp_path / "run", {0: (caught + retried + last + teardown, "1 node1 0\n")})))
     said = capsys.readouterr().out
-    assert (
-        "cause: not one that kit knows (unknown)\n" in said
-        and "ZeroDivisionError: division by zero" in said
-        and "(permission-denied)" in said.split("other candidates")[1]
-    )
+    assert "cause: ZeroDivisionError: division by zero (exception)\n" in said
+    assert "(permission-denied)" in said.split("hints, by words in the logs")[1]
 
 
 def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,14 +173,119 @@ def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
     assert first_cause(capsys.readouterr().out) == "disk-full"
 
 
+def traceback(line: str, source: str = "step(batch)") -> str:
+    return f'Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in main\n    {source}\n{line}\n'
+
+
+# Words that once were taken for a cause of another kind, and what is the cause.
+FALSE_WORDS = {
+    "a message of its own": (traceback("ValueError: the log says 'CUDA out of memory'", "raise ValueError(text)"), 1, "exception"),
+    "such a message, and no source": (
+        'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nValueError: it says CUDA out of memory\n',
+        1,
+        "exception",
+    ),
+    "an early warning": ("warning: no cache: [Errno 28] No space left on device\n" + traceback("TypeError: 'int' object is not callable"), 1, "exception"),
+    "a traceback that was logged": (
+        "ERROR:root:no cache\n" + traceback("ConnectionRefusedError: [Errno 111] Connection refused", "connect()") + "going on\n",
+        3,
+        "exit-code",
+    ),
+    "its own database": (traceback("ConnectionRefusedError: [Errno 111] Connection refused", "database.connect()"), 1, "exception"),
+    "a missing config file": (traceback("FileNotFoundError: [Errno 2] No such file or directory: 'conf/data.yaml'", "open(path)"), 1, "file-missing"),
+    "a table with NaN": (traceback("ValueError: cannot convert float NaN to integer", "int(row.age)"), 1, "exception"),
+    "its own broken pipe": (traceback("BrokenPipeError: [Errno 32] Broken pipe", "viewer.stdin.write(image)"), 1, "exception"),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_WORDS)
+def test_words_are_not_taken_for_another_cause(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, code, cause = FALSE_WORDS[name]
+    report.why(str(run_directory(tmp_path / "run", {1: (text, f"{code} node1 1\n"), 0: (PEER, "1 node1 0\n")})))
+    said = capsys.readouterr().out
+    assert "  first: rank 1 on node1" in said and first_cause(said) == cause
+    assert len(said.splitlines()) <= 25
+
+
+def test_the_end_of_another_node_is_not_the_cause_of_an_exception(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """srun ends the torchrun of a node whose ranks noted nothing."""
+    ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 9533 got signal: 15\n"
+    text = traceback("KeyError: 'labels'", "batch['labels']")
+    report.why(
+        str(run_directory(tmp_path / "run", {1: (text, "1 node2 1\n")}, "srun: error: node1: task 0: Terminated\n", {"node1": ended, "node2": "W failed\n"}))
+    )
+    said = capsys.readouterr().out
+    assert "cause: KeyError: 'labels', at /home/me/train.py:41 (exception)\n" in said
+    assert "(terminated)" in said.split("hints, by words in the logs")[1]
+
+
+def test_an_exception_far_from_the_end_of_its_log_is_found_and_little_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = '  File "/home/me/train.py", line 3, in f\n    g()\n  File "/home/me/train.py", line 6, in g\n    f()\n' * 750
+    text = f"Traceback (most recent call last):\n{frames}RecursionError: maximum recursion depth exceeded\n" + "at exit: flushed a buffer\n" * 11000
+    report.why(str(run_directory(tmp_path / "run", {1: (text, "1 node1 1\n")})))
+    said = capsys.readouterr().out
+    assert "cause: RecursionError: maximum recursion depth exceeded, at /home/me/train.py:6 (exception)\n  shown by log/7/rank1.out:3002:\n" in said
+    assert len(said.splitlines()) <= 25
+
+
+def test_the_last_of_a_group_of_exceptions_is_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        '  + Exception Group Traceback (most recent call last):\n  |   File "/home/me/train.py", line 2, in <module>\n  |     raise ExceptionGroup("two", found)\n'
+        "  | ExceptionGroup: two (1 sub-exception)\n  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "/home/me/train.py", line 9, in load\n    |     int("x")\n    | ValueError: bad number\n    +------------------------------------\n'
+    )
+    report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert "cause: ValueError: bad number, at /home/me/train.py:9 (exception)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "cause"),
+    [
+        ("left with code 0, while others still waited for it", "it left with exit code 0", "left-early"),
+        ("was not where the others waited for it: it hung, or was killed with its shell", "it noted no end", "rank-missing"),
+    ],
+)
+def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
+    how: str, words: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = f"kit: error: node2: rank 2 (local rank 0) {how}; the end of log/7/rank2.out:\n"
+    report.why(str(run_directory(tmp_path / "run", {0: (PEER, "1 node1 0\n"), 2: ("epoch 3\n", "")}, batch)))
+    said = capsys.readouterr().out
+    assert f"  first: rank 2 on node2 (local rank 0): {words}; 1 more rank noted a failure\n" in said and first_cause(said) == cause
+    assert "cause: rank 2 " in said and "  | epoch 3\n" in said
+
+
+def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = "kit: error: node2: rank 3 (local rank 1) exited with code 4; the end of log/7/rank3.out:\n"
+    report.why(str(run_directory(tmp_path / "run", {0: ("epoch 1\n", "9 node1 0\n"), 3: ("epoch 1\n", "4 node2 1\n")}, batch)))
+    assert "  first: rank 3 on node2 (local rank 1): exit code 4; 1 more rank" in capsys.readouterr().out
+
+
 def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
     history.add(history.Run("7", str(run), "made", "2x2", 0.0, state="NODE_FAIL"))
+    monkeypatch.chdir(tmp_path)
     report.why(None)
     said = capsys.readouterr().out
     assert said.startswith("made (7), 2x2: it ended NODE_FAIL\n") and "  shown by Slurm's word for the job: NODE_FAIL\n" in said
     assert "cause: a node went down: node1 (node-failed)\n" in said
+
+
+def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {})
+    shutil.rmtree(run / "log")
+    job = history.Run("7", str(run), "made", "2x2", 0.0)
+    queued = slurm.Queued("FAILED", "NonZeroExitCode", "", "", "", "", str(run))
+    found = status.look(job, {"7": [queued]}, {})
+    assert (found.state, "its nodes do not see" in found.detail, "(run-directory-missing)" in found.detail) == ("FAILED", True, True)
+    history.add(history.ended(job, found.state, found.detail))
+    report.why("7")
+    said = capsys.readouterr().out
+    assert first_cause(said) == "run-directory-missing" and f"put {run} on a file system that every node sees" in said
 
 
 def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,17 +346,22 @@ def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monk
         report.why("7")
 
 
-def test_a_cause_that_is_not_known_is_called_so_with_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exit_code_without_an_exception_is_called_so_with_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f"line {index}\n" for index in range(100))
     report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")})))
     said = capsys.readouterr().out
     assert said.splitlines()[:3] == [
         "made (7), 2x2: no log says that it has ended, but ranks failed",
         "  first: rank 0 on node1 (local rank 0): exit code 3",
-        "cause: not one that kit knows (unknown)",
+        "  the end of log/7/rank0.out:100:",
     ]
     assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said
-    assert said.endswith(f"  | line 99\n  fix: read the whole of it: less {os.path.relpath(tmp_path)}/run/log/7/rank0.out\n")
+    assert said.splitlines()[11:] == [
+        "cause: the program left with exit code 3, without an exception (exit-code)",
+        "  shown by log/7/rank0.failed:1:",
+        "  | 3 node1 0",
+        "  fix: look for what exits with 3 in the program; all that it said: kit logs 7 --rank 0",
+    ]
 
 
 def test_runs_that_did_not_die_are_called_so(kit, tmp_path: Path) -> None:
@@ -340,7 +453,10 @@ def test_nothing_is_changed_and_nothing_is_written(tmp_path: Path, kit) -> None:
 
 def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path, kit) -> None:
     run = run_directory(
-        tmp_path / "run", {3291: ("CUDA out of memory. Tried to allocate 2.00 GiB.\n", "1 node411 3\n")}, "srun: error: node412: task 3291\n" * 9999, nprocs=8
+        tmp_path / "run",
+        {3291: ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "1 node411 3\n")},
+        "srun: error: node412: task 3291\n" * 9999,
+        nprocs=8,
     )
     logs = run / "log/7"
     (tmp_path / "rank").write_text("step 1: loss 2.3\n" * 20000 + f"Traceback (most recent call last):\n{PEER}\n")
@@ -392,7 +508,12 @@ def test_the_command_is_without_a_run_directory_that_exists() -> None:
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
     assert verdict.CAUSES
     for cause in verdict.CAUSES:
-        assert re.fullmatch(r"[a-z0-9-]+", cause.name) and cause.title and cause.fix and (cause.codes or (cause.patterns and cause.where))
+        assert (
+            re.fullmatch(r"[a-z0-9-]+", cause.name)
+            and cause.title
+            and cause.fix
+            and (cause.codes or (cause.patterns and cause.where) or cause.name in WITHOUT_WORDS)
+        )
         assert isinstance(cause.weight, Weight)
         for text in (cause.title, cause.fix, cause.here):
             assert verdict.told(text, verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]))) or text == ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -123,7 +125,18 @@ def _print(run: Run, plan: dict[str, Any], seen: Seen, full: bool) -> None:
         print(f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} no process on {node or 'any node that answered'}")
     for group in stacks.groups(seen.processes):
         _print_group(run, _project(run, plan), group, full)
+    if seen.processes and not seen.missing and all(stacks.waits_for_a_build(process) for process in seen.processes):
+        locks = " ".join(_locks(plan))
+        print(f"kit: all ranks wait for the lock of an extension that torch compiles; a build that was killed has left it: {locks}")
+        print(f"  fix: rm {locks}; the ranks then go on; where a build is running elsewhere, wait for it")
     _print_means(seen)
+
+
+def _locks(plan: dict[str, Any]) -> list[str]:
+    """Where torch.utils.cpp_extension keeps the locks of its builds: those that are there, else a pattern for them."""
+    chosen = dict(pair for pair in plan.get("env") or () if len(pair) == 2).get("TORCH_EXTENSIONS_DIR") or os.environ.get("TORCH_EXTENSIONS_DIR")
+    pattern = os.path.join(chosen, "*/lock") if chosen else "~/.cache/torch_extensions/*/*/lock"
+    return [shlex.quote(path) for path in sorted(glob.glob(os.path.expanduser(pattern)))] or [pattern]
 
 
 def _project(run: Run, plan: dict[str, Any]) -> str:

@@ -154,6 +154,11 @@ def _settled(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames[settled:]
 
 
+def waits_for_a_build(process: Process) -> bool:
+    """Whether a rank waits until another one has compiled an extension: torch keeps a lock for that, which stays when the build is killed."""
+    return any(frame.file.endswith("torch/utils/file_baton.py") and frame.name.endswith("wait") for frame in process.frames)
+
+
 def groups(processes: list[Process]) -> list[list[Process]]:
     """Ranks at the same place together, the odd ones out first."""
     found: dict[tuple[object, ...], list[Process]] = {}

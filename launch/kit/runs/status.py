@@ -172,6 +172,8 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
         why = "it never started: what it waited for ended otherwise"
     known = next((state for folder, state in accounts.get(run.id, {}).items() if run.works_in(folder)), "")
     state = job.state if job else state or known
+    if state == "FAILED" and not why and has_no_log(run):
+        why = f"its nodes do not see {run.folder}, and could not write its log there (run-directory-missing): kit why {run.id}"
     return Status(run, state, why, "") if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
 
 
@@ -234,6 +236,11 @@ def told(run: Run) -> tuple[str, str]:
     if text.rstrip().endswith("all ranks ended well"):
         return "COMPLETED", ""
     return ("FAILED", re.sub(r"; the end of log/.*", "", error[0])) if error else ("", "")
+
+
+def has_no_log(run: Run) -> bool:
+    """Whether a job left no log of its batch script: Slurm could not even open the file. Of a cluster elsewhere the log may not be here."""
+    return not run.local and not run.ssh and not follow.batch_log(Path(run.folder), run.id).exists()
 
 
 def tail(path: str | Path, most: int = TAIL) -> str:

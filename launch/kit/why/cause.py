@@ -38,6 +38,12 @@ class Cause:
     patterns: tuple[str, ...]  # the most telling first
     codes: tuple[int, ...] = ()  # of a rank, as a shell has it: 128 + the signal
     here: str = ""  # the fix under `kit run`, where it is another
+    types: str = ""  # of exceptions whose message is believed; any where it is empty
+    own_words: bool = False  # also where the program itself wrote the exception's message
+    is_final: bool = False  # its words, without an exception, are the last of a program that ends for it
+
+    def takes(self, exception_type: str) -> bool:
+        return not self.types or not exception_type or bool(re.match(self.types, exception_type))
 
     def patterns_for(self, kind: str) -> tuple[re.Pattern[str], ...]:
         if kind == NOTE:

@@ -124,6 +124,16 @@ REFUSALS = (
     ),
 )
 
+# Of a job that failed and left no log at all.
+NO_LOG = Cause(
+    "run-directory-missing",
+    "its nodes do not see the run directory: they could not even write its log",
+    "put {folder} on a file system that every node sees, and submit from there; look there: srun ls {folder}; kit doctor finds it before the job",
+    REFUSAL,
+    (),
+    (),
+)
+
 MACHINE = (
     Cause(
         "host-out-of-memory",

@@ -6,6 +6,8 @@ from kit.why.cause import ANYWHERE, NODE, RANK, Cause, Weight
 
 OWN, PEER = Weight.OWN, Weight.PEER
 _HERE = (RANK, NODE)
+# What torch raises where ranks miss each other; a program's own servers and files have errors of the same words.
+_OF_TORCH = r"RuntimeError|torch\.|\w*Dist\w*Error|\w*Rendezvous|nccl"
 
 GPUS = (
     Cause(
@@ -50,6 +52,7 @@ GPUS = (
             r"could not select device driver[^\n]*gpu[^\n]*",
             r"libcuda\.so[.\d]*: cannot open shared object file[^\n]*",
             r"no CUDA-capable device is detected[^\n]*",
+            r"device_ids[^\n]*only work with[^\n]*",
             r"torch\.cuda\.is_available\(\) is False[^\n]*",
             r"nvidia-container-cli: [^\n]*error[^\n]*",
         ),
@@ -62,6 +65,7 @@ GPUS = (
         _HERE,
         (
             r"Torch not compiled with CUDA enabled",
+            r"has no attribute '_cuda_\w+'",
             r"ProcessGroupNCCL is only supported with GPUs[^\n]*",
             r"Distributed package doesn't have NCCL built in[^\n]*",
         ),
@@ -77,13 +81,14 @@ GPUS = (
     ),
     Cause(
         "index-out-of-range",
-        "an index lies outside of its tensor, on the GPU: mostly a label or a token that is too large",
-        "compare the largest label or token with the model's size; run one step on the CPU, where the message is clear; or {again:--env "
+        "an index lies outside of its tensor: mostly a label or a token that is too large",
+        "compare the largest label or token with the model's size; on a GPU run one step on the CPU, where the message is clear, or {again:--env "
         "CUDA_LAUNCH_BLOCKING=1}",
         OWN,
         _HERE,
         (
             r"device-side assert triggered[^\n]*",
+            r"index out of range in self[^\n]*",
             r"Assertion [^\n]*(?:index out of bounds|t >= 0 && t < n_classes|srcIndex < srcSelectDimSize)[^\n]*failed[^\n]*",
         ),
     ),
@@ -132,12 +137,30 @@ GPUS = (
 
 RANKS = (
     Cause(
+        "left-early",
+        "rank {rank} left with exit code 0, while others still waited for it",
+        "every rank must take as many steps and collectives: batches must be as many on all (drop_last=True), and no rank may return or exit alone; "
+        "what it said: kit logs {job} --rank {rank}",
+        OWN,
+        (),
+        (),
+    ),
+    Cause(
+        "rank-missing",
+        "rank {rank} was not where the others waited for it: it hung, or was killed with its shell",
+        "see what it said last: kit logs {job} --rank {rank}; every rank must come to every collective; next time, while it hangs: kit hang {job}",
+        OWN,
+        (),
+        (),
+    ),
+    Cause(
         "port-in-use",
         "the port is in use already",
         "leave MASTER_PORT to kit, which takes a free one; who has it on the first node: ss -tlnp",
         OWN,
         _HERE,
         (r"EADDRINUSE[^\n]*", r"Address already in use[^\n]*", r"address already in use[^\n]*"),
+        types=_OF_TORCH,
     ),
     Cause(
         "ranks-disagree",
@@ -152,6 +175,7 @@ RANKS = (
             r"appears not to match (?:sizes|strides) of the same param in process[^\n]*",
             r"Collective (?:mismatch|sequence)[^\n]*differ[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "unused-parameters",
@@ -164,6 +188,7 @@ RANKS = (
             r"Expected to mark a variable ready only once[^\n]*",
             r"did not receive grad for rank \d+[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "no-such-interface",
@@ -178,6 +203,7 @@ RANKS = (
             r"Bootstrap[^\n]*[Nn]o socket interface found[^\n]*",
             r"no socket interface found[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "rendezvous-timeout",
@@ -193,6 +219,7 @@ RANKS = (
             r"wait timeout after \d+ms, keys: [^\n]*(?:default_pg|rank|store|worker|init)[^\n]*",
             r"Socket Timeout$",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "nccl-usage",
@@ -201,6 +228,7 @@ RANKS = (
         OWN,
         _HERE,
         (r"ncclInvalidUsage[^\n]*", r"ncclInvalidArgument[^\n]*"),
+        types=_OF_TORCH,
     ),
     Cause(
         "nccl-error",
@@ -210,6 +238,7 @@ RANKS = (
         OWN,
         _HERE,
         (r"ncclSystemError[^\n]*", r"ncclUnhandledCudaError[^\n]*", r"ncclInternalError[^\n]*", r"NCCL WARN (?:Call to|Error|Cuda failure)[^\n]*"),
+        types=_OF_TORCH,
     ),
     Cause(
         "nccl-timeout",
@@ -223,6 +252,7 @@ RANKS = (
             r"Heartbeat monitor timed out[^\n]*",
             r"Received a dump signal due to a collective timeout[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "collective-timeout",
@@ -236,6 +266,7 @@ RANKS = (
             r"wait timeout after \d+ms[^\n]*",
             r"Application timeout caused pair closure[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "cannot-connect",
@@ -251,6 +282,7 @@ RANKS = (
             r"No route to host[^\n]*",
             r"Connection refused[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
     Cause(
         "peer-gone",
@@ -266,5 +298,6 @@ RANKS = (
             r"Failed to recv, got 0 bytes[^\n]*",
             r"remote process exited or there was a network error[^\n]*",
         ),
+        types=_OF_TORCH,
     ),
 )

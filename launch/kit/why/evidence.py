@@ -11,19 +11,26 @@ from typing import Any, Optional
 
 from kit import regular
 from kit.runs import follow, history
-from kit.why import cause
+from kit.why import cause, ends
+from kit.why.ends import Grade
 
 TAIL = 65536  # bytes of a log that are read, from its end
+FIRST = 1 << 20  # of the log of the rank that is blamed, whose traceback may stand long before its end
+ALL = 1 << 26  # of the logs of all ranks, where the rank at fault is looked for
 OTHERS = 16384  # of logs beside the first rank's, the first node's and the batch script's
 LINE = 2000  # characters of a line that are looked at
-RANKS = 8  # that failed, the first to fall first
+RANKS = 8  # that are shown, the first to fall first
+MANY = 256  # ranks; of more of them not all are read once one is found that failed by itself
 NODES = 8
 COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
 _OF_RANK = re.compile(r"^\[rank\d+\] ")  # in a node's log: the rank's own log has it, too
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
 _ATTEMPT = re.compile(r"^kit: \S+: (attempt \d+$|job [\d_]+ on )")
-_FIRST_RANK = re.compile(r"^kit: error: \S+: rank (\d+) \(local rank ", re.MULTILINE)
+# As batch::explain_failure says it.
+_BLAMED = re.compile(
+    r"^kit: error: (\S*): rank (\d+) \(local rank (\S*)\) (?:exited with code (\d+)|was killed|(left with code 0)|(was not where))", re.MULTILINE
+)
 _NAMED_NODE = re.compile(r"^(?:srun: error|kit: error|slurmstepd-?\S*: error): (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?::| CANCELLED)", re.MULTILINE)
 
 
@@ -51,12 +58,13 @@ class Log:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank that noted its own end."""
+    """A rank that noted its own end; or one that is blamed without a note."""
 
     rank: int
-    code: Optional[int]  # None where a full disk left the note empty
-    node: str
-    local_rank: str
+    code: Optional[int]  # None where a full disk left the note empty, and where there is no note
+    node: str = ""
+    local_rank: str = ""
+    how: str = "failed"  # or "left", with 0, while others waited; or "missing", where they waited
 
     def __str__(self) -> str:
         local = f" (local rank {self.local_rank})" if self.local_rank else ""
@@ -69,13 +77,20 @@ class Evidence:
     job_id: str
     record: dict[str, Any]  # run.json
     batch: Log
-    notes: list[Failed]  # of the ranks that were looked at, the first to fall first
+    first: Optional[Failed]  # the rank at fault
+    notes: list[Failed]  # of the ranks that were looked at, that one first
     failed: int  # how many ranks noted their end
     logs: list[Log]  # all that was read, the most telling first
 
     @property
     def plan(self) -> dict[str, Any]:
         return self.record.get("plan") or {}
+
+    def pause_s(self, rank: Failed) -> float:
+        """Between a rank's last words and its note."""
+        logs = follow.folder(self.folder, self.job_id)
+        noted_ns = _changed_ns(logs / f"rank{rank.rank}.failed")
+        return (noted_ns - _changed_ns(logs / f"rank{rank.rank}.out")) / 1e9 if noted_ns else 0
 
     def log(self, kind: str, stem: str) -> Optional[Log]:
         return next((log for log in self.logs if log.kind == kind and log.path.stem == stem), None)
@@ -95,26 +110,83 @@ def gather(folder: Path, job_id: str, record: dict[str, Any]) -> Evidence:
     batch = read(follow.batch_log(folder, job_id), cause.BATCH)
     logs = follow.folder(folder, job_id)
     names = _names(logs)
-    ranks = _first_ranks(logs, names, batch)
+    noted = {int(name[4 : -len(".failed")]) for name in names if re.fullmatch(r"rank\d+\.failed", name)}
+    by_age = [int(name[4 : -len(".failed")]) for name in _oldest(logs, [f"rank{rank}.failed" for rank in noted])]
+    first = _told(batch, logs, noted) or _blamed(logs, names, by_age)
+    ranks = list(dict.fromkeys([*([first.rank] if first else []), *by_age]))[:RANKS]
     notes = [read(logs / f"rank{rank}.failed", cause.NOTE) for rank in ranks]
-    failed = [_note(log, rank) for log, rank in zip(notes, ranks)]
+    failed = [first if first and first.rank == rank else _note(log, rank) for log, rank in zip(notes, ranks)]
     refusals = [name for name in names if re.fullmatch(r"node\d+\.failed", name)]
     nodes = _nodes(logs, names, failed, batch)
     found = [
         *(read(logs / name, cause.NODE) for name in _oldest(logs, refusals)[:NODES]),
-        *(log for rank, note in zip(ranks, notes) for log in (read(logs / f"rank{rank}.out", cause.RANK, _most(rank, ranks)), note)),
+        *(log for rank, note in zip(ranks, notes) for log in (read(logs / f"rank{rank}.out", cause.RANK, _most(rank, ranks, FIRST)), note)),
         *(read(logs / f"{node}.out", cause.NODE, _most(node, nodes)) for node in nodes),
     ]
     if not ranks:
         found += [read(logs / name, cause.RANK) for name in _last_words(logs, names)]
     found.append(batch)
-    count = sum(1 for name in names if re.fullmatch(r"rank\d+\.failed", name))
-    return Evidence(folder, job_id, record, batch, failed, count, found)
+    return Evidence(folder, job_id, record, batch, first, failed, len(noted), found)
 
 
-def _most(one: object, of: Sequence[object]) -> int:
+def _told(batch: Log, logs: Path, noted: set[int]) -> Optional[Failed]:
+    """The rank that the batch script blamed; it saw all of them, and the times of the notes, which a copy may have lost."""
+    said = list(_BLAMED.finditer(batch.text))[-1:]
+    if not said:
+        return None
+    node, rank, local_rank, code, left, missing = said[0].groups()
+    note = _note(read(logs / f"rank{rank}.failed", cause.NOTE), int(rank)) if int(rank) in noted else None
+    if note and note.node:
+        return note
+    known = 0 if left else int(code) if code else None
+    return Failed(int(rank), known, node, local_rank.strip("-"), "left" if left else "missing" if missing else "failed")
+
+
+def _blamed(logs: Path, names: list[str], by_age: list[int]) -> Optional[Failed]:
+    """The rank at fault where the batch script could not say it: judged as launch/scripts/blame.sh does."""
+    best: Optional[tuple[Grade, int, int]] = None
+    blamed: Optional[Failed] = None
+    others = sorted({int(name[4 : -len(".out")]) for name in names if re.fullmatch(r"rank\d+\.out", name)} - set(by_age))
+    bytes_each = min(FIRST, max(OTHERS, ALL // max(1, len(by_age) + len(others))))
+    for rank in [*by_age, *others]:
+        if len(by_age) + len(others) > MANY and best and best[0] == Grade.OWN:
+            break
+        note = _note(read(logs / f"rank{rank}.failed", cause.NOTE), rank) if rank in by_age else None
+        judged = _judged(logs, rank, note, bytes_each)
+        if judged and (best is None or judged < best):
+            best, blamed = judged, note or Failed(rank, None)
+    return blamed
+
+
+def _judged(logs: Path, rank: int, note: Optional[Failed], most: int) -> Optional[tuple[Grade, int, int]]:
+    """How likely a rank is at fault, and since when; None where nothing says so."""
+    log = read(logs / f"rank{rank}.out", cause.RANK, most)
+    said_ns, noted_ns = _changed_ns(log.path), _changed_ns(logs / f"rank{rank}.failed")
+    end = ends.read(log.text.split("\n"))
+    if note is None:  # it was ended while it failed, or its shell was killed
+        own = (
+            end.is_last
+            and not end.is_logged
+            and end.grade == Grade.OWN
+            and not re.search("[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit", end.chain[0].text)
+        )
+        return (Grade.DOUBTFUL, said_ns, rank) if own else None
+    if (note.code or 0) > 128 and note.code not in (129, 130, 143):
+        last = "".join(line for line in log.text.split("\n") if line.strip())[-500:]
+        return (Grade.GONE if note.code == 134 and ends.GONE.search(last) else Grade.OWN), noted_ns, rank
+    if end.is_cause(note.code, (noted_ns - said_ns) / 1e9):
+        grade = Grade.DOUBTFUL if end.grade == Grade.OWN and end.has_spoken else end.grade
+        return grade, min(said_ns, noted_ns) if end.is_last else noted_ns, rank
+    if end.is_last and end.grade == Grade.GONE:
+        return Grade.GONE, noted_ns, rank
+    if end.has_spoken or end.grade >= Grade.BROKEN:
+        return Grade.BROKEN, noted_ns, rank
+    return Grade.DOUBTFUL if note.code in (129, 130, 143) else Grade.OWN, noted_ns, rank
+
+
+def _most(one: object, of: Sequence[object], many: int = TAIL) -> int:
     """Bytes to read: many of the first one, enough for a traceback of the others."""
-    return TAIL if one == of[0] else OTHERS
+    return many if one == of[0] else OTHERS
 
 
 def _names(folder: Path) -> list[str]:
@@ -128,22 +200,16 @@ def _oldest(folder: Path, names: list[str]) -> list[str]:
     """By the file server's clock, as batch::explain_failure does it."""
 
     def age(name: str) -> tuple[int, list[str]]:
-        try:
-            changed_ns = os.stat(f"{folder}/{name}").st_mtime_ns
-        except OSError:
-            changed_ns = 0
-        return changed_ns, [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+        return _changed_ns(folder / name), [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
     return sorted(names, key=age)
 
 
-def _first_ranks(folder: Path, names: list[str], batch: Log) -> list[int]:
-    """Those that failed first. A copy of a run directory may have lost the times of its files: the batch script's word stays."""
-    noted = _oldest(folder, [name for name in names if re.fullmatch(r"rank\d+\.failed", name)])
-    ranks = [int(name[len("rank") : -len(".failed")]) for name in noted]
-    told = [int(rank) for rank in _FIRST_RANK.findall(batch.text)][-1:]
-    first = [rank for rank in told if rank in ranks]
-    return [*first, *(rank for rank in ranks if rank not in first)][:RANKS]
+def _changed_ns(path: Path) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _note(log: Log, rank: int) -> Failed:

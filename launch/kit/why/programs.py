@@ -46,6 +46,7 @@ MEMORY = (
             r"CUBLAS_STATUS_ALLOC_FAILED[^\n]*",
             r"Cuda failure (?:2 )?'out of memory'[^\n]*",
         ),
+        types=r"RuntimeError|torch\.|\w*OutOfMemoryError",
     ),
     Cause(
         "memory-error",
@@ -124,9 +125,9 @@ FILES = (
         (
             r"Dataset not found(?: or corrupted)?\.?[^\n]*",
             r"no (?P<file>\S+) in \S+ on \S+, and the download failed[^\n]*",
-            r"FileNotFoundError: [^\n]*?(?P<file>[^\s'\"]*(?i:data|cifar|imagenet|mnist|coco|shards?|train|valid|corpus)[^\s'\"]*)[^\n]*",
             r"Couldn't find any class folder in (?P<file>[^\n]*)",
         ),
+        is_final=True,
     ),
     Cause(
         "program-missing",
@@ -139,6 +140,7 @@ FILES = (
             r"(?:bash|sh|env|line \d+): (?:line \d+: )?(?P<file>[^:\n]*): (?:No such file or directory|command not found)$",
             r"exec: \"(?P<file>[^\"\n]*)\": [^\n]*(?:executable file not found|no such file or directory)[^\n]*",
         ),
+        is_final=True,
     ),
     Cause(
         "file-missing",
@@ -164,6 +166,7 @@ FILES = (
             r"Exec format error[^\n]*",
         ),
         codes=(126,),
+        is_final=True,
     ),
     Cause(
         "permission-denied",
@@ -219,6 +222,7 @@ CODE = (
         OWN,
         _HERE,
         (r"version [`'](?P<version>GLIBC(?:XX)?_[\d.]+)' not found[^\n]*", r"version [`'](?P<version>CXXABI_[\d.]+)' not found[^\n]*"),
+        is_final=True,
     ),
     Cause(
         "library-missing",
@@ -227,6 +231,7 @@ CODE = (
         OWN,
         _HERE,
         (r"(?P<file>lib[\w.+-]*\.so[\w.]*): cannot open shared object file[^\n]*", r"cannot open shared object file[^\n]*", r"undefined symbol: [^\n]*"),
+        is_final=True,
     ),
     Cause(
         "module-missing",
@@ -236,14 +241,20 @@ CODE = (
         _HERE,
         (r"ModuleNotFoundError: No module named '(?P<module>[^'\n]*)'[^\n]*", r"No module named (?P<module>[\w.]+)$"),
         here="install it where the program runs (pip install), or name an image that has it: {again:--image IMAGE}; of your own code: {again:--workdir DIR}",
+        is_final=True,
     ),
     Cause(
         "import-failed",
         "a Python module cannot be loaded",
-        "two versions do not fit each other: compare `pip list` in the image with what the program wants; kit build makes a new one",
+        "two versions do not fit each other, such as a torch and a torchvision of two builds: compare `pip list` in the image with what the "
+        "program wants; kit build makes a new one",
         OWN,
         _HERE,
-        (r"ImportError: [^\n]*", r"A module that was compiled using NumPy 1\.x cannot be run in[^\n]*"),
+        (
+            r"ImportError: [^\n]*",
+            r"operator torchvision::\w+ does not exist[^\n]*",
+            r"A module that was compiled using NumPy 1\.x cannot be run in[^\n]*",
+        ),
     ),
     Cause(
         "syntax-error",
@@ -252,6 +263,7 @@ CODE = (
         OWN,
         _HERE,
         (r"^\s*(?:SyntaxError|IndentationError|TabError): [^\n]*",),
+        is_final=True,
     ),
     Cause(
         "wrong-arguments",
@@ -264,6 +276,7 @@ CODE = (
             r"^[^\n]*: error: (?:one of the arguments|ambiguous option)[^\n]*",
             r"^Error: (?:No such option|Missing (?:option|argument)|Invalid value)[^\n]*",
         ),
+        is_final=True,
     ),
     Cause(
         "not-a-number",
@@ -273,9 +286,10 @@ CODE = (
         _HERE,
         (
             r"returned nan values in its \d+th output[^\n]*",
-            r"(?:Error|Exception): [^\n]*\b(?i:nan|inf|non-finite|not finite|infinite)\b[^\n]*",
-            r"[Ll]oss (?:is|became|=) (?i:nan|inf|not finite|non-finite)\b[^\n]*",
+            r"(?i:\b(?:loss|grad(?:ient)?s?(?: norm)?)\b[^\n]{0,40}\b(?:nan|inf|infinite|non-?finite|not finite)\b)[^\n]*",
+            r"(?i:\b(?:nan|inf|infinite|non-?finite)\b[^\n]{0,20}\b(?:loss|grad(?:ient)?s?)\b)[^\n]*",
         ),
+        own_words=True,
     ),
     Cause(
         "no-network",
@@ -285,8 +299,8 @@ CODE = (
         _HERE,
         (
             r"(?:Name or service not known|Temporary failure in name resolution|No address associated with hostname|nodename nor servname)[^\n]*",
-            r"(?:NameResolutionError|MaxRetryError|NewConnectionError|Network is unreachable)[^\n]*",
-            r"<urlopen error [^\n]*",
+            r"(?:NameResolutionError|Network is unreachable)[^\n]*",
+            r"(?:MaxRetryError|NewConnectionError|<urlopen error )(?![^\n]*Connection refused)[^\n]*",  # of a server of its own
             r"We couldn't connect to 'https://[^\n]*",
             r"LocalEntryNotFoundError[^\n]*",
         ),
@@ -309,6 +323,26 @@ CODE = (
     ),
 )
 
+# What a rank's end is called where no pattern knows more of it.
+EXCEPTION = Cause("exception", "its own exception", "the lines above say where; all that it said: kit logs {job} --rank {rank}", OWN, (), ())
+LOGGED = Cause(
+    "exit-code",
+    "the program left with exit code {code}, after it had logged {exception}",
+    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank {rank}",
+    OWN,
+    (),
+    (),
+)
+EXIT = Cause(
+    "exit-code",
+    "the program left with exit code {code}, without an exception",
+    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank {rank}",
+    OWN,
+    (),
+    (),
+)
+ENDS = (EXCEPTION, EXIT, LOGGED)
+
 SIGNALS = (
     Cause(
         "illegal-instruction",
@@ -320,6 +354,7 @@ SIGNALS = (
         (r"Illegal instruction[^\n]*", r"terminated with signal SIGILL[^\n]*"),
         here="it was built for a newer CPU: build it on this one",
         codes=(132,),
+        is_final=True,
     ),
     Cause(
         "segfault",
@@ -329,6 +364,7 @@ SIGNALS = (
         (RANK, NODE),
         (r"Fatal Python error: Segmentation fault", r"Segmentation fault[^\n]*", r"terminated with signal SIGSEGV[^\n]*"),
         codes=(139,),
+        is_final=True,
     ),
     Cause(
         "bus-error",
@@ -338,6 +374,7 @@ SIGNALS = (
         (RANK, NODE),
         (r"Bus error[^\n]*", r"terminated with signal SIGBUS[^\n]*"),
         codes=(135,),
+        is_final=True,
     ),
     Cause(
         "host-out-of-memory",
@@ -375,6 +412,7 @@ SIGNALS = (
         (RANK,),
         (r"terminate called after throwing[^\n]*",),
         codes=(134,),
+        is_final=True,
     ),
     Cause(
         "worker-died",
@@ -384,6 +422,7 @@ SIGNALS = (
         (RANK,),
         (r"DataLoader worker [^\n]*exited unexpectedly[^\n]*", r"DataLoader worker [^\n]*killed by signal[^\n]*"),
         here="num_workers=0 shows its own error; memory that ran out is the usual reason: free -h",
+        is_final=True,
     ),
     Cause(
         "interrupted",
@@ -393,6 +432,7 @@ SIGNALS = (
         (RANK,),
         (r"^KeyboardInterrupt\b",),
         codes=(130,),
+        is_final=True,
     ),
     Cause(
         "program-missing",

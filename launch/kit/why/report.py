@@ -11,9 +11,9 @@ from typing import Optional
 
 from kit import rundir
 from kit.errors import UsageError
-from kit.runs import history, tasks
+from kit.runs import history, status, tasks
+from kit.why import cluster, programs, verdict
 from kit.why import evidence as its
-from kit.why import tracebacks, verdict
 from kit.why.cause import BATCH, NODE, RANK, Cause, Weight
 from kit.why.evidence import Evidence, Failed, Log
 from kit.why.verdict import Finding, Verdict
@@ -82,19 +82,17 @@ def _dead(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) ->
     ended = {verdict.UNFINISHED: "no log says that it has ended, but ranks failed", verdict.ENDED: "it ended"}
     _head(run, ended.get(state, f"it ended {state}"))
     if first:
-        more = evidence.failed - 1
+        more = evidence.failed - (first.how == "failed" and first.code is not None)
         others = f"; {more} more rank{'s' * (more > 1)} noted a failure" if more else ""
         print(f"  first: {first}: {outcome(first)}{others}")
     else:
         print("  no rank noted a failure of its own")
-    by_slurm = verdict.of_state(state, found)
+    by_slurm = cluster.NO_LOG if state == "FAILED" and not first and status.has_no_log(run) else verdict.of_state(state, found)
     if by_slurm:
         _show_state(by_slurm, state, evidence)
         _show_others(found, weighed.others, Weight.OWN, evidence)
     elif found:
-        log = evidence.log(RANK, f"rank{first.rank}") if first else None
-        if log and found[0].weight > Weight.REFUSAL:
-            _show_traceback(log, evidence, found[0])
+        _show_before(found[0], evidence, first)
         _show(found[0], evidence)
         # After Slurm's word or a refusal, signals are how the rest was ended.
         _show_others(found[1:], weighed.others, Weight.OWN if found[0].weight <= Weight.REFUSAL else Weight.LAST, evidence)
@@ -106,7 +104,7 @@ def _dead(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) ->
 def _show_others(found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence) -> None:
     shown = [*(finding for finding in found if finding.weight <= most), *others][:OTHERS]
     if shown:
-        print("other candidates:")
+        print("hints, by words in the logs:")
     for finding in shown:
         known = verdict.facts(evidence, finding)
         print(f"  {_plain(verdict.told(finding.cause.title, known))} ({finding.cause.name}), by {_place(finding.log, finding.index, evidence)}")
@@ -121,11 +119,24 @@ def _show_state(cause: Cause, state: str, evidence: Evidence) -> None:
 
 def _show(finding: Finding, evidence: Evidence) -> None:
     known = verdict.facts(evidence, finding)
-    print(f"cause: {_plain(verdict.told(finding.cause.title, known))} ({finding.cause.name})")
+    title = verdict.told(finding.cause.title, known)
+    if finding.raised:
+        meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
+        title = f"{verdict.shown(finding.raised, evidence)}{meaning}"
+    print(f"cause: {_plain(title, 400)} ({finding.cause.name})")
     print(f"  shown by {_place(finding.log, finding.index, evidence)}:")
     print(f"  | {_plain(finding.line)}")
     fix = (evidence.record.get("local") and finding.cause.here) or finding.cause.fix
     print(f"  fix: {_plain(verdict.told(fix, known), 1000)}")
+
+
+def _show_before(finding: Finding, evidence: Evidence, first: Optional[Failed]) -> None:
+    """The end of the traceback of the exception; else, where a rank is at fault, what it said last."""
+    log = evidence.log(RANK, f"rank{first.rank}") if first else None
+    if finding.raised:
+        _show_lines("its traceback", finding.log, finding.raised.begin + 1, finding.raised.index, evidence)
+    elif log and finding.weight > Weight.REFUSAL:
+        _show_end(log, evidence)
 
 
 def _unknown(evidence: Evidence, first: Optional[Failed]) -> None:
@@ -133,25 +144,15 @@ def _unknown(evidence: Evidence, first: Optional[Failed]) -> None:
     candidates = [evidence.log(RANK, f"rank{first.rank}")] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
     said = next((log for log in candidates if log and log.text.strip()), evidence.batch)
-    if not _show_traceback(said, evidence, None):
-        _show_end(said, evidence)
+    _show_end(said, evidence)
     print(f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(said.path))}")
 
 
-def _show_traceback(log: Log, evidence: Evidence, finding: Optional[Finding]) -> bool:
-    """The end of the rank's last traceback, or of the one that has the line of the cause. False where there is none."""
-    lines = log.text.split("\n")
-    found, _ = tracebacks.blocks(lines)
-    if finding and finding.log is log:
-        found = [(begin, end) for begin, end in found if begin <= finding.index]
-    if not found:
-        return False
-    begin, end = found[-1]
-    print(f"  the end of its traceback, {_place(log, end, evidence)}:")
-    for line in lines[max(begin + 1, end + 1 - SHOWN) : end + 1]:
+def _show_lines(what: str, log: Log, begin: int, end: int, evidence: Evidence) -> None:
+    print(f"  the end of {what}, {_place(log, end, evidence)}:")
+    for line in log.text.split("\n")[max(begin, end + 1 - SHOWN) : end + 1]:
         if line.strip():
             print(f"  | {_plain(line)}")
-    return True
 
 
 def _show_end(log: Log, evidence: Evidence) -> None:
@@ -171,6 +172,10 @@ def _place(log: Log, index: int, evidence: Evidence) -> str:
 
 def outcome(note: Failed) -> str:
     """The exit code in words, as a shell has it: 128 + the signal."""
+    if note.how != "failed":
+        return "it left with exit code 0" if note.how == "left" else "it noted no end"
+    if note.code is None and not note.node:
+        return "it noted no end, but what it said last is an exception"
     if note.code is None:
         return "its exit code is not known: its note is empty, as on a full disk"
     try:

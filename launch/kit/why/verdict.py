@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Optional
 
-from kit import secret
-from kit.why import cluster, distributed, programs, tracebacks
+from kit import secret, snapshot
+from kit.why import cluster, distributed, ends, programs
 from kit.why.cause import BATCH, NOTE, RANK, Cause, Weight
+from kit.why.ends import End, Grade, Raised
 from kit.why.evidence import Evidence, Failed, Log
 
 CAUSES: tuple[Cause, ...] = (
     *cluster.VERDICTS,
     *cluster.REFUSALS,
+    cluster.NO_LOG,
     *programs.MEMORY,
     *distributed.GPUS,
     *distributed.RANKS,
     *programs.FILES,
     *programs.CODE,
+    *programs.ENDS,
     *cluster.MACHINE,
     *programs.SIGNALS,
 )
@@ -30,6 +33,9 @@ CAUSES: tuple[Cause, ...] = (
 
 # Where only Slurm's accounts, which `kit status` asks, know how a job ended: the first node, which has the batch script, is gone.
 OF_STATE = {"TIMEOUT": "time-limit", "PREEMPTED": "preempted", "NODE_FAIL": "node-failed", "CANCELLED": "cancelled", "OUT_OF_MEMORY": "host-out-of-memory"}
+LONGEST = 110  # characters of an exception's line in the words for it
+LAST_WORDS = 10  # lines at the end of a log
+SEARCHED = 65536  # characters at the end of a log in which words are looked for
 UNFINISHED = "UNFINISHED"  # ranks failed, and nothing says that the run has ended
 ENDED = "ENDED"  # by Slurm, in a way that has no name here
 
@@ -40,10 +46,11 @@ class Finding:
     log: Log
     index: int  # of the line in the log that shows it
     groups: dict[str, str]  # of the pattern
+    raised: Optional[Raised] = None  # the exception that ended the rank, where one did
 
     @property
     def line(self) -> str:
-        return self.log.lines[self.index]
+        return self.log.lines[self.index] if self.index < len(self.log.lines) else ""
 
     @property
     def weight(self) -> Weight:
@@ -58,57 +65,143 @@ class Verdict:
 
 
 def weigh(evidence: Evidence) -> Verdict:
-    """Slurm, kit and the machine have the first word; then the first rank to fail, and the nodes; the other ranks follow it."""
-    every = [finding for log in evidence.logs for finding in _in(log)]
-    survived = [finding for log in evidence.logs for finding in _survived(log, every)]
-    found = [finding for finding in every if finding not in survived]
-    first = _first(evidence, found)
-    elsewhere = {f"rank{note.rank}" for note in evidence.notes if note is not first}
-    elsewhere |= {note.node for note in evidence.notes if first and note.node != first.node}
-    of_others = [finding for finding in found if finding.weight > Weight.KERNEL and finding.log.kind != BATCH and finding.log.path.stem in elsewhere]
+    """Slurm, kit and the machine have the first word; then how the first rank ended. Words that only stand in a log are hints."""
+    first = evidence.first
+    found: list[Finding] = []
+    hints: list[Finding] = []
+    blames_others = first is None or first.how != "failed"
+    for log in evidence.logs:
+        stem = log.path.stem
+        if log.kind not in (RANK, NOTE):
+            words = _in(log)
+        elif first is None:
+            words, more = _of_rank(log, None)
+            hints += more
+        elif stem == f"rank{first.rank}" and log.kind == RANK:
+            of_first, more = _of_first(evidence, log, first)
+            blames_others = blames_others or any(finding.weight == Weight.PEER for finding in of_first)
+            found += of_first
+            hints += more
+            continue
+        elif stem == f"rank{first.rank}":
+            words = [] if any(finding.raised for finding in found) else _in(log)
+            found += words
+            continue
+        else:
+            words, more = _of_rank(log, None)
+            hints += [*words, *more]
+            continue
+        # What stands in other logs than the first rank's explains its end only where it has no reason of its own.
+        elsewhere = first is not None and log.kind != BATCH and stem != first.node
+        for finding in words:
+            (found if finding.weight <= Weight.KERNEL or (blames_others and not elsewhere) or first is None else hints).append(finding)
     places = {id(log): place for place, log in enumerate(evidence.logs)}
 
     def order(finding: Finding) -> tuple[int, ...]:
-        # Within one log the later line wins: it is nearer to the end, and an exception that was caught is not what killed.
+        # Within one log the later line wins: it is nearer to the end.
         place = -1 if finding.weight == Weight.VERDICT and finding.log.kind == BATCH else places[id(finding.log)]
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
-    causes = _once(sorted((finding for finding in found if finding not in of_others), key=order), [])
-    return Verdict(first, causes, _once(sorted(of_others + survived, key=order), causes))
+    causes = _once(sorted(found, key=order), [])
+    return Verdict(first, causes, _once(sorted(hints, key=order), causes))
+
+
+def _of_first(evidence: Evidence, log: Log, first: Failed) -> tuple[list[Finding], list[Finding]]:
+    """How the rank at fault ended; and what else stands in its log."""
+    end = ends.read(log.text.split("\n"))
+    if first.how != "failed":
+        name = "left-early" if first.how == "left" else "rank-missing"
+        said = evidence.batch.text.split("\n")
+        line = next(index for index in range(len(said) - 1, -1, -1) if f": rank {first.rank} (local rank " in said[index])
+        return [Finding(_named(name), evidence.batch, line, {})], _words(log, end)
+    if end.is_cause(first.code, evidence.pause_s(first)):
+        return [_meaning(log, end)], _words(log, end)
+    words = _words(log, end)
+    is_abort = first.code == 134
+    final = [finding for finding in words if _is_final(log, finding) and (finding.cause.is_final or is_abort)]
+    rest = [finding for finding in words if finding not in final]
+    if final or not first.code or first.code >= 126:
+        return final, rest
+    if end.chain:
+        raised = end.chain[-1]
+        return [Finding(programs.LOGGED, log, raised.index, {"exception": shown(raised, evidence)})], rest
+    return [Finding(programs.EXIT, evidence.log(NOTE, log.path.stem) or log, 0, {})], rest
+
+
+def _of_rank(log: Log, code: Optional[int]) -> tuple[list[Finding], list[Finding]]:
+    """What another rank says, or one whose end nobody noted."""
+    end = ends.read(log.text.split("\n")) if log.kind == RANK else End()
+    if log.kind == RANK and end.is_last and end.is_cause(code):
+        return [_meaning(log, end)], _words(log, end)
+    return (_in(log), []) if log.kind == NOTE else (_words(log, end), [])
+
+
+def _meaning(log: Log, end: End) -> Finding:
+    """The exception that ended a rank, with the cause that knows its type and message: of a chain the weightiest, else the last."""
+    known = [finding for raised in reversed(end.chain) if (finding := _known(log, raised))]
+    last = end.chain[-1]
+    return min(known, key=lambda finding: finding.weight, default=Finding(programs.EXCEPTION, log, last.index, {}, last))
+
+
+def _known(log: Log, raised: Raised) -> Optional[Finding]:
+    causes = [cause for cause in CAUSES if RANK in cause.where and cause.takes(raised.type) and (cause.own_words or not raised.is_raised_by_user)]
+    if raised.grade == Grade.GONE:  # whatever else the network says of it
+        causes.sort(key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout")
+    return next((found for cause in causes if (found := _in_exception(cause, log, raised))), None)
+
+
+def _in_exception(cause: Cause, log: Log, raised: Raised) -> Optional[Finding]:
+    """A pattern may need the lines before the exception's own."""
+    begin = max(raised.begin, raised.index - 3)
+    before = "".join(f"{line}\n" for line in log.text.split("\n")[begin : raised.index])
+    text = before + raised.text
+    for pattern in cause.compiled:
+        for match in pattern.finditer(text):
+            if match.end() > len(before):
+                groups = {name: value for name, value in match.groupdict().items() if value}
+                at = max(len(before), match.start("shown") if "shown" in groups else match.start())
+                return Finding(cause, log, begin + text.count("\n", 0, at), groups, raised)
+    return None
+
+
+def _is_final(log: Log, finding: Finding) -> bool:
+    lines = [index for index, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
+    return bool(lines) and finding.index >= lines[0]
+
+
+def _words(log: Log, end: End) -> list[Finding]:
+    """Known words anywhere in a rank's log, outside of the exception that ended it."""
+    inside = {index for begin, last in end.blocks[-len(end.chain) :] for index in range(begin, last + 1)} if end.chain else set()
+    return [finding for finding in _in(log) if finding.index not in inside]
+
+
+def _named(name: str) -> Cause:
+    return next(cause for cause in CAUSES if cause.name == name)
+
+
+def shown(raised: Raised, evidence: Evidence) -> str:
+    """ValueError: the message, at train.py:41"""
+    line = raised.text.partition("\n")[0].strip()
+    copy = evidence.folder / snapshot.FOLDER
+    place = raised.place(str(copy if copy.is_dir() else evidence.plan.get("workdir") or evidence.folder))
+    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return f"{line}, at {place}" if place else line
 
 
 def _in(log: Log) -> list[Finding]:
-    """Every known cause that shows in a log."""
+    """Every known cause whose words stand in a log."""
     found = (_find(cause, log) for cause in CAUSES if log.text)
     return [finding for finding in found if finding]
 
 
 def _find(cause: Cause, log: Log) -> Optional[Finding]:
+    begin_at = max(0, len(log.text) - SEARCHED)
     for pattern in cause.patterns_for(log.kind):
-        if last := max(pattern.finditer(log.text), key=lambda match: match.start(), default=None):
+        if last := max(pattern.finditer(log.text, begin_at), key=lambda match: match.start(), default=None):
             groups = {name: value for name, value in last.groupdict().items() if value}
             begin = last.start("shown") if "shown" in groups else last.start()  # a pattern may need the line before
             return Finding(cause, log, log.text.count("\n", 0, begin), groups)
     return None
-
-
-def _survived(log: Log, found: list[Finding]) -> list[Finding]:
-    """What a rank said of failures that it got over: exceptions before its last one, and peers that were gone before that."""
-    if log.kind != RANK:
-        return []
-    caught, last = tracebacks.caught(log.text.split("\n"))
-    own = [finding for finding in found if finding.log is log and finding.weight > Weight.KERNEL]
-    known = any(finding.index >= last and finding.index not in caught for finding in own)
-    return [finding for finding in own if finding.index in caught or (finding.weight == Weight.PEER and finding.index < last and not known)]
-
-
-def _first(evidence: Evidence, found: list[Finding]) -> Optional[Failed]:
-    """The first whose own words are not about another rank that is gone; a clock or a slow exit may have put one of those before it."""
-    for note in evidence.notes:
-        own = [finding.weight for finding in found if finding.log.kind in (RANK, NOTE) and finding.log.path.stem == f"rank{note.rank}"]
-        if not own or min(own) < Weight.PEER:
-            return note
-    return evidence.notes[0] if evidence.notes else None
 
 
 def _once(sorted_findings: list[Finding], before: list[Finding]) -> list[Finding]:
@@ -201,6 +294,8 @@ def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
         "processes": plan.get("processes_per_node"),
         "program": shlex.join(str(word) for word in command[: 2 if command and os.path.basename(str(command[0])).startswith("python") else 1]) or None,
     }
+    if evidence.first:
+        known |= {"rank": evidence.first.rank, "code": evidence.first.code}
     if finding:
         known |= {"node": _node(evidence, finding) or known["node"], **finding.groups}
         if "said" in known:

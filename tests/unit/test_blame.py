@@ -1,0 +1,150 @@
+"""Whom kit blames, by the batch script's judge and by `kit why` of a run whose batch script could not say it: the same rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kit.why import ends, evidence
+from samples import ROOT
+
+SCRIPTS = ROOT / "launch/scripts"
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker."
+EPOCH_S = 1_700_000_000
+BEGIN = "Traceback (most recent call last):\n"
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def raised(line: str, file: str = "/home/me/train.py", source: str = "step(batch)", number: int = 41) -> str:
+    return f'{BEGIN}  File "{file}", line {number}, in main\n    {source}\n{line}\n'
+
+
+OWN = raised("KeyError: 'labels'")
+MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
+
+
+@dataclass(frozen=True)
+class Case:
+    """{rank: (its log, its note)}, the notes in this order of time; the rank that is to be blamed, with its code."""
+
+    ranks: dict[int, tuple[str, str]]
+    blamed: int
+    code: int = 1
+    how: str = "failed"
+    left: tuple[int, ...] = ()  # ranks that ended with 0
+    logs_first: bool = False  # each log was last written before any note
+    same_time: bool = False
+    srun_code: int = 1
+
+
+CASES = {
+    "a follower's note is older": Case({0: (MISSED, "1 n0 0"), 3: (OWN, "1 n1 1")}, 3),
+    "the words of a peer are none that are known": Case({0: (raised("RuntimeError: lost worker 3"), "1 n0 0"), 3: (OWN, "1 n1 1")}, 3, logs_first=True),
+    "NCCL calls it a system error": Case(
+        {
+            0: (raised("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclSystemError: call failed\nread: Connection reset by peer"), "1 n0 0"),
+            1: (OWN, "1 n0 1"),
+        },
+        1,
+    ),
+    "a peer's clean-up raises something new": Case({0: (MISSED + CHAINED + raised("AttributeError: no attribute 'log'"), "1 n0 0"), 2: (OWN, "1 n1 0")}, 2),
+    "a peer's clean-up raises something that is chained to nothing": Case({0: (MISSED + raised("ValueError: closed file"), "1 n0 0"), 2: (OWN, "1 n1 0")}, 2),
+    "clean-up after a failure misses the others": Case({0: (OWN + CHAINED + MISSED, "1 n0 0"), 1: (MISSED, "1 n0 1")}, 0),
+    "twelve peers are older": Case({**dict.fromkeys(range(12), (MISSED, "1 n0 0")), 12: (OWN, "1 n3 0")}, 12),
+    "its own broken pipe": Case({1: (MISSED, "1 n0 1"), 0: (raised("BrokenPipeError: [Errno 32] Broken pipe"), "1 n0 0")}, 0),
+    "its own database": Case({1: (MISSED, "1 n0 1"), 0: (raised("ConnectionRefusedError: [Errno 111] Connection refused"), "1 n0 0")}, 0),
+    "a peer's words long before the end of its log": Case({0: (MISSED + "[W] teardown\n" * 9000, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
+    "its own words long before the end of its log": Case({0: (MISSED, "1 n0 0"), 1: (OWN + "at exit: flushed 1 buffer\n" * 12000, "1 n0 1")}, 1),
+    "its shell was killed": Case({0: (MISSED, "1 n0 0"), 1: (MISSED, "1 n0 1"), 2: (OWN, "")}, 2),
+    "torchrun ends it while it dies": Case({0: (MISSED, "1 n0 0"), 1: (f"{OWN}Terminated\n", "")}, 1),
+    "a handler of SIGTERM raises": Case({0: (MISSED, "1 n0 0"), 1: (raised("SystemError: got signal 15"), "")}, 0),
+    "equal times": Case({2: (OWN, "1 n1 0"), 10: (OWN, "1 n5 0"), 9: (OWN, "1 n4 1")}, 2, same_time=True),
+    "exit code": Case({0: (MISSED, "1 n0 0"), 1: ("epoch 1\n", "7 n0 1")}, 1, 7),
+    "a peer that leaves with a code": Case({0: ("lost: Connection closed by peer\n", "4 n0 0"), 1: ("epoch 1\n", "7 n0 1")}, 1, 7),
+    "killed": Case({0: (MISSED, "1 n0 0"), 1: ("epoch 1\n", "137 n0 1")}, 1, 137),
+    "a watchdog aborts": Case({0: ("Watchdog caught collective operation timeout\n", "134 n0 0"), 1: ("epoch 1\n", "139 n0 1")}, 1, 139),
+    "an abort of its own": Case({1: (MISSED, "1 n0 1"), 0: ("terminate called without an active exception\n", "134 n0 0")}, 0, 134),
+    "a recursion": Case({0: (MISSED, "1 n0 0"), 1: (BEGIN + '  File "a.py", line 3, in f\n    f()\n' * 3000 + "RecursionError: maximum depth\n", "1 n0 1")}, 1),
+    "an early warning of a peer": Case({0: (MISSED, "1 n0 0"), 1: ("warning: Connection refused, trying again\n" + OWN, "1 n0 1")}, 1),
+    "an exception that Python ignored": Case({0: (MISSED + "Exception ignored in: <f>\n" + raised("OSError: gone"), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
+    "an attempt before a requeue": Case({0: (OWN + "kit: n0: attempt 2\n" + MISSED, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
+    "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
+    "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),
+}
+ONLY_ALL_ENDS = {  # which the batch script alone knows
+    "a rank left early": Case({0: (MISSED, "1 n0 0"), 2: (MISSED, "1 n1 0"), 1: ("done\n", "")}, 1, 1, "left", (1,)),
+    "a rank never came": Case({0: (MISSED, "1 n0 0"), 2: (MISSED, "3 n1 0"), 1: ("epoch 1\nTerminated\n", "")}, 1, 1, "missing"),
+    "a barrier that names who never came": Case(
+        {0: (raised("RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms"), "1 n0 0"), 1: ("", ""), 2: ("", "")}, 2, 1, "missing"
+    ),
+    "two never came": Case({0: (MISSED, "1 n0 0"), 1: ("", ""), 2: ("", "")}, 0),
+    "a rank that ended well before another failed by itself": Case({0: (OWN, "1 n0 0"), 1: ("done\n", "")}, 0, left=(1,)),
+    "a full disk left the note empty": Case({0: ("epoch 1\n", " ")}, 0, 5, srun_code=5),
+}
+
+
+def make(case: Case, run: Path) -> Path:
+    logs = run / "log/7"
+    (logs / "stamps/1").mkdir(parents=True)
+    for age, (rank, (text, note)) in enumerate(case.ranks.items()):
+        second = 0 if case.same_time else age
+        (logs / f"rank{rank}.out").write_text(text)
+        said_s = EPOCH_S - 900 - second if case.logs_first else EPOCH_S + 900 + second
+        os.utime(logs / f"rank{rank}.out", (said_s, said_s))
+        if note:
+            (logs / f"rank{rank}.failed").write_text(f"{note}\n" if note.strip() else "")
+            os.utime(logs / f"rank{rank}.failed", (EPOCH_S + second, EPOCH_S + second))
+    lines = [f"rank {rank} 1 2 3\n" for rank in case.ranks] + [f"ended {rank} 0 0 {5 + rank}\n" for rank in case.left]
+    (logs / "stamps/1/node.n0").write_text("".join(lines))
+    return logs
+
+
+def judge(logs: Path, srun_code: int, awk: str = "") -> list[str]:
+    """RANK CODE NODE LOCAL_RANK HOW AFTER, by the batch script's judge."""
+    script = f'set -euo pipefail\n{awk}source "$1"\nblame::first "$2"\n'
+    env = {**os.environ, "KIT_LOG_DIR": str(logs), "KIT_STAMP_FOLDER": str(logs / "stamps/1")}
+    done = subprocess.run(["bash", "-c", script, "bash", str(SCRIPTS / "blame.sh"), str(srun_code)], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", [*CASES, *ONLY_ALL_ENDS])
+def test_the_batch_script_blames_the_right_rank(name: str, tmp_path: Path) -> None:
+    case = {**CASES, **ONLY_ALL_ENDS}[name]
+    rank, code, node, _, how, _ = judge(make(case, tmp_path), case.srun_code)
+    assert (int(rank), how) == (case.blamed, case.how)
+    assert int(code) == case.code
+    note = case.ranks[case.blamed][1].split()
+    assert node == (note[1] if note else "n0")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kit_why_blames_the_same_rank_where_the_batch_script_could_not(name: str, tmp_path: Path) -> None:
+    make(CASES[name], tmp_path)
+    first = evidence.gather(tmp_path, "7", {}).first
+    assert first and first.rank == CASES[name].blamed
+
+
+def test_nobody_is_blamed_where_nobody_failed(tmp_path: Path) -> None:
+    logs = make(Case({0: ("epoch 1\n", ""), 1: (MISSED, "")}, 0), tmp_path)
+    assert judge(logs, 1) == []
+    assert evidence.gather(tmp_path, "7", {}).first is None
+
+
+def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_kit_why() -> None:
+    found = re.search(r"^readonly KIT_GONE='(.*)'$", (SCRIPTS / "blame.sh").read_text(), re.MULTILINE)
+    assert found and found[1] == ends.GONE.pattern
+
+
+def test_how_far_an_exception_is_from_the_end_of_the_log_is_known(tmp_path: Path) -> None:
+    assert judge(make(CASES["its own words long before the end of its log"], tmp_path), 1)[-1] == "12000"
+
+
+def test_many_ranks_are_judged_in_seconds(tmp_path: Path) -> None:
+    case = Case(dict.fromkeys(range(300), ("step\n" * 4000 + MISSED, "1 n0 0")), 299)
+    case.ranks[299] = (OWN, "1 n9 0")
+    assert judge(make(case, tmp_path), 1)[0] == "299"
