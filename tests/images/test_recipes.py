@@ -351,6 +351,13 @@ def test_the_kits_own_recipes_make_the_same_image_from_the_same_files(name: str)
     assert "install.sh" in (ROOT / name).read_text()
 
 
+def test_apptainers_recipe_copies_its_files_to_where_its_script_sees_them() -> None:
+    """While %post runs, /tmp is the host's."""
+    text = (ROOT / "containers/image.def").read_text()
+    ((_, place),) = [line.split() for line in text.partition("%files\n")[2].partition("\n\n")[0].splitlines()]
+    assert not place.startswith(("/tmp", "/var/tmp", "/root")) and f"bash {place}/install.sh\n    rm -rf {place}\n" in text
+
+
 def test_the_base_is_chosen_in_one_place() -> None:
     """In the Dockerfile; wherever else the kit names one, it is that one."""
     base = formats.read("Dockerfile", (ROOT / "Dockerfile").read_text()).arguments["BASE_IMAGE"]
