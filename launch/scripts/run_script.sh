@@ -203,18 +203,19 @@ batch::choose_srun() {
 # batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local answers all_said rc
+  local pipe answers all_said rc
   # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
-  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has; a line in a
-  # second pipe tells of that end. srun is a job, since bash 4.4 waits only for the process substitution that it started last.
-  exec {all_said}<> <(:)
+  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has. srun is a job,
+  # since bash 4.4 waits only for the process substitution that it started last. A second pipe, which tee alone holds open and never
+  # writes to, tells of its end: a read whose time is up just then would lose a line, but not the end.
+  exec {pipe}<> <(:)
+  exec {all_said}<"/proc/self/fd/${pipe}"
   exec {answers}> >(
     trap '' TERM INT HUP USR1 USR2 # it ends with srun, not with a signal to the job
-    exec >/dev/null 2>&1           # where srun does not end, the job's output ends without it
-    tee -- "${KIT_STAMP_FOLDER}/ready" || true
-    printf '\n' >&"${all_said}"
+    exec tee -- "${KIT_STAMP_FOLDER}/ready" >/dev/null 2>&1
   )
-  "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {all_said}>&- &
+  exec {pipe}>&-
+  "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {all_said}<&- &
   local -ri srun_pid=$! begin_s=SECONDS
   exec {answers}>&-
   local -i report_s=30

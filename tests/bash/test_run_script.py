@@ -291,6 +291,24 @@ def test_no_rank_starts_before_every_node_is_ready(tmp_path: Path) -> None:
     assert order[2] == ["prepare", "2"]
 
 
+# What bash does on a busy machine now and then, when a line comes just as the second is over.
+LOSES_A_LINE = """\
+read() {
+  [[ "$*" == *'-t 1 '* && ! -e lost ]] || { builtin read "$@"; return; }
+  builtin read "$@" || return
+  >lost
+  return 142
+}
+"""
+
+
+def test_a_read_that_loses_a_line_when_its_time_is_up_keeps_no_run_waiting(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, ready_timeout_s=20)
+    (tmp_path / "read.sh").write_text(LOSES_A_LINE)
+    done = start(run, env=slurm(nodes=2, BASH_ENV=str(tmp_path / "read.sh")))
+    assert (done.returncode, told(done)[-1]) == (0, "kit: local0: all ranks ended well")
+
+
 def test_nodes_that_are_not_ready_in_time_are_named(tmp_path: Path, tag: str) -> None:
     run = run_dir(tmp_path, "true", nodes=4)
     env_sh = run / "env.sh"
