@@ -47,6 +47,8 @@ def test_every_moment_is_noted_once_and_in_order(tmp_path: Path) -> None:
         (answer,) = re.findall(rf"local{node} ({TIME} {TIME} {TIME})\n", found["ready"])
         ranks = [line.split() for line in found[f"node.local{node}"].splitlines()]
         assert sorted(line[:2] for line in ranks) == [
+            ["ended", f"{2 * node}"],
+            ["ended", f"{2 * node + 1}"],
             ["rank", f"{2 * node}"],
             ["rank", f"{2 * node + 1}"],
             ["step", f"{2 * node}"],
@@ -54,7 +56,9 @@ def test_every_moment_is_noted_once_and_in_order(tmp_path: Path) -> None:
         ]
         ready, launch = (float(re.findall(rf"{word} (\S+)", found["batch"])[0]) for word in ("all-ready", "launch"))
         for rank in (f"{2 * node}", f"{2 * node + 1}"):
-            noted = [float(word) for line in sorted(ranks) for word in line[2:] if line[1] == rank]
+            noted = [float(word) for line in sorted(ranks) for word in line[2:] if line[1] == rank and line[0] != "ended"]
+            noted += [float(line[4]) for line in ranks if line[:4] == ["ended", rank, "0", str(int(rank) % 2)]]
+            assert len(noted) == 5
             moments = [before, *map(float, answer.split()), ready, launch, *noted, after]
             assert moments == sorted(moments)
 
@@ -89,7 +93,7 @@ def test_a_failure_before_the_ranks_is_noted_with_its_code_and_a_requeued_attemp
     assert start(run, env=slurm(SLURM_RESTART_COUNT="1")).returncode == 7
     first, second = stamps(run, 1), stamps(run, 2)
     assert re.fullmatch(rf"start {TIME}\nnodes local0\ndistribute {TIME}\nprepare {TIME}\nend {TIME} 1\n", first.pop("batch")) and first == {"ready": ""}
-    assert second["batch"].endswith(" 7\n") and re.fullmatch(rf"rank 0 {TIME} {TIME} {TIME}\n", second["node.local0"])
+    assert second["batch"].endswith(" 7\n") and re.fullmatch(rf"rank 0 {TIME} {TIME} {TIME}\nended 0 7 0 {TIME}\n", second["node.local0"])
 
 
 def test_a_locales_comma_and_a_bash_without_fractions_give_seconds() -> None:

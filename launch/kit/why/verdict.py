@@ -138,8 +138,10 @@ def _of_rank(log: Log, code: Optional[int]) -> tuple[list[Finding], list[Finding
 
 def _meaning(log: Log, end: End) -> Finding:
     """The exception that ended a rank, with the cause that knows its type and message: of a chain the weightiest, else the last."""
-    known = [finding for raised in reversed(end.chain) if (finding := _known(log, raised))]
-    last = end.chain[-1]
+    # What clean-up met on the way, after the rank's own failure or after others were gone, is neither.
+    chain = end.chain[:1] if end.grade == Grade.GONE else tuple(raised for raised in end.chain if raised.grade < Grade.GONE)
+    known = [finding for raised in reversed(chain) if (finding := _known(log, raised))]
+    last = chain[-1]
     return min(known, key=lambda finding: finding.weight, default=Finding(programs.EXCEPTION, log, last.index, {}, last))
 
 
