@@ -21,7 +21,7 @@ class Progress:
         self.what, self.total, self.done = what, total, 0
         self.terminal = sys.stderr.isatty()
         self.start = self.shown = time.monotonic()
-        self.drawn = False
+        self.drawn = ""
 
     def __enter__(self) -> Progress:
         return self
@@ -38,18 +38,22 @@ class Progress:
         now = time.monotonic()
         if now - self.shown < EVERY_S[self.terminal] or now - self.start < QUIET_S:
             return
-        self.shown, self.drawn = now, True
         line = f"kit: {self.what}: {self._figures(done, now - self.start)}"
+        if line == self.drawn:
+            return
+        self.shown, self.drawn = now, line
         if self.terminal:
             console.draw(line)
         else:
             print(line, file=sys.stderr, flush=True)
 
     def _figures(self, done: int, seconds: float) -> str:
+        if self.total and done >= self.total:  # whoever calls may not be done with it
+            return f"all of {size(self.total)} read, finishing"
         rate = f"{size(done)}, {size(int(done / seconds))}/s"
         if not self.total:
             return rate
-        part = min(1.0, done / self.total)
+        part = min(0.99, done / self.total)
         left = f", {seconds / part * (1 - part):.0f} s left" if part > 0.02 else ""
         return f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}" if self.terminal else f"{part:.0%}, {rate}{left}"
 

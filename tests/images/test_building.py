@@ -385,17 +385,25 @@ def test_what_a_killed_build_left_in_the_engine_is_removed_by_the_next_and_nothi
     assert engine.calls("rm") == ["rm --force 0 2 3"]
 
 
-def test_the_engine_keeps_no_name_of_an_image_that_became_a_file(engine: Engine) -> None:
-    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
-    for process, host in ((dead, socket.gethostname()), (os.getpid(), socket.gethostname()), (dead, "elsewhere")):
-        tag = f"kit-build/other:{process}.{host}"
-        (engine.folder / "images" / f"{tag.replace('/', '_').replace(':', '_')}.tag").write_text(f"{tag}\n")
+def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(foreign: Path, engine: Engine, tmp_path: Path) -> None:
+    killed = store.Place(Path("images").absolute(), "killed", 8 * "0123abcd")
+    killed.folder.mkdir()
+    (killed.folder / f".{killed.stem}.lock").write_text(f"process 1 on {socket.gethostname()}")
+    killed.unfinished.touch()
+    killed.unfinished_record.touch()
+    (engine.folder / "containers/1").write_text(f"kit.build={killed.folder}:{killed.stem}\nkit.host={socket.gethostname()}\nx\n")
+    make.build(make.Request(str(foreign)))
+    assert os.listdir(engine.folder / "containers") == [] and [name for name in os.listdir("images") if name.startswith(".")] == []
+
+
+def test_the_engine_keeps_no_name_of_an_image_that_became_a_file_and_the_steps_of_it(engine: Engine) -> None:
     make.build(make.Request(to="docker"))
-    (kept,) = [path.read_text() for path in (engine.folder / "images").glob("kit_model*.tag")]
-    Path("data").write_text("another")
+    (kept,) = [path.read_text() for path in (engine.folder / "images").glob("*.tag")]
+    Path("Dockerfile").write_text(Path("Dockerfile").read_text() + "RUN true\n")
     make.build(make.Request())
-    left = {path.read_text().strip() for path in (engine.folder / "images").glob("*.tag")}
-    assert left == {kept.strip(), f"kit-build/other:{os.getpid()}.{socket.gethostname()}", f"kit-build/other:{dead}.elsewhere"}
+    assert [path.read_text() for path in (engine.folder / "images").glob("*.tag")] == [kept] and kept.startswith("kit/model:")
+    record = json.loads(built().with_suffix(".json").read_text())
+    assert (engine.folder / "images" / record["image_id"].replace(":", "_")).exists()
 
 
 def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
@@ -407,7 +415,7 @@ def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
 
 def test_an_image_that_was_removed_while_it_was_built_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "image", lambda *_: None)
-    with pytest.raises(KitError, match=r"docker has built kit-build/model:[0-9]+\.\S+, and has no such image"):
+    with pytest.raises(KitError, match=r"docker has built sha256:[0-9a-f]+, and has no such image"):
         make.build(make.Request())
 
 

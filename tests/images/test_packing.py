@@ -179,6 +179,54 @@ def test_what_is_left_out_is_named_in_the_log(tmp_path: Path) -> None:
     assert said == ["kit: left out: /environment", "kit: left out: /.singularity.d/env/99.sh"]
 
 
+def test_a_hard_link_to_what_is_left_out_is_the_file_itself(tmp_path: Path) -> None:
+    hard = {"type": tarfile.LNKTYPE, "linkname": "./environment"}
+    stream = tar_of(
+        ("environment", b"the image's own", {"mode": 0o640, "mtime": 7, "pax_headers": {"SCHILY.xattr.user.x": "kept"}}),
+        ("opt/one", b"", hard),
+        ("opt/two", b"", hard),
+        ("opt/null", b"", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3}),
+        ("opt/zero", b"", {"type": tarfile.LNKTYPE, "linkname": "opt/null"}),
+        ("etc/hosts", b"x" * (2 << 20), {}),
+        ("opt/hosts", b"", {"type": tarfile.LNKTYPE, "linkname": "etc/hosts"}),
+        ("opt/last", b"still here", {}),
+    )
+    tree = unpacked(squash(tmp_path, stream))
+    for name in ("one", "two"):
+        found = (tree / "opt" / name).stat()
+        assert (tree / "opt" / name).read_text() == "the image's own" and (found.st_mode & 0o7777, found.st_mtime) == (0o640, 7)
+        assert os.getxattr(tree / "opt" / name, "user.x") == b"kept"
+    assert sorted(os.listdir(tree / "opt")) == ["last", "one", "two"] and not (tree / "environment").exists()
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("kit: ")]
+    assert said == [f"kit: left out: /{name}" for name in ("environment", "opt/null", "opt/zero", "etc/hosts", "opt/hosts")]
+
+
+def test_folders_of_other_runtimes_names_are_the_images_own(tmp_path: Path) -> None:
+    tree = unpacked(squash(tmp_path, tar_of(("environment", b"", {"type": tarfile.DIRTYPE, "mode": 0o711}), ("environment/file", b"x", {}))))
+    assert (tree / "environment").stat().st_mode & 0o7777 == 0o711 and (tree / "environment/file").read_text() == "x"
+
+
+def test_what_engines_write_to_an_image_has_no_trace_in_the_file(tmp_path: Path) -> None:
+    """As `docker export` has it, and as the layers have it."""
+    as_exported = tar_of(
+        *((name, b"", {"type": tarfile.DIRTYPE, "mode": 0o755, "mtime": 1_700_000_000}) for name in ("etc", "dev", "proc", "sys")),
+        *((f"etc/{name}", b"", {"mode": 0o755, "mtime": 1_700_000_000}) for name in ("hosts", "hostname", "resolv.conf")),
+        ("etc/mtab", b"", {"type": tarfile.SYMTYPE, "linkname": "/proc/mounts", "mtime": 1_700_000_000}),
+        (".dockerenv", b"", {"mode": 0o755}),
+    )
+    as_layered = tar_of(("etc", b"", {"type": tarfile.DIRTYPE, "mode": 0o755, "mtime": 5}), ("etc/hosts", b"its own", {"mtime": 5}))
+    exported, layered = (squash(folder(tmp_path, name), stream) for name, stream in (("exported", as_exported), ("layered", as_layered)))
+    assert exported.read_bytes() == layered.read_bytes()
+    tree = unpacked(exported)
+    assert [(tree / "etc" / name).read_bytes() for name in ("hosts", "hostname", "resolv.conf")] == [b""] * 3
+    assert os.readlink(tree / "etc/mtab") == "/proc/mounts" and (tree / "etc").stat().st_mtime == 0
+
+
+def folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
 def test_the_root_is_its_owners_alone_to_write_and_one_image_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, found = tar_of(("file", b"x", {"mtime": 1_000_000_000})), []
     for moment in ("1", "2"):
@@ -198,10 +246,10 @@ def test_times_that_squashfs_does_not_have_become_the_nearest_that_it_has(form: 
     if form == tarfile.PAX_FORMAT:
         moments |= {"split": -0.5, "second": 1_700_000_000.75}
     deep = {"before": {"pax_headers": {"SCHILY.xattr.user.x": "kept"}}} if form == tarfile.PAX_FORMAT else {}
-    stream = tar_of(*((name, name.encode(), {"mtime": moment, **deep.get(name, {})}) for name, moment in moments.items()), form=form)
+    stream = tar_of(*((name, name.encode() * 10_000, {"mtime": moment, **deep.get(name, {})}) for name, moment in moments.items()), form=form)
     tree = unpacked(squash(tmp_path, stream))
     for name, moment in moments.items():
-        assert (tree / name).read_text() == name
+        assert (tree / name).read_bytes() == name.encode() * 10_000
         assert (tree / name).stat().st_mtime == min(max(int(moment), 0), 2**32 - 1), name
     if deep:
         assert os.getxattr(tree / "before", "user.x") == b"kept"

@@ -51,3 +51,14 @@ def test_what_is_quick_says_nothing(tmp_path) -> None:
     with (tmp_path / "log").open("wb") as log:
         run(9.9, log.fileno())
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_what_was_read_is_not_said_to_be_done(tmp_path) -> None:
+    """Whoever reads it may go on working: it is said once, and with no 100 %."""
+    program = PROGRAM.replace("bar.at(int(step / 1000 * (100 << 20)))", "bar.at(min(int(step / 300 * (100 << 20)), 100 << 20))")
+    assert program != PROGRAM
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", program, "95"], stderr=log, check=True)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == 3 and lines[-1] == "kit: packing x: all of 100 MiB read, finishing"
+    assert "35%" in lines[0] and "100%" not in "".join(lines)

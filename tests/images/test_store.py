@@ -69,6 +69,17 @@ def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(
     assert stat.S_IMODE((tmp_path / "kit-build.mine/closed").stat().st_mode) == 0o000
 
 
+def test_a_temporary_folder_is_there_as_long_as_its_build_and_gone_when_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "kit-build.killed00").mkdir()
+    with tree.workplace() as first:
+        for path in tmp_path.iterdir():
+            os.utime(path, (time.time() - 60, time.time() - 60))
+        with tree.workplace() as second:
+            assert {first, second} == set(map(str, tmp_path.iterdir()))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("mode", "expected"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)])
 def test_who_may_write_to_the_folder_may_wait_for_the_lock(mode: int, expected: int, place: store.Place) -> None:
     place.folder.chmod(mode)

@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn, Optional
 import kit
 from kit import assets, images, tokens
 from kit.build import bases, choose, freeze, metadata, pack, recipe, sif, store
+from kit.build.engines import docker, tree
 from kit.build.engines.docker import Docker
 from kit.build.options import Options
 from kit.build.sources import adopt, find
@@ -143,7 +144,10 @@ def _work(place: store.Place, request: Request, frozen: Optional[freeze.Frozen] 
     if _is_there(place, request, frozen):
         yield None
         return
-    with store.locked(place, request.lock_timeout_s):
+    with store.locked(place, request.lock_timeout_s) as after_kill:
+        if after_kill:
+            docker.forget_killed(f"{place.folder}:{place.stem}")
+            tree.sweep()
         if _is_there(place, request, frozen):
             yield None
             return
@@ -170,13 +174,13 @@ def _write(place: store.Place, source: Source, origin: dict[str, Any], log: IO[b
             place.unfinished.rename(squashfs)
             sif.wrap(squashfs, place.unfinished)
             squashfs.unlink()
+        facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "kit": kit.__version__, "architecture": platform.machine()}
+        inside = {"env": list(source.config.env), "packages": dict(sorted(packed.packages.items()))}
+        store.publish(place, {**facts, "image_id": source.identity, **origin, **inside})
     except BaseException:
-        place.unfinished.unlink(missing_ok=True)
-        squashfs.unlink(missing_ok=True)
+        for left in (place.unfinished, squashfs, place.unfinished_record):
+            left.unlink(missing_ok=True)
         raise
-    facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "kit": kit.__version__, "architecture": platform.machine()}
-    inside = {"env": list(source.config.env), "packages": dict(sorted(packed.packages.items()))}
-    store.publish(place, {**facts, "image_id": source.identity, **origin, **inside})
 
 
 def _pack(place: store.Place, source: Source, log: IO[bytes]) -> pack.Packed:

@@ -30,7 +30,6 @@ REPLACED = (
     "etc/rc.local",
     "etc/fstab",
     "singularity",
-    ".singularity.d",
     ".dockerenv",
     ".exec",
     ".run",
@@ -38,12 +37,18 @@ REPLACED = (
     ".test",
     "environment",
 )
+# Docker lays its own over these while it hands an image's files out, and every runtime mounts the host's: so that all ways to an image give
+# one tree, they are as Docker leaves them, and the folders that it writes to have no time.
+MOUNTED = ("etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab")
+WRITTEN_BY_ENGINES = ("etc", "dev", "proc", "sys")
 MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "home", "etc")
 
 
 def entries(config: Config) -> list[Entry]:
     env = [(name, value) for name, _, value in (item.partition("=") for item in config.env) if NAME.fullmatch(name)]
     return [
+        *(tarstream.made(name) for name in MOUNTED[:-1]),
+        tarstream.made("etc/mtab", mode=0o777, kind=tarstream.SYMBOLIC_LINK, target="/proc/mounts"),
         tarstream.made("etc/environment", "".join(_enroot_line(*pair) for pair in env).encode("utf-8", "surrogateescape")),
         tarstream.made("etc/fstab"),
         tarstream.made("etc/rc", _script(config, RC_LOCAL).encode("utf-8", "surrogateescape"), 0o755),
@@ -57,8 +62,9 @@ def entries(config: Config) -> list[Entry]:
     ]
 
 
-def is_replaced(name: str) -> bool:
-    return name in REPLACED or name.startswith(".singularity.d/")
+def is_replaced(name: str, is_folder: bool) -> bool:
+    """A folder of such a name is the image's own: runtimes have files there."""
+    return ((name in REPLACED or name in MOUNTED) and not is_folder) or name == ".singularity.d" or name.startswith(".singularity.d/")
 
 
 def lost(config: Config) -> list[str]:

@@ -5,30 +5,31 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import shutil
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Optional
 
 from kit.build import metadata, tarstream
 from kit.build.sources.oci import Config
-from kit.build.tarstream import Entry
+from kit.build.tarstream import DEVICES, FOLDER, LINK, SYMBOLIC_LINK, Entry
 from kit.errors import KitError
 
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size.
 # Blocks keep their 128 KiB: with 256 the file is 0.97 of the size, but squashfuse unpacks 1.1 times as long at every start: bench/image.py.
 LEVEL = 1
-FORMAT = 3  # counts up when the same image would become another file: part of every digest
+FORMAT = 4  # counts up when the same image would become another file: part of every digest
 OLDEST = (4, 5)  # the first that reads a tar stream
-DEVICES = (b"3", b"4")  # an ordinary user could not unpack them, and every runtime brings its own /dev
-LINK, SYMBOLIC_LINK, PIPE = b"1", b"2", b"6"
+MEMORY = "512M"  # mksquashfs reads ahead what fits into a quarter of the machine's otherwise: gigabytes that are not packed yet
 PYTHON_PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$")
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
 LARGEST_LIST = 64 << 20  # bytes; it is read whole
 FULL = 1 << 20  # bytes: with less, a disk counts as full
+KEPT = 1 << 20  # bytes of a file that is left out, for hard links to it
 
 
 class Packed(NamedTuple):
@@ -61,7 +62,7 @@ def _command(tool: str, target: Path) -> list[str]:
         words = [tool, "--force", "--quiet", "--no-skip", "--compressor", "zstd", "--comp-extra", f"level={LEVEL}", "--num-jobs", processors]
         return [*words, "--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
     command = [tool, "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
-    command += ["-processors", processors, "-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
+    command += ["-mem", MEMORY, "-processors", processors, "-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
     # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
     # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
     return [*command, "-mkfs-time", "0", "-noI"]
@@ -72,6 +73,9 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     program = packer()
     command = _command(program, target)
     env = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    # On a full disk the log has room then for what the tool says of it.
+    log.write(f"+ {shlex.join(command)}\n".encode("utf-8", "surrogateescape"))
+    log.flush()
     tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK, env=env)
     assert tool.stdin
     packed, failed = Packed(0, {}), False
@@ -98,12 +102,7 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
 def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterator[Entry]:
     """The files with what runtimes need, and without what they cannot use, which the log names."""
     names, links = set(), set()
-    for entry in files:
-        if entry.kind in DEVICES or metadata.is_replaced(entry.name) or entry.name.startswith("dev/") or not entry.name:
-            if entry.name and not entry.name.startswith("dev/"):
-                log.write(f"kit: left out: /{entry.name}\n".encode("utf-8", "surrogateescape"))
-                log.flush()
-            continue
+    for entry in _left_in(files, log):
         names.add(entry.name)
         if entry.kind == SYMBOLIC_LINK:
             links.add(entry.name)
@@ -117,8 +116,32 @@ def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterato
                 break  # what is behind it is the image's own affair
             if part not in names:
                 names.add(part)
-                yield tarstream.made(part, mode=0o1777 if part in ("tmp", "var/tmp") else 0o755, kind=tarstream.FOLDER)
+                yield tarstream.made(part, mode=0o1777 if part in ("tmp", "var/tmp") else 0o755, kind=FOLDER)
     yield from metadata.entries(config)
+
+
+def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
+    """The files without devices, which an ordinary user could not unpack, and without what each runtime has of its own.
+
+    A hard link to one of those is the file itself then.
+    """
+    left_out: dict[Optional[str], Optional[Entry]] = {}
+    room = KEPT
+    for entry in files:
+        target = tarstream.target(entry) if entry.kind == LINK else None
+        is_ours = entry.kind in DEVICES or entry.name.startswith("dev/") or not entry.name
+        is_ours = is_ours or metadata.is_replaced(entry.name, entry.kind == FOLDER)
+        if not is_ours and target not in left_out:
+            yield entry
+        elif not is_ours and (original := left_out[target]):
+            yield tarstream.copied(original, entry.name)
+        else:
+            is_kept = entry.kind not in (*DEVICES, LINK) and entry.size <= room
+            room -= entry.size if is_kept else 0
+            left_out[entry.name] = entry._replace(content=io.BytesIO(entry.read())) if is_kept else None
+            if entry.name and not entry.name.startswith("dev/"):
+                log.write(f"kit: left out: /{entry.name}\n".encode("utf-8", "surrogateescape"))
+                log.flush()
 
 
 def _date_root(image: Path) -> None:
@@ -147,8 +170,9 @@ def _write(files: Iterable[Entry], stream: IO[bytes]) -> Packed:
         elif found := PYTHON_PACKAGE.search(entry.name):
             packages[found[1]] = found[2]
         # An ordinary user could neither read nor remove some of what root left in an image.
-        needed = {tarstream.FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
-        tarstream.copy(tarstream.as_squashfs_reads(tarstream.with_mode(entry, needed)), stream)
+        needed = {FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
+        time_s = 0 if entry.name in metadata.WRITTEN_BY_ENGINES else None
+        tarstream.copy(tarstream.as_squashfs_reads(tarstream.with_mode(entry, needed), time_s), stream)
         inodes += entry.kind != LINK
     stream.write(tarstream.END)
     return Packed(inodes, packages)

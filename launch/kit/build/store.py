@@ -64,6 +64,10 @@ class Place:
     def unfinished(self) -> Path:
         return self.folder / f".{self.file.name}.{os.getpid()}{PARTIAL}"
 
+    @property
+    def unfinished_record(self) -> Path:
+        return self.folder / f".{self.record.name}.{os.getpid()}{PARTIAL}"
+
 
 def is_built(place: Place) -> bool:
     """Whether the file is there and is what was built; says so where it is something else."""
@@ -78,29 +82,32 @@ def is_built(place: Place) -> bool:
 
 
 @contextmanager
-def locked(place: Place, timeout_s: float) -> Iterator[None]:
-    """One build of an image at a time, also from other nodes of a shared file system; KitError after timeout_s."""
+def locked(place: Place, timeout_s: float) -> Iterator[bool]:
+    """One build of an image at a time, also from other nodes of a shared file system; KitError after timeout_s. Yields whether killed builds
+    had left anything here, which is gone then."""
     path = place.folder / f".{place.stem}.lock"
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
-        handle = _lock(path, timeout_s)
+        handle, was_left = _lock(path, timeout_s)
     except OSError as error:
-        raise KitError(f"cannot write {error.filename}: {error.strerror}", "check its rights, or name another folder: kit build --images DIR") from None
+        fix = "check its rights and free space, or name another folder: kit build --images DIR"
+        raise KitError(f"cannot write {error.filename or path}: {error.strerror}", fix) from None
     try:
-        _sweep(place)
-        yield
+        yield _sweep(place) or was_left
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
 
 
-def _sweep(place: Place) -> None:
-    """Removes what killed builds left: of this image, whose lock they would hold; of others, which nobody is building."""
+def _sweep(place: Place) -> bool:
+    """Removes what killed builds left: of this image, whose lock they would hold; of others, which nobody is building. Whether there were others."""
+    found = False
     for lock in place.folder.glob(".*.lock"):
         stem = lock.name[1:-5]
         if stem != place.stem and re.fullmatch(rf".+-[0-9a-f]{{{DIGITS}}}", stem):
             with _abandoned(place.folder, stem) as is_abandoned:
                 if is_abandoned:
+                    found = True
                     _remove_unfinished(place.folder, stem)
                     with suppress(OSError):
                         lock.unlink()
@@ -109,6 +116,7 @@ def _sweep(place: Place) -> None:
         with suppress(OSError, KitError):
             if time.time() - left.lstat().st_mtime > ABANDONED_S:
                 remove.tree(left, _UNFINISHED)
+    return found
 
 
 def _remove_unfinished(folder: Path, stem: str) -> None:
@@ -144,7 +152,8 @@ def _abandoned(folder: Path, stem: str) -> Iterator[bool]:
         os.close(handle)
 
 
-def _lock(path: Path, timeout_s: float) -> int:
+def _lock(path: Path, timeout_s: float) -> tuple[int, bool]:
+    """(the lock, whether a killed build had left it)"""
     start, told = time.monotonic(), False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -153,9 +162,14 @@ def _lock(path: Path, timeout_s: float) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(handle, path):
+                was_left = os.fstat(handle).st_size > 0
                 os.truncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-                return handle
+                try:
+                    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                except OSError:  # the disk is full
+                    path.unlink(missing_ok=True)
+                    raise
+                return handle, was_left
         except BlockingIOError:
             holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
             if time.monotonic() - start > timeout_s:
@@ -190,8 +204,9 @@ def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
         os.fsync(file.fileno())
     found = place.unfinished.stat()
     record = {"file": place.file.name, "size": found.st_size, "sha256": digest, "digest": place.digest, **origin}
+    place.unfinished_record.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     os.replace(place.unfinished, place.file)
-    _write(place.record, json.dumps(record, indent=2) + "\n")
+    os.replace(place.unfinished_record, place.record)
     images.remember(place.file, digest)
     return record
 
@@ -205,12 +220,6 @@ def make_current(place: Place) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     os.replace(temporary, link)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import re
+import tarfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Optional
 
 from kit.errors import KitError
 
@@ -21,7 +22,7 @@ LARGEST_HEADERS = 1 << 20  # bytes of one entry, as for Go's archive/tar, which 
 LAST_S = (1 << 32) - 1  # in 2106
 _TIME = re.compile(rb" mtime=(-?[0-9]{1,20})")
 
-FOLDER, DEVICES = b"5", (b"3", b"4")
+LINK, SYMBOLIC_LINK, DEVICES, FOLDER = b"1", b"2", (b"3", b"4"), b"5"
 
 
 class Entry(NamedTuple):
@@ -74,13 +75,24 @@ def copy(entry: Entry, target: IO[bytes]) -> None:
     target.write(bytes(_padded(entry.size) - entry.size))
 
 
-def made(name: str, content: bytes = b"", mode: int = 0o644, kind: bytes = b"0") -> Entry:
+def made(name: str, content: bytes = b"", mode: int = 0o644, kind: bytes = b"0", target: str = "") -> Entry:
     """An entry of our own, owned by root."""
-    import tarfile
-
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.type = len(content), mode, kind
+    info.size, info.mode, info.type, info.linkname = len(content), mode, kind, target
     return Entry(clean(name), kind, len(content), info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"), io.BytesIO(content))
+
+
+def target(link: Entry) -> str:
+    """What a hard link is another name of."""
+    return clean(_parsed(link).linkname)
+
+
+def copied(original: Entry, name: str) -> Entry:
+    """The file once more under another name; its content is held in memory."""
+    info = _parsed(original)
+    info.name, info.pax_headers = name, {key: value for key, value in info.pax_headers.items() if key != "path"}
+    original.content.seek(0)
+    return original._replace(name=clean(name), header=info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
 
 def with_mode(entry: Entry, needed: int) -> Entry:
@@ -96,19 +108,23 @@ def with_mode(entry: Entry, needed: int) -> Entry:
     return entry._replace(header=entry.header[:start] + bytes(header))
 
 
-def as_squashfs_reads(entry: Entry) -> Entry:
+def as_squashfs_reads(entry: Entry, time_s: Optional[int] = None) -> Entry:
     """The entry in a form that mksquashfs 4.5 reads: it takes ../ and / off the front of a link's long target in pax's form, ends at a time
-    before 1970, and squashfs has 32 bits for times."""
-    has_long_link = entry.kind in (b"1", b"2") and b" linkpath=" in entry.header
-    if not has_long_link and _has_usual_time(entry.header):
+    before 1970, and squashfs has 32 bits for times. time_s: the time that it gets, in seconds since 1970."""
+    has_long_link = entry.kind in (LINK, SYMBOLIC_LINK) and b" linkpath=" in entry.header
+    if not has_long_link and time_s is None and _has_usual_time(entry.header):
         return entry
-    import tarfile
-
-    with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
-        (info,) = archive.getmembers()
-    info.mtime = min(max(int(info.mtime), 0), LAST_S)
+    info = _parsed(entry)
+    info.mtime = min(max(int(info.mtime), 0), LAST_S) if time_s is None else time_s
     info.pax_headers = {name: value for name, value in info.pax_headers.items() if name != "mtime"}
     return entry._replace(header=info.tobuf(tarfile.GNU_FORMAT if has_long_link else tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+
+
+def _parsed(entry: Entry) -> tarfile.TarInfo:
+    with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
+        info = archive.next()  # the one there is; to ask for a second would read the content, which is not there
+    assert info
+    return info
 
 
 def _has_usual_time(header: bytes) -> bool:

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import script, until
+from slurm_cluster import until
 
 pytestmark = pytest.mark.cluster
 
@@ -31,20 +30,6 @@ WORKDIR /opt/work
 ENTRYPOINT ["sh", "/opt/hello.sh"]
 CMD ["nobody"]
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[str]:
-    """A Docker Engine with debian:trixie, and with kit-test/small, a base of which a build takes a tenth of the time."""
-    required = os.environ.get("CI") == "true" or os.environ.get("KIT_REQUIRE_CLUSTER") == "1"
-    if script("engine.sh", "--check").returncode and not required:
-        pytest.skip("no Docker Engine")
-    made = script("images.sh", "small", timeout=1800)
-    assert made.returncode == 0, made.stderr
-    yield "docker"
-    tags = docker(["images", "--format", "{{.Repository}}:{{.Tag}}", "kit/hello"]).split()
-    if tags:
-        docker(["image", "rm", "--force", *tags])
 
 
 @pytest.fixture
@@ -233,21 +218,6 @@ def test_an_image_of_the_engine_becomes_a_file_without_a_recipe(kit, project: Pa
     kit("build", f"dockerd://{tag}", cwd=project)
     assert built(project, tag.partition("/")[2].replace(":", "-"))["source"] == f"dockerd://{tag}"
     assert "is up to date" in kit("build", f"dockerd://{tag}", cwd=project).stdout
-
-
-@pytest.fixture
-def registry(engine: str, tmp_path: Path) -> Iterator[str]:
-    """A real registry on this machine's loopback, which Docker may use without TLS."""
-    if not shutil.which("docker-registry"):
-        pytest.skip("no docker-registry here")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = {"version": 0.1, "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}, "http": {"addr": address}}
-    (tmp_path / "registry.json").write_text(json.dumps(config))  # JSON is YAML, too
-    process = subprocess.Popen(["docker-registry", "serve", tmp_path / "registry.json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    yield address
-    process.terminate()
-    process.wait()
 
 
 def push(image: str, address: str) -> str:

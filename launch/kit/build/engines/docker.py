@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -30,8 +29,7 @@ STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)
 SOURCE = re.compile(r"load metadata for|resolve source metadata")  # BuildKit, of a base that it cannot have
 NEEDS_BUILDKIT = re.compile(r"requires BuildKit|BuildKit is enabled but the buildx component is missing|unknown flag: --(secret|ssh)", re.IGNORECASE)
 LABEL, HOST = "kit.build", "kit.host"
-TEMPORARY = "kit-build"  # of images that are there for as long as they are packed
-_TEMPORARY = re.compile(rf"(?:localhost/)?{TEMPORARY}/.+:(?P<process>[0-9]+)\.(?P<host>[^:]+)")
+BUILT = ".kit-image-id"  # in the folder that the engine was given, after it was
 REASONS = (
     (r"no space left on device", "the engine's disk is full", "free some: {engine} system df, {engine} system prune"),
     (r"unauthorized|authentication required|denied|forbidden", "the registry refuses the base image {base}", "log in: {engine} login {registry}"),
@@ -84,17 +82,13 @@ class Docker:
 
     @contextmanager
     def build(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Iterator[Source]:
-        self._untag_abandoned()
-        temporary = f"{TEMPORARY}/{recipe.name}:{os.getpid()}.{_host()}"
-        try:
-            yield self._built(folder, file, recipe, tag or temporary, log)
-        finally:
-            if not tag:
-                self._untag(temporary)
+        yield self._built(folder, file, recipe, tag, log)
 
-    def _built(self, folder: Path, file: Path, recipe: Recipe, tag: str, log: IO[bytes]) -> Source:
-        # Without --force-rm, Docker's classic builder leaves the container of a step that fails.
-        command = [self.name, "build", "--force-rm", "--file", str(file), "--tag", tag]
+    def _built(self, folder: Path, file: Path, recipe: Recipe, tag: Optional[str], log: IO[bytes]) -> Source:
+        # Without --force-rm, Docker's classic builder leaves the container of a step that fails. Without a name the image stays as its steps do,
+        # for the next build, until `docker image prune`; to remove a name that it had would remove the last step with it.
+        built = folder / BUILT
+        command = [self.name, "build", "--force-rm", "--file", str(file), "--iidfile", str(built), *(["--tag", tag] if tag else [])]
         words, variables = step.hidden("--build-arg", recipe.arguments)
         words += recipe.options.command()
         steps = ["its first step"]
@@ -107,9 +101,10 @@ class Docker:
         code, said = step.run([*command, *words, str(folder)], log, folder, variables, see)
         if code:
             raise self._failure(said, steps[-1], recipe.bases, Path(log.name))
-        image = self.image(tag)
+        identity = built.read_text().strip()
+        image = self.image(identity)
         if image is None:
-            raise KitError(f"{self.name} has built {tag}, and has no such image", "was it removed meanwhile? Build again")
+            raise KitError(f"{self.name} has built {identity}, and has no such image", "was it removed meanwhile? Build again")
         return self.source(image, recipe.name, {"engine": self.name})
 
     def source(self, image: Image, name: str, origin: dict[str, Any]) -> Source:
@@ -159,18 +154,6 @@ class Docker:
         if left := [container for container, build in builds.items() if build == label or _is_abandoned(build)]:
             self._output("rm", "--force", *left)
 
-    def _untag_abandoned(self) -> None:
-        """Of builds that were killed before they could do it."""
-        for tag in self._output("images", "--format", "{{.Repository}}:{{.Tag}}").splitlines():
-            found = _TEMPORARY.fullmatch(tag)
-            if found and found["host"] == _host() and not os.path.exists(f"/proc/{found['process']}"):
-                self._untag(tag)
-
-    def _untag(self, tag: str) -> None:
-        """Its steps stay, for the next build; `docker image prune` and `docker builder prune` remove those."""
-        with suppress(KitError):
-            self._output("rmi", "--no-prune", tag)
-
     def _output(self, *arguments: str) -> str:
         done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
@@ -179,14 +162,17 @@ class Docker:
         return done.stdout
 
 
+def forget_killed(label: str) -> None:
+    """Removes what killed builds of this machine left in the engines that are here. label: of this build, as for `files`."""
+    for engine in (Docker("docker"), Docker("podman")):
+        if shutil.which(engine.name):
+            with suppress(KitError):
+                engine.forget(label)
+
+
 def _is_abandoned(build: str) -> bool:
     folder, _, stem = build.rpartition(":")
     return store.is_abandoned(Path(folder), stem)
-
-
-def _host() -> str:
-    """This machine's name, as a tag may have it."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60]
 
 
 def _counted(entries: Iterator[Entry], count: Count) -> Iterator[Entry]:

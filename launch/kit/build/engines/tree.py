@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
@@ -22,23 +23,32 @@ from kit.build.tarstream import Entry
 from kit.errors import KitError
 
 TEMPORARY = "kit-build."  # how the names of these folders start
+MADE_S = 1  # within which a new folder is locked
 _NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
 
 
 @contextmanager
 def workplace() -> Iterator[str]:
-    """A folder for one build. What this user's killed builds left of theirs is removed."""
-    _sweep()
+    """A folder for one build, which has it locked. What this user's killed builds left of theirs is removed."""
+    sweep()
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-        yield folder
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+        finally:
+            os.close(handle)
 
 
-def _sweep() -> None:
+def sweep() -> None:
+    """Removes the folders of this user's builds that were killed."""
     for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
         with suppress(OSError, KitError):  # it ended by itself, or is another user's
             found = path.lstat()
             is_ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and re.fullmatch(_NAME, path.name)
-            if is_ours and time.time() - found.st_mtime > ABANDONED_S:
+            age_s = time.time() - found.st_mtime
+            if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and _is_unlocked(path))):
                 _make_writable(path)
                 remove.tree(path, _NAME)
 
@@ -46,6 +56,17 @@ def _sweep() -> None:
 @contextmanager
 def _files(folder: Path, label: str, count: Count) -> Iterator[Iterator[Entry]]:
     yield _entries(folder, count)
+
+
+def _is_unlocked(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def source(folder: Path, name: str, config: Config, engine: str) -> Source:
