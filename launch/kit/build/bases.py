@@ -29,7 +29,8 @@ def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, 
     image.lock's. KitError where nobody knows a base.
     """
     path = _path(recipe)
-    locked = {**_read(path), **(recorded or {})}
+    written = _read(path)
+    locked = {**written, **(recorded or {})}
     found = {}
     for base in recipe.bases:
         if "@sha256:" in base:
@@ -43,7 +44,7 @@ def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, 
             found[base] = _resolve(base, identity)
     new = {base: digest for base, digest in found.items() if not digest.startswith(LOCAL) and "@" not in base}
     if new.items() - locked.items():
-        _write(path, {**locked, **new})
+        _write(path, {**written, **new})
     return found
 
 
