@@ -175,10 +175,9 @@ def test_a_records_bases_hold_over_image_lock_and_another_one_is_refused(engine:
     make.build(make.Request())
     lock = recorded(lambda record: record.update(bases={BASE: other}))
     make.build(make.Request(locked=lock))
-    assert (
-        f"FROM {BASE}@{other}"
-        in (engine.folder / "images" / os.readlink(next((engine.folder / "images").glob("*.files")))).joinpath("context/Dockerfile").read_text()
-    )
+    links = (engine.folder / "images").glob("*.files")
+    recipes = [(engine.folder / "images" / os.readlink(link) / "context/Dockerfile").read_text().splitlines()[0] for link in links]
+    assert sorted(recipes) == [f"FROM {BASE}@{DIGEST}", f"FROM {BASE}@{other}"]
     assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
     Path("Dockerfile").write_text(f"FROM {BASE.replace(':1', ':2')}@{DIGEST}\n")
     with pytest.raises(KitError, match=r"2 base images differ from model\.lock\.json: registry\.example/base:1 missing \(was sha256:cdcd"):

@@ -179,7 +179,7 @@ def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, 
     for path in (built(place, b"what was built"), place.record):
         os.utime(path, (OLD, OLD))
     assert [item.file for item in shelf.unused(place.folder, 1)] == [place.file]
-    assert make._is_there(place, make.Request())
+    assert make._is_there(place, make.Request(), None)
     assert capfd.readouterr().out == f"kit: {place.file} is up to date\n"
     assert shelf.unused(place.folder, 1) == []
 
