@@ -381,7 +381,7 @@ def test_what_a_killed_build_left_in_the_engine_is_removed_by_the_next_and_nothi
         Docker("docker").forget(f"{tmp_path}:{mine.stem}")
         assert sorted(os.listdir(engine.folder / "containers")) == ["1", "4", "5", "6"]
         Docker("docker").forget(f"{tmp_path}:{mine.stem}")
-    assert engine.calls("rm") == ["rm --force 0 2 3"]
+    assert engine.calls("rm") == ["rm --force --volumes 0 2 3"]
 
 
 def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(foreign: Path, engine: Engine, tmp_path: Path) -> None:
@@ -477,11 +477,45 @@ def test_options_of_the_engine_follow_two_dashes_and_a_second_recipe_is_none(eng
     assert done.returncode == 2 and "kit: kit build takes one recipe or image, and not also other\n" in done.stderr
 
 
-@pytest.mark.parametrize("said", ["the --mount option requires BuildKit. Refer to", "unknown flag: --secret"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the --mount option requires BuildKit. Refer to",
+        "unknown flag: --secret",
+        "Step 1/2 : FROM --platform=$BUILDPLATFORM base\nfailed to parse platform",
+        "Step 2/2 : COPY x.$TARGETARCH /\nCOPY failed: no source files were specified",
+        "dockerfile parse error line 3: unknown instruction: ECHO",
+    ],
+)
 def test_a_recipe_that_needs_buildkit_is_told_so(said: str, engine: Engine) -> None:
+    with Path("Dockerfile").open("a") as recipe:
+        recipe.write("RUN <<EOF\necho\nEOF\n")
     (engine.folder / "build-says").write_text(f"{said}\n")
     with pytest.raises(KitError, match="the recipe needs BuildKit, which is not here\n  fix: install Docker's own builder: apt-get install docker-buildx"):
         make.build(make.Request())
+
+
+@pytest.mark.parametrize("said", ["Step 3/4 : RUN false\nreturned a non-zero code: 1", "#5 [1/2] FROM base\nno such file"])
+def test_a_step_that_fails_does_not_need_buildkit_for_what_other_steps_have(said: str, engine: Engine) -> None:
+    with Path("Dockerfile").open("a") as recipe:
+        recipe.write("RUN <<EOF\necho\nEOF\n")
+    (engine.folder / "build-says").write_text(f"{said}\n")
+    with pytest.raises(KitError, match="docker build failed in step "):
+        make.build(make.Request())
+
+
+@pytest.mark.parametrize("said", ["# Executing 1 build trigger", "#6 [2/2] ONBUILD COPY . /app"])
+def test_a_base_that_copies_files_that_kit_has_not_given_is_refused(said: str, engine: Engine) -> None:
+    (engine.folder / "build-mentions").write_text(f"{said}\n")
+    with pytest.raises(
+        KitError, match=r"the base image copies files by itself \(ONBUILD\), .*\n  fix: .*: docker build --tag model \. && kit build dockerd://model"
+    ):
+        make.build(make.Request())
+    assert not list(Path("images").glob("*.sqsh")) and not list((engine.folder / "images").glob("*.tag"))
+    with Path("Dockerfile").open("a") as recipe:
+        recipe.write("COPY . /all\n")
+    make.build(make.Request())
+    assert built()
 
 
 def test_a_projects_requirements_go_into_the_image_of_kits_own_recipe(engine: Engine, capfd, monkeypatch: pytest.MonkeyPatch) -> None:

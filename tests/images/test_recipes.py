@@ -14,7 +14,7 @@ from typing import Optional
 
 import pytest
 from kit import regular
-from kit.build import choose, formats, recipe
+from kit.build import bases, choose, formats, recipe
 from kit.digests import Digests
 from kit.errors import UsageError
 from samples import ROOT
@@ -159,6 +159,16 @@ def test_a_wrong_request_is_refused_with_a_fix(values: dict, expected: str, proj
         ("FROM base\nRUN echo $((1<<SHIFT))\nCOPY x /\n", ["base"], ["x"]),
         ("FROM base\nCOPY <<EOF /etc/made\nCOPY a /\nEOF\nCOPY x /\n", ["base"], ["x"]),
         ("FROM base\nRUN true \\\n  # a comment\n\n  && COPY a\nCOPY x \\\n  /\n", ["base"], ["x"]),
+        ("FROM base\nCOPY <<-EOF /x\nCOPY a /\n\tEOF\nCOPY <<EOF /y\n  EOF\nCOPY b /\nEOF\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nCOPY x \\\n\n  # a comment\n\n  y /\n", ["base"], ["x", "y"]),
+        ("FROM base\nCOPY sour\\\nce /\n", ["base"], ["source"]),
+        ("# Escape = `\n# syntax=x\nFROM base\nCOPY x `\n  y /\nLABEL path=C:\\\nCOPY z /\n", ["base"], ["x", "y", "z"]),
+        ("# not first\n# escape=`\nFROM base\nCOPY x \\\n  y /\n", ["base"], ["x", "y"]),
+        ("FROM base\nCOPY --link\t--chown=1:1  x /\n", ["base"], ["x"]),
+        ("ARG V=1\nFROM base:$V\nARG V=2\nFROM last:$V\n", ["base:1", "last:1"], []),
+        ("ARG A=\nARG B=-b\nFROM base${A:+:none}${A+:a}${B:+$B}${C-:c${B}}\n", ["base:a-b:c-b"], []),
+        ("FROM base AS base\nFROM BASE\n", ["base"], []),
+        ("ARG KIND=gpu\nFROM base AS cpu\nFROM other AS gpu\nFROM $KIND\n", ["base", "other"], []),
         ("FROM --platform=linux/amd64 base\nSHELL not-json [\nCOPY [x y /\n", ["base"], ["[x", "y"]),
     ],
 )
@@ -328,6 +338,11 @@ def test_empty_folders_and_the_modes_of_folders_reach_the_engine(project: Path, 
     [
         ("FROM x\nENV D=source\nCOPY $D /opt/\n", "all"),
         ("FROM x\nARG D\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG D=source\nENV D other.txt\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG D=source\nCOPY $D /opt/\nFROM x\nARG D=other.txt\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nCOPY ${D:-source} /opt/\n", "all"),
+        ("FROM x\nARG D=$E\nCOPY $D /opt/\n", "all"),
+        ("FROM x AS one\nONBUILD COPY missing /opt/\nFROM one\n", "all"),
         ("FROM x\nARG TARGETARCH\nCOPY for-$TARGETARCH /opt/\n", ["for-amd64" if platform.machine() == "x86_64" else "for-arm64"]),
     ],
 )
@@ -338,6 +353,44 @@ def test_what_only_the_engine_knows_takes_the_whole_folder_in(text: str, expecte
     everything = find().files()
     (project / "Dockerfile").write_text(text)
     assert find().files() == (everything if expected == "all" else expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("conf/*", ["conf/.hidden", "conf/deep/", "conf/deep/in/", "conf/deep/in/z.ini", "conf/prod.ini"]),
+        ("conf/[^p]*", ["conf/.hidden", "conf/deep/", "conf/deep/in/", "conf/deep/in/z.ini"]),
+        ("--parents conf/**/*.ini", ["conf/deep/in/z.ini", "conf/prod.ini"]),
+        ("./conf//prod.ini", ["conf/prod.ini"]),
+        ("link", ["link", "other.txt"]),
+        ("links/conf", ["conf/", "conf/.hidden", "conf/deep/", "conf/deep/in/", "conf/deep/in/z.ini", "conf/prod.ini", "links/conf"]),
+        ("links", ["links/", "links/conf", "links/outside"]),
+        ("links/outside", ["links/outside"]),
+    ],
+)
+def test_copy_takes_hidden_files_and_what_a_link_means(words: str, expected: list[str], project: Path) -> None:
+    (project / "conf/deep/in").mkdir(parents=True)
+    (project / "links").mkdir()
+    for name in ("conf/.hidden", "conf/prod.ini", "conf/deep/in/z.ini"):
+        (project / name).touch()
+    for name, target in (("link", "other.txt"), ("links/conf", "../conf"), ("links/outside", "/etc")):
+        (project / name).symlink_to(target)
+    (project / "Dockerfile").write_text(f"FROM x\nCOPY {words} /opt/\n")
+    assert find().files() == expected
+
+
+def test_a_base_is_named_by_its_digest_where_an_argument_of_a_stage_has_the_same_name(project: Path) -> None:
+    (project / "Dockerfile").write_bytes(b"\xef\xbb\xbfARG V=1\nFROM base:$V AS base\nARG V=2\nFROM base\n")
+    found = find().at({"base:1": "sha256:1"})
+    assert found.text == "ARG V=1\nFROM base:1@sha256:1 AS base\nARG V=2\nFROM base\n" and found.arguments == {}
+
+
+def test_a_base_that_only_the_engine_can_name_is_left_to_it(project: Path) -> None:
+    text = "ARG V=${TARGETARCH#arm} V=${V:-64}\nFROM base:$V\n"
+    (project / "Dockerfile").write_text(text)
+    pinned = bases.pin(find(), {}, lambda name: "", update=False)
+    bases.check(pinned, lambda name: "")
+    assert list(pinned.values()) == [bases.LOCAL] and find().at(pinned).text == text
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "containers/image.def", "containers/image.enroot.sh"])

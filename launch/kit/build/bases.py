@@ -23,7 +23,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, update: bool, recorded: Optional[dict[str, str]] = None) -> dict[str, str]:
-    """{base: its digest}; LOCAL and an id for one that no registry has but the engine of this machine.
+    """{base: its digest}; LOCAL and an id for one that no registry has but the engine of this machine; LOCAL alone for one that kit cannot name.
 
     own: those that were such at the last build. identity: the id that the engine has, or "". recorded: digests that hold over
     image.lock's. KitError where nobody knows a base.
@@ -37,6 +37,8 @@ def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, 
             found[base] = base.partition("@")[2]
         elif base in locked and not update:
             found[base] = locked[base]
+        elif "$" in base:  # which only the engine can read
+            found[base] = LOCAL
         elif base in own and not update:
             here = identity(base)
             found[base] = LOCAL + here if here else own[base]  # an image may outlive its base

@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Callable, Optional
 
-VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}")
-HEREDOC = re.compile(r"(?:^|\s)\d*<<-?[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
+# ${A}, ${A:-b}, ${A:+b}, ${A-b}, ${A+b}, where b may have a variable of its own; $A; and Apptainer's {{ A }}
+VARIABLE = re.compile(r"\$\{(\w+)(?:(:?[-+])((?:[^{}]|\{[^{}]*\})*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}")
+HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
+DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
 
 
 @dataclass
@@ -28,12 +30,21 @@ class Parts:
     arguments: dict[str, str] = field(default_factory=dict)  # those with a default
     declared: set[str] = field(default_factory=set)
     is_dockerfile: bool = False
+    of_from: dict[str, str] = field(default_factory=dict)  # of a Dockerfile: those before its first FROM, which are all that FROM knows
+    unsure: set[str] = field(default_factory=set)  # variables with more than one value: by another ARG, or by ENV
+    stages: dict[str, int] = field(default_factory=dict)  # the lines of their FROM
 
     def declare(self, words: list[str]) -> None:
         for name, equals, value in (word.partition("=") for word in words):
             self.declared.add(name)
             if equals:
+                if self.arguments.setdefault(name, value) != value:
+                    self.unsure.add(name)
                 self.arguments[name] = value
+
+    def is_stage(self, name: str, line: int) -> bool:
+        """Whether a FROM there means an earlier stage, whose names are not case-sensitive."""
+        return name.lower() == "scratch" or name.isdecimal() or self.stages.get(name.lower(), line) < line
 
 
 def read(file_name: str, text: str) -> Parts:
@@ -43,30 +54,30 @@ def read(file_name: str, text: str) -> Parts:
 
 
 def _dockerfile(text: str) -> Parts:
-    parts, stages = Parts(is_dockerfile=True), {"scratch"}
-
-    def base(number: int, word: str) -> None:
-        # A stage may be named through an argument; its name is not case-sensitive.
-        if expand(word, parts.arguments).lower() not in stages and not word.isdecimal():
-            parts.bases.append((number, word))
-
+    parts = Parts(is_dockerfile=True)
     for number, word, rest in _instructions(text):
         flags, words = _flags_and_words(rest)
         if word == "ARG":
             parts.declare(words)
+        elif word == "ENV" and words:
+            parts.unsure.update(item.partition("=")[0] for item in (words if "=" in words[0] else words[:1]))
+        elif word == "ONBUILD" and words and words[0].upper() in ("COPY", "ADD"):
+            parts.sources.append((number, "."))  # a later stage may do it
         elif word == "FROM" and words:
-            base(number, words[0])
-            stages.update(name.lower() for name in words[2:3])
+            if not parts.bases:
+                parts.of_from = dict(parts.arguments)
+            parts.bases.append((number, words[0]))
+            parts.stages.update((name.lower(), number) for name in words[2:3])
         elif word in ("COPY", "ADD"):
             source = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), None)
             if source is not None:
-                base(number, source)
+                parts.bases.append((number, source))
             else:
                 parts.sources += [(number, item) for item in words[:-1] if "://" not in item and not item.startswith(("<<", "git@"))]
         elif word == "RUN":
             for mount in (_mount(flag) for flag in flags if flag.startswith("--mount=")):
                 if "from" in mount:
-                    base(number, mount["from"])
+                    parts.bases.append((number, mount["from"]))
                 elif mount.get("type", "bind") == "bind":
                     parts.sources.append((number, mount.get("source", mount.get("src", "."))))
     return parts
@@ -98,33 +109,50 @@ def expand(word: str, known: dict[str, str], unknown: Callable[[str], str] = lam
 
 
 def _value(found: re.Match[str], known: dict[str, str], unknown: Callable[[str], str]) -> str:
-    name = found[1] or found[3] or found[4]
-    return known[name] if name in known else found[2] if found[2] is not None else unknown(name)
+    name, how = found[1] or found[4] or found[5], found[2] or ""
+    is_set = bool(known.get(name)) if how.startswith(":") else name in known
+    if how.endswith("+"):
+        return found[3] if is_set else ""
+    return known[name] if is_set else found[3] if how else unknown(name)
+
+
+def names(word: str) -> set[str]:
+    """The variables in a word."""
+    return {found[1] or found[4] or found[5] for found in VARIABLE.finditer(word)}
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     """(line, instruction, the rest of it, over as many lines as it takes)."""
-    lines = enumerate(text.splitlines(), 1)
+    lines, escape = enumerate(text.splitlines(), 1), _escape(text)
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        while line.rstrip().endswith("\\"):
-            following = next((more for _, more in lines if not more.lstrip().startswith("#")), "")
-            line = line.rstrip()[:-1] + " " + following
+        while line.rstrip().endswith(escape):
+            line = line.rstrip()[:-1] + next((more for _, more in lines if more.strip() and not more.lstrip().startswith("#")), "")
         word, rest = [*line.strip().split(None, 1), ""][:2]
         if word.upper() in ("RUN", "COPY", "ADD"):
-            for end in HEREDOC.findall(rest):
-                while next((more for _, more in lines), end).strip() != end:
+            for dash, end in HEREDOC.findall(rest):
+                while (more := next((more for _, more in lines), end)) != end and not (dash and more.lstrip("\t") == end):
                     pass
         yield number, word.upper(), rest.strip()
+
+
+def _escape(text: str) -> str:
+    """What ends a line that goes on in the next: said by a directive, before anything else."""
+    for line in text.splitlines():
+        found = DIRECTIVE.fullmatch(line.strip())
+        if not found:
+            break
+        if found[1].lower() == "escape":
+            return found[2]
+    return "\\"
 
 
 def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
     flags = []
     while rest.startswith("--"):
-        flag, _, rest = rest.partition(" ")
+        flag, rest = [*rest.split(None, 1), ""][:2]
         flags.append(flag)
-        rest = rest.lstrip()
     if rest.startswith("["):
         try:
             return flags, [str(item) for item in json.loads(rest)]

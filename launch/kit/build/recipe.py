@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -48,22 +49,28 @@ class Recipe:
 
     @property
     def bases(self) -> list[str]:
-        return list(dict.fromkeys(self.expand(word, line) for line, word in self.parts.bases))
+        found = [(self.expand(word, line), line) for line, word in self.parts.bases]
+        return list(dict.fromkeys(base for base, line in found if not self.parts.is_stage(base, line)))
 
     def expand(self, word: str, line: int) -> str:
         def unknown(name: str) -> str:
             raise UsageError(f"{name} has no value", f"give it one: kit build --build-arg {name}=VALUE", where=f"{self.file}:{line}")
 
-        return formats.expand(word, {**formats.of_platform(self.options.platform), **self.parts.arguments, **self.arguments}, unknown)
+        return formats.expand(word, self._known(self._of_bases()), unknown)
+
+    def _of_bases(self) -> dict[str, str]:
+        return self.parts.of_from if self.parts.is_dockerfile else self.parts.arguments
+
+    def _known(self, defaults: dict[str, str]) -> dict[str, str]:
+        return {**formats.of_platform(self.options.platform), **defaults, **self.arguments}
 
     def _pattern(self, word: str, line: int) -> str:
         """The files that a word means; the whole folder where only the engine knows it: by an ENV, or by a variable of its own."""
         if not self.parts.is_dockerfile:
             return self.expand(word, line).lstrip("/")
-        try:
-            return self.expand(word, line).lstrip("/")
-        except UsageError:
-            return "."
+        known = {name: value for name, value in self._known(self.parts.arguments).items() if name not in self.parts.unsure}
+        found = formats.expand(word, known, lambda name: f"${name}") if formats.names(word) <= known.keys() else "$"
+        return "." if "$" in found else found.lstrip("/")
 
     def files(self) -> list[str]:
         """All that the recipe copies, relative to its folder, with a / behind folders; .dockerignore heeded, keys left where they are."""
@@ -75,8 +82,9 @@ class Recipe:
         found: set[str] = set()
         for line, word in self.parts.sources:
             pattern = self._pattern(word, line)
-            matches = glob.glob(os.path.join(glob.escape(str(self.folder)), pattern))
-            files = [name for match in matches for name in self._opened(Path(match), is_ignored)]
+            matches = _matching(self.folder, pattern)
+            matches += [target for match in matches if (target := self._followed(match))]
+            files = [name for match in matches for name in self._opened(match, is_ignored)]
             if not files and not glob.has_magic(pattern):
                 why = f"{pattern} is not in {self.folder}" if not matches else f"nothing of {pattern} is left: .dockerignore, or what kit writes itself"
                 raise UsageError(why, "correct the path, which starts at the recipe's folder", where=f"{self.file}:{line}")
@@ -89,6 +97,11 @@ class Recipe:
                 fix = f"name it under `secrets:` in the job, or mount it there; if it is no key: git add {name}"
                 raise UsageError(f"{name} looks like a key, and an image takes none in", fix, where=f"{self.file}:{line}")
         return sorted(found.difference(kept)), kept, sorted(tracked)
+
+    def _followed(self, path: Path) -> Optional[Path]:
+        """What a link means, in the folder: COPY follows one that it names."""
+        target = os.path.relpath(os.path.realpath(path), os.path.realpath(self.folder))
+        return self.folder / target if path.is_symlink() and path.exists() and not target.startswith("..") else None
 
     def _opened(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
         name = os.path.relpath(path, self.folder)
@@ -152,11 +165,11 @@ class Recipe:
 
     def at(self, pinned: dict[str, str]) -> Recipe:
         """The same recipe with its bases by digest, in its text and in its arguments."""
-        lines, known = self.text.splitlines(keepends=True), {**self.parts.arguments, **self.arguments}
+        lines, known = self.text.splitlines(keepends=True), {**self._of_bases(), **self.arguments}
         for line, word in self.parts.bases:
             base = self.expand(word, line)
-            if base not in known.values():
-                lines[line - 1] = lines[line - 1].replace(word, at_digest(base, pinned.get(base, "")), 1)
+            if pinned.get(base, "").startswith("sha256:") and base not in known.values():
+                lines[line - 1] = lines[line - 1].replace(word, at_digest(base, pinned[base]), 1)
         values = {name: at_digest(value, pinned[value]) for name, value in known.items() if pinned.get(value)}
         text = "".join(lines)
         return replace(self, text=text, parts=formats.read(self.file.name, text), arguments={**self.arguments, **values})
@@ -196,7 +209,7 @@ class Recipe:
 def load(file: Path, folder: Path, name: str, device: str, arguments: dict[str, str], images: Path, options: Options = Options()) -> Recipe:  # noqa: B008
     """images: a folder that is not part of it, wherever it lies."""
     try:
-        text = regular.read(file).decode()
+        text = regular.read(file).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", "check its rights, and that it is UTF-8 text") from None
     parts = formats.read(file.name, text)
@@ -254,3 +267,17 @@ def _file_digest(path: Path, read_before: Digests) -> str:
     if facts.st_size >= WORTH_NOTING and facts.st_ctime_ns < begun_ns - 2 * 10**9:
         read_before.note(path, facts, digest.hexdigest())
     return digest.hexdigest()
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """The files and folders that a word of COPY means: hidden names, too, and ** for folders at any depth."""
+    found = [folder]
+    for part in pattern.split("/"):
+        if part == "**":
+            found = [path for start in found for path in (start, *start.rglob("*")) if path.is_dir()]
+        elif glob.has_magic(part):
+            is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+            found = [path for start in found if start.is_dir() for path in start.iterdir() if is_meant(path.name)]
+        elif part not in ("", "."):
+            found = [start / part for start in found if os.path.lexists(start / part)]
+    return found

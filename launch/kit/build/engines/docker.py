@@ -26,8 +26,11 @@ from kit.errors import KitError
 
 # "Step 2/4 : RUN ...", "STEP 2/4: RUN ...", "#7 [2/4] RUN ...": Docker's builder, Podman's, BuildKit's.
 STEP = re.compile(r"^(?:Step|STEP) (\d+/\d+) ?: (.*)|^#\d+ \[.*?(\d+/\d+)\] (.*)")
+TRIGGER = re.compile(r"^# Executing [0-9]+ build trigger|\] ONBUILD (?:COPY|ADD) ")
 SOURCE = re.compile(r"load metadata for|resolve source metadata")  # BuildKit, of a base that it cannot have
 NEEDS_BUILDKIT = re.compile(r"requires BuildKit|BuildKit is enabled but the buildx component is missing|unknown flag: --(secret|ssh)", re.IGNORECASE)
+# What Docker's classic builder, and early ones of BuildKit, take for something else.
+NEWER = re.compile(r"<<-?[\"']?[A-Za-z_]|\b(?:BUILD|TARGET)(?:PLATFORM|OS|ARCH|VARIANT)\b|--(?:link|parents|exclude|checksum|keep-git-dir)\b")
 LABEL, HOST = "kit.build", "kit.host"
 BUILT = ".kit-image-id"  # in the folder that the engine was given, after it was
 REASONS = (
@@ -100,7 +103,11 @@ class Docker:
 
         code, said = step.run([*command, *words, str(folder)], log, folder, variables, see)
         if code:
-            raise self._failure(said, steps[-1], recipe.bases, Path(log.name))
+            raise self._failure(said, steps[-1], recipe, Path(log.name))
+        # Of a stage, kit knows it, and has given the whole folder.
+        if any(TRIGGER.search(line) for line in said) and all(word != "." for _, word in recipe.parts.sources):
+            fix = f"build it with the engine, and convert that: {self.name} build --tag {recipe.name} . && kit build dockerd://{recipe.name}"
+            raise KitError("the base image copies files by itself (ONBUILD), which kit has not given to it", fix)
         identity = built.read_text().strip()
         image = self.image(identity)
         if image is None:
@@ -111,14 +118,15 @@ class Docker:
         # zstd makes of an image a third to a half.
         return Source(name, image.identity, image.size, image.size // 2, image.config, origin, partial(self.files, image))
 
-    def _failure(self, said: list[str], last: str, bases: list[str], log: Path) -> KitError:
-        text = "\n".join(said)
-        if NEEDS_BUILDKIT.search(text):
+    def _failure(self, said: list[str], last: str, recipe: Recipe, log: Path) -> KitError:
+        text, bases = "\n".join(said), recipe.bases
+        step = last.partition(": ")[2]
+        if NEEDS_BUILDKIT.search(text) or (NEWER.search(step or recipe.text) and not any(line.startswith("#") for line in said)):
             fix = (
                 "install Docker's own builder: apt-get install docker-buildx (docker-buildx-plugin in Docker's packages), or build with podman: --engine podman"
             )
             return KitError("the recipe needs BuildKit, which is not here", f"{fix}; the log: {log}")
-        if last.partition(": ")[2].upper().startswith("FROM") or any(SOURCE.search(line) for line in said[-5:]):
+        if step.upper().startswith("FROM") or any(SOURCE.search(line) for line in said[-5:]):
             for pattern, problem, fix in REASONS[1:]:
                 if re.search(pattern, text, re.IGNORECASE):
                     base = next((item for item in bases if item.split("@")[0] in text), bases[0] if bases else "")
@@ -135,6 +143,7 @@ class Docker:
         container = self._output("create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true").strip()
         process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
         assert process.stdout and process.stderr
+        tarstream.widen(process.stdout)
         try:
             yield _counted(tarstream.entries(process.stdout), count)
             if process.wait():
@@ -144,7 +153,7 @@ class Docker:
             process.stdout.close()
             process.stderr.close()
             process.wait()
-            self._output("rm", "--force", container)
+            self._output("rm", "--force", "--volumes", container)
 
     def forget(self, label: str) -> None:
         """Removes the containers that killed builds of this machine left: of this one, whose lock we have, and of others."""
@@ -152,7 +161,7 @@ class Docker:
         listed = self._output("inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}"}}}}', *found) if found else ""
         builds = dict(line.split(" ", 1) for line in listed.splitlines() if " " in line)
         if left := [container for container, build in builds.items() if build == label or _is_abandoned(build)]:
-            self._output("rm", "--force", *left)
+            self._output("rm", "--force", "--volumes", *left)
 
     def _output(self, *arguments: str) -> str:
         done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
