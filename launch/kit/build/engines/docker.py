@@ -139,7 +139,8 @@ class Docker:
     @contextmanager
     def files(self, image: Image, label: str, count: Count) -> Iterator[Iterator[Entry]]:
         """The entries of the image's file system. label: FOLDER:STEM of the build, by which the next finds what a killed one left."""
-        self.forget(label)
+        with suppress(KitError):  # another build may remove one of them in the same moment
+            self.forget(label)
         container = self._output("create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true").strip()
         process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
         assert process.stdout and process.stderr
