@@ -24,6 +24,7 @@ OWNERS = (0, 1000, 65534, 65536, 2**31, 2**32 - 2)
 MODES = (0o000, 0o4755, 0o2755, 0o1777, 0o6711, 0o7777, 0o444)
 MOMENTS_S = (-31536000, -1, 0, 1, 10**9, 2**31, 2**32 - 1, 2**32 + 5, 7258118400)  # to the year 2200
 CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0)  # cap_net_bind_service, as setcap writes it
+MOST_SPARSE = 20  # since a stream has their zeros
 FEW = 10  # in a folder that may go as a whole
 DEEP = 13  # folders of 240 bytes each: 4096 is the most that a path has
 
@@ -82,7 +83,7 @@ class Maker:
     """Makes `count` entries in a folder of root; the same ones for the same seed."""
 
     def __init__(self, root: bytes, folder: bytes, chance: random.Random) -> None:
-        self.root, self.chance, self.number = root, chance, 0
+        self.root, self.chance, self.number, self.holes = root, chance, 0, 0
         self.folders, self.others = [os.path.join(root, folder)], list[bytes]()
         self.moments: dict[bytes, int] = {}
         os.mkdir(self.folders[0])
@@ -124,6 +125,9 @@ class Maker:
         os.setxattr(path, "security.capability", CAPABILITY)  # a change of the owner would have taken it away
 
     def sparse(self, path: bytes) -> None:
+        self.holes += 1
+        if self.holes > MOST_SPARSE:
+            return self.file(path)
         with open(path, "wb") as file:
             for _ in range(3):
                 file.seek(self.chance.randrange(4 << 20), os.SEEK_CUR)

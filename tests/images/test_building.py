@@ -175,9 +175,8 @@ def test_a_records_bases_hold_over_image_lock_and_another_one_is_refused(engine:
     make.build(make.Request())
     lock = recorded(lambda record: record.update(bases={BASE: other}))
     make.build(make.Request(locked=lock))
-    links = (engine.folder / "images").glob("*.files")
-    recipes = [(engine.folder / "images" / os.readlink(link) / "context/Dockerfile").read_text().splitlines()[0] for link in links]
-    assert sorted(recipes) == [f"FROM {BASE}@{DIGEST}", f"FROM {BASE}@{other}"]
+    given = [path.read_text() for path in (engine.folder / "images").glob("*.files/context/Dockerfile")]
+    assert sorted(text.split()[1] for text in given) == [f"{BASE}@{DIGEST}", f"{BASE}@{other}"]
     assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
     Path("Dockerfile").write_text(f"FROM {BASE.replace(':1', ':2')}@{DIGEST}\n")
     with pytest.raises(KitError, match=r"2 base images differ from model\.lock\.json: registry\.example/base:1 missing \(was sha256:cdcd"):
@@ -393,6 +392,22 @@ def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(fo
     (engine.folder / "containers/1").write_text(f"kit.build={killed.folder}:{killed.stem}\nkit.host={socket.gethostname()}\nx\n")
     make.build(make.Request(str(foreign)))
     assert os.listdir(engine.folder / "containers") == [] and [name for name in os.listdir("images") if name.startswith(".")] == []
+
+
+def test_a_signal_while_the_engine_makes_a_container_leaves_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's tool goes on, and kit has not heard of the container's name."""
+    communicate = subprocess.Popen.communicate
+
+    def interrupted(process: subprocess.Popen, *arguments: object, **options: object) -> object:
+        if "create" in process.args:
+            assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C does not reach it
+            raise KeyboardInterrupt
+        return communicate(process, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make.build(make.Request())
+    assert engine.calls("rm") != [] and os.listdir(engine.folder / "containers") == []
 
 
 def test_the_engine_keeps_no_name_of_an_image_that_became_a_file_and_the_steps_of_it(engine: Engine) -> None:

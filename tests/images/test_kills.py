@@ -1,6 +1,6 @@
 """Builds that are killed, or whose disk gets full, at any moment: the next build of anything leaves nothing of them. Fake engines.
 
-tests/cluster/engine/test_kills.py has a real one. KIT_KILLS=200 does it so often, KIT_KILLS_SEED=N as a failure has named it.
+tests/cluster/engine/test_killed_builds.py has a real one. KIT_KILLS=200 does it so often, KIT_KILLS_SEED=N as a failure has named it.
 """
 
 from __future__ import annotations

@@ -141,20 +141,38 @@ class Docker:
         """The entries of the image's file system. label: FOLDER:STEM of the build, by which the next finds what a killed one left."""
         with suppress(KitError):  # another build may remove one of them in the same moment
             self.forget(label)
-        container = self._output("create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true").strip()
-        process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
-        assert process.stdout and process.stderr
-        tarstream.widen(process.stdout)
+        container = self._created(image, label)
         try:
-            yield _counted(tarstream.entries(process.stdout), count)
-            if process.wait():
-                raise KitError(f"{self.name} export failed: {process.stderr.read().decode(errors='replace').strip()}", "build again")
+            with self._export(container) as process:
+                assert process.stdout and process.stderr
+                tarstream.widen(process.stdout)
+                yield _counted(tarstream.entries(process.stdout), count)
+                if process.wait():
+                    raise KitError(f"{self.name} export failed: {process.stderr.read().decode(errors='replace').strip()}", "build again")
         finally:
-            process.kill()
-            process.stdout.close()
-            process.stderr.close()
-            process.wait()
             self._output("rm", "--force", "--volumes", container)
+
+    @contextmanager
+    def _export(self, container: str) -> Iterator[subprocess.Popen[bytes]]:
+        with subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def _created(self, image: Image, label: str) -> str:
+        command = [self.name, "create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true"]
+        # A signal, also one to all of kit's processes, comes before its id is known, and the engine makes it nevertheless.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            identity, errors = process.communicate()
+        except BaseException:
+            process.wait()
+            self.forget(label)
+            raise
+        if process.returncode:
+            raise self._failed("create", errors)
+        return identity.strip()
 
     def forget(self, label: str) -> None:
         """Removes the containers that killed builds of this machine left: of this one, whose lock we have, and of others."""
@@ -167,9 +185,12 @@ class Docker:
     def _output(self, *arguments: str) -> str:
         done = subprocess.run([self.name, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
-            said: Any = done.stderr.strip().splitlines() or ["no reason given"]
-            raise KitError(f"{self.name} {arguments[0]} failed: {said[-1]}", f"see: {self.name} info")
+            raise self._failed(arguments[0], done.stderr)
         return done.stdout
+
+    def _failed(self, word: str, errors: str) -> KitError:
+        said = errors.strip().splitlines() or ["no reason given"]
+        return KitError(f"{self.name} {word} failed: {said[-1]}", f"see: {self.name} info")
 
 
 def forget_killed(label: str) -> None:
