@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import random
@@ -418,3 +419,14 @@ def test_a_tar2sqfs_that_fails_is_named(old_mksquashfs: Path, tmp_path: Path) ->
     (old_mksquashfs / "tar2sqfs").chmod(0o755)
     with pytest.raises(KitError, match="tar2sqfs was killed by signal 9"):
         squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
+
+
+def test_a_pipe_holds_a_whole_chunk(tmp_path: Path) -> None:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin
+    tarstream.widen(process.stdin)
+    assert fcntl.fcntl(process.stdin, 1032) == tarstream.CHUNK  # F_GETPIPE_SZ
+    process.stdin.close()
+    assert process.wait() == 0
+    with (tmp_path / "no pipe").open("wb") as file:
+        tarstream.widen(file)

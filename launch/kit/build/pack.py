@@ -78,6 +78,7 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     log.flush()
     tool = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK, env=env)
     assert tool.stdin
+    tarstream.widen(tool.stdin)
     packed, failed = Packed(0, {}), False
     try:
         packed = _write(_complete(files, config, log), tool.stdin)

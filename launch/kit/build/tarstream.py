@@ -7,16 +7,19 @@ https://www.gnu.org/software/tar/manual/html_node/Standard.html, POSIX pax "Exte
 
 from __future__ import annotations
 
+import fcntl
 import io
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import IO, NamedTuple, Optional
 
 from kit.errors import KitError
 
 BLOCK = 512
 CHUNK = 1 << 20
+SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which Python has a name for since 3.10
 END = bytes(2 * BLOCK)
 LARGEST_HEADERS = 1 << 20  # bytes of one entry, as for Go's archive/tar, which Docker writes with
 LAST_S = (1 << 32) - 1  # in 2106
@@ -61,6 +64,12 @@ def entries(stream: IO[bytes]) -> Iterator[Entry]:
         raise _cut_off()
     while stream.read(CHUNK):  # whoever writes it must not be stopped by a closed pipe
         pass
+
+
+def widen(pipe: IO[bytes]) -> None:
+    """Lets both ends work while the other one waits for a processor: the usual 64 KiB are full at once. What an old system refuses stays."""
+    with suppress(OSError):
+        fcntl.fcntl(pipe, SET_PIPE_SIZE, CHUNK)
 
 
 def copy(entry: Entry, target: IO[bytes]) -> None:

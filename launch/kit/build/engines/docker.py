@@ -143,6 +143,7 @@ class Docker:
         container = self._output("create", "--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}", image.identity, "/bin/true").strip()
         process = subprocess.Popen([self.name, "export", container], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=tarstream.CHUNK)
         assert process.stdout and process.stderr
+        tarstream.widen(process.stdout)
         try:
             yield _counted(tarstream.entries(process.stdout), count)
             if process.wait():
