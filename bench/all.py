@@ -16,7 +16,7 @@ import sys
 import table
 from measure import CANNOT, HERE
 
-BENCHMARKS = ("startup", "launch", "image", "scale", "nodes", "training")
+BENCHMARKS = ("startup", "launch", "image", "export", "scale", "nodes", "training")
 
 
 def main() -> None:
