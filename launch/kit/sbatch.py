@@ -45,7 +45,7 @@ CHECKPOINT_S = 120
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
 _SHORT = {"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"}
-_PLUGINS = ("container-",)  # Pyxis
+_PYXIS = {"container-image": "image", "container-mounts": "mounts", "container-workdir": "workdir", "container-remap-root": "remap_root"}
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
 _KNOWN = """
     account acctg-freq batch bb bbf begin clusters comment constraint container container-id contiguous core-spec
@@ -124,7 +124,12 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
             problems.add(where, "with B: the signal goes to the batch script, and would end it", "leave B: out: then it reaches the program")
         elif name in _OWNED:
             problems.add(where, f"'{name}' is set by the generated scripts", "remove it")
-        elif name not in _KNOWN and not name.startswith(_PLUGINS) and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
+        elif name.startswith("container-") and name != "container-id":
+            fix = f"use the job's own key: `{_PYXIS[name]}`" if name in _PYXIS else "remove it; the job's own keys are `image`, `mounts` and `workdir`"
+            problems.add(where, f"'{name}' would start the batch script itself in the container, where there is no Slurm", fix)
+        elif name == "node":
+            problems.add(where, "unknown sbatch option 'node'", "did you mean 'nodelist'?")
+        elif name not in _KNOWN and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
             problems.add(where, f"unknown sbatch option '{name}'", hint)
         elif len(name) < 2 or not all(character.isalnum() or character == "-" for character in name):
             problems.add(where, f"'{name}' cannot be an sbatch option", f"use the long name without dashes: `{_SHORT.get(name, 'partition')}`")

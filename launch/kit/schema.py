@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from kit import arrays, cluster, plugins, sbatch, values
+from kit import arrays, cluster, foreign, plugins, sbatch, values
 from kit import job as jobs
 
 Schema = dict[str, Any]
@@ -84,9 +84,9 @@ def _flag() -> Schema:
 
 
 def _command() -> Schema:
-    tools = "|".join(values.LAUNCHERS)
+    tools = "|".join(foreign.FIRST_WORDS)
     line = {"type": ["string", "number", "boolean"], "pattern": f"^(?![ \\t\\r\\n]*({tools})([ \\t\\r\\n]|$))[^\\u0000]*[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
-    first = {**_FULL, "not": {"enum": list(values.LAUNCHERS)}}
+    first = {**_FULL, "not": {"enum": foreign.FIRST_WORDS}}
     return {"anyOf": [line, {"type": "array", "minItems": 1, "items": [first], "additionalItems": _TEXT}]}
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from kit import shell_words, tokens
+from kit import foreign, shell_words, tokens
 from kit.errors import Problems, did_you_mean
 from kit.given import Given
 
@@ -35,9 +35,6 @@ BASH = set(
     READLINE_MARK READLINE_POINT REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID
     """.split()
 )
-
-
-LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpi", "mpiexec": "mpi", "horovodrun": "mpi"}  # and what starts the ranks as they do
 
 
 class Mount(NamedTuple):
@@ -149,11 +146,7 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
     shell_words.warn_of_literals(words, "the program", given.where, problems)
     for word in words:
         tokens.refuse_text("an argument", word, given.where, problems)
-    tool = "torchrun" if words[1:3] == ["-m", "torch.distributed.run"] else words[0]
-    if tool in LAUNCHERS:
-        program = next((word for word in words[1:] if word.endswith(".py")), "train.py")
-        fix = f"write `command: {program} ...`, and `launcher: {LAUNCHERS[tool]}`"
-        problems.add(given.where, f"the command starts with {tool}, which is for the job's launcher to do", fix)
+    foreign.refuse(words, given.where, problems)
     return tuple(words)
 
 

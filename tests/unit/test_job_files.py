@@ -178,13 +178,17 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
         (
             "torchrun train.py",
             "the command starts with torchrun, which is for the job's launcher to do",
-            "write `command: train.py ...`, and `launcher: torchrun`",
+            "write `command: train.py`, and `launcher: torchrun`",
         ),
-        ("mpirun -n 4 python a.py", "the command starts with mpirun, which is for the job's launcher to do", "write `command: a.py ...`, and `launcher: mpi`"),
+        (
+            "mpirun -n 4 python a.py",
+            "the command starts with mpirun, which is for the job's launcher to do",
+            "write `command: a.py`, `processes_per_node: 4` and `launcher: mpi`",
+        ),
         (
             "python -m torch.distributed.run --nnodes 2 a.py",
-            "the command starts with torchrun, which is for the job's launcher to do",
-            "write `command: a.py ...`, and `launcher: torchrun`",
+            "the command starts with python -m torch.distributed.run, which is for the job's launcher to do",
+            "write `command: a.py`, `nodes: 2` and `launcher: torchrun`",
         ),
     ],
 )

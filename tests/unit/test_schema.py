@@ -96,7 +96,7 @@ GOOD = """
     array: 0-9:3,20%2
     sweep: {lr: [0.1, 1e-3], name: [a, true, ""]}
     sweep: [{lr: 0.1, seed: 1}, {lr: 0.2, seed: 2}]
-    slurm: {partition: gpu, exclusive: true, mem: 0, hold: , our-plugin: x, --qos: high, signal: USR1@60, container-mounts: x}
+    slurm: {partition: gpu, exclusive: true, mem: 0, hold: , our-plugin: x, --qos: high, signal: USR1@60}
     slurm: {}
     remap_root: yes
     remap_root: "On"

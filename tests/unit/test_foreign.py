@@ -1,0 +1,41 @@
+"""A command that starts with another tool's launcher is refused, with that tool's numbers in the fix."""
+
+from __future__ import annotations
+
+import pytest
+from kit import foreign
+from kit.errors import Problems
+
+FIXES = {
+    "torchrun --nproc-per-node 8 t.py --lr 1": "write `command: t.py --lr 1`, `processes_per_node: 8` and `launcher: torchrun`",
+    "torchrun --nnodes=2 --nproc_per_node=4 -m pkg.train x": "write `command: python -m pkg.train x`, `nodes: 2`, `processes_per_node: 4` and `launcher: torchrun`",
+    "torchrun --nproc-per-node gpu --nnodes 1:4 t.py": "write `command: t.py`, and `launcher: torchrun`",
+    "python3 -m torch.distributed.launch --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
+    "/opt/venv/bin/accelerate launch --num_processes 16 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 8` and `launcher: torchrun`",
+    "accelerate launch --num_processes 3 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2` and `launcher: torchrun`",
+    "deepspeed --num_gpus=8 t.py --deepspeed c.json": "write `command: t.py --deepspeed c.json`, `processes_per_node: 8` and `launcher: torchrun`",
+    "fabric run --devices 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
+    "srun -N 2 -n 8 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`",
+    "mpirun -np 4 ./solver": "write `command: train.py ...`, `processes_per_node: 4` and `launcher: mpi`",
+    "docker run image t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",
+    "apptainer exec x.sif t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",
+    "sbatch x.sh": "kit writes the batch script: name the program that yours starts, and its #SBATCH options under `slurm`",
+    "sudo t.py": "the ranks run as you; to be root inside of the container: `remap_root: true`",
+}
+
+
+@pytest.mark.parametrize("command", FIXES)
+def test_another_tools_start_is_refused_with_its_numbers(command: str) -> None:
+    problems = Problems()
+    foreign.refuse(command.split(), "job.yaml:1", problems)
+    (problem,) = problems.found
+    assert problem.fix == FIXES[command]
+
+
+@pytest.mark.parametrize(
+    "command", ["t.py torchrun", "python t.py", "accelerate", "fabric.py", "python -m pkg.torchrun", "lightning", "docker.py", "./deepspeed.py"]
+)
+def test_a_program_of_ones_own_is_taken(command: str) -> None:
+    problems = Problems()
+    foreign.refuse(command.split(), "job.yaml:1", problems)
+    assert problems.found == []
