@@ -57,7 +57,7 @@ def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(l
     numa.mkdir(parents=True)
     if lacks != "torch 2.9":
         (numa / "binding.py").touch()
-    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev"]
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", "/dev/nvidia0"]
     machine += ["--ro-bind", str(tmp_path / "nvidiactl"), "/dev/nvidiactl"] if lacks != "a GPU's driver" else []
     machine += TWO_SOCKETS[: -2 if lacks == "a second socket" else None]
     gpus = 3 if lacks == "a GPU for each rank" else 4
