@@ -13,8 +13,8 @@ blame::first() { (cd -- "${KIT_LOG_DIR}" && blame::facts "$1" | LC_ALL=C GONE="$
 blame::facts() {
   local name code node local_rank
   local -a logs=(rank*.out)
-  local -i bytes=$((67108864 / ${#logs[@]}))
-  bytes=$((bytes > 1048576 ? 1048576 : bytes < 16384 ? 16384 : bytes))
+  local -i most=$((67108864 / ${#logs[@]}))
+  most=$((most > 1048576 ? 1048576 : most < 16384 ? 16384 : most))
   for name in rank*.failed; do
     [[ -e "${name}" ]] || continue
     # A full disk leaves the note empty.
@@ -25,7 +25,7 @@ blame::facts() {
   printf '%s\0' rank*.failed rank*.out | xargs -0 stat -c '@time %.9Y %n' -- || true
   (cd -- "${KIT_STAMP_FOLDER}" && grep -E '^(rank|ended) ' node.* /dev/null | sed -En 's/^node[.]([^:]*):(rank|ended) /@\2 \1 /p') || true
   printf '@logs\n'
-  printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${bytes}" --
+  printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${most}" --
 }
 
 # A rank failed by itself (0); so it did, but it had spoken of others before, or was ended meanwhile (1); a connection of its

@@ -81,7 +81,7 @@ def test_a_rendered_directory_needs_neither_kit_nor_python_on_the_nodes(runtime:
     inside = str(cluster.path(folder))
     image = tiny_image(cluster, tiny, runtime)
     local_image = folder / Path(image).name
-    local_image.touch()
+    shutil.copyfile(tiny / local_image.name, local_image)  # the job starts on no other image than it was rendered for
     kit("render", "job.yaml", "-j", "3x1", "--image", str(local_image), "--runtime", runtime, "--output", str(folder / "run"), cwd=folder)
     # The host calls the shared folder by another name than the cluster.
     for name in ("env.sh", "run_script.sh"):

@@ -108,7 +108,7 @@ def test_an_image_is_built_over_there_and_a_job_names_it(far: Laptop) -> None:
     again = far.kit(*BUILD)
     assert again.stdout == f"kit: {far.ssh_dir}/{image} is up to date\n" and "copying kit" not in again.stderr
     done = far.kit("submit", "job.yaml", "--follow")
-    assert [line for line in done.stdout.splitlines() if line.startswith("[rank")] == [f"[rank{rank}] {far.project.name}" for rank in (0, 1)]
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("[rank")) == [f"[rank{rank}] {far.project.name}" for rank in (0, 1)]
     asked = far.kit("doctor", "job.yaml", "--cluster", "far").stdout
     assert asked.startswith("kit: 3 of 3 nodes answered, ") and "kit: the job job would start" in asked
     scripts = far.kit("bench", "job.yaml", "-j", "2x1", "--dry-run").stdout

@@ -169,7 +169,7 @@ def test_slurms_own_token_is_in_no_process_list(kit_cluster: Cluster, folder: Pa
 
 PLANT = """\
 base64 -d <<<"$1" >/tmp/planted
-(exec -a "planted-$(base64 -d <<<"$1")" sleep 60) >/dev/null 2>&1 &
+(exec -a "planted-$(base64 -d <<<"$1")" sleep 600) >/dev/null 2>&1 &
 echo "$!"
 """
 
@@ -182,7 +182,7 @@ def check_the_search_itself(searched: Searched) -> None:
     assert any("/run_script.sh start" in line or "torchrun.sh" in line for line in usual["node1"]["environment"])
     process = cluster.run("node2", "bash", "-c", PLANT, "bash", encoded(searched.last)).stdout.strip()
     planted = searched.everywhere([searched.last], "node2")["node2"]
-    assert (planted["files"], planted["arguments"]) == (["/tmp/planted"], [f"planted-{searched.last} 60"]) and len(planted["ps"]) == 1
+    assert (planted["files"], planted["arguments"]) == (["/tmp/planted"], [f"planted-{searched.last} 600"]) and len(planted["ps"]) == 1
     cluster.run("node2", "bash", "-c", 'kill "$1"; rm /tmp/planted', "bash", process)
 
 

@@ -212,7 +212,7 @@ def test_the_lang_of_an_image_is_kept_by_apptainer(
     base: tuple[str, ...], definition: str, said: str, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "said").write_text(said)
-    (tmp_path / "apptainer").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "apptainer").write_text(f"#!/bin/sh\ncat '{tmp_path}/said'\n")
     (tmp_path / "apptainer").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert apptainer._environment(tmp_path, base, definition) == expected

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -40,8 +41,7 @@ def pin(recipe: Recipe, own: dict[str, str], identity: Callable[[str], str], *, 
         elif "$" in base:  # which only the engine can read
             found[base] = LOCAL
         elif base in own and not update:
-            here = identity(base)
-            found[base] = LOCAL + here if here else own[base]  # an image may outlive its base
+            found[base] = _here(base, identity) or own[base]  # an image may outlive its base
         else:
             found[base] = _resolve(base, identity)
     new = {base: digest for base, digest in found.items() if not digest.startswith(LOCAL) and "@" not in base}
@@ -55,6 +55,14 @@ def check(pinned: dict[str, str], identity: Callable[[str], str]) -> None:
     for base, digest in pinned.items():
         if digest.startswith(LOCAL) and digest != LOCAL + identity(base):
             raise KitError(f"{base} was replaced while the image was built", "build again")
+
+
+def _here(base: str, identity: Callable[[str], str]) -> str:
+    """LOCAL and the engine's id of a base; empty where it has none, or does not answer."""
+    with suppress(KitError):
+        if here := identity(base):
+            return LOCAL + here
+    return ""
 
 
 def _resolve(base: str, identity: Callable[[str], str]) -> str:

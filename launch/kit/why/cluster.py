@@ -84,7 +84,7 @@ REFUSALS = (
     _refusal("no-progress", "the run was started again and again, and does not get on", "this run makes no progress", r"this run was started again \d+ times"),
     _refusal("disk-full", "a disk is full", "MiB free; "),
     _refusal("no-torch", "no Python in the image has torch", "no Python here has torch", "there is no Python here"),
-    _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for", "GPUs are visible in the container"),
+    _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for", "GPUs are visible in the container", "no GPU's device file"),
     _refusal("workdir-missing", "the working directory is not in the container", "the working directory "),
     _refusal("run-directory-missing", "the first node does not see the run directory", "no env.sh in "),
     Cause(

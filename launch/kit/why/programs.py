@@ -99,6 +99,7 @@ FILES = (
             r"PytorchStreamWriter failed[^\n]*",
             r"inline_container\.cc:\d+\][^\n]*unexpected pos[^\n]*",
         ),
+        is_final=True,
     ),
     Cause(
         "quota",
