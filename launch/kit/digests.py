@@ -10,12 +10,17 @@ from typing import Any, Optional
 from kit import regular
 
 
+def cache() -> Path:
+    """Return kit's folder of what can be made again, of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kit")
+
+
 class Digests:
     """The digests of one kind, by path. A file of them that is damaged, or cannot be written, costs reading again and nothing else."""
 
     def __init__(self, kind: str, most: int) -> None:
         """most: how many are kept, the last ones noted."""
-        self._place = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kit" / f"{kind}.json"
+        self._place = cache() / f"{kind}.json"
         self._most = most
         self._new: dict[str, Any] = {}
         try:

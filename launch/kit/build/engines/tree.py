@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import re
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from kit import remove
+from kit.build import locks
 from kit.build.sources.oci import Config
 from kit.build.sources.source import Count, Source
 from kit.build.store import ABANDONED_S
@@ -34,8 +34,7 @@ def workplace() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         handle = os.open(folder, os.O_RDONLY)
         try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.take(handle)
             yield folder
         finally:
             os.close(handle)
@@ -48,7 +47,7 @@ def sweep() -> None:
             found = path.lstat()
             is_ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and re.fullmatch(_NAME, path.name)
             age_s = time.time() - found.st_mtime
-            if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and _is_unlocked(path))):
+            if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and locks.is_free(path))):
                 _make_writable(path)
                 remove.tree(path, _NAME)
 
@@ -56,17 +55,6 @@ def sweep() -> None:
 @contextmanager
 def _files(folder: Path, label: str, count: Count) -> Iterator[Iterator[Entry]]:
     yield _entries(folder, count)
-
-
-def _is_unlocked(path: Path) -> bool:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
 
 
 def source(folder: Path, name: str, config: Config, engine: str) -> Source:

@@ -6,7 +6,6 @@ written has a lock, which ends with its process: what a killed build left is kno
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -20,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
-from kit import regular, remove
+from kit import digests, regular, remove
+from kit.build import locks
 from kit.errors import KitError, UsageError
 
 LIMIT = "KIT_LAYER_CACHE_GB"
@@ -99,8 +99,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks.take(handle)
         self.path, self.partial = path, Path(name)
         self.file: Optional[IO[bytes]] = os.fdopen(handle, "wb")
 
@@ -130,7 +129,7 @@ class Writer:
 
 
 def folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kit", "layers")
+    return digests.cache() / "layers"
 
 
 def limit() -> int:
@@ -168,13 +167,9 @@ def partials(place: Path) -> list[Path]:
     """Return the unfinished files that no process writes."""
     found = []
     for path in (item.path for item in kept(place) if item.path.name.startswith(".")):
-        with suppress(OSError):  # its writer has the lock, or it is gone
-            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)  # NFS gives locks to writers alone
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # it is gone
+            if locks.is_free(path):
                 found.append(path)
-            finally:
-                os.close(handle)
     return found
 
 
