@@ -44,4 +44,4 @@ chmod 500 "${tmpdir}/home"
 exec setpriv --reuid "${user}" --regid "${user}" --clear-groups env \
   HOME="${tmpdir}/home" USER=nobody LOGNAME=nobody TMPDIR="${tmpdir}" PYTHONDONTWRITEBYTECODE=1 \
   GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0="${checkout}" \
-  "${python}" -m pytest -p no:cacheprovider --quiet "$@"
+  "${python}" -m pytest -p no:cacheprovider "$@"

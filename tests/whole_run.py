@@ -23,7 +23,7 @@ SKIPPED_IN_CI_TOO = re.compile(r"the stub of|a stub that|only root|no GPU|KIT_TE
 ENGINE = "tests/cluster/engine/"
 
 # The images of the cluster are made while these run, in this order: the longest first.
-NEED_NO_IMAGE = ("tests/test_ordinary_user", "tests/unit", "tests/bash", "tests/images")
+NEED_NO_IMAGE = ("tests/unit", "tests/bash", "tests/images")
 
 
 # What the summary says at its end, beside the results; each worker adds its own.

@@ -143,7 +143,7 @@ def test_srun_and_torchrun_train_bitwise_the_same(kit_cluster: Cluster, programs
     assert len(digests["srun"]) == 1 and digests["srun"] == digests["torchrun"]
 
 
-# Runs a program as it is, but for rank 3, which is killed once, in the middle of its second epoch.
+# Runs a program as it is, but for rank 1, which is killed once, in the middle of its second epoch.
 KILLED_ONCE = """\
 import os, runpy, signal, sys
 import torch.nn.functional as F
@@ -151,7 +151,7 @@ marker, calls, cross_entropy = "killed-once", 0, F.cross_entropy
 def fail(*arguments, **options):
     global calls
     calls += 1
-    if os.environ["RANK"] == "3" and calls == 12 and not os.path.exists(marker):
+    if os.environ["RANK"] == "1" and calls == 12 and not os.path.exists(marker):
         open(marker, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return cross_entropy(*arguments, **options)
@@ -169,16 +169,16 @@ def test_a_killed_rank_restarts_all_which_resume_and_end_as_an_undisturbed_run(k
     small = ["--data", "/data", "--width", "4", "--epochs", "3", "--batch-size", "120", "--limit-steps", "8", "--lr", "0.1", "--resume"]
     image = ["--image", kit_cluster.sif, "--runtime", "apptainer", "--mount", f"{cifar_in(kit_cluster, cifar_folder)}:/data:ro"]
     first = ["--launcher", "srun", "--output", "first", "--follow"]
-    undisturbed = submit(kit_cluster, programs, "train/cifar10.py", "-j", "2x2", *image, *first, "--", *small, "--checkpoint", "first.pt", timeout_s=300)
+    undisturbed = submit(kit_cluster, programs, "train/cifar10.py", "-j", "2x1", *image, *first, "--", *small, "--checkpoint", "first.pt", timeout_s=300)
     second = ["--max-restarts", "2", "--output", "run", "--follow"]
     done = submit(
-        kit_cluster, programs, "killed.py", "-j", "2x2", *image, *second, "--", "train/cifar10.py", *small, "--checkpoint", "second.pt", timeout_s=300
+        kit_cluster, programs, "killed.py", "-j", "2x1", *image, *second, "--", "train/cifar10.py", *small, "--checkpoint", "second.pt", timeout_s=300
     )
     assert (programs / "killed-once").exists()
     epochs = re.compile(r"epoch (\d)/3  loss (\S+)  train acc (\S+)  test acc (\S+)")
     assert sorted(set(epochs.findall(done.stdout))) == sorted(epochs.findall(undisturbed.stdout))
     assert len(epochs.findall(done.stdout)) == 3  # the second was not printed before the kill
-    assert len(re.findall(r"^\[rank0\] rank 0/4 ", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\[rank0\] rank 0/2 ", done.stdout, re.MULTILINE)) == 2
     ended = kit_cluster.wait(job_id(programs))
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0)
     nothing_left(kit_cluster)

@@ -1,13 +1,11 @@
-"""Merged layers against the same layers extracted one after another, and against what Docker makes of them."""
+"""Merged layers against the same layers extracted one after another. What Docker makes of them: tests/cluster/engine/test_trees.py."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
-import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -440,75 +438,3 @@ def test_progress_adds_up_to_the_layers_sizes() -> None:
     for _ in merge(both, counts.append):
         pass
     assert sum(counts) == sum(one.size for one in both.layers)
-
-
-def docker(*arguments: str, **options) -> bytes:
-    return subprocess.run(["docker", *arguments], capture_output=True, check=True, timeout=120, **options).stdout
-
-
-def has_engine() -> bool:
-    return bool(shutil.which("docker")) and subprocess.run(["docker", "info"], capture_output=True, timeout=30).returncode == 0
-
-
-# The machine's own tools make the layers: no registry can be reached from everywhere.
-TOOLS = ("sh", "rm", "mkdir", "touch", "ln", "chmod", "mkfifo")
-DOCKERFILE = """\
-FROM {base}
-ENV PATH=/tools
-RUN rm /etc/passwd
-RUN rm -rf /usr && mkdir /usr && touch /usr/new
-RUN rm /etc/file && mkdir /etc/file && ln -s nowhere /etc/file/x && ln /etc/group /etc/group2
-RUN rm /etc/group hard1 && chmod 700 /etc && rm -r /folder && touch /folder
-RUN ln /hard2 /hard4 && mkfifo /etc/pipe && rm /etc/sub/deep/a
-COPY ["space d", "/etc/sub/"]
-"""
-
-
-def rootfs() -> bytes:
-    """A tar with the tools and what they are linked with, and with what the Dockerfile changes."""
-    paths = [shutil.which(tool) or "" for tool in TOOLS]
-    linked = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
-    libraries = sorted(set(re.findall(r"/\S+(?=[^\n]*\(0x)", linked)))
-    copies = {**{f"tools/{tool}": path for tool, path in zip(TOOLS, paths)}, "bin/sh": paths[0], **{path.lstrip("/"): path for path in libraries}}
-    files = {"etc/passwd", "etc/file", "etc/group", "etc/sub/deep/a", "etc/sub/deep/b", "usr/lib/old", "folder/x", "hard1"}
-    folders = {str(parent) for name in {*copies, *files, "proc/x", "dev/x", "sys/x"} for parent in Path(name).parents} - {"."}
-    entries = [entry(name, FOLDER, mode=0o755) for name in sorted(folders)] + [entry(name, content=name) for name in sorted(files)]
-    for name, path in copies.items():
-        program, content = entry(name, mode=0o755)[0], Path(path).read_bytes()
-        program.size = len(content)
-        entries.append((program, content))
-    return tar(*entries, *(entry(f"hard{number}", HARD, to="hard1") for number in (2, 3)))
-
-
-@pytest.mark.skipif(not has_engine(), reason="no Docker Engine answers")
-def test_an_image_that_docker_built_merges_into_what_docker_exports(tmp_path: Path) -> None:
-    base = docker("import", "-", input=rootfs()).decode().strip()
-    (tmp_path / "space d").write_text("copied")
-    (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(base=base))
-    try:
-        docker("build", "--quiet", "--tag", "kit-test/layers", str(tmp_path), env={**os.environ, "DOCKER_BUILDKIT": "0"})
-        container = docker("create", "kit-test/layers", "sh").decode().strip()
-        exported = docker("export", container)
-        docker("rm", container)
-        docker("save", "--output", str(tmp_path / "saved.tar"), "kit-test/layers")
-    finally:
-        subprocess.run(["docker", "rmi", "kit-test/layers"], capture_output=True)
-        subprocess.run(["docker", "rmi", base], capture_output=True)
-    with tarfile.open(fileobj=io.BytesIO(exported)) as archive:
-        expected = shape((info, archive.extractfile(info) if info.isreg() else None) for info in archive)
-    for engines_own in (".dockerenv", "dev/console", "dev/pts", "dev/shm", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf"):
-        expected.pop(engines_own, None)
-    saved = oci.open_archive(tmp_path / "saved.tar")
-    assert len(saved.layers) == 7
-    assert shape(merge(saved)) == expected
-
-
-def shape(entries) -> dict[str, tuple]:
-    found = {}
-    for info, content in entries:
-        name = info.name.rstrip("/")
-        # Docker's engine gives folders that it mounts on, and that it adds files to, times and owners of its own.
-        time = 0 if info.isdir() else int(info.mtime)
-        own = (info.type, info.mode & 0o7777, info.uid, info.gid, time, info.linkname, content.read() if content else b"")
-        found[name] = found[info.linkname] if info.islnk() else own
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,24 +19,26 @@ SWALLOWS = "def pytest_runtest_protocol(item):\n    return True if 'swallowed' i
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the real tests/run.sh and one test, which passes."""
+    """A checkout with the real tests/run.sh and one test, which passes. Whoever calls that, it is told that he is no root."""
     for name in ("pyproject.toml", "tests/run.sh", "tests/conftest.py", "tests/whole_run.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     write(tmp_path, "tests/cluster/images.sh", "#!/bin/bash\n: >started\n")
-    (tmp_path / "tests/cluster/images.sh").chmod(0o755)
     write(tmp_path, "tests/unit/test_old.py", PASSES)
+    write(tmp_path, "bin/id", "#!/bin/sh\necho 1000\n")
     return tmp_path
 
 
 def write(checkout: Path, name: str, text: str) -> None:
+    """Writes a file; one that begins as a program does is one."""
     (checkout / name).parent.mkdir(parents=True, exist_ok=True)
     (checkout / name).write_text(text)
+    (checkout / name).chmod(0o755 if text.startswith("#!") else 0o644)
 
 
 def run(checkout: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith(("PYTEST_", "COVERAGE_"))}
-    environment = {**clean, "KIT_TEST_WORKERS": "1", **variables}
+    environment = {**clean, "PATH": f"{checkout}/bin:{os.environ['PATH']}", "KIT_TEST_WORKERS": "1", **variables}
     return subprocess.run([checkout / "tests/run.sh", *arguments], capture_output=True, text=True, env=environment)
 
 
@@ -58,6 +61,29 @@ def test_a_whole_run_makes_the_images_meanwhile_and_counts_its_tests(checkout: P
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 tests collected, 4 reported\n" in done.stdout
     assert (checkout / "started").exists()
+
+
+# Stands in for the one that becomes another user: root alone can.
+AS_IF_ANOTHER = """\
+#!/usr/bin/env bash
+python="$1"
+shift 2
+AS_IF_ANOTHER=1 "${python}" -m pytest "$@"
+"""
+SAYS_WHO = 'import os\n\n\ndef test_who():\n    assert 0, f\'run by {os.environ.get("AS_IF_ANOTHER", "root")}\'\n'
+
+
+def test_where_root_calls_it_an_ordinary_user_runs_what_needs_no_root(checkout: Path) -> None:
+    write(checkout, "bin/id", "#!/bin/sh\necho 0\n")
+    write(checkout, "tests/ordinary_user.sh", AS_IF_ANOTHER)
+    for folder in ("unit", "images", "new", "cluster"):
+        write(checkout, f"tests/{folder}/test_{folder}_says.py", SAYS_WHO)
+    done = run(checkout, COLUMNS="200")  # else pytest cuts its lines off
+    assert done.returncode == 1
+    failed = re.findall(r"(?m)^FAILED tests/(\w+)/\S+ - AssertionError: run by (\w+)", done.stdout)
+    by_another = [("images", "1"), ("unit", "1")]
+    assert [sorted(failed[:2]), sorted(failed[2:4]), sorted(failed[4:])] == [by_another, [("cluster", "root"), ("new", "root")], by_another]
+    assert "3 tests collected, 3 reported\n" in done.stdout and "2 tests collected, 2 reported\n" in done.stdout
 
 
 def test_in_ci_a_skip_is_red_where_an_installation_would_prevent_it(checkout: Path) -> None:

@@ -77,17 +77,12 @@ def test_a_recipe_becomes_one_file_with_its_origin_beside_it(kit, project: Path)
     assert docker(["images", "--quiet", "kit-build/hello"]) == ""
 
 
-def test_a_second_build_of_the_same_starts_no_engine_and_takes_less_than_half_a_second(kit, project: Path) -> None:
+def test_a_second_build_of_the_same_starts_no_engine(kit, project: Path) -> None:
     kit("build", cwd=project)
     os.utime(project / "hello.sh", (1, 1))  # as a fresh clone would have it
-    elapsed = []
-    for _ in range(5):
-        start = time.monotonic()
-        # An engine that does not answer would be noticed.
-        done = kit("build", cwd=project, DOCKER_HOST="tcp://127.0.0.1:9")
-        elapsed.append(time.monotonic() - start)
-        assert done.stdout == f"kit: {project / 'images' / built(project)['file']} is up to date\n"
-    assert min(elapsed) < 0.5, elapsed
+    # An engine that does not answer would be noticed. What it takes is measured by bench/image.py.
+    done = kit("build", cwd=project, DOCKER_HOST="tcp://127.0.0.1:9")
+    assert done.stdout == f"kit: {project / 'images' / built(project)['file']} is up to date\n"
 
 
 def test_a_change_of_what_goes_in_is_another_image_and_a_change_back_the_first_again(kit, project: Path) -> None:
