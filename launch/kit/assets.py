@@ -23,4 +23,4 @@ def part(name: str) -> str:
 
 def script(name: str) -> str:
     """A script that is no part of a run directory, with the files that it sources in their places."""
-    return SOURCED.sub(lambda match: part(match[1]), part(name))
+    return SOURCED.sub(lambda match: script(match[1]), part(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Optional
 
 from kit.errors import Problems
@@ -42,6 +43,19 @@ def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tup
         problems.add(job.where("command"), f"no such script: {script}", mistakes.neighbour(path, fix))
     elif launcher and launcher.name != "spawn" and path.endswith(".py"):
         _check_spawn(job, script, path, launcher.name, problems)
+
+
+def imported(command: tuple[str, ...], workdir: str, mounts: tuple[Mount, ...], *, contained: bool) -> str:
+    """Return the first package of those that launchers look for which a program imports in any case; empty where it is none, or not to be read here."""
+    path = _path(command, workdir, mounts, contained=contained)
+    if not path or not path.endswith(".py"):
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", file.read(1 << 20), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def missing(command: tuple[str, ...], workdir: str, mounts: tuple[Mount, ...], *, contained: bool) -> Optional[str]:

@@ -3,9 +3,10 @@
 #
 #   doctor.sh [NAME=VALUE]... [NODE:ADDRESS]...
 #
-# The values: folder (shared), mark (a file in it) and text (what is in that), scratch, image, fingerprint, cuda (look for the
-# image's), start (the runtime that is to start the image), mount (may be given again). The nodes are those that this one must
-# know by name and reach; ADDRESS is Slurm's for it.
+# The values: folder (shared), mark (a file in it) and text (what is in that), scratch, image, fingerprint, start (the runtime that
+# is to start the image), command (look for what the job starts), program (a program of the image's or the node's that it names),
+# module (a package that its Python must have), path (the job's own PATH), mount (may be given again). The nodes are those that this
+# one must know by name and reach; ADDRESS is Slurm's for it.
 #
 # It prints lines of fields, with tabs between them: NODE FACT VALUE... (see launch/kit/doctor/facts.py, which reads them; what they
 # mean is judged there). After the line `ready` it does what its input says: `clock` has it tell the time, `connect NODE:PORT,PORT...`
@@ -18,6 +19,9 @@ set -uo pipefail +o posix
 
 # shellcheck source=lib.sh
 source "${KIT_SCRIPTS}/lib.sh"
+
+# shellcheck source=inside.sh
+source "${KIT_SCRIPTS}/inside.sh"
 
 readonly DOCTOR_FEW=16 # nodes that one connects to; with more, each has others
 readonly DOCTOR_CONNECT_S=3
@@ -33,6 +37,7 @@ print "listening\n"; sleep 600'
 
 declare -A ASKED=() ADDRESS_OF=()
 declare -a NODES=() MOUNTS=() LISTENERS=()
+GPU_BRAND='' # as an image's NVIDIA_REQUIRE_CUDA has it: nvidia, tesla, geforce
 
 doctor::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 
@@ -164,7 +169,9 @@ doctor::gpus() {
       said="$(timeout 10 nvidia-smi 2>/dev/null)"
       driver="$(sed -n 's/.*Driver Version: *\([0-9.]*\).*/\1/p' <<<"${said}" | head -n 1)"
       cuda="$(sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' <<<"${said}" | head -n 1)"
-      [[ -z "${driver}" ]] || doctor::say driver "${driver}" "${cuda}"
+      GPU_BRAND="$(timeout 10 nvidia-smi -q 2>/dev/null | sed -n 's/.*Product Brand *: *//p' | head -n 1)"
+      GPU_BRAND="${GPU_BRAND,,}" GPU_BRAND="${GPU_BRAND// /}"
+      [[ -z "${driver}" ]] || doctor::say driver "${driver}" "${cuda}" "${GPU_BRAND}"
     else
       doctor::say gpus 0 "${#cards[@]}" "nvidia-smi: $(doctor::last <<<"${said}")"
     fi
@@ -199,12 +206,15 @@ doctor::shared() {
       doctor::say mount unreadable "$(doctor::mode "${source}")"
     fi
   done
-  [[ -z "${ASKED[image]:-}" ]] || doctor::image
 }
 
 doctor::image() {
-  local -r image="${ASKED[image]}"
-  local said version=''
+  local -r image="${ASKED[image]}" start="${ASKED[start]:-}"
+  if [[ "${start}" == @(docker|podman) ]]; then
+    # One that is not here yet is pulled at the start.
+    if "${start}" image inspect "${image#docker://}" >/dev/null 2>&1; then doctor::start; else doctor::say image remote; fi
+    return
+  fi
   if ! timeout 5 test -r "${image}"; then
     doctor::say image missing
     return
@@ -214,18 +224,104 @@ doctor::image() {
     return
   fi
   doctor::say image ok
-  if [[ "${ASKED[start]:-}" == apptainer ]] && command -v apptainer >/dev/null; then
-    # shellcheck disable=SC2016  # the container's shell expands it
-    if said="$(timeout 60 apptainer --quiet exec --no-home --no-mount cwd --pwd / "${image}" sh -c 'printf "CUDA_VERSION=%s\n" "${CUDA_VERSION:-}"' 2>&1 </dev/null)"; then
-      doctor::say start ok
-      version="$(sed -n 's/^CUDA_VERSION=//p' <<<"${said}")"
-    else
-      doctor::say start "$(doctor::last <<<"${said}")"
-    fi
-  elif [[ -f "${image}" ]] && command -v unsquashfs >/dev/null; then
-    version="$(timeout 60 unsquashfs -cat "${image}" etc/environment 2>/dev/null | sed -n 's/^CUDA_VERSION="\{0,1\}\([0-9.]*\).*/\1/p' | head -n 1)"
+  if [[ "${start}" == apptainer ]] && command -v apptainer >/dev/null; then
+    doctor::start
+  elif [[ "${start}" == @(enroot|pyxis) && -f "${image}" ]]; then
+    doctor::list
   fi
-  [[ -z "${version}" ]] || doctor::say image-cuda "${version}"
+}
+
+# ---------------------------------------------------------------- what the job starts
+
+# doctor::find PROGRAM MODULE PATH - what the launcher would find: in the image, or on the node itself where the job has none. Without a
+# name it looks for no program, or no module. A mark in front tells its lines from what a container says by itself.
+doctor::find() {
+  local compat
+  inside::find_python ${2:+"$2"}
+  printf 'kit-python|%s|%s\n' "${KIT_PYTHON}" "${KIT_HAS}"
+  [[ -z "$1" ]] || printf 'kit-program|%s\n' "$(PATH="${3:-${PATH}}" type -P -- "$1")"
+  compat="$(compgen -G '/usr/local/cuda*/compat/libcuda.so*' || compgen -G '/usr/local/cuda*/compat/*/libcuda.so*')"
+  printf 'kit-compat|%s\n' "${compat%%$'\n'*}"
+  printf 'kit-cuda|%s|%s\n' "${CUDA_VERSION:-}" "${NVIDIA_REQUIRE_CUDA:-}"
+}
+
+# doctor::found - tells what doctor::find printed.
+doctor::found() {
+  local mark first second
+  while IFS='|' read -r mark first second; do
+    case "${mark}" in
+      kit-python) doctor::say python "${first}" "${second}" ;;
+      kit-program) doctor::say program "${first}" ;;
+      kit-compat) [[ -z "${first}" ]] || doctor::say image-compat "${first}" ;;
+      kit-cuda) [[ -z "${first}" ]] || doctor::say image-cuda "${first}" "$(doctor::drivers "${second}")" ;;
+    esac
+  done
+}
+
+# doctor::drivers NVIDIA_REQUIRE_CUDA - the older drivers that an image says it can do with on GPUs like this node's.
+doctor::drivers() {
+  [[ -z "${GPU_BRAND}" ]] || grep -oE "brand=${GPU_BRAND},driver>=[0-9]+" <<<"$1" | sed 's/.*=//' | sort -un | tr '\n' ' '
+}
+
+# doctor::start - the image, as the job's runtime does.
+doctor::start() {
+  local -r image="${ASKED[image]}"
+  local -a inside=(apptainer --quiet exec --no-home --no-mount cwd --pwd / "${image}" bash)
+  [[ "${ASKED[start]}" == apptainer ]] || inside=("${ASKED[start]}" run --rm --network none --entrypoint bash "${image#docker://}")
+  local said
+  if said="$(
+    kit::forget_python
+    export PYTHONNOUSERSITE=1
+    timeout 60 "${inside[@]}" -c "$(declare -f inside::find_python inside::has_module inside::has_file doctor::find); doctor::find \"\$@\"" \
+      bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" 2>&1 </dev/null
+  )"; then
+    doctor::say start ok
+    doctor::found <<<"${said}"
+  else
+    doctor::say start "$(doctor::last <<<"${said}")"
+  fi
+}
+
+# doctor::list - the same of an image that would have to be unpacked first, by the names of its files: what is nowhere in it is
+# missing for certain.
+doctor::list() {
+  local -r image="${ASKED[image]}" program="${ASKED[program]:-}"
+  local said variables
+  if ! command -v unsquashfs >/dev/null; then
+    doctor::say unpack missing
+  elif said="$(timeout 60 unsquashfs -l "${image}" 2>&1 | PROGRAM="${program##*/}" MODULE="${ASKED[module]:-}" doctor::pick)"; then
+    doctor::say unpack ok
+    variables="$(timeout 60 unsquashfs -cat "${image}" etc/environment 2>/dev/null)"
+    doctor::found <<<"${said}
+kit-cuda|$(sed -n 's/^CUDA_VERSION="\{0,1\}\([0-9.]*\).*/\1/p' <<<"${variables}")|$(sed -n 's/^NVIDIA_REQUIRE_CUDA=//p' <<<"${variables}")"
+  else
+    said="$(grep -v '^kit-' <<<"${said}")"
+    doctor::say unpack "$(grep -i compress <<<"${said}" | head -n 1)" "$(doctor::last <<<"${said}")"
+  fi
+}
+
+# doctor::pick - of unsquashfs's list, as doctor::find would print it; and what unsquashfs says else.
+doctor::pick() {
+  awk '
+    !/^squashfs-root/ { print; next }
+    { path = substr($0, length("squashfs-root") + 1); name = path; sub(/.*\//, "", name) }
+    path ~ /\/bin\/python3?$/ { python = path }
+    name == ENVIRON["MODULE"] && path ~ /-packages\/[^\/]*$/ { module = name }
+    name == ENVIRON["PROGRAM"] { program = path }
+    path ~ /\/cuda[^\/]*\/compat\/.*libcuda[.]so/ { compat = path }
+    END {
+      print "kit-python|" python "|" module
+      if (ENVIRON["PROGRAM"] != "") print "kit-program|" program
+      print "kit-compat|" compat
+    }'
+}
+
+doctor::command() {
+  if [[ -n "${ASKED[image]:-}" ]]; then
+    doctor::image
+  elif [[ -n "${ASKED[command]:-}" ]]; then
+    doctor::find "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" | doctor::found
+  fi
 }
 
 # ---------------------------------------------------------------- the network
@@ -374,6 +470,7 @@ doctor::main() {
   doctor::limits
   doctor::gpus
   doctor::shared
+  doctor::command
   doctor::network
   doctor::names
   doctor::listen

@@ -51,15 +51,77 @@ def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: P
 def test_an_image_is_started_only_where_that_is_asked_and_it_is_the_right_one(tmp_path: Path) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"x")
-    stub(tmp_path / "bin", "apptainer", f'case "$2" in exec) touch "{tmp_path}/started"; ${{STUB_STARTS}} ;; *) exit 1 ;; esac\n')
+    stub(tmp_path / "bin", "apptainer", f'case "$2" in exec) touch "{tmp_path}/started"; ${{STUB_STARTS}} "${{@:9}}" ;; *) exit 1 ;; esac\n')
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    variables = {"PATH": path, "STUB_STARTS": "echo CUDA_VERSION=12.4"}
+    variables = {"PATH": path, "STUB_STARTS": "env CUDA_VERSION=12.4"}
     assert of(facts(f"image={image}", **variables), "start", "image-cuda") == []
     assert of(facts(f"image={image}", "start=apptainer", "fingerprint=another", **variables), "image", "start") == [["image", "other"]]
     assert not (tmp_path / "started").exists()
-    assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", "ok"], ["image-cuda", "12.4"]]
+    assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", "ok"], ["image-cuda", "12.4", ""]]
     variables["STUB_STARTS"] = "false"
     assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", ""]]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """A Python that has made_up beside it, and nothing else."""
+    stub(tmp_path / "own/bin", "python3", "exit 1\n")
+    (tmp_path / "own/lib/python3.11/site-packages/madeup").mkdir(parents=True)
+    return tmp_path / "own/bin/python3"
+
+
+@pytest.mark.parametrize("runtime", ["none", "apptainer", "docker"])
+def test_what_the_job_starts_is_looked_for_where_it_will_run(runtime: str, python: Path, tmp_path: Path) -> None:
+    image = tmp_path / "an image.sif"
+    image.write_bytes(b"x")
+    stub(tmp_path / "bin", "apptainer", '[[ "$2" == exec ]] || exit 1\nPATH="${INSIDE}" exec "${@:9}"\n')
+    stub(tmp_path / "bin", "docker", '[[ "$1" != image ]] || exit 0\n[[ "$1" == run ]] || exit 1\nPATH="${INSIDE}" exec "$6" "${@:8}"\n')
+    inside = f"{python.parent}:/usr/bin:/bin"
+    outside = f"{tmp_path}/bin:{inside if runtime == 'none' else '/usr/bin:/bin'}"
+    asked = ["command=yes"] if runtime == "none" else ["command=yes", f"image={image}", f"start={runtime}"]
+
+    def told(*more: str) -> list[list[str]]:
+        return of(facts(*asked, *more, PATH=outside, INSIDE=inside), "python", "program", "start")[runtime != "none" :]
+
+    assert told("module=madeup") == [["python", str(python), "madeup"]]
+    assert told("module=nowhere") == [["python", str(python), ""]]
+    stub(tmp_path / "own/bin", "tool", "")
+    assert told("program=tool")[1:] == [["program", f"{tmp_path}/own/bin/tool"]]
+    assert told("program=tool", "path=/usr/bin:/bin")[1:] == [["program", ""]]
+
+
+def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -> None:
+    tree, image = tmp_path / "tree", tmp_path / "image.sqsh"
+    for name in ("usr/bin/python3", "usr/lib/python3/dist-packages/madeup/x", "opt/tool", "etc/environment", "usr/local/cuda-13.0/compat/libcuda.so.1"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    (tree / "etc/environment").write_text(
+        "CUDA_VERSION=13.0.2\nNVIDIA_REQUIRE_CUDA=cuda>=13.0 brand=tesla,driver>=535,driver<536 brand=nvidia,driver>=550,driver<551\n"
+    )
+    subprocess.run(["mksquashfs", tree, image, "-quiet", "-no-progress"], check=True, capture_output=True)
+    stub(
+        tmp_path / "bin",
+        "nvidia-smi",
+        'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "Driver Version: 550.1 CUDA Version: 12.4"; echo "Product Brand : NVIDIA" ;; esac\n',
+    )
+    asked = ["command=yes", f"image={image}", "start=enroot"]
+    names = "unpack", "python", "program", "image-compat", "image-cuda", "driver"
+    variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    assert of(facts(*asked, "module=madeup", "program=/opt/tool", **variables), *names) == [
+        ["driver", "550.1", "12.4", "nvidia"],
+        ["unpack", "ok"],
+        ["python", "/usr/bin/python3", "madeup"],
+        ["program", "/opt/tool"],
+        ["image-compat", "/usr/local/cuda-13.0/compat/libcuda.so.1"],
+        ["image-cuda", "13.0.2", "550 "],
+    ]
+    assert of(facts(*asked, "module=made", "program=too"), *names[:3]) == [["unpack", "ok"], ["python", "/usr/bin/python3", ""], ["program", ""]]
+    image.write_bytes(image.read_bytes()[:100])
+    ((_, compression, said),) = of(facts(*asked), "unpack")
+    assert compression == "" and said
+    words = "Filesystem uses zstd compression, this is unsupported by this version"
+    stub(tmp_path / "bin", "unsquashfs", f"printf '%s\\n' '{words}' 'Decompressors available:' '\tgzip' >&2\nexit 1\n")
+    assert of(facts(*asked, **variables), "unpack") == [["unpack", words, " gzip"]]
 
 
 @pytest.mark.parametrize(("text", "told"), [("mark", ["folder", "ok"]), ("of another folder", ["folder", "other", "mark"])])

@@ -73,6 +73,7 @@ APPTAINER = [
 ENROOT = [
     Fault("scratch is full, and memory", "node1", f"mount -t tmpfs -o size=4m,mode=1777 full {SCRATCH}; head -c 4M /dev/zero >{SCRATCH}/file", f"umount {SCRATCH}", {"space": "0 MiB free", "disk": "tmpfs"}),
     Fault("a half-made container", "node2", f"install -d -o ada -g ada -m 700 {MINE} {MINE}/enroot {MINE}/enroot/data {MINE}/enroot/data/.kit-0123456789abcdef.unfinished", f"rm -r {MINE}", {"containers": "kit-0123456789abcdef.unfinished"}),
+    Fault("nothing unpacks the image", "node1", "mv /usr/bin/unsquashfs /usr/bin/unsquashfs.away", "mv /usr/bin/unsquashfs.away /usr/bin/unsquashfs", {"image": "unsquashfs is not on PATH"}),
     Fault("scratch is read-only", "node2", f"mount --bind {SCRATCH} {SCRATCH} && mount -o remount,bind,ro {SCRATCH}", f"umount {SCRATCH}", {"scratch": "read-only"}),
     Fault("no user namespaces", "node2", NO_NAMESPACES, NAMESPACES, {"namespaces": "Operation not permitted"}),
     # A file system of FUSE that says of itself that it is sshfs; of a squashfs, which is full.

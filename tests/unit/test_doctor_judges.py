@@ -44,6 +44,9 @@ gpus	8	8
 driver	550.54.15	12.4
 folder	ok	nfs4
 image	ok
+unpack	ok
+python	/usr/bin/python3	torch
+program	/usr/bin/tool
 image-cuda	12.4
 interface	eth0	10.0.0.{number}
 rdma	mlx5_0	ACTIVE
@@ -105,6 +108,12 @@ CASES = [
     ("image\tmissing", ("image", FAIL)),
     ("image\tother", ("image", FAIL)),
     ("start\tFATAL: no", ("image", FAIL)),
+    ("unpack\tmissing", ("image", FAIL)),
+    ("unpack\tFilesystem uses zstd compression, this is unsupported by this version\tgzip", ("image", FAIL)),
+    ("unpack\t\tCan't find a valid SQUASHFS superblock", ("image", FAIL)),
+    ("python\t\t", ("program", FAIL)),
+    ("python\t/usr/bin/python3\t", ("program", FAIL)),
+    ("program\t", ("program", FAIL)),
     ("shm\t64\t64\t", ("shm", FAIL)),
     ("shm\t512\t512\t", ("shm", WARN)),
     ("limit\tnofile\t256\t256", ("limits", FAIL)),
@@ -127,7 +136,8 @@ CASES = [
 
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[change.replace("\t", " ")[:40] for change, _ in CASES])
 def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change: str, expected: tuple[str, str]) -> None:
-    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",))
+    started = {"job": "train", "program": "tool", "needs_python": True, "module": "torch"}
+    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), **started)
     result = judged(cluster(3, asked, node2=change))
     if change.startswith("interface"):  # which the others then look for elsewhere
         result.findings[:] = [finding for finding in result.findings if finding.check != "names"]
@@ -141,6 +151,26 @@ def test_every_check_is_tried_by_some_test() -> None:
     tested = (ROOT / "tests/cluster/test_doctor.py").read_text() + Path(__file__).read_text()
     for check in judges.CHECKS:
         assert f'"{check.name}"' in tested, check.name
+
+
+NO_COMPAT, COMPAT, LISTED = "13.0", "13.0\nimage-compat\t/usr/local/cuda/compat/libcuda.so", "13.0\t535 550 "
+
+
+@pytest.mark.parametrize(
+    ("driver", "image", "verdict"),
+    [
+        ("535.104.05\t12.2\tnvidia", COMPAT, NOTE),
+        ("550.54.15\t12.4\ttesla", COMPAT, NOTE),
+        ("550.54.15\t12.4\tgeforce", LISTED, NOTE),  # as the image itself says
+        ("550.54.15\t12.4\tnvidia", NO_COMPAT, FAIL),
+        ("550.54.15\t12.4\tgeforce", COMPAT, FAIL),
+        ("545.23.08\t12.3\tnvidia", COMPAT, FAIL),
+        ("580.65.06\t13.0\tnvidia", NO_COMPAT, OK),
+    ],
+)
+def test_an_older_driver_is_enough_where_cudas_forward_compatibility_bridges_it(driver: str, image: str, verdict: str) -> None:
+    lines = f"driver\t{driver}\nimage-cuda\t{image}"
+    assert judged(cluster(2, node1=lines, node2=lines)).verdicts["node2"]["driver"] == verdict
 
 
 @pytest.mark.parametrize(("skew_s", "verdict"), [(0.4, OK), (-3.0, WARN), (400.0, FAIL)])
@@ -321,6 +351,32 @@ def test_a_machine_without_slurm_is_looked_into_for_kit_run(kit: Callable, witho
     assert "FAIL here: runtimes: docker does not work (Cannot connect to the Docker daemon)\n  fix: " in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [
+        ("command: train.py", ""),  # kit's own Python has torch
+        ("command: nosuchtool --x 1\nlauncher: srun", "the program that `command` names is not there (nosuchtool)"),
+        ("command: sort\nlauncher: srun\nenv: {PATH: /nowhere}", "the program that `command` names is not there (sort)"),
+        ("command: hvd.py\nlauncher: srun", "no Python there has horovod (looked into "),
+    ],
+)
+def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str, kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "hvd.py").write_text('"""It trains."""\nimport os\nimport horovod.torch as hvd\n')
+    (tmp_path / "job.yaml").write_text(f"{job}\nruntime: none\n")
+    done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm))
+    assert [line for line in done.stdout.splitlines() if ": program: " in line and line.startswith(f"FAIL here: program: {found}")] != [] or not found
+    assert (": program: " in done.stdout) == bool(found)
+    assert not found or done.returncode == 1
+
+
+def test_a_kit_without_py_spy_says_what_that_means(kit: Callable, without_slurm: Path) -> None:
+    node = Node(facts.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
+    chosen = [check for check in login.LOGIN if check.name == "py-spy"]
+    assert found(checks.judge(Cluster(Asked(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
+    assert re.search(r"^py-spy +ok", kit("doctor", check=False, PATH=str(without_slurm)).stdout, re.MULTILINE)
+
+
 SCONTROL = """\
 #!/bin/bash
 case "$*" in
@@ -370,6 +426,18 @@ def test_the_script_answers_through_srun(kit: Callable, without_slurm: Path) -> 
     node = json.loads(done.stdout)["nodes"]["node1"]
     assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 1
     assert "clock" in node["checks"]
+
+
+def test_a_job_without_an_image_fails_where_no_python_of_the_nodes_has_torch(kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
+    slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("command: train.py\n")
+    done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm), timeout_s=60)
+    assert done.returncode == 1 and "FAIL node1: program: there is no Python there (looked for python3 and python)\n  fix: choose an image" in done.stdout
+    (without_slurm / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (without_slurm / "python3").chmod(0o755)
+    done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm), timeout_s=60)
+    assert done.returncode == 1 and f"FAIL node1: program: no Python there has torch (looked into {without_slurm}/python3)\n" in done.stdout
 
 
 def test_unknown_nodes_are_a_mistake_of_the_command(kit: Callable, without_slurm: Path) -> None:

@@ -61,6 +61,10 @@ class Asked:
     gpus: int = 0
     interfaces: str = ""  # NCCL_SOCKET_IFNAME
     job: str = ""  # its name; empty where none was given
+    program: str = ""  # that the command names, in the image or on the node; empty for a Python program
+    needs_python: bool = False
+    module: str = ""  # a package that its Python must have
+    path: str = ""  # the job's own PATH
     slurm: dict[str, str] = field(default_factory=dict)  # the options that decide where it runs
     config: dict[str, str] = field(default_factory=dict)  # Slurm's
     named: bool = False  # the nodes were asked for by name

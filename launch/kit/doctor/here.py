@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from kit.doctor import facts, judges
 from kit.doctor.checks import FAIL, WARN, Check, Found, Problem
@@ -21,7 +22,8 @@ PATIENCE_S = 120
 def look(asked: Asked, words: list[str]) -> Cluster:
     """This machine as the only node."""
     node = Node(NAME)
-    environment = {**os.environ, "SLURMD_NODENAME": NAME}
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])  # as under kit run
+    environment = {**os.environ, "SLURMD_NODENAME": NAME, "PATH": path}
     try:
         done = subprocess.run(
             [*words, "engines=yes"], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=PATIENCE_S, env=environment
@@ -59,7 +61,7 @@ def _runtimes(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 def _torch(node: Node, cluster: Cluster) -> Iterator[Found]:
     if not node.one("torch")[0]:
-        yield Found("needed" if cluster.asked.runtime == "none" and cluster.asked.job else "missing", "neither kit's own Python nor python3")
+        yield Found("missing", "neither kit's own Python nor python3")
 
 
 CHECKS = (
@@ -80,10 +82,10 @@ CHECKS = (
         "a Python with torch, for runs without a container",
         {
             "missing": Problem(WARN, "no Python here has torch", "pip install torch; or run in a container: --image"),
-            "needed": Problem(FAIL, "no Python here has torch", "pip install torch; or run in a container: --image"),
         },
         _torch,
         lambda node, _: node.one("torch")[0],
+        lambda cluster: not cluster.asked.job,
     ),
-    *(check for check in judges.CHECKS if check.name in ("bash", "scratch", "space", "disk", "mounts", "image", "shm", "limits", "driver")),
+    *(check for check in judges.CHECKS if check.name in ("bash", "scratch", "space", "disk", "mounts", "image", "program", "shm", "limits", "driver")),
 )

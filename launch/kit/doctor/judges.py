@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kit.doctor.checks import FAIL, NOTE, WARN, Check, Found, Problem
 from kit.doctor.facts import Cluster, Node
+from kit.doctor.image_checks import DRIVER, IMAGE
 from kit.doctor.network import NETWORK
 
 # df's names of file systems on which enroot's locks time out, or of which a node's own scratch should not be.
@@ -174,14 +175,6 @@ def _mounts(node: Node, _: Cluster) -> Iterator[Found]:
         yield Found(problem, evidence)
 
 
-def _image(node: Node, cluster: Cluster) -> Iterator[Found]:
-    found = node.one("image")[0]
-    if found in ("missing", "other"):
-        yield Found(found, str(cluster.asked.image))
-    elif node.one("start")[0] not in ("", "ok"):
-        yield Found("does-not-start", node.one("start")[0])
-
-
 def _shm(node: Node, _: Cluster) -> Iterator[Found]:
     size, _free, problem = node.one("shm", 3)
     if problem:
@@ -211,17 +204,6 @@ def _gpus(node: Node, cluster: Cluster) -> Iterator[Found]:
     there = max(int(shown or 0), int(driven or 0))
     if there < node.gpus:
         yield Found("fewer", f"{there} of {node.gpus}{f'; {problem}' if problem else ''}")
-
-
-def _driver(node: Node, _: Cluster) -> Iterator[Found]:
-    (driver, newest), wanted = node.one("driver", 2), node.one("image-cuda")[0]
-    if newest and wanted:
-        have, need = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (newest, wanted))
-        evidence = f"driver {driver} can do CUDA {newest}, the image has CUDA {'.'.join(map(str, need))}"
-        if need[0] > have[0]:
-            yield Found("too-old", evidence)
-        elif need > have:
-            yield Found("older", evidence)
 
 
 CHECKS = (
@@ -388,18 +370,7 @@ CHECKS = (
         _mounts,
         matters=lambda cluster: bool(cluster.asked.mounts),
     ),
-    Check(
-        "image",
-        "the job's image: there, the same, and under apptainer starting",
-        {
-            "missing": Problem(FAIL, "the image is not there, or cannot be read", "put it on a file system that every node sees"),
-            "other": Problem(FAIL, "the image is another one than here", "copy it again; or it was just replaced, and the node has not noticed"),
-            "does-not-start": Problem(FAIL, "apptainer cannot start the image", "its words are above; a damaged image is built or copied again"),
-        },
-        _image,
-        lambda node, _: "starts" if node.one("start")[0] == "ok" else "",
-        lambda cluster: bool(cluster.asked.image),
-    ),
+    *IMAGE,
     *NETWORK,
     Check(
         "shm",
@@ -441,23 +412,5 @@ CHECKS = (
         lambda node, _: str(node.gpus or ""),
         _wants_gpus,
     ),
-    Check(
-        "driver",
-        "whether the driver can do the CUDA of the job's image",
-        {
-            "too-old": Problem(
-                FAIL,
-                "its driver is too old for the image",
-                "an image with an older CUDA (kit submit JOB --image IMAGE), a newer driver there, or nodes that have one",
-            ),
-            "older": Problem(
-                NOTE,
-                "its driver is older than the image's CUDA, of the same major version",
-                "it works but for code that is compiled at run time (PTX); a newer driver there",
-            ),
-        },
-        _driver,
-        lambda node, _: node.one("driver")[0],
-        lambda cluster: bool(cluster.asked.image) and any(node.has("driver") for node in cluster.answered),
-    ),
+    DRIVER,
 )

@@ -11,9 +11,10 @@ from pathlib import Path
 import kit
 from kit import slurm
 from kit.doctor import facts
-from kit.doctor.checks import FAIL, WARN, Check, Found, Problem
+from kit.doctor.checks import FAIL, NOTE, WARN, Check, Found, Problem
 from kit.doctor.facts import Asked, Cluster, Node
 from kit.errors import KitError
+from kit.runs import hang
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
@@ -27,6 +28,7 @@ def look(asked: Asked) -> Node:
     node.said["history"] = [[str(state), _writable(state)]]
     node.said["kit"] = [[kit.__version__, ".".join(map(str, sys.version_info[:3])), sys.executable]]
     node.said["here"] = [[asked.folder, _writable(Path(asked.folder))]]
+    node.said["py-spy"] = [[hang.py_spy()]]
     return node
 
 
@@ -94,6 +96,11 @@ def _here(node: Node, _: Cluster) -> Iterator[Found]:
         yield Found("unwritable", problem)
 
 
+def _py_spy(node: Node, _: Cluster) -> Iterator[Found]:
+    if not node.one("py-spy")[0]:
+        yield Found("missing", "neither beside kit nor on PATH")
+
+
 def _nodes(node: Node, _: Cluster) -> Iterator[Found]:
     if problem := node.one("no-nodes", 2)[0]:
         yield Found("none", problem, {"its": node.one("no-nodes", 2)[1]})
@@ -151,6 +158,19 @@ LOGIN = (
         "the folder in which run directories are made",
         {"unwritable": Problem(FAIL, "no run directory can be made here", "start from a folder that you may write to, on a file system that every node sees")},
         _here,
+    ),
+    Check(
+        "py-spy",
+        "py-spy, by which kit hang reads the stacks of Python",
+        {
+            "missing": Problem(
+                NOTE,
+                "there is no py-spy here: kit hang shows the stacks of Python only where the image or the nodes have one",
+                "install it beside kit (pip install py-spy), or in the image: docs/hang.md",
+            )
+        },
+        _py_spy,
+        lambda node, _: node.one("py-spy")[0],
     ),
     Check("kit", "kit and its Python", {}, lambda _, __: iter(()), lambda node, _: "{} with Python {}".format(*node.one("kit", 2)[:2])),
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from kit import assets, choice, render, rundir, slurm
+from kit import assets, choice, program, render, rundir, slurm
 from kit import cluster as clusters
 from kit import job as jobs
 from kit import plan as plans
@@ -50,7 +50,7 @@ def visit(wanted: Wanted) -> int:
         result = checks.judge(cluster, login_node, CHECKS, _that_apply(login_node))
     else:
         cluster, said = here.look(asked, command(asked, [], "", "")), "this machine, for kit run: there is no Slurm here"
-        result = checks.judge(cluster, login_node, here.CHECKS, [check for check in login.LOGIN if check.name in ("home", "history", "here", "kit")])
+        result = checks.judge(cluster, login_node, here.CHECKS, [check for check in login.LOGIN if check.name in ("home", "history", "here", "py-spy", "kit")])
     answered = f"{said}, {time.monotonic() - start_s:.1f} s; runtime {cluster.runtime()}"
     if wanted.as_json:
         report.print_json(cluster, result)
@@ -107,7 +107,26 @@ def _of_plan(plan: Plan) -> Asked:
         interfaces=dict(plan.env).get("NCCL_SOCKET_IFNAME", ""),
         job=plan.name,
         slurm={name: header[name] for name in PLACES if name in header},
+        program=_program(plan),
+        needs_python=_needs_python(plan),
+        module="torch" if plan.launcher == "torchrun" else program.imported(plan.command, plan.workdir, plan.mounts, contained=plan.runtime != "none"),
+        path=dict(plan.env).get("PATH", ""),
     )
+
+
+def _needs_python(plan: Plan) -> bool:
+    return plan.launcher == "torchrun" or plan.command[0] in program.PYTHONS or plan.command[0].endswith(".py")
+
+
+def _program(plan: Plan) -> str:
+    """What the command starts, unless that is Python, or a file that was seen on this machine already."""
+    first = plan.command[0]
+    if first in program.PYTHONS or first.endswith(".py") or plan.sweep:
+        return ""
+    if "/" not in first:
+        return first
+    path = os.path.normpath(os.path.join(plan.workdir, first))
+    return path if plan.runtime != "none" and program.on_this_side(path, plan.mounts, contained=True) is None else ""
 
 
 def _existing(path: str) -> str:
@@ -222,7 +241,9 @@ def command(asked: Asked, nodes: Sequence[str], mark: str, text: str) -> list[st
     values = {"scratch": asked.scratch, "image": asked.image or "", "fingerprint": asked.fingerprint or ""}
     if mark:
         values |= {"folder": asked.folder, "mark": mark, "text": text}
-    if asked.image and asked.runtime == "apptainer":
-        values["start"] = "apptainer"
+    if asked.image:
+        values["start"] = asked.runtime
+    if asked.job:
+        values |= {"command": "yes", "program": asked.program, "module": asked.module, "path": asked.path}
     words = [f"{name}={value}" for name, value in values.items() if value]
     return ["bash", "-c", assets.script("doctor.sh"), "doctor.sh", *words, *(f"mount={source}" for source in asked.mounts), *nodes]

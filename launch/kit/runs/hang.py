@@ -98,10 +98,15 @@ def _here(command: list[str]) -> str:
     return done.stdout
 
 
+def py_spy() -> str:
+    """Return the file of the py-spy beside kit, or of this machine's; empty where there is none."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
+
+
 def _py_spy(run: Run) -> list[str]:
     """kit's own or this machine's; for nodes as a copy in the run directory, which they see. It is one file that needs nothing."""
-    beside = Path(sys.executable).parent / "py-spy"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    found = py_spy()
     if not found or run.local or run.ssh:
         return [found] if found else []  # a laptop's own may be for another system than the nodes'
     copy = Path(run.folder) / ".py-spy"
