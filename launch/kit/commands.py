@@ -203,7 +203,11 @@ def hand_to_slurm(plan: Plan, run: Path, follow: bool, options: list[str]) -> No
     if plan.remote:
         _submit_there(plan, run, follow, options)
         return
+    from kit import local_disk
     from kit.runs import submit
+
+    if warning := local_disk.warning(run):
+        print(warning, file=sys.stderr, flush=True)
 
     def say(noted: Run) -> None:
         _say_submitted_here(noted, follow, f"submitted job {noted.id}", _of_code(plan))

@@ -76,6 +76,8 @@ case "${1:-run}" in
     chmod 1777 /tmp /scratch /shared /dev/shm
     chown ada:ada /shared /home/ada
     [[ ! -e /dev/fuse ]] || chmod 666 /dev/fuse
+    # Its disk has them, as a file server's; what the nodes do not see is warned of.
+    [[ "${ROLE:-}" != controller ]] || printf '%s *(rw)\n' /shared /home >/etc/exports
     install -d -o ada -g ada -m 0700 /run/user/1000
     install -d -o slurm -g slurm -m 0755 /var/spool/slurmctld /var/log/slurm
     install -d -m 1777 /run/enroot /scratch/enroot

@@ -173,7 +173,7 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
     known = next((state for folder, state in accounts.get(run.id, {}).items() if run.works_in(folder)), "")
     state = job.state if job else state or known
     if state == "FAILED" and not why and has_no_log(run):
-        why = f"its nodes do not see {run.folder}, and could not write its log there (run-directory-missing): kit why {run.id}"
+        why = f"its nodes do not see {run.folder} (run-directory-missing): submit from a folder on a file system that every node sees"
     return Status(run, state, why, "") if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
 
 
