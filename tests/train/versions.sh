@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs one job of each program in train/ with other versions of torch than that of the tests: not part of the suite.
 #
-#   versions.sh [VERSION...]     such as 2.4.1; without one: the oldest that kit allows, and that of the newest GPU image
+#   versions.sh [VERSION...]     such as 2.4.1; without one: the oldest that kit allows, that of the GPU image, and the newest
 #
-# Each version has a virtual environment below ~/.cache/kit-tests, which stays. PyPI's torch brings CUDA, 2.5 GB; for the small one:
+# Each version has a virtual environment below KIT_CACHE (~/.cache/kit-tests), which stays. PyPI's torch brings CUDA, 2.5 GB; for the small one:
 #   export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 #
 # PYTHON   the interpreter to use (python3)
@@ -12,7 +12,7 @@ set -euo pipefail
 
 root="$(dirname -- "$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")")"
 readonly root
-readonly cache="${HOME}/.cache/kit-tests"
+readonly cache="${KIT_CACHE:-${HOME}/.cache/kit-tests}"
 declare -rA arguments=(
   [bandwidth]='--sizes 1K --repeats 2'
   [cifar10]='--data DATA --width 4 --epochs 1 --batch-size 120 --limit-steps 2 --checkpoint DATA/cifar10.pt'
@@ -28,7 +28,9 @@ versions::install() {
   local -r version="$1" folder="$2"
   [[ ! -f "${folder}/complete" ]] || return 0
   "${PYTHON:-python3}" -m venv "${folder}"
-  "${folder}/bin/pip" install --quiet --disable-pip-version-check "torch==${version}" 'numpy>=1.26,<3' 'scikit-learn>=1.4,<2' 'typer>=0.15,<0.29' 'pyyaml>=6.0,<7'
+  local torch="torch==${version}"
+  [[ "${version}" != newest ]] || torch=torch
+  "${folder}/bin/pip" install --quiet --disable-pip-version-check "${torch}" 'numpy>=1.26,<3' 'scikit-learn>=1.4,<2' 'typer>=0.15,<0.29' 'pyyaml>=6.0,<7'
   touch "${folder}/complete"
 }
 
@@ -63,7 +65,7 @@ versions::run() {
 
 main() {
   local -a versions=("$@")
-  ((${#versions[@]})) || versions=(2.4.1 2.9.0)
+  ((${#versions[@]})) || versions=(2.4.1 2.10.0 newest)
   local version folder work status=0
   for version in "${versions[@]}"; do
     folder="${cache}/torch-${version}"
