@@ -8,7 +8,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/completion/kit.bash launch/scripts/*.sh launch/scripts/*/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage mutants check cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast test-oldest-python coverage mutants check cluster cluster-down bench bench-check picture clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -4
@@ -22,6 +22,14 @@ test: .venv/test check
 
 test-fast: .venv/test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
+
+# For a person, before a release. The test extra has less for it: what the fast tests do without.
+OLDEST ?= python3.9
+test-oldest-python:
+	PYTHON="$(OLDEST)" tests/venv.sh .venv-oldest
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check -e '.[test]'
+	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
 
 # For a person, before a release: which lines and branches no test reaches, and which faults no test notices.
 coverage: export COVERAGE_FILE = $(CURDIR)/.coverage/data
@@ -62,7 +70,7 @@ picture: .venv/test
 	$(BIN)/python docs/picture.py
 
 clean:
-	rm -rf .venv runs dist build
+	rm -rf .venv .venv-oldest runs dist build
 
 .venv/bin/pip:
 	PYTHON="$(PYTHON)" tests/venv.sh .venv

@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import io
 import json
-import os
+import random
 import shutil
 import socket
 import ssl
@@ -58,7 +58,7 @@ def layer(**files: bytes) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return gzip.compress(out.getvalue(), 1)
+    return gzip.compress(out.getvalue(), 1, mtime=0)
 
 
 def image(*blobs: bytes, architecture: str = "") -> tuple[bytes, dict[str, bytes]]:
@@ -81,7 +81,7 @@ def contents(found: oci.Image) -> dict[str, bytes]:
     return {info.name: content.read() for info, content in layers.merge(found) if content}
 
 
-RANDOM = os.urandom(3_000_000)
+RANDOM = random.Random(7).randbytes(3_000_000)
 BLOBS = (layer(low=b"low", both=b"low"), layer(both=b"top", random=RANDOM))
 FILES = {"low": b"low", "both": b"top", "random": RANDOM}
 

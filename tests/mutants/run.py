@@ -70,7 +70,7 @@ class Mutant:
         if (found := text.count(self.old)) != 1:
             fix = "give more of the line, or the lines around it" if found else "write the line as it is now, or remove the entry"
             raise ValueError(f"{self.place}: {self.file} has `old` {found} times instead of once: {self.old!r}\n  fix: {fix}")
-        same = next((place for place, pair in enumerate(zip(self.old, self.new, strict=False)) if pair[0] != pair[1]), 0)
+        same = next((place for place, pair in enumerate(zip(self.old, self.new)) if pair[0] != pair[1]), 0)
         return text[: text.index(self.old) + same].count("\n") + 1
 
     def apply(self, checkout: Path) -> None:
@@ -95,7 +95,7 @@ def load(folder: Path) -> list[Mutant]:
     for path in sorted(folder.glob("*.yaml")):
         text = path.read_text()
         nodes = yaml.compose(text, Loader=yaml.SafeLoader)
-        for entry, node in zip(yaml.safe_load(text) or [], nodes.value if nodes else [], strict=True):
+        for entry, node in zip(yaml.safe_load(text) or [], nodes.value if nodes else []):
             place = f"{path.parent.parent.name}/{path.parent.name}/{path.name}:{node.start_mark.line + 1}"
             if not isinstance(entry, dict) or not KEYS <= set(entry) <= KEYS | {"equivalent"}:
                 raise ValueError(f"{place}: an entry has the keys {', '.join(sorted(KEYS))}, and `equivalent` where it is\n  fix: write those")

@@ -50,12 +50,24 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kit"}
 
 
+@pytest.mark.parametrize("tool", ["uv", "pipx", "python3"])
+def test_each_line_of_the_readme_installs_kit_from_a_checkout(tool: str, tmp_path: Path) -> None:
+    (line,) = re.findall(rf"^{tool} [^#\n]*(?:install \.)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    home = {name: str(tmp_path / name) for name in ("HOME", "XDG_BIN_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "UV_CACHE_DIR", "PIPX_HOME", "PIPX_BIN_DIR")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XDG_", "UV_", "PIPX_"))}
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env={**clean, **home, "PIP_NO_COMPILE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (kit,) = {path.resolve() for path in tmp_path.rglob("bin/kit")}
+    assert subprocess.run([kit, "--version"], cwd=tmp_path, env={**clean, **home}, capture_output=True, text=True, check=True).stdout
+    assert os.access(kit.parent / "py-spy", os.X_OK)  # for kit hang
+
+
 def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         said = email.message_from_bytes(archive.read(name))
     needed = [re.split(r"[<>=; ]", line)[0] for line in said.get_all("Requires-Dist") or [] if "extra ==" not in line]
-    assert sorted(needed) == ["pyyaml", "typer"] and said["Requires-Python"] == ">=3.9"
+    assert sorted(needed) == ["py-spy", "pyyaml", "typer"] and said["Requires-Python"] == ">=3.9"
 
 
 def test_an_installed_kit_works_outside_the_checkout_and_ships_its_scripts(wheel: Path, tmp_path: Path) -> None:
