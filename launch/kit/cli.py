@@ -102,6 +102,10 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
         from kit.remote import errand
 
         errand.go_with(job, travels, values["target"], output, problems)
+    elif here:
+        from kit import this_machine
+
+        job = this_machine.fit(job, problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
 
     def judge(header: Any, *facts: Any) -> Any:
