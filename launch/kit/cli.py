@@ -102,6 +102,10 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
         from kit.remote import errand
 
         errand.go_with(job, travels, values["target"], output, problems)
+    elif here:
+        from kit import this_machine
+
+        job = this_machine.fit(job, problems)
     run_dir = jobs.absolute(output, Path.cwd()) if output else str(rundir.choose(job.name or "job"))
 
     def judge(header: Any, *facts: Any) -> Any:
@@ -186,7 +190,7 @@ _AFTER = option(
 
 @_command()
 def init(
-    folder: str = argument(".", metavar="[FOLDER]", help="Where your program is, and job.yaml is to be [here].", show_default=False),
+    target: str = argument(".", metavar="[FOLDER|PROGRAM]", help="Your program, or its folder, where job.yaml is to be [here].", show_default=False),
     image: Optional[str] = option(None, "--image", metavar="FILE", help="The job's image [the last one of kit build here].", show_default=False),
     partition: Optional[str] = option(None, "--partition", metavar="NAME", help="Slurm's partition [one with GPUs, or the default].", show_default=False),
     look: bool = option(True, "--look/--no-look", help="--no-look: without asking an idle node, by a job of seconds, what it has."),
@@ -196,7 +200,7 @@ def init(
     """Look at this cluster, and write its profile and a first job, job.yaml."""
     from kit.site import init as its
 
-    its.init(Path(folder), image, partition, local=local, ask_node=look, force=force)
+    its.init(Path(target), image, partition, local=local, ask_node=look, force=force)
 
 
 @_command()

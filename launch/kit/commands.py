@@ -466,16 +466,15 @@ def cancel(word: str, task: Optional[int] = None) -> None:
 
 
 def _end_here(run: Run) -> None:
-    """Of a run on this machine, whose kit was killed; else that one is to end it."""
-    from kit import local, rundir
+    """Of a run on this machine. Its kit notes the end, unless that was killed."""
+    from kit import local
     from kit.runs import history
 
-    if local.has_kit(rundir.load(Path(run.folder)), run.created_s):
-        raise UsageError(f"{run} runs on this machine", "end it in its terminal: Ctrl-C")
-    local.end(run.id)
-    if local.processes(run.id):
-        raise KitError(f"{run} does not end: processes of it are left", f"see: ps {' '.join(map(str, local.processes(run.id)))}")
-    history.ended(run, "CANCELLED")
+    local.cancel(run)
+    if left := local.processes(run.id):
+        raise KitError(f"{run} does not end: processes of it are left", f"see: ps {' '.join(map(str, left))}")
+    if not history.find(run.folder).state:
+        history.ended(run, "CANCELLED")
     _say(f"{run} was ended")
 
 

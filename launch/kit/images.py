@@ -63,13 +63,18 @@ def record(path: Path) -> dict[str, Any]:
     return found if complete and all(isinstance(found.get(key, kind()), kind) for key, kind in kinds.items()) else {}
 
 
+def origin(image: Path) -> dict[str, Any]:
+    """Return the record of a file of `kit build`; empty for any other."""
+    return next(iter(_records(image).values()), {})
+
+
 def check(image: Path) -> str:
     """The sha256 of a file of `kit build`, "" for any other; KitError where the file is not what was built.
 
     A file is read whole when it has changed since that was last done, which its inode's time of change tells; nobody
     but the kernel sets that one.
     """
-    found = next(iter(_records(image).values()), None)
+    found = origin(image)
     if not found or not image.is_file():
         return ""
     expected = str(found["sha256"])

@@ -6,13 +6,14 @@ No dataclasses here, nor in what else a dry run loads where no Slurm is asked: t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from kit import cluster as clusters
-from kit import given, images, shell_words, tokens, values
+from kit import given, images, regular, shell_words, tokens, values
 from kit.errors import Problems, UsageError
 from kit.given import Given
 
@@ -117,6 +118,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         keys = given.read(path, problems)
         base = path.absolute().parent
     else:
+        _refuse_other_files(path)
         keys = {"command": Given([Given(target, target)], target)}
         base = Path.cwd()
     meant = _reject_unknown(keys, problems)
@@ -134,6 +136,21 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         parsed["command"] = (*parsed["command"], *words)
     places = {key: item.where for key, item in {**keys, **overrides}.items()}
     return Job(**parsed, places={"command": target, **places})
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Raise UsageError for what is named in the place of a job and is none, nor a program."""
+    if path.suffix.lower() in (*images.SUFFIXES, ".squashfs"):
+        raise UsageError(f"{path} is an image, not a job", f"name your program, and the image by its option: train.py --image {path}")
+    if path.suffix.lower() == ".json":
+        raise UsageError(f"{path} is neither a job file nor a program", "job files are YAML, and JSON is YAML, too: give it a name that ends with .yaml")
+    try:
+        start = b"" if path.suffix == ".py" else regular.start(path, 1 << 16)
+    except OSError:
+        return
+    if re.search(rb"^#SBATCH\s", start, re.MULTILINE):
+        fix = f"for Slurm as it is: sbatch {path}; for kit name the program that it starts, and its #SBATCH options under `slurm` in a job file"
+        raise UsageError(f"{path} is a batch script", fix)
 
 
 def _reject_unknown(keys: dict[str, Given], problems: Problems) -> list[str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 from kit import assets, rundir, signals
 from kit.plan import Plan
 from kit.runs import follow, history, status
 from kit.runs.history import Run
+from kit.slurm import texts
 
 GRACE_S = 12.0  # the stand-in srun gives the ranks ten
 
@@ -31,7 +33,8 @@ def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
 def run(plan: Plan, noted: Run, task: Optional[int] = None) -> int:
     """Starts the scripts, shows their output, and returns their exit code, 130 after Ctrl-C.
 
-    A signal to kit reaches the ranks as TERM; they get the ten seconds of the stand-in srun to end.
+    A signal to kit reaches the ranks as TERM, and so does the end of the job's time; they get the ten seconds of the stand-in srun to
+    end. Whatever ends the scripts, no rank outlives them.
     """
     run = Path(noted.folder)
     tail = follow.Tail(run, noted.id)
@@ -40,7 +43,7 @@ def run(plan: Plan, noted: Run, task: Optional[int] = None) -> int:
 
     def on_signal(number: int, _frame: object) -> None:
         received.append(number)
-        if process:
+        if process and process.poll() is None:
             _stop(process)
 
     with follow.batch_log(run, noted.id).open("wb") as log:
@@ -53,31 +56,62 @@ def run(plan: Plan, noted: Run, task: Optional[int] = None) -> int:
             process = subprocess.Popen(
                 ["bash", str(run / "run_script.sh")], cwd=run, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+            limit = _Limit(plan, noted, process, log)
             if received:
                 _stop(process)
-            code = follow.until(tail, process.poll)
+            code = follow.until(tail, limit.ended)
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             if process and process.poll() is None:
                 _stop(process)
                 process.wait()
+            end(noted.id)  # as Slurm does: the scripts may have been killed, or have given up on ranks that go on
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     code = 128 + received[0] if received else code if code >= 0 else 128 - code
-    why = (not received and status.told(noted)[1]) or f"exit code {code}"
-    history.ended(noted, "CANCELLED" if received else "FAILED" if code else "COMPLETED", why if code else "")
+    state = "CANCELLED" if received else "TIMEOUT" if limit.is_over and code else "FAILED" if code else "COMPLETED"
+    why = (state == "FAILED" and status.told(noted)[1]) or (f"exit code {code}" if code else "")
+    history.ended(noted, state, why)
     return code
+
+
+class _Limit:
+    """The batch script until its end, and what Slurm would send it: TERM at the job's time limit, USR1 `checkpoint_s` before."""
+
+    def __init__(self, plan: Plan, run: Run, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+        self.text = dict(plan.header).get("time") or ""
+        self.is_over = False
+        self._run, self._process, self._log = run, process, log
+        self._end_s = time.monotonic() + (texts.seconds(self.text) or math.inf)  # 0 is no limit, as for Slurm
+        self._ask_s = self._end_s - plan.checkpoint_s if plan.on_preempt == "checkpoint" else math.inf
+
+    def ended(self) -> Optional[int]:
+        now = time.monotonic()
+        # Before it has made its folder, it would die of the signal.
+        if now >= self._ask_s and follow.folder(Path(self._run.folder), self._run.id).is_dir():
+            self._ask_s = math.inf
+            self._process.send_signal(signal.SIGUSR1)
+        if now >= self._end_s and not self.is_over:
+            self.is_over = True
+            self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())  # the stand-in scontrol looks for it
+            self._log.flush()
+            _stop(self._process)
+        return self._process.poll()
 
 
 def has_kit(record: dict[str, Any], created_s: float) -> bool:
     """Whether the kit that started a run lives: a process of its number that began after the run is another one."""
     try:
-        with open(f"/proc/{int(record['pid'])}/stat") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
+        state, *numbers = _stat(int(record["pid"]))
         with open("/proc/uptime") as file:
-            age_s = float(file.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+            age_s = float(file.read().split()[0]) - int(numbers[18]) / os.sysconf("SC_CLK_TCK")
     except (OSError, KeyError, TypeError, ValueError, IndexError):
         return False
-    return time.time() - age_s < created_s + 1
+    return state not in ("Z", "X") and time.time() - age_s < created_s + 1
+
+
+def _stat(process: int) -> list[str]:
+    """What the kernel says of a process, from its state on: proc_pid_stat(5)."""
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def processes(job_id: str) -> list[int]:
@@ -93,26 +127,55 @@ def processes(job_id: str) -> list[int]:
 
 
 def end(job_id: str) -> None:
-    """End what is left of a run whose kit was killed: the batch script is asked first, as by kit, then all of them."""
+    """End what is left of a run: the batch script is asked first, as by kit; where it is gone, the stand-in srun; then all of them."""
     for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
         end_s = time.monotonic() + patience_s
         asked: set[int] = set()
         while (left := processes(job_id)) and time.monotonic() < end_s:
             leaders = [process for process in left if _leads(process)]
-            for process in set(leaders or left) - asked if number == signal.SIGTERM else left:
+            others = [process for process in left if not _is_rank(process)]
+            for process in set(leaders or others or left) - asked if number == signal.SIGTERM else left:
                 asked.add(process)
                 with contextlib.suppress(ProcessLookupError):
                     (os.killpg if process in leaders else os.kill)(process, number)
             time.sleep(0.1)
 
 
+def cancel(run: Run) -> None:
+    """End a run on this machine: its kit is asked, whose terminal may be gone; what then is left is ended without it."""
+    record = rundir.load_sound(Path(run.folder))
+    end_s = time.monotonic() + 2 * GRACE_S
+    is_asked = False
+    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+        # The script's parent is kit, and no other process of that number.
+        if not is_asked and any(_parent(process) == record["pid"] for process in processes(run.id)):
+            is_asked = True
+            for number in (signal.SIGTERM, signal.SIGCONT):  # it may have been stopped: Ctrl-Z
+                os.kill(record["pid"], number)
+        time.sleep(0.1)
+    end(run.id)
+
+
 def _leads(process: int) -> bool:
     """Whether it is a batch script: kit starts it in a session of its own; ranks have one, too, and their number."""
     try:
-        is_rank = b"\0SLURM_PROCID=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
-        return not is_rank and os.getsid(process) == process
+        return not _is_rank(process) and os.getsid(process) == process
     except OSError:
         return False
+
+
+def _is_rank(process: int) -> bool:
+    try:
+        return b"\0SLURM_PROCID=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _parent(process: int) -> Optional[int]:
+    try:
+        return int(_stat(process)[1])
+    except (OSError, IndexError):
+        return None
 
 
 def new_id() -> str:

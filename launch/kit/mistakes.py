@@ -64,6 +64,8 @@ def time_in_words(text: str) -> str:
 def neighbour(path: str, otherwise: str) -> str:
     """The fix for a file that is not there: one in the same folder with nearly that name."""
     folder, name = os.path.split(path)
+    if name != name.strip("“”„‘’«»"):
+        return "these are typographic quotes, which are part of the name: type plain ones, \" or '"
     try:
         names = os.listdir(folder or ".")
     except OSError:

@@ -89,6 +89,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     on_preempt = choice.on_preempt(job, problems)
     choice.check_spares(job, stage, problems)
     shape = _shape(job, launcher)
+    _check_ranks(job, shape, problems)
     mounts = mounting.complete(job, run_dir, runtime, problems, there.place if there else mounting.HERE)
     check_line(run_dir, "the run directory", problems)
     mounts_here = there.mounts_here if there else mounts
@@ -185,6 +186,12 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
     if own and job.processes_per_node not in (None, int(own[0])):
         fix = f"remove `processes_per_node`; the program uses all GPUs of its node, `gpus_per_node: {job.processes_per_node}`"
         problems.add(job.where("processes_per_node"), f"the launcher {launcher.name} starts one process on each node", fix)
+
+
+def _check_ranks(job: Job, shape: sbatch.Shape, problems: Problems) -> None:
+    if 0 < shape.gpus < shape.processes:
+        problem = f"{shape.processes} ranks on each node share {shape.gpus} GPU{'s' if shape.gpus > 1 else ''}, and NCCL takes no two ranks on one GPU"
+        problems.warn(job.where("processes_per_node"), problem, f"write `processes_per_node: {shape.gpus}`, or `gpus_per_node: {shape.processes}`")
 
 
 def check_line(path: str, what: str, problems: Problems) -> None:

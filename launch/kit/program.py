@@ -1,11 +1,15 @@
-"""What can be said of a job's program before it runs: whether it is there, and whether its launcher suits it."""
+"""What can be said of a job's program before it runs: whether it is there, can be started, and suits its launcher."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+import warnings
 from typing import Optional
 
+from kit import assets
+from kit.choice import has_tool
 from kit.errors import Problems
 from kit.job import Job
 from kit.plugins import Plugin
@@ -14,6 +18,7 @@ from kit.values import Mount
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
 PYTHONS = ("python", "python3")
+MOST = 1 << 20  # bytes of a program that are read
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}  # a program that reads one of these knows other launchers, too
 
 
@@ -22,6 +27,7 @@ def check(job: Job, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runti
         return
     script = _script(job.command)
     if script is None:
+        _check_word(job, mounts, runtime, problems)
         return
     scripts = [script]
     if job.sweep:
@@ -32,17 +38,62 @@ def check(job: Job, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runti
         _check_script(job, script, launcher, mounts, runtime, problems)
 
 
-def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:
-    path = on_this_side(os.path.normpath(os.path.join(job.workdir or "", script)), mounts, contained=runtime.name != "none")
-    if path is None:
+def _check_word(job: Job, mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:
+    """A first word without a slash is looked for on PATH alone, where a file of the working directory is not."""
+    folder, word = on_this_side(job.workdir or "", mounts, contained=runtime.name != "none"), (job.command or ("",))[0]
+    if folder is None or has_tool(word) or "PATH" in (job.env or {}):
         return
-    if not os.path.isfile(path):
+    if os.path.isfile(os.path.join(folder, word)):
+        fix = f"write `command: bash {word} ...`" if word.endswith((".sh", ".bash")) else f"write `command: ./{word} ...`"
+        problems.add(job.where("command"), f"{word} is a file of the working directory, and looked for on PATH alone", fix)
+    elif os.path.isfile(os.path.join(folder, f"{word}.py")):
+        fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
+        problems.add(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+
+
+def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:
+    full = os.path.normpath(os.path.join(job.workdir or "", script))
+    path = on_this_side(full, mounts, contained=runtime.name != "none")
+    if path is None:
+        _check_outside(job, script, full, problems)
+    elif not os.path.isfile(path):
         from kit import mistakes
 
         fix = f"looked for {path}; relative paths start at the working directory"
         problems.add(job.where("command"), f"no such script: {script}", mistakes.neighbour(path, fix))
-    elif launcher and launcher.name != "spawn" and path.endswith(".py"):
-        _check_spawn(job, script, path, launcher.name, problems)
+    elif path.endswith(".py"):
+        _check_syntax(script, path, problems)
+        if launcher and launcher.name != "spawn":
+            _check_spawn(job, script, path, launcher.name, problems)
+    elif not os.access(path, os.X_OK):
+        problems.add(job.where("command"), f"{script} is not executable", f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}")
+
+
+def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None:
+    """A script that no mount shows is the image's own, or a mistake."""
+    fix = f"mount its folder, `mounts: [{os.path.dirname(full)}]`; or start from a folder above it: `workdir: DIR`"
+    if not os.path.isabs(script):
+        problems.add(job.where("command"), f"{script} is outside of the working directory and of all mounts: the container does not see it", fix)
+    elif script.endswith(".py") and os.path.isfile(full) and os.path.dirname(full) != str(assets.folder("train")):  # kit bench copies that one
+        problem = f"{script} is here, but outside of the working directory and of all mounts: the container sees only one of its own"
+        problems.warn(job.where("command"), problem, fix)
+
+
+def _check_syntax(script: str, path: str, problems: Problems) -> None:
+    """Only a warning: the Python of the job may be a newer one than kit's, and know more."""
+    try:
+        with open(path, "rb") as file:
+            source = file.read(MOST + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of compile, about what the program says in its strings
+            compile(source if len(source) <= MOST else b"", path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        known = ".".join(map(str, sys.version_info[:2]))
+        problems.warn(
+            f"{script}:{error.lineno or 1}", f"Python {known} cannot read this line: {error.msg}", "correct it, unless the job's Python is a newer one"
+        )
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return  # Python will say so
 
 
 def imported(command: tuple[str, ...], workdir: str, mounts: tuple[Mount, ...], *, contained: bool) -> str:
@@ -96,7 +147,7 @@ def spawns_at(path: str) -> Optional[int]:
     """The line of a program on which it starts its ranks itself; None where it does not."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return _spawns(file.read(1 << 20))
+            return _spawns(file.read(MOST))
     except OSError:
         return None
 

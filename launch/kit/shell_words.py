@@ -14,13 +14,16 @@ _EXPANSION = re.compile(rf"\$(?:{NAME}|\{{{NAME}[^}}]*\}}|\([^)]*\)?)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _OPERATOR = re.compile(r"&&|\|\||>>|[;|&<>`]")
 _BUILTINS = set(". alias cd conda eval exec export for if local ml module set source spack trap ulimit umask unalias unset until while".split())
+_TYPOGRAPHIC = re.compile("(?:[^=]*=)?[“”„‘«»]")
 _SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
 
 
 def refuse_first(words: list[str], where: str, problems: Problems) -> None:
     """A variable or a builtin in front of a command is no program."""
     name, equals, _ = words[0].partition("=")
-    if equals and re.fullmatch(NAME, name):
+    if _TYPOGRAPHIC.match(words[0]):
+        _refuse_typographic(words[0], where, problems)
+    elif equals and re.fullmatch(NAME, name):
         problems.add(where, f"the command starts with the variable {name}", f"write it under `env: {{{name}: ...}}`")
     elif words[0] == "export" and len(words) > 1:
         name, _, value = words[1].partition("=")
@@ -44,10 +47,16 @@ def refuse_unquoted(text: str, where: str, problems: Problems) -> None:
     if operators := [f"'{word}'" for word in dict.fromkeys(_OPERATOR.findall(bare))]:
         problems.add(where, f"the command contains {' and '.join(operators)}, but no shell reads it", f"quote it in an argument; else {SCRIPT}")
     for word in bare.split():
-        if "*" in word:
+        if _TYPOGRAPHIC.match(word):
+            _refuse_typographic(word, where, problems)
+        elif "*" in word:
             problems.add(where, f"no shell puts names of files in the place of '{word}'", f"quote it where the program does that; or {SCRIPT}")
         elif word.startswith("~/") or word == "~":
             problems.add(where, f"no shell reads '{word}' as the home folder", f"write it out: {os.path.expanduser(word)}")
+
+
+def _refuse_typographic(word: str, where: str, problems: Problems) -> None:
+    problems.add(where, f"'{word}' has a typographic quote, which quotes nothing", "type plain ones: \" or '")
 
 
 def warn_of_literals(words: list[str], what: str, where: str, problems: Problems) -> None:

@@ -153,7 +153,7 @@ LOCAL = {
     "script-missing": Case("program-missing", job="command: [bash, start.sh]\nlauncher: spawn\n"),
     "command-missing": Case("program-missing", job="command: [accelerated, train.py]\nlauncher: spawn\n"),
     "python-file-missing": Case("program-missing", job="command: [bash, -c, 'exec python tools/train.py']\nlauncher: spawn\n"),
-    "not-executable": Case("not-executable", job="command: [./tool]\nlauncher: spawn\n", before="printf 'echo hello\\n' >tool"),
+    "not-executable": Case("not-executable", job="command: [bash, -c, 'exec ./tool']\nlauncher: spawn\n", before="printf 'echo hello\\n' >tool"),
     "another-cpus-program": Case(
         "not-executable",
         job="command: [./tool]\nlauncher: spawn\n",

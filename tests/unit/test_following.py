@@ -215,15 +215,45 @@ def test_an_array_that_is_submitted_is_noted_as_one(fake_slurm: Slurm, tmp_path:
 # ---------------------------------------------------------------- a run on this machine
 
 
-@pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])
-def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str, code: int, state: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
-    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\n")
+def run_here(tmp_path: Path, kit_here, script: str, more: str = "") -> int:
+    """The exit code of a run on this machine that has this for its batch script."""
+    (tmp_path / "job.yaml").write_text(f"command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\n{more}")
     assert kit_here("render", "job.yaml", "--output", "run").code == 0
     (tmp_path / "run/run_script.sh").write_text(script)
     plan = rerun._plan(tmp_path / "run", rundir.load(tmp_path / "run"))
-    assert local.run(plan, local.note(plan, tmp_path / "run")) == code
+    return local.run(plan, local.note(plan, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])
+def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str, code: int, state: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    assert run_here(tmp_path, kit_here, f"setsid env SLURM_PROCID=0 sleep 60 &\n{script}") == code
     (run,) = history.runs()
     assert (run.state, run.why, run.local) == (state, f"exit code {code}" if code else "", True)
+    assert local.processes(run.id) == []
+
+
+# Waits for a signal, though not for ever, and says which one came.
+PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SLURM_JOB_ID}; for i in {1..300}; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "state", "said"),
+    [
+        ("time: '0:01'\n", 143, "TIMEOUT", "kit: the time limit of this job is over: 0:01"),
+        ("time: '0:03'\non_preempt: checkpoint\ncheckpoint_s: 2\n", 75, "FAILED", "asked"),
+    ],
+)
+def test_a_run_here_has_the_time_that_its_job_says(keys: str, code: int, state: str, said: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    assert run_here(tmp_path, kit_here, PATIENT, keys) == code
+    (run,) = history.runs()
+    assert (run.state, follow.batch_log(Path(run.folder), run.id).read_text().splitlines()[0]) == (state, said)
+
+
+def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    (tmp_path / "job.yaml").write_text("command: [sleep, '60']\nlauncher: srun\ntime: '0:02'\n")
+    assert kit_here("run", "job.yaml", "--output", "run").code == 143
+    assert "this job is being ended (TIMEOUT)" in kit_here("logs", "run").out
+    assert "the time limit was reached" in kit_here("why", "run").out
 
 
 @pytest.mark.parametrize(("code", "word"), [(75, "stopped"), (129, "stopped"), (130, "stopped"), (143, "stopped"), (1, "failed"), (137, "failed")])

@@ -200,7 +200,7 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
 )
 def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], words: list[str], kit, project: Path) -> None:
     write(project, train_py="1", conf__a_yaml="1", run_sh="1", notes_txt="1", results_json="1", pkg__sub_py="1")
-    (project / "tool").touch()
+    (project / "tool").touch(mode=0o755)
     (project / "job.yaml").write_text(json.dumps({"command": [word.replace("PROJECT", str(project)) for word in command]}))
     done = kit("render", "job.yaml", "--output", "out", cwd=project)
     facts = json.loads((project / "out/run.json").read_text())

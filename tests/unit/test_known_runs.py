@@ -578,8 +578,8 @@ def test_a_record_names_no_plug_in_by_a_path(key: str, fake: ScriptedSlurm, call
 # ---------------------------------------------------------------- runs on this machine
 
 
-def begin_here(tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60") -> tuple[subprocess.Popen[bytes], str]:
-    (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "{program}"]\nlauncher: srun\nnodes: 1\nprocesses_per_node: 2\n')
+def begin_here(tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60", more: str = "") -> tuple[subprocess.Popen[bytes], str]:
+    (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "{program}"]\nlauncher: srun\nnodes: 1\nprocesses_per_node: 2\n{more}')
     process = subprocess.Popen(
         [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run", "--secret", "A"], env={**os.environ, "A": "x"}, stdout=subprocess.DEVNULL
     )
@@ -589,7 +589,6 @@ def begin_here(tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60")
 
 def test_a_run_whose_kit_was_killed_is_still_running_and_is_ended_by_cancel(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, job_id = begin_here(tmp_path, "echo up; sleep 60")
-    assert "runs on this machine\n  fix: end it in its terminal: Ctrl-C\n" in call("cancel", "run")[2]
     process.kill()
     process.wait()
     shown = call("status", "run")[1].splitlines()[1]
@@ -597,6 +596,24 @@ def test_a_run_whose_kit_was_killed_is_still_running_and_is_ended_by_cancel(fake
     assert call("cancel", "run")[1].endswith("was ended\n")
     assert local.processes(job_id) == [] and [run.state for run in history.runs()] == ["CANCELLED"]
     assert not (tmp_path / "run/.secrets").exists()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end(is_stopped: bool, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process, job_id = begin_here(tmp_path, "echo up; sleep 60")
+    if is_stopped:
+        process.send_signal(signal.SIGSTOP)  # Ctrl-Z
+    assert call("cancel", "run")[1].endswith("was ended\n")
+    assert process.wait(60) == 143 and local.processes(job_id) == []
+    assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "exit code 143")]
+
+
+def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process, job_id = begin_here(tmp_path, "trap '' USR1; echo up; sleep 60", "on_preempt: checkpoint\ncheckpoint_s: 2\n")
+    (script,) = [number for number in local.processes(job_id) if local._leads(number)]
+    os.kill(script, signal.SIGUSR1)
+    assert process.wait(60) == 75 and local.processes(job_id) == []
+    assert " FAILED " in call("status", "run")[1] and "has ended: FAILED" in call("cancel", "run")[1]
 
 
 def test_values_of_a_run_that_was_killed_with_its_kit_are_removed_when_that_is_seen(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
@@ -615,6 +632,22 @@ def test_a_process_that_has_kits_number_later_is_not_kit(tmp_path: Path) -> None
     assert local.has_kit({"pid": os.getpid()}, time.time())
     assert not local.has_kit({"pid": os.getpid()}, time.time() - 10 * 86400)
     assert not any(local.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
+
+
+def test_a_kit_that_has_ended_and_was_not_waited_for_is_gone() -> None:
+    with subprocess.Popen("true") as process:
+        until(lambda: not local.has_kit({"pid": process.pid}, time.time()))
+
+
+def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number is that of a process which has nothing to do with the run, but is as old as it."""
+    signalled: list[tuple[int, int]] = []
+    for name, stand_in in (("GRACE_S", 0.2), ("processes", lambda job_id: [os.getpid()]), ("end", lambda job_id: None)):
+        monkeypatch.setattr(local, name, stand_in)
+    monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
+    (tmp_path / "run.json").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename}))
+    local.cancel(history.new(tmp_path, "x", 1, 1, "7", local=True))
+    assert signalled == []
 
 
 def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, tmp_path: Path) -> None:

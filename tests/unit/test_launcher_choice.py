@@ -98,6 +98,24 @@ def test_a_signal_before_the_end_may_be_asked_for_where_it_reaches_the_program(k
     assert "\n#SBATCH --signal=USR1@60\n" in kit("submit", "train.py", "--launcher", "srun", "--slurm", "signal=USR1@60", "--dry-run").stdout
 
 
+def test_a_command_of_this_machine_is_one_beside_a_file_of_its_name(kit, tmp_path: Path) -> None:
+    for name in ("bash", "true.py"):
+        (tmp_path / name).touch()
+    for command in ("[bash, -c, x]", "'true'"):
+        (tmp_path / "job.yaml").write_text(f"command: {command}\nlauncher: srun\n")
+        assert kit("submit", "--dry-run").stderr == ""
+
+
+def test_a_program_in_python_may_be_a_batch_script_too(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n#SBATCH --nodes=2\nprint('\\d')\n")
+    assert kit("submit", "train.py", "--dry-run").stderr == ""
+
+
+def test_every_program_of_kit_is_submitted_without_a_word(kit) -> None:
+    for job in sorted((ROOT / "train").glob("*.yaml")):
+        assert kit("submit", str(job), "--dry-run", PATH="/usr/bin:/bin").stderr == "", job
+
+
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_program_below_a_mount_is_found_however_the_mount_is_written(slash: str, kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()

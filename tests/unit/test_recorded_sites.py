@@ -85,7 +85,7 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
                 (site / name).write_text((site / name).read_text().replace("PROJECT", str(project)))
         monkeypatch.setenv("PATH", f"{site}/bin:/usr/bin:/bin")
         monkeypatch.setattr(look, "here", lambda folders: look.read((site / "look").read_text()))
-        its.init(project, **{"image": None, "partition": None, "local": False, "ask_node": True, "force": False, **options})  # type: ignore[arg-type]
+        its.init(**{"target": project, "image": None, "partition": None, "local": False, "ask_node": True, "force": False, **options})  # type: ignore[arg-type]
         return capsys.readouterr().out.replace(str(tmp_path), "TMP")
 
     return call
@@ -173,12 +173,16 @@ def test_an_older_slurm_is_asked_for_gpus_by_gres(slurm, init, tmp_path: Path) -
     assert ("gres", "gpu:4") in its._plan(tmp_path / "project/job.yaml", None).header
 
 
+RANKS = 'import torch\nprint(torch.distributed)\nif __name__ == "__main__":\n    print()\n'
+
+
 @pytest.mark.parametrize(
     "programs, command, launcher",
     [
         ({"main.py": "", "other.py": "import torch"}, ("main.py",), "torchrun"),
         ({"fit.py": "from torch import nn", "tool.py": "import os"}, ("fit.py",), "torchrun"),
-        ({"a.py": "import torch", "b.py": "import torch"}, ("digits.py", "--epochs", "20"), "torchrun"),
+        ({"a.py": "import torch", "b.py": RANKS, "c.py": "import torch\nif __name__ == '__main__': pass\n"}, ("b.py",), "torchrun"),
+        ({"a.py": "import torch\nimport torch.distributed\n", "b.py": RANKS.replace("torch.distributed", "LOCAL_RANK")}, ("b.py",), "torchrun"),
         ({f"{HOSTILE_NAME}.py": "import torch"}, (f"{HOSTILE_NAME}.py",), "torchrun"),
         ({"train.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n"}, ("train.py",), "spawn"),
     ],
@@ -189,7 +193,48 @@ def test_the_program_that_is_there_is_the_jobs(programs: dict[str, str], command
     init(slurm("cpus"))
     plan = its._plan(tmp_path / "project/job.yaml", None)
     assert (plan.command, plan.launcher) == (command, launcher)
-    assert (tmp_path / "project/digits.py").exists() == (command[0] == "digits.py")
+    assert not (tmp_path / "project/digits.py").exists()
+
+
+@pytest.mark.parametrize(
+    "programs, listed",
+    [
+        ({"a.py": "import torch", "b.py": "import torch"}, "a.py, b.py"),
+        ({"a.py": RANKS, "b.py": RANKS, "c.py": "import torch"}, "a.py, b.py"),
+        ({"tool.py": "import os"}, "tool.py"),
+        ({f"{number:02}.py": "" for number in range(11)}, ", ".join(f"{number:02}.py" for number in range(10)) + " ..."),
+    ],
+)
+def test_of_several_programs_the_user_names_one_and_nothing_is_written(programs: dict[str, str], listed: str, slurm, init, tmp_path: Path) -> None:
+    for name, text in programs.items():
+        (tmp_path / "project" / name).write_text(text)
+    with pytest.raises(UsageError) as error:
+        init(slurm("laptop"))
+    first = listed.partition(",")[0]
+    fix = f"name it: kit init {first}; or for kit's own example name an empty folder: kit init FOLDER"
+    assert str(error.value) == f"kit: which program is to run cannot be told: {listed}\n  fix: {fix}"
+    assert sorted(path.name for path in (tmp_path / "project").iterdir()) == sorted(programs)
+
+
+@pytest.mark.parametrize("target, job, command", [("src/fit.py", "job.yaml", "src/fit.py"), ("../other/fit.py", "../other/job.yaml", "fit.py")])
+def test_the_program_that_is_named_is_the_jobs(target: str, job: str, command: str, slurm, init, tmp_path: Path) -> None:
+    for name in ("src/fit.py", "../other/fit.py", "train.py"):
+        (tmp_path / "project" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "project" / name).write_text("import torch\n")
+    said = init(slurm("laptop"), target=Path(target))
+    assert re.search(rf"^  program +{command} +found: {command} was named$", said, re.MULTILINE)
+    assert ("cd TMP/other && kit run" in said) == (job != "job.yaml")
+    plan = its._plan(tmp_path / "project" / job, None)
+    assert (plan.name, plan.command) == ("fit", (command,))
+    assert os.path.samefile(plan.workdir, tmp_path / "project" / os.path.dirname(job))
+
+
+@pytest.mark.parametrize("target, said", [("tran.py", "there is no program tran.py\n  fix: did you mean 'train.py'?"), ("notes", "notes is neither a folder")])
+def test_what_is_neither_a_program_nor_a_folder_is_refused(target: str, said: str, slurm, init, tmp_path: Path) -> None:
+    for name in ("train.py", "notes"):
+        (tmp_path / "project" / name).touch()
+    with pytest.raises(UsageError, match=re.escape(said)):
+        init(slurm("laptop"), target=Path(target))
 
 
 def test_an_idle_node_is_asked_by_a_job_in_that_partition_alone(slurm, init) -> None:

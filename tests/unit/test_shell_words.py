@@ -19,6 +19,7 @@ GOOD: list[tuple[Any, list[str]]] = [
     ("bash -c 'cd src && exec python t.py --rank $RANK'", ["bash", "-c", "cd src && exec python t.py --rank $RANK"]),
     (["train.py", "a;b", "*", "# c", "d\ne"], ["train.py", "a;b", "*", "# c", "d\ne"]),
     ("train.py a~/b ~user", ["train.py", "a~/b", "~user"]),
+    ("train.py --mot l’eau 5” '“a” = “b”'", ["train.py", "--mot", "l’eau", "5”", "“a” = “b”"]),
 ]
 REFUSED = {
     "train.py\n--epochs 3\n": "has 2 lines",
@@ -39,6 +40,8 @@ REFUSED = {
     "train.py 'a' $X 'b'": "'$X'",
     "train.py ~/x": "'~/x'",
     "train.py --glob=*.py": "'--glob=*.py'",
+    "train.py “a b”": "'“a' has a typographic quote",
+    "train.py --title=‘a’": "'--title=‘a’' has a typographic quote",
 }
 WARNED = {
     "train.py --rank '$NODE_RANK'": "'$NODE_RANK'",

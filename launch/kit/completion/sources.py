@@ -141,7 +141,7 @@ _BY_KIND: dict[str, Source] = {
     "JOB": lambda current: paths(current, _JOBS),
     "RUN": _runs,
     "DIR": lambda current: paths(current, folders_only=True),
-    "FOLDER": lambda current: paths(current, folders_only=True),
+    "FOLDER|PROGRAM": lambda current: paths(current, (".py",)),
     "FILE": paths,
     "RECIPE|IMAGE": _recipes,
 }

@@ -61,6 +61,7 @@ class Check:
         fitting = [partition for partition, misfits in judged if not misfits]
         for partition in fitting[:1]:
             self._costs(partition, wanted)
+        self._forgotten_gpus(fitting, wanted)
         self.site_counts_cpus = bool(fitting and wanted.gpus and not own_cpus and all(partition.cpus_per_gpu for partition in fitting))
         if not fitting and judged:
             partition, misfits = min(judged, key=lambda pair: len(pair[1]))
@@ -131,6 +132,17 @@ class Check:
             names = sorted({name for kind in kinds for name in kind.gpus if name})
             problem = f"partition {partition.name} has nodes of different GPUs ({', '.join(names)}), and the slowest of a mixture sets the pace"
             self._warn("gpus-per-node", problem, f'keep to one: `slurm: {{gres: "gpu:{names[0]}:{wanted.gpus}"}}`')
+
+    def _forgotten_gpus(self, partitions: list[Partition], wanted: Asked) -> None:
+        """Of a job that may get none but nodes with GPUs, and does not say how many: `gpus_per_node: 0` says it."""
+        options = [f"{name}={value}" for name, value in self.options.items() if name.startswith(("gpus", "gres", "tres-per-"))]
+        is_whole = "exclusive" in self.options or any(partition.exclusive or not partition.complete for partition in partitions)
+        if self.job.gpus_per_node is not None or any("gpu" in option for option in options) or is_whole:
+            return
+        least = min((kind.all_gpus for partition in partitions for kind in partition.kinds if fits.suits(kind, wanted)), default=0)
+        if least:
+            problem = f"the nodes of partition {partitions[0].name} have GPUs, {words.gpus(partitions[0])} on each, and the job asks for none"
+            self._warn("partition", problem, f"write `gpus_per_node: {least}`; or `gpus_per_node: 0`, if it is for CPUs")
 
     def _processes(self) -> int:
         return self.job.processes_per_node or self.job.gpus_per_node or 1

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Optional
 
-from kit import assets, images, table
+from kit import assets, images, mistakes, table
 from kit import cluster as clusters
 from kit import job as jobs
 from kit.errors import KitError, Problems, UsageError
@@ -20,13 +20,12 @@ from kit.site.texts import Chosen
 JOB = "job.yaml"
 
 
-def init(folder: Path, image: Optional[str], partition: Optional[str], *, local: bool, ask_node: bool, force: bool) -> None:
-    project = folder.absolute()
-    if project.exists() and not project.is_dir():
-        raise UsageError(f"{folder} is not a folder", "name the folder of your training program: kit init FOLDER")
+def init(target: Path, image: Optional[str], partition: Optional[str], *, local: bool, ask_node: bool, force: bool) -> None:
+    """`target`: the project's folder, or the program in it."""
+    project, program = _project(target)
     named = _image(image, project) if image is not None else None
     site = survey(_existing(project), partition, local=local, ask_node=ask_node)
-    chosen = choose(site, project, named)
+    chosen = choose(site, project, named, program)
     _show(site, chosen)
     files = Files(force)
     profile, job = clusters.folders()[0] / f"{chosen.profile}.yaml", project / JOB
@@ -39,11 +38,24 @@ def init(folder: Path, image: Optional[str], partition: Optional[str], *, local:
         print(f"kit: {line}")
     if site.cluster:
         _ask_slurm(_plan(job, None))
-    _say_next(site, chosen, folder)
+    _say_next(site, chosen, project if program else target)
 
 
-def choose(site: Site, project: Path, image: Optional[str]) -> Chosen:
-    program = programs.choose(project)
+def _project(target: Path) -> tuple[Path, str]:
+    """Return the folder for job.yaml and the program's path in it: this folder where the program is below it, else the program's own."""
+    if target.is_dir() or (target.suffix != ".py" and not target.exists()):
+        return target.absolute(), ""
+    if target.suffix != ".py":
+        raise UsageError(f"{target} is neither a folder nor a Python program", "name one of them: kit init FOLDER, kit init train.py")
+    if not target.is_file():
+        raise UsageError(f"there is no program {target}", mistakes.neighbour(str(target), "check the path"))
+    path, here = Path(os.path.abspath(target)), Path.cwd()
+    folder = here if path.is_relative_to(here) else path.parent
+    return folder, str(path.relative_to(folder))
+
+
+def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> Chosen:
+    program = programs.choose(project, named)
     shape, shape_point = choices.shape(site, example=program.is_example or program.file == programs.EXAMPLE)
     runtime = choices.runtime(site)
     taken = {path.stem for path in clusters.folders()[1].glob("*.yaml")}

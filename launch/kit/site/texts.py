@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from kit.site.choices import Point, Shape
 from kit.site.programs import Program
@@ -77,7 +78,7 @@ def job(chosen: Chosen) -> str:
         "#",
         *_how_to_start(start, chosen),
         "",
-        f"name: {scalar(program.file[: -len('.py')])}",
+        f"name: {scalar(PurePath(program.file).stem)}",
         "",
         points["program"].comment,
         f"command: {words}",

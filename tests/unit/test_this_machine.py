@@ -1,0 +1,110 @@
+"""A job that runs on this machine: what is said where it has no GPU, and what runs its image file where only Docker is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import this_machine
+from kit.errors import Problems
+from kit.job import Job
+
+IDENTITY = "sha256:" + "5" * 64
+WHERE = {"image": "job.yaml:2", "gpus_per_node": "job.yaml:3"}
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def install(folder: Path, *names: str) -> None:
+    """Engines that have the image IDENTITY alone."""
+    for name in names:
+        script = f'import sys\nsys.exit(sys.argv[1:] != ["image", "inspect", "{IDENTITY}"])\n'
+        (folder / name).write_text(f"#!/bin/sh\nexec '{sys.executable}' -I -c '{script}' \"$@\"\n")
+        (folder / name).chmod(0o755)
+
+
+def fit(folder: Path, problems: Problems, suffix: str = ".sqsh", runtime: str | None = None, **record: Any) -> Job:
+    image = folder / f"train-1{suffix}"
+    image.write_bytes(b"x")
+    image.with_suffix(".json").write_text(json.dumps({"file": image.name, "sha256": "", "size": 1, **record}))
+    return this_machine.fit(Job(image=str(image), runtime=runtime, places=WHERE), problems)
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+@pytest.mark.parametrize("runtime", [None, "auto"])
+def test_where_only_an_engine_is_installed_it_runs_the_image_that_the_file_was_made_of(engine: str, runtime: str | None, tools: Path, tmp_path: Path) -> None:
+    install(tools, "docker", "podman")
+    problems = Problems()
+    job = fit(tmp_path, problems, runtime=runtime, engine=engine, image_id=IDENTITY)
+    assert (job.image, job.runtime, problems.found) == (f"docker://{IDENTITY}", engine, [])
+    assert [str(warning) for warning in problems.warnings] == [
+        f"kit: job.yaml:2: warning: nothing on this machine runs train-1.sqsh, so {engine} runs the image that it was made of\n"
+        "  fix: to run the file itself, install apptainer or enroot"
+    ]
+
+
+@pytest.mark.parametrize(("tool", "runtime"), [("enroot", None), ("apptainer", None), ("docker", "enroot")])
+def test_a_file_that_something_runs_or_whose_runtime_is_named_stays(tool: str, runtime: str | None, tools: Path, tmp_path: Path) -> None:
+    install(tools, "docker", tool)
+    problems = Problems()
+    job = fit(tmp_path, problems, runtime=runtime, engine="docker", image_id=IDENTITY)
+    assert (job.image, job.runtime, problems.found, problems.warnings) == (str(tmp_path / "train-1.sqsh"), runtime, [], [])
+
+
+@pytest.mark.parametrize(
+    ("installed", "record", "fix"),
+    [
+        (
+            ["docker"],
+            {"engine": "docker", "image_id": "sha256:" + "6" * 64},
+            "docker can run an image of its own: kit build RECIPE --to docker says its NAME, ",
+        ),
+        (["podman"], {"engine": "docker", "image_id": IDENTITY}, "podman can run an image of its own: "),
+        (["docker", "podman"], {"engine": None, "source": "docker://python:3"}, "docker and podman can run what it was made of: --image docker://python:3"),
+        ([], {"engine": "docker", "image_id": IDENTITY}, "install apptainer; or docker, and build the image again: "),
+        ([], {}, "install apptainer; "),
+    ],
+)
+def test_a_file_that_nothing_here_runs_is_refused_with_the_way_out(installed: list[str], record: dict[str, Any], fix: str, tools: Path, tmp_path: Path) -> None:
+    install(tools, *installed)
+    problems = Problems()
+    fit(tmp_path, problems, ".sif", **record)
+    (problem,) = map(str, problems.found)
+    said = "kit: job.yaml:2: nothing on this machine runs train-1.sif: neither enroot nor apptainer is installed\n  fix: "
+    assert problem.startswith(said + fix)
+
+
+@pytest.mark.parametrize(
+    ("job", "again"),
+    [
+        (Job(gpus_per_node=8, places=WHERE), "1x8"),
+        (Job(gpus_per_node=8, processes_per_node=4, places=WHERE), "1x4"),
+        (Job(gpus_per_node=8, launcher="tensorflow", places=WHERE), "1x1"),
+    ],
+)
+def test_a_job_for_gpus_is_told_of_a_machine_without_one(job: Job, again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}[0-9]",))
+    problems = Problems()
+    assert this_machine.fit(job, problems) == job
+    assert [str(warning) for warning in problems.warnings] == [
+        "kit: job.yaml:3: warning: this machine has no GPU, and the job asks for 8 on each node: its ranks are on the CPUs\n"
+        f"  fix: for a rehearsal: --gpus-per-node 0 -j {again}"
+    ]
+
+
+@pytest.mark.parametrize("job", [Job(), Job(gpus_per_node=0), Job(gpus_per_node=2)])
+def test_nothing_is_said_of_a_job_whose_gpus_are_here_or_that_wants_none(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}*" if job.gpus_per_node else "/nowhere",))
+    problems = Problems()
+    this_machine.fit(job, problems)
+    assert problems.warnings == []
