@@ -1,6 +1,7 @@
 # make demo      sets everything up in .venv and trains on two local nodes of two ranks each
 # make test      sets everything up and runs every test, those on the Slurm cluster in Docker included; ARGS="-k word" or a path chooses
 # make test-fast runs what needs neither Docker nor Slurm nor torch, in under two minutes: for every edit
+# make test-slurm runs the tests on Slurm that need no training image on three of its versions: before a release
 # make cluster   leaves that cluster up, to try things on
 
 PYTHON ?= python3
@@ -8,10 +9,10 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/completion/kit.bash launch/scripts/*.sh launch/scripts/*/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-oldest-python coverage mutants check cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast test-oldest-python test-slurm coverage mutants check cluster cluster-down bench bench-check picture clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 demo: .venv/demo
 	$(BIN)/kit run train/digits.yaml
@@ -30,6 +31,15 @@ test-oldest-python:
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check -e '.[test]'
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
+
+# For a person, before a release: Debian's bookworm has Slurm 22.05, trixie 24.11, sid the newest.
+test-slurm: export KIT_CLUSTER_IMAGES = nodes
+test-slurm: export KIT_REQUIRE_CLUSTER = 1
+test-slurm: .venv/test
+	for debian in bookworm trixie sid; do \
+	  KIT_CLUSTER_DEBIAN=$$debian KIT_CLUSTER_NAME=$$debian PATH="$(CURDIR)/$(BIN):$$PATH" \
+	    $(BIN)/pytest --numprocesses 2 --ignore tests/cluster/engine tests/cluster $(ARGS) || exit; \
+	done
 
 # For a person, before a release: which lines and branches no test reaches, and which faults no test notices.
 coverage: export COVERAGE_FILE = $(CURDIR)/.coverage/data

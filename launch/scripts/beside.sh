@@ -57,10 +57,12 @@ beside::attach() {
     facts+=("$1")
     shift
   done
+  local binds
+  binds="$(slurm::binds)"
   local -a step=(
     srun --jobid="${SLURM_JOB_ID}" --overlap
     --nodelist="$(IFS=, && printf '%s' "${hosts[*]}")" --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1
-    --cpu-bind=none --mpi=none --export=ALL --kill-on-bad-exit=0 --wait=0
+    ${binds:+--cpu-bind=none} --mpi=none --export=ALL --kill-on-bad-exit=0 --wait=0
   )
   beside::forget_slurm
   stage::use

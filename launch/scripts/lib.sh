@@ -10,6 +10,9 @@ kit::die() {
   exit 1
 }
 
+# slurm::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
+slurm::binds() { [[ "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'; }
+
 # net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual
 # "127.0.1.1 hostname" line in /etc/hosts every node would otherwise wait for itself.
 # KIT_LOOPBACK is set by `kit run`, whose nodes all live on one machine.

@@ -193,26 +193,28 @@ batch::choose_srun() {
   )
   # Without spares these are all of the job's nodes.
   ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
+  KIT_BINDS="$(slurm::binds)"
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
-    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --error="log/${KIT_ID}/%N.out"
+    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="log/${KIT_ID}/%N.out"
   )
 }
 
 # batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local pipe answers all_said rc
+  local pipe answers all_said rc number=''
   # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
   # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has. srun is a job,
-  # since bash 4.4 waits only for the process substitution that it started last. A second pipe, which tee alone holds open and never
-  # writes to, tells of its end: a read whose time is up just then would lose a line, but not the end.
+  # since bash 4.4 waits only for the process substitution that it started last. A second pipe, which those behind it alone hold
+  # open, gets the number of answers at their end: a read whose time is up just then would lose a line, but not the end.
   exec {pipe}<> <(:)
   exec {all_said}<"/proc/self/fd/${pipe}"
   exec {answers}> >(
     trap '' TERM INT HUP USR1 USR2 # it ends with srun, not with a signal to the job
-    exec tee -- "${KIT_STAMP_FOLDER}/ready" >/dev/null 2>&1
+    exec 1>&"${pipe}" 2>/dev/null
+    tee -- "${KIT_STAMP_FOLDER}/ready" | grep -cE '^[^ ]+( [0-9.]+){3}$'
   )
   exec {pipe}>&-
   "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {all_said}<&- &
@@ -222,7 +224,7 @@ batch::make_ready() {
   while :; do
     rc=0
     ! preempt::asked || exit 1
-    read -r -t 1 -u "${all_said}" || rc=$?
+    read -r -t 1 -u "${all_said}" number || rc=$?
     if ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
@@ -242,6 +244,8 @@ batch::make_ready() {
   wait "${srun_pid}" || rc=$?
   [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
   ((rc == 0)) || batch::explain_failure "${rc}"
+  # srun's 0 does not say that it started everywhere. A full disk cuts the file short, and a busy machine may lose the number.
+  ((${number:-0} >= NNODES)) || [[ -z "$(batch::late)" ]] || batch::explain_absence "$(batch::late | batch::first_ten)" 'no answer to the preparing step'
   batch::stamp all-ready
 }
 
@@ -261,8 +265,9 @@ batch::start_ranks() {
     "${KIT_SRUN[@]}"
     --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
-    --distribution=block:block   # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
-    --cpu-bind="${KIT_CPU_BIND}" # where the ranks share the node's one task, binding would pin them all to its CPUs
+    --distribution=block:block # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
+    # Where the ranks share the node's one task, binding would pin them all to its CPUs.
+    ${KIT_BINDS:+--cpu-bind="${KIT_CPU_BIND}"}
     --mpi="${KIT_MPI_TYPE}"
     --output="log/${KIT_ID}/%N.out"
   )
@@ -294,8 +299,42 @@ batch::start_ranks() {
   done
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
+  batch::check_ends
   kit::say "all ranks ended well"
 }
+
+# batch::check_ends - srun's 0 alone is not believed: each rank that began has to have noted its end, and one at least of each task.
+# Where the disk takes no notes, there is nothing to count.
+batch::check_ends() {
+  local -i tries
+  local absent=''
+  batch::stamp ranks-ended
+  batch::keep_stamps
+  [[ -f "${KIT_STAMP_FOLDER}/batch" && "$(grep -cE '^(launch|ranks-ended) ' -- "${KIT_STAMP_FOLDER}/batch")" == 2 ]] || return 0
+  for ((tries = 0; tries < 3; tries++)); do # another node's notes may take a moment to show
+    ((tries == 0)) || sleep 1
+    : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
+    absent="$(batch::unended | batch::first_ten)"
+    [[ -n "${absent}" ]] || return 0
+  done
+  batch::explain_absence "${absent}" 'ranks there did not all begin and end'
+}
+
+# batch::unended - the nodes on which not all ranks noted that they ended.
+batch::unended() (
+  shopt -s nullglob
+  cd -- "${KIT_STAMP_FOLDER}" 2>/dev/null || return 0
+  # shellcheck disable=SC2016 # awk's own variables
+  batch::hosts | LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
+    NR == FNR { host[NR] = "node." $1; next }
+    $1 == "rank" { begun[$2] = FILENAME }
+    $1 == "ended" { over[$2] = 1; ended[FILENAME]++ }
+    END {
+      for (rank in begun) if (!(rank in over)) bad[begun[rank]] = 1
+      for (i = 1; i in host; i++) if (host[i] in bad || ended[host[i]] < tasks) print substr(host[i], 6)
+    }
+  ' - node.* 2>/dev/null || true
+)
 
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
 # wait for an MPI program.
@@ -401,6 +440,13 @@ batch::explain_silence() {
     137) printf '  fix: its first process was killed, by the kernel when memory is short, or by hand: see dmesg there\n' >&2 ;;
   esac
   exit "${code}"
+}
+
+# batch::explain_absence NODES PROBLEM - what srun says of them is above, in the job's log; Slurm 22.05 ends with 0 all the same.
+batch::explain_absence() {
+  printf 'kit: error: %s: %s, though srun ended with 0\n  fix: see whether %s is there: it must be on a file system that every node sees\n' \
+    "$1" "$2" "${KIT_RUN_DIR}" >&2
+  exit 1
 }
 
 # batch::show_end PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without

@@ -79,6 +79,17 @@ def kill_all(tag: str) -> None:
         time.sleep(0.05)
 
 
+def ended_ranks(nodes: int, tasks: int = 1) -> str:
+    """Return bash for a stand-in of srun that starts no ranks: it notes what they would, on the nodes local0, local1..."""
+    return f"""
+    for ((node = 0; node < {nodes}; node++)); do
+      for ((rank = node * {tasks}; rank < (node + 1) * {tasks}; rank++)); do
+        printf 'rank %d 1 1 1\\nended %d 0 0 1\\n' "${{rank}}" "${{rank}}"
+      done >"log/${{SLURM_JOB_ID}}/stamps/1/node.local${{node}}"
+    done
+    """
+
+
 def patient_srun(folder: Path) -> Path:
     """A copy of the stand-in for srun that grants processes two minutes to end, so that a busy machine's slowness is not taken for theirs."""
     text = (SCRIPTS / "local/srun").read_text()

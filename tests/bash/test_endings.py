@@ -132,6 +132,26 @@ def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) ->
     until(lambda: commands(tag) == [])
 
 
+LOST = "srun: error: task 1 launch failed: Slurmd could not connect IO"  # as Slurm 22.05 says it, and ends with 0
+
+
+def test_a_node_that_never_answers_ends_the_job_whatever_sruns_code_is(tmp_path: Path) -> None:
+    run = job(tmp_path, f'echo "local0 1 2 3"\necho "{LOST}" >>"${{log}}"\n[[ "${{mode}}" == prepare ]] || touch started\n')
+    assert begin(run).wait(60) == 1
+    assert said(run) == [
+        "kit: error: local1: no answer to the preparing step, though srun ended with 0",
+        f"  fix: see whether {run} is there: it must be on a file system that every node sees",
+    ]
+    assert not (run / "started").exists()
+
+
+@pytest.mark.parametrize("second", ["", 'task 1 1; sed -i "/^ended/d" "log/${SLURM_JOB_ID}/stamps/1/node.local1"'])
+def test_a_rank_that_noted_no_end_ends_the_job_whatever_sruns_code_is(second: str, tmp_path: Path) -> None:
+    run = job(tmp_path, f"{READY}task 0 0\n{second}\nexit 0\n")
+    assert begin(run).wait(60) == 1
+    assert said(run)[0] == "kit: error: local1: ranks there did not all begin and end, though srun ended with 0"
+
+
 def test_a_late_node_is_named_though_its_name_begins_as_that_of_one_which_is_ready(tmp_path: Path, tag: str) -> None:
     run = job(tmp_path, f'printf "local%d 1 2 3\\n" 0 1 2 3 4 5 6 7 8 9\n{WAIT}', nodes=11)
     set_in_env(run, "KIT_READY_TIMEOUT_S", "1")

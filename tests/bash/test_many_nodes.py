@@ -42,6 +42,10 @@ def own_address() -> str:
 def start(run: Path, answers: str, nodes: int = NODES) -> subprocess.CompletedProcess[str]:
     """The batch script, with an srun whose prepare step prints what `answers`, some bash, does."""
     stub(run.parent / "bin", "srun", f'if [[ "$*" == *prepare* ]]; then {answers}; fi\n')
+    notes = run / "log/4711/stamps/1"
+    notes.mkdir(parents=True, exist_ok=True)
+    for number in range(nodes):
+        (notes / f"node.node{number:04}").write_text(f"rank {number} 1 1 1\nended {number} 0 0 1\n")
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": f"node[0000-{nodes - 1:04}]", "SLURMD_NODENAME": "node0000"}
     return subprocess.run(["bash", "run_script.sh"], cwd=run, env=environment(run.parent / "bin", **job), capture_output=True, text=True, timeout=120)
 

@@ -23,7 +23,7 @@ from kit.images import fingerprint
 from kit.plan import Plan
 from kit.render import render
 from kit.rundir import write
-from running import SCRIPTS, TAG, commands, environment, stub, until
+from running import SCRIPTS, TAG, commands, ended_ranks, environment, stub, until
 
 JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machine differ
 PORT = 61000 + JOB_ID % 4000
@@ -178,7 +178,7 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4, launcher="torchrun")
     note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'
-    stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || printf "local%d\\n" 0 1 2\n')
+    stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || { printf "local%d 1 2 3\\n" 0 1 2 && exit; }\n' + ended_ranks(3))
     # sbatch --nodes=3 on the command line beats what was planned.
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
@@ -245,7 +245,7 @@ def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -
     stub(tmp_path / "bin", "getent", f'[[ "$1" == ahostsv4 ]] || exit 3\n{lines}')
     node = 'echo "NodeName=local1 NodeAddr=192.0.2.7 State=IDLE"'
     stub(tmp_path / "bin", "scontrol", f'case "$1 $2" in "show hostnames") tr , "\\n" <<<"$3" ;; "show node") {node} ;; esac\n')
-    stub(tmp_path / "bin", "srun", 'case "$*" in *prepare*) printf "local%d 1 2 3\\n" 0 1 2 ;; esac\n')
+    stub(tmp_path / "bin", "srun", 'case "$*" in *prepare*) printf "local%d 1 2 3\\n" 0 1 2 && exit ;; esac\n' + ended_ranks(3))
     # What listens on the master's address is not the question here: connecting to it would wait for the network.
     script = (run / "run_script.sh").read_text()
     assert script.count("net::is_listening() {") == 1
@@ -270,7 +270,7 @@ def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_p
 def test_a_slurm_without_pmix_ends_an_mpi_job(known: str, chosen: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
     set_in_env(run, "KIT_MPI", "yes")
-    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) echo local0 ;; esac\n'
+    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) echo local0 1 2 3 && exit ;; esac\n' + ended_ranks(1)
     stub(tmp_path / "bin", "srun", f'[[ "$1" != --mpi=list ]] || {{ printf "MPI plugin types are...\\n{known}\\n" >&2 && exit; }}\n{note}')
     done = start(run, env=slurm(folders=(tmp_path / "bin",)))
     if chosen:

@@ -40,7 +40,7 @@ def test_every_moment_is_noted_once_and_in_order(tmp_path: Path) -> None:
     after = time.time()
     found = stamps(run)
     assert list(found) == ["batch", "node.local0", "node.local1", "ready"]
-    shape = rf"start {TIME}\nnodes local0,local1\ndistribute {TIME}\nprepare {TIME}\n(heard {TIME} \d+\n)*all-ready {TIME}\nlaunch {TIME}\nend {TIME} 0\n"
+    shape = rf"start {TIME}\nnodes local0,local1\ndistribute {TIME}\nprepare {TIME}\n(heard {TIME} \d+\n)*all-ready {TIME}\nlaunch {TIME}\nranks-ended {TIME}\nend {TIME} 0\n"
     assert re.fullmatch(shape, found["batch"]), found["batch"]
     for node in (0, 1):
         # The clock is one here, so all is in order: the batch script's, the node's, the ranks'.

@@ -5,8 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import stub
+from running import ended_ranks, stub
 from test_run_script import run_dir, set_in_env, slurm, start
+
+
+# As the versions of Slurm name a task plug-in, and that there is none.
+@pytest.mark.parametrize(
+    ("said", "asked"), [("task/affinity,task/cgroup", True), ("task/none", False), ("(null)", False)], ids=["24.11", "none of 22.05", "none of 24.11"]
+)
+def test_no_step_asks_for_what_the_site_cannot_do(said: str, asked: bool, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
+    answer = f"TaskPlugin              = {said}\\nTaskPluginParam         = (null type)\\n"
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != config ]] || printf "{answer}"\n[[ "$2" != hostnames ]] || tr , "\\n" <<<"$3"\n')
+    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$*" >>asked\n[[ "$*" == *" start "* ]] || printf "local%d 1 2 3\\n" 0 1\n')
+    start(run, env=slurm(nodes=2, folders=(tmp_path / "bin",)))
+    assert [" --cpu-bind=" in line for line in (run / "asked").read_text().splitlines()] == [asked, asked]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +38,9 @@ from test_run_script import run_dir, set_in_env, slurm, start
 def test_tasks_share_the_cpus_of_their_node(bind: str, tasks: int, variables: dict[str, str], expected: list[str], tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, launcher="srun", tasks_per_node=tasks, processes=tasks)
     set_in_env(run, "KIT_CPU_BIND", bind)
-    stub(tmp_path / "bin", "srun", '[[ "$*" == *" start "* ]] || { printf "local%d 1 2 3\\n" 0 1 && exit; }\nprintf "%s\\n" "$@" >argv\n')
+    stub(
+        tmp_path / "bin", "srun", '[[ "$*" == *" start "* ]] || { printf "local%d 1 2 3\\n" 0 1 && exit; }\nprintf "%s\\n" "$@" >argv\n' + ended_ranks(2, tasks)
+    )
     own = slurm(nodes=2, folders=(tmp_path / "bin",))
     del own["SLURM_CPUS_PER_TASK"]
     done = start(run, env={**own, **variables})

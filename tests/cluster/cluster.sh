@@ -19,6 +19,7 @@
 # KIT_CLUSTER_SUBNET       first three numbers of its /24 (the first free one of 172.30.*)
 # KIT_CLUSTER_DIR          its configuration, homes and /shared (/tmp/kit-cluster-NAME)
 # KIT_CLUSTER_IMAGES       what `up` builds: all, or nodes for no training image (all)
+# KIT_CLUSTER_DEBIAN       whose Slurm it is: bookworm has 22.05, trixie 24.11, sid the newest (trixie)
 # Switches of `up`; a changed one starts the cluster anew:
 # KIT_CLUSTER_PROCTRACK    cgroup, linuxproc, or auto: cgroup where it works (auto)
 # KIT_CLUSTER_PYXIS_SCOPE  global or job (global)
@@ -62,6 +63,7 @@ cluster::check_settings() {
   cluster::check_switch KIT_CLUSTER_LOOPBACK "${loopback}" no yes
   cluster::check_switch KIT_CLUSTER_NODE_NAMES "${node_names}" same other
   cluster::check_switch KIT_CLUSTER_IMAGES "${KIT_CLUSTER_IMAGES:-all}" all nodes
+  cluster::check_switch KIT_CLUSTER_DEBIAN "${lib_debian}" bookworm trixie sid
 }
 
 # One line for all that makes two clusters different, as a label of the containers.
@@ -69,7 +71,7 @@ cluster::fingerprint() {
   {
     printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${dir}" \
       "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
-    docker image inspect --format '{{.Id}}' kit-test/node kit-test/controller
+    docker image inspect --format '{{.Id}}' "${lib_node}" "${lib_controller}"
     cat "${here}/cluster.sh" "${here}/node-shell" "${here}/slurm.conf" "${here}/cgroup.conf"
   } | sha256sum | cut -c 1-12
 }
@@ -168,7 +170,7 @@ cluster::subnet() {
 
 # Prints what the nodes can have on this machine: a line with cgroup, one with pyxis.
 cluster::probe() {
-  docker run --rm --network none "${lib_caps[@]}" --entrypoint cluster-entrypoint kit-test/node probe
+  docker run --rm --network none "${lib_caps[@]}" --entrypoint cluster-entrypoint "${lib_node}" probe
 }
 
 cluster::resolve_proctrack() {
@@ -220,9 +222,9 @@ cluster::write_config() {
 
 cluster::start_container() {
   local -r node="$1" address="$2" track="$3" mark="$4"
-  local image=kit-test/node role=node
+  local image="${lib_node}" role=node
   if [[ "${node}" == ctl ]]; then
-    image=kit-test/controller
+    image="${lib_controller}"
     role=controller
   fi
   # /scratch and /tmp are anonymous volumes: local to a node, and on a real file system, so that

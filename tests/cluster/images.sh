@@ -14,6 +14,7 @@
 #   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
 #
+# KIT_CLUSTER_DEBIAN   of nodes and controller (trixie); another one's images have its name at their end
 # KIT_CACHE            wheels and image files (~/.cache/kit-tests)
 # KIT_CLUSTER_DEBS     a folder of .deb files for the nodes: Enroot, Pyxis (tests/cluster/debs)
 # KIT_TRAIN_SOURCE     a folder with Dockerfile and containers/ (the repository)
@@ -73,6 +74,8 @@ images::debootstrap() {
   rm -rf "${root}"/var/cache/apt/archives/*.deb "${root}"/var/lib/apt/lists/*
   printf 'force-unsafe-io\n' >"${root}/etc/dpkg/dpkg.cfg.d/docker-apt-speedup"
   printf 'Acquire::Languages "none";\n' >"${root}/etc/apt/apt.conf.d/docker-no-languages"
+  # A mirror that stands still is of use all the same; sid's lists are for one week.
+  [[ "${suite}" != sid ]] || printf 'Acquire::Check-Valid-Until "false";\n' >"${root}/etc/apt/apt.conf.d/any-date"
   tar -C "${root}" -c . | docker import - "debian:${suite}" >/dev/null
   rm -rf --one-file-system "${root}"
 }
@@ -123,7 +126,7 @@ images::together() {
 
 images::nodes() {
   lib::lock images-nodes 1800
-  images::base trixie
+  images::base "${lib_debian}"
   local -r node="${work}/node" controller="${work}/controller"
   mkdir -p "${node}/debs" "${controller}"
   cp "${here}/node.Dockerfile" "${node}/Dockerfile"
@@ -133,9 +136,9 @@ images::nodes() {
   fi
   # COPY refuses a folder without files.
   touch "${node}/debs/.keep"
-  images::make kit-test/node debian:trixie "${node}"
+  images::make "${lib_node}" "debian:${lib_debian}" "${node}"
   cp "${here}/controller.Dockerfile" "${controller}/Dockerfile"
-  images::make kit-test/controller kit-test/node "${controller}"
+  images::make "${lib_controller}" "${lib_node}" "${controller}"
 }
 
 images::small() {
@@ -311,7 +314,7 @@ images::file() {
   found="$(sed -n 's/^  "file": "\(.*\)",/\1/p' "${dir}/train.json")"
   ln -sfn "${found}" "${dir}/train.sqsh"
   # shellcheck disable=SC2016  # the container's shell expands it
-  [[ -f "${dir}/${found%.sqsh}.sif" ]] || docker run --rm --network none --volume "${dir}:/out" --entrypoint bash kit-test/node -euc '
+  [[ -f "${dir}/${found%.sqsh}.sif" ]] || docker run --rm --network none --volume "${dir}:/out" --entrypoint bash "${lib_node}" -euc '
         cd /out
         apptainer sif new "$1.partial"
         apptainer sif add --datatype 4 --partfs 1 --parttype 2 --partarch "$(case "$(uname -m)" in aarch64) echo 4 ;; *) echo 2 ;; esac)" "$1.partial" "$2"

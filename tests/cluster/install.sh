@@ -5,7 +5,7 @@
 #   install.sh             on the controller of KIT_CLUSTER_NAME
 #   install.sh prepare     only makes the archive
 #
-# KIT_CLUSTER_NAME and KIT_CACHE as for cluster.sh.
+# KIT_CLUSTER_NAME, KIT_CLUSTER_DEBIAN and KIT_CACHE as for cluster.sh.
 set -euo pipefail
 here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 # shellcheck source=tests/cluster/lib.sh
@@ -31,7 +31,7 @@ install::pip() {
 # One line for all that the environment is made from.
 install::key() {
   {
-    docker image inspect --format '{{.Id}}' kit-test/controller
+    docker image inspect --format '{{.Id}}' "${lib_controller}"
     sed -n '/^install::make/,/^}/p' "${BASH_SOURCE[0]}"
     cd "${repo}"
     find pyproject.toml README.md LICENSE Dockerfile launch containers env train -type f ! -name '*.pyc' \
@@ -43,7 +43,7 @@ install::key() {
 install::dependencies() {
   local -r wheel="$1"
   local python key dir
-  python="$(docker run --rm --network none --entrypoint python3 kit-test/controller \
+  python="$(docker run --rm --network none --entrypoint python3 "${lib_controller}" \
     -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
   key="${python}-$(sha256sum <"${repo}/pyproject.toml" | cut -c 1-12)"
   dir="${cache}/kit-wheels/${key}"
@@ -69,13 +69,13 @@ install::make() {
   dependencies="$(install::dependencies "${wheels[0]}")"
   # shellcheck disable=SC2016  # the container's shell expands it
   docker run --rm --network none --volume "${work}:/kit:ro" --volume "${dependencies}:/wheels:ro" \
-    --entrypoint bash kit-test/controller -euc '
+    --entrypoint bash "${lib_controller}" -euc '
         python3 -m venv /opt/kit
         /opt/kit/bin/pip install --quiet --no-index --find-links /wheels /kit/*.whl >&2
         chmod -R go=u-w /opt/kit
         printf "%s\n" "$1" >/opt/kit/key
         tar -C /opt -c kit' bash "${archive##*/}" >"${work}/archive" ||
-    die "kit cannot be installed in a container of kit-test/controller" "see the lines above"
+    die "kit cannot be installed in a container of ${lib_controller}" "see the lines above"
   mv "${work}/archive" "${archive}"
 }
 

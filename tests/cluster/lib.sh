@@ -23,6 +23,14 @@ lib::cache() {
   printf '%s\n' "${KIT_CACHE:-${HOME}/.cache/kit-tests}"
 }
 
+# The Debian release that controller and nodes are made of, by which the cluster has its Slurm; and their images.
+# shellcheck disable=SC2034  # for the files that source this one
+readonly lib_debian="${KIT_CLUSTER_DEBIAN:-trixie}"
+lib_suffix="-${lib_debian}"
+[[ "${lib_debian}" != trixie ]] || lib_suffix=''
+# shellcheck disable=SC2034  # likewise
+readonly lib_node="kit-test/node${lib_suffix}" lib_controller="kit-test/controller${lib_suffix}"
+
 # Runs the rest of the caller while no other process of this user is doing the same.
 lib::lock() {
   local -r name="$1" wait_s="$2"

@@ -9,17 +9,18 @@ RUN apt-get update \
         slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge tini \
         squashfs-tools squashfuse fuse-overlayfs fuse2fs fuse3 uidmap libcap2-bin \
         bash curl gawk jq parallel bsdextrautils zstd pigz \
-        procps iproute2 iputils-ping netcat-openbsd util-linux ca-certificates \
+        procps iproute2 iptables iputils-ping netcat-openbsd util-linux ca-certificates \
  && rm -rf /var/lib/apt/lists/*
 
 # Apptainer is only in sid. Its source is the image's own one with the suite changed;
-# everything else in sid is pinned below what is installed.
+# everything else in sid is pinned below what is installed. Bookworm's C library is too old for it.
 COPY sid-source /tmp/sid-source
 RUN bash /tmp/sid-source \
  && printf 'Package: *\nPin: release a=unstable\nPin-Priority: 100\n\nPackage: apptainer\nPin: release a=unstable\nPin-Priority: 990\n' \
         > /etc/apt/preferences.d/sid \
  && apt-get update \
- && apt-get install -y --no-install-recommends apptainer \
+ && { apt-get install -y --no-install-recommends apptainer \
+    || { rm /etc/apt/preferences.d/sid && apt-get install -y --no-install-recommends --target-release unstable apptainer; }; } \
  && rm -rf /var/lib/apt/lists/* /etc/apt/sources.list.d/sid.* /tmp/sid-source
 
 # Enroot and Pyxis, when there are packages of them; otherwise stubs, which say that they are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import pytest
 from node_shell import Shells
 
 HERE = Path(__file__).resolve().parent
@@ -41,12 +43,19 @@ class Cluster:
 
     controller = "ctl"
     nodes = ("node1", "node2", "node3")
-    sif = "/images/train.sif"
-    sqsh = "/images/train.sqsh"
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared
         self._shells = Shells()
+
+    @property
+    def sif(self) -> str:
+        """The training image, for Apptainer; the test is skipped on a cluster that was made without it."""
+        return training_image("sif")
+
+    @property
+    def sqsh(self) -> str:
+        return training_image("sqsh")
 
     def run(self, node: str, *argv: str | PurePosixPath, check: bool = True, root: bool = False, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """The result of a command on a node, as ada from /shared; a failure raises with its stderr."""
@@ -115,6 +124,16 @@ class Cluster:
     @cache  # there are few clusters, and each lasts as long as the tests
     def _installed(self, tool: str) -> str:
         return control(tool).strip()
+
+
+def has_training_image() -> bool:
+    return os.environ.get("KIT_CLUSTER_IMAGES") != "nodes"
+
+
+def training_image(suffix: str) -> str:
+    if not has_training_image():
+        pytest.skip("KIT_CLUSTER_IMAGES=nodes: this cluster has no training image")
+    return f"/images/train.{suffix}"
 
 
 def text(output: bytes) -> str:

@@ -72,7 +72,7 @@ def test_exit_code_and_state_of_a_job_are_reported(cluster: Cluster, folder: Pat
 
 def test_scancel_leaves_no_process(cluster: Cluster, folder: Path) -> None:
     script = folder / "sleeps.sh"
-    script.write_text("#!/bin/bash\nsrun -N3 apptainer -q exec /images/train.sif sleep 600\n")
+    script.write_text(f"#!/bin/bash\nsrun -N3 apptainer -q exec {cluster.sif} sleep 600\n")
     job_id = cluster.sbatch(script, "-N3", f"--output={cluster.path(folder)}/log")
     for node in cluster.nodes:
         until(partial(sleeps, cluster, node), 30, f"no sleep on {node}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import job_id, nothing_left, read, submit, why
-from slurm_cluster import Cluster, Ended, Process, until
+from slurm_cluster import Cluster, Ended, Process, has_training_image, until
 
 pytestmark = pytest.mark.cluster
 
@@ -31,8 +31,9 @@ class Job:
 
     def __init__(self, cluster: Cluster, project: Path, *arguments: str, options: tuple[str, ...] = ()) -> None:
         self.cluster, self.project = cluster, project
-        image = ["--image", cluster.sif, "--runtime", "apptainer"]
-        submit(cluster, project, "job.yaml", "-j", "2x2", *image, *options, "--output", "run", "--", *arguments)
+        # Of a cluster without the training image, whose torchrun some need, the others do without a container.
+        runtime = ["--image", cluster.sif, "--runtime", "apptainer"] if has_training_image() or options[:2] == TORCHRUN else ["--runtime", "none"]
+        submit(cluster, project, "job.yaml", "-j", "2x2", *runtime, *options, "--output", "run", "--", *arguments)
         self.id = job_id(project)
 
     def log(self, name: str) -> str:
@@ -158,10 +159,10 @@ def test_a_shared_directory_that_one_node_does_not_have_when_the_job_starts(kit_
         ended = job.ended()
     finally:
         kit_cluster.run("node2", "umount", "/shared", root=True)
-    assert (ended.state, ended.exit_code) == ("FAILED", 127)
-    why = "srun: Exited with exit code 127; image /images/train.sif"
-    assert f"kit: error: node2: nothing there could say why its part of the job ended ({why}); the end of log/" in job.said
-    assert f"  fix: see whether node2 has {kit_cluster.path(project)}/run: it must be on a file system that every node sees\n" in job.said
+    # Slurm 22.05 cannot open the step's log there, says so, and srun ends with 0; later ones start the step all the same.
+    assert (ended.state, ended.exit_code) in (("FAILED", 127), ("FAILED", 1))
+    assert re.search(r"^kit: error: node2: (no answer to the preparing step|nothing there could say why its part)", job.said, re.MULTILINE), job.said
+    assert re.search(rf"^  fix: see whether (node2 has )?{kit_cluster.path(project)}/run\b.* on a file system that every node sees$", job.said, re.MULTILINE)
     assert job.why() == "run-directory-missing-on-a-node"
     nothing_left(kit_cluster)
 

@@ -12,11 +12,11 @@ from slurm_cluster import Cluster
 pytestmark = pytest.mark.cluster
 
 # What a newcomer types, one after the other.
-STEPS = ["kit init --image /images/train.sif", "kit doctor --nodes 3", "kit submit --output run --follow"]
+STEPS = ["kit init --image {}", "kit doctor --nodes 3", "kit submit --output run --follow"]
 
 
 def test_from_nothing_to_a_trained_model_with_no_file_edited(kit_cluster: Cluster, folder: Path) -> None:
-    typed = 'cd "$1" && export XDG_CONFIG_HOME="$1/config" && ' + " && ".join(STEPS)
+    typed = 'cd "$1" && export XDG_CONFIG_HOME="$1/config" && ' + " && ".join(STEPS).format(kit_cluster.sif)
     done = kit_cluster.run("ctl", "bash", "-c", typed, "bash", kit_cluster.path(folder), timeout=400)
     assert re.search(r"^  folder +shared +found: node\d sees it$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^kit: Slurm would take it: Job \d+ to start at ", done.stdout, re.MULTILINE), done.stdout

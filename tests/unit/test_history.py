@@ -109,7 +109,13 @@ LIMIT = "a limit of your account or quality of service is reached: sacctmgr show
 
 
 @pytest.mark.parametrize(
-    ("reason", "ending"), [("", "CANCELLED"), (" DUE TO TIME LIMIT", "TIMEOUT"), (" DUE TO PREEMPTION", "PREEMPTED"), (" DUE TO NODE FAILURE", "NODE_FAIL")]
+    ("reason", "ending"),
+    [
+        ("", "CANCELLED"),
+        (" DUE TO TIME LIMIT", "TIMEOUT"),
+        (" DUE TO PREEMPTION", "PREEMPTED"),
+        (" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "NODE_FAIL"),
+    ],
 )
 def test_what_slurm_only_called_completing_ended_as_its_daemon_said(reason: str, ending: str, tmp_path: Path, tools) -> None:
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")

@@ -14,6 +14,7 @@ from kit import regular, secret_values, slurm, table
 from kit.errors import KitError
 from kit.runs import follow, history
 from kit.runs.history import Run
+from kit.slurm import sentences
 
 DAY_S = 86400
 TAIL = 16384  # bytes of a log that are looked at
@@ -42,10 +43,8 @@ REASONS = {
     "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
 }
 LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
-# As slurmstepd says it in the batch script's log.
-ENDED_BY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
-
+VAIN_WAIT = "it never started: what it waited for ended otherwise"
 # Of runs, in words that are none of Slurm's: nobody knows how it ended; nobody can say it now; whether Slurm has it is open; it has not.
 OWN = frozenset(("LOST", "UNKNOWN", "SUBMITTING", "UNSUBMITTED"))
 
@@ -169,7 +168,7 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
         return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}")
     state, why = told(run)
     if job and job.reason == "DependencyNeverSatisfied":
-        why = "it never started: what it waited for ended otherwise"
+        why = VAIN_WAIT
     known = next((state for folder, state in accounts.get(run.id, {}).items() if run.works_in(folder)), "")
     state = job.state if job else state or known
     if state == "FAILED" and not why and has_no_log(run):
@@ -229,8 +228,7 @@ def told(run: Run) -> tuple[str, str]:
     error = re.findall(r"^kit: error: (.*)$", text, re.MULTILINE)
     ending = re.search(r"this job is being ended \((\w+)\)", text)
     if ending and slurm.is_active(ending[1]):  # Slurm's answer from the middle of it
-        cause = re.search(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", text)
-        return (ENDED_BY.get(cause[1], "CANCELLED"), "") if cause else ("", "")
+        return sentences.ended_by(text), ""
     if ending:
         return ending[1], ""
     if text.rstrip().endswith("all ranks ended well"):

@@ -15,12 +15,13 @@ from kit.plan import Plan
 from kit.site import facts, shapes, words
 from kit.site.facts import Facts
 from kit.site.shapes import Variant
-from kit.slurm import texts
+from kit.slurm import sentences, texts
 
 MOST = 24  # calls to Slurm
 AT_ONCE = 4
 SHORTER = 4  # of them, with half the time
 SOON_S = 60
+YEAR_S = 365 * texts.DAY_S
 
 # What Slurm says, and what that means to who reads it.
 REASONS = (
@@ -142,9 +143,8 @@ def _ask(plan: Plan, variants: list[Variant], refused: dict[str, list[str]]) -> 
 
 
 def _read(variant: Variant, answer: str) -> Optional[Start]:
-    """Of `Job 5 to start at 2026-11-21T16:43:51 using 2 processors on nodes node[1-2] in partition cpu`."""
-    found = re.search(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) using \d+ processors on (?:nodes )?(\S+)", answer)
-    return Start(variant, time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2]) if found else None
+    found = sentences.estimate(answer)
+    return Start(variant, *found) if found else None
 
 
 def _in_plain_words(answer: str) -> str:
@@ -178,9 +178,11 @@ def _show_table(starts: list[Start], typed: list[str]) -> None:
 
 
 def _when(at_s: float, now: float) -> str:
-    """now, or: in 2 h 10 min (Sat 18:40)."""
+    """now, or: in 2 h 10 min (Sat 18:40). Behind a job without a time limit Slurm names a day in some hundred years."""
     if at_s <= now + SOON_S:
         return "now"
+    if at_s > now + YEAR_S:
+        return "nobody knows"
     date = "%a %H:%M" if at_s < now + 6 * texts.DAY_S else "%d %b %Y %H:%M"
     return f"in {words.duration(at_s - now)} ({time.strftime(date, time.localtime(at_s))})"
 

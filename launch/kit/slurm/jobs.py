@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit.errors import KitError
-from kit.slurm import calls
+from kit.slurm import calls, sentences
 
 # https://slurm.schedmd.com/job_state_codes.html: a job in one of these states has ended. Any other word is one of a job that
 # has something to do yet, also a word that a later Slurm invents.
@@ -172,8 +172,10 @@ def same_folder(one: str, other: str) -> bool:
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Slurm's own estimate of when and where the job would start; nothing is submitted."""
     if calls.is_elsewhere():  # where there is no such file
-        return calls.ask(["sbatch", "--test-only", *options], script, given=script.read_text(encoding="utf-8", errors="surrogateescape")).strip()
-    return calls.ask(["sbatch", "--test-only", *options, str(script)], script).strip()
+        answer = calls.ask(["sbatch", "--test-only", *options], script, given=script.read_text(encoding="utf-8", errors="surrogateescape"))
+    else:
+        answer = calls.ask(["sbatch", "--test-only", *options, str(script)], script)
+    return sentences.without_slip(answer).strip()
 
 
 def estimate(header: str) -> str:
@@ -188,7 +190,7 @@ def estimate(header: str) -> str:
 def would_start(options: dict[str, str]) -> str:
     """Slurm's estimate for a job of one node with these options. Raises KitError where it would refuse it."""
     words = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-    return calls.ask(["sbatch", "--test-only", "--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true", *words]).strip()
+    return sentences.without_slip(calls.ask(["sbatch", "--test-only", "--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true", *words])).strip()
 
 
 def cancel(job_id: str) -> None:

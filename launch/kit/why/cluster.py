@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kit.slurm import sentences
 from kit.why.cause import ANYWHERE, BATCH, NODE, RANK, Cause, Weight
 
 VERDICT, REFUSAL, KERNEL, OWN, SIGNAL = Weight.VERDICT, Weight.REFUSAL, Weight.KERNEL, Weight.OWN, Weight.SIGNAL
@@ -40,7 +41,7 @@ VERDICTS = (
         (BATCH, NODE),
         (
             r"^kit: error: (?P<node>[\w.-]+): this node is (?:down|fail|\S*\*)",
-            r"JOB \d+ ON (?P<node>\S+) CANCELLED AT \S+ DUE TO NODE FAILURE",
+            sentences.cancelled("NODE FAILURE"),
             r"this job is being ended \(NODE_FAIL\)",
             r"srun: error: Node failure on (?P<node>\S+)",
             r"DUE to NODE FAILURE",
@@ -52,7 +53,7 @@ VERDICTS = (
         "start it again: {again}; if it was not you, ask who may cancel jobs: sacct -j {job} -o User,State,ExitCode",
         VERDICT,
         (BATCH, NODE),
-        (r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+(?: DUE TO SIGNAL[^*\n]*)? \*\*\*", r"this job is being ended \(CANCELLED\)"),
+        (sentences.cancelled(), r"this job is being ended \(CANCELLED\)"),
         here="start it again: {again}",
     ),
     Cause(
@@ -93,7 +94,18 @@ REFUSALS = (
         "put {folder} on a file system that every node sees; look there: srun --nodelist={node} ls {folder}",
         REFUSAL,
         (BATCH,),
-        (r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Exited with exit code 12[67][;)]",),
+        (
+            r"^kit: error: (?P<node>[^:\n]+): nothing there could say why its part of the job ended \(srun: Exited with exit code 12[67][;)]",
+            r"^kit: error: (?P<node>[^:\n]+): no answer to the preparing step",
+        ),
+    ),
+    Cause(
+        "ranks-unaccounted",
+        "not all ranks of {node} began and ended, though srun says that the job ended well",
+        "see what srun says in the job's log, and the node: scontrol show node {node}; without it: {again:--slurm exclude={node}}",
+        REFUSAL,
+        (BATCH,),
+        (r"^kit: error: (?P<node>[^:\n]+): ranks there did not all begin and end",),
     ),
     Cause(
         "node-task-killed",
@@ -213,7 +225,7 @@ MACHINE = (
         (BATCH,),
         (
             r"srun: error: [^\n]*(?:Unable to create step|launch failed|Unable to confirm allocation|Task launch for)[^\n]*",
-            r"slurmstepd: error: (?:execve|couldn't chdir|Unable to create|_fork_all_tasks)[^\n]*",
+            rf"{sentences.STEPD} (?:execve|couldn't chdir|Unable to create|_fork_all_tasks)[^\n]*",
         ),
     ),
     Cause(

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from kit import regular
 from kit.runs import follow, history
+from kit.slurm import sentences
 from kit.why import cause, ends
 from kit.why.ends import Grade
 
@@ -31,7 +32,7 @@ _ATTEMPT = re.compile(r"^kit: \S+: (attempt \d+$|job [\d_]+ on )")
 _BLAMED = re.compile(
     r"^kit: error: (\S*): rank (\d+) \(local rank (\S*)\) (?:exited with code (\d+)|was killed|(left with code 0)|(was not where))", re.MULTILINE
 )
-_NAMED_NODE = re.compile(r"^(?:srun: error|kit: error|slurmstepd-?\S*: error): (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?::| CANCELLED)", re.MULTILINE)
+_NAMED_NODE = re.compile(rf"^(?:srun: error:|kit: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?::| CANCELLED)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

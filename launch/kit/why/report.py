@@ -40,6 +40,8 @@ def why(word: Optional[str]) -> None:
         _head(run, "it COMPLETED: all ranks ended well")
     elif not state:
         _open(run, evidence)
+    elif run.why == status.VAIN_WAIT:
+        _head(run, f"it ended {state}: {run.why}")
     else:
         _dead(run, state, evidence, weighed)
 

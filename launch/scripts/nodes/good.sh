@@ -54,8 +54,10 @@ nodes::choose() {
 # nodes::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
 # reach.
 nodes::ask() {
+  local binds
+  binds="$(slurm::binds)"
   local -a step=(
-    srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 --cpu-bind=none --mpi=none --export=ALL
+    srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
     --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
     --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${KIT_ID}/%N.out"
   )

@@ -1,0 +1,42 @@
+"""Sentences of Slurm's, which change between versions. Each is read here alone; tests/unit/recorded/sentences.yaml has them as versions print them."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple, Optional
+
+# Who says it in the log of a batch script or of a node: Debian's builds add the node's name, 26.05 has the time instead.
+STEPD = r"(?:slurmstepd[^\s:]*:|\[[^\]\s]+\]) error:"
+
+_CANCELLED = r"\*\*\* JOB \S+ ON (?P<node>\S+) CANCELLED AT \S+"
+_STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+
+
+class Estimate(NamedTuple):
+    at_s: float  # when it would start: seconds since 1970
+    nodes: str  # Slurm's list
+
+
+def estimate(answer: str) -> Optional[Estimate]:
+    """Return what sbatch --test-only expects; None where it says something else."""
+    found = re.search(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: on cluster \S+)?(?: a)? using \d+ processors on (?:nodes )?(\S+)", answer)
+    return Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2]) if found else None
+
+
+def without_slip(answer: str) -> str:
+    """Return the answer of sbatch --test-only without the word that 26.05 has in it by mistake."""
+    return re.sub(r"(to start at \S+(?: on cluster \S+)?) a using", r"\1 using", answer)
+
+
+def cancelled(reason: str = "") -> str:
+    """Return the pattern of slurmstepd's last word on a job, for this reason; without one, for a person's cancelling alone."""
+    return rf"{_CANCELLED} DUE (?:TO|to) {reason}" if reason else rf"{_CANCELLED}(?: DUE (?:TO|to) SIGNAL[^*\n]*)? \*\*\*"
+
+
+def ended_by(log: str) -> str:
+    """Return the state of a job by slurmstepd's last word on it; empty where the log of the batch script has none."""
+    found = re.search(rf"{_CANCELLED}(?: DUE (?:TO|to) ([^*\n]*?))? \*\*\*", log)
+    if not found:
+        return ""
+    return next((state for words, state in _STATES.items() if (found[2] or "").startswith(words)), "CANCELLED")

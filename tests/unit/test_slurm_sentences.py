@@ -1,0 +1,65 @@
+"""What kit reads of Slurm's sentences, in the words of the versions that were tried: tests/unit/recorded/sentences.yaml."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from kit.errors import KitError
+from kit.slurm import calls, jobs, sentences
+from kit.why import cluster
+from samples import ROOT
+
+RECORDED: dict[str, dict[str, str]] = yaml.safe_load((Path(__file__).parent / "recorded/sentences.yaml").read_text())
+ENDS = {"cancelled": "CANCELLED", "preempted": "PREEMPTED", "time limit": "TIMEOUT", "node failure": "NODE_FAIL"}
+CAUSES = {"cancelled": "cancelled", "preempted": "preempted", "time limit": "time-limit", "node failure": "node-failed", "no such program": "step-not-started"}
+
+
+@pytest.fixture(params=RECORDED)
+def said(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What one version says."""
+    return RECORDED[request.param]
+
+
+def test_an_estimate_is_read_and_shown_without_a_slip(said: dict[str, str]) -> None:
+    found = sentences.estimate(said["estimate"])
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found.at_s)) if found else ""
+    assert found and found.nodes == "node[1-2]" and f"to start at {at} " in said["estimate"]
+    shown = rf"sbatch: Job 2 to start at {at} using 2 processors on nodes node\[1-2\] in partition cpu\n"
+    assert re.fullmatch(shown, sentences.without_slip(said["estimate"]))
+    assert sentences.estimate(said["refused estimate"]) is None
+
+
+@pytest.mark.parametrize(("end", "state"), ENDS.items())
+def test_the_last_word_on_a_job_tells_its_state(end: str, state: str, said: dict[str, str]) -> None:
+    assert sentences.ended_by(said[end]) == state
+    assert sentences.ended_by(re.sub("(?m)^.* JOB .*$", "", said[end])) == ""  # a step's end is not the job's
+
+
+@pytest.mark.parametrize(("end", "cause"), CAUSES.items())
+def test_the_last_word_on_a_job_tells_the_cause(end: str, cause: str, said: dict[str, str]) -> None:
+    known = (*cluster.VERDICTS, *cluster.MACHINE)
+    assert [item.name for item in known if any(pattern.search(said[end]) for pattern in item.compiled)][:1] == [cause]
+
+
+def test_a_refusal_is_told_from_a_broken_connection(said: dict[str, str]) -> None:
+    for refusal in ("no such partition", "too many CPUs", "no such feature", "no such reservation"):
+        assert jobs._is_refusal(said[refusal]), refusal
+    # Slurm 22.05 takes a job that is to wait for one which it does not know.
+    if "no such job to wait for" in said:
+        with pytest.raises(KitError, match="Slurm has forgotten a job that this one is to wait for"):
+            calls.check(["sbatch"], subprocess.CompletedProcess([], 1, "", said["no such job to wait for"]), None)
+
+
+@pytest.mark.parametrize(("end", "told"), [("exit code", "node2:Exited with exit code 7"), ("killed", "node2:Killed")])
+def test_the_batch_script_reads_which_node_failed_first_and_how(end: str, told: str, said: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/slurm-7.out").write_text(said[end])
+    script = (ROOT / "launch/scripts/run_script.sh").read_text()
+    (reads,) = re.findall(r"^batch::ask_srun\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)
+    bash = f'set -euo pipefail\nKIT_RUN_DIR="$PWD" KIT_ID=7 node= words=\n{reads}batch::ask_srun; printf %s "$node:${{words# }}"'
+    assert subprocess.run(["bash", "-c", bash], cwd=tmp_path, capture_output=True, text=True, check=True).stdout == told
