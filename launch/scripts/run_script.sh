@@ -54,6 +54,7 @@ source "${KIT_SCRIPTS}/beside.sh"
 
 # batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
+  kit::forget_shell
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
@@ -487,19 +488,22 @@ node::choose_interface() {
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
-# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
-# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start, and what
+# the node says of its fabric, travels as arguments, which every runtime hands on as they are. Adds the mounts that these need.
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
-  # Where Slurm's PMIx listens for the ranks of this node.
-  [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
+  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
+  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
+    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
+  done
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.

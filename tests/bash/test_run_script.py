@@ -346,7 +346,8 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
     run = run_dir(tmp_path, 'echo "${GREETING} ${HF_TOKEN}"')
     env_sh = run / "env.sh"
     env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  GREETING='the job'\n  HF_TOKEN=mine\n  api_key=mine\n  SAME=1\n)"))
-    done = start(run, env=slurm(GREETING="the image's", HF_TOKEN="not for logs", api_key="not for logs", SAME="1"))
+    wrap_nodes(tmp_path / "bin", """export GREETING="the image's" HF_TOKEN="not for logs" api_key="not for logs" SAME=1\n""")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
     assert done.returncode == 0, done.stderr
     assert logs(run)["rank0.out"] == "the job mine\n"
     assert logs(run)["local0.out"].splitlines()[:3] == [

@@ -124,9 +124,31 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
-# kit::forget_python - where the host's environment reaches the container, paths into the host's Python would break the
-# image's.
-kit::forget_python() { unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD; }
+# kit::forget_shell - what the ranks get does not depend on the shell that submitted them: of its variables the job's own are in
+# env.sh, and what the nodes set comes with each step. See docs/environment.md.
+kit::forget_shell() {
+  # Where programs and libraries are: by environment modules, venv, conda; without a container the ranks need it.
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|_ModuleTable*|BASH*'
+  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+='|*_proxy|*_PROXY' # an image may have to be pulled
+  kit::keep "${kit_kept}"
+}
+
+# kit::forget_host - where the rest of the host's environment would reach the container: it is none of the image's, and paths
+# into the host's Python would break that of the image. What the ranks need travels as arguments.
+kit::forget_host() { kit::keep; }
+
+# kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
+kit::keep() {
+  local -r kit_kept="@(SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES\
+|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
+|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1})"
+  local kit_name
+  while IFS= read -r kit_name; do
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [[ "${kit_name}" == ${kit_kept} ]] || unset "${kit_name}" 2>/dev/null || true # some are bash's own, and read-only
+  done < <(compgen -e)
+}
 
 # image::check_submitted - the image is still the one that the job was submitted with: it may have waited for hours.
 image::check_submitted() {
@@ -249,7 +271,8 @@ runtime::check() {
 runtime::prepare() { :; }
 
 runtime::exec() {
-  kit::forget_python
+  [[ -z "${TMPDIR:-}" ]] || export APPTAINER_TMPDIR="${APPTAINER_TMPDIR:-${TMPDIR}}"
+  kit::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
@@ -473,6 +496,7 @@ beside::explain() {
 # beside::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
 beside::attach() {
+  kit::forget_shell
   local -a hosts facts=()
   IFS=, read -ra hosts <<<"$1"
   shift
@@ -552,6 +576,7 @@ beside::exec() {
 
 # batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
+  kit::forget_shell
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
@@ -985,19 +1010,22 @@ node::choose_interface() {
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
-# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
-# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start, and what
+# the node says of its fabric, travels as arguments, which every runtime hands on as they are. Adds the mounts that these need.
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
-  # Where Slurm's PMIx listens for the ranks of this node.
-  [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
+  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
+  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
+    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
+  done
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.
