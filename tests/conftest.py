@@ -15,6 +15,11 @@ pytest_plugins = ["whole_run"]
 # What is installed beside this Python (kit, torchrun, shellcheck) is found, whether its environment is active or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
+# What the shell of who tests has set would be named by a warning at every submission: launch/kit/inherit.py.
+_MISSED = ("NCCL_", "UCX_", "FI_", "GLOO_", "CUDA_", "OMP_", "TORCH_", "PYTORCH_", "XLA_", "HF_", "WANDB_")
+for _name in [name for name in os.environ if name.startswith(_MISSED) and name != "CUDA_VISIBLE_DEVICES"]:
+    del os.environ[_name]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_history_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

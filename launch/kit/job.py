@@ -44,6 +44,7 @@ class Job(NamedTuple):
     code: Optional[str] = None
     mounts: Optional[tuple[values.Mount, ...]] = None
     env: Optional[dict[str, str]] = None
+    inherit: Optional[tuple[str, ...]] = None
     secrets: Optional[dict[str, secret_values.Secret]] = None
     array: Optional[str] = None
     sweep: Optional[sweeps.Sweep] = None
@@ -87,6 +88,7 @@ KEYS = {
     "code": Key(values.code, "snapshot: what runs is the code as it was at submission; live: as it is at the start [snapshot; kit run: live]", "snapshot|live"),
     "mounts": Key(values.mounts, "folders or files for the container, SOURCE:TARGET[:ro]", "S:T[:ro]", option="--mount", many=True),
     "env": Key(values.environment, "variables for the training processes", "NAME=VALUE", many=True),
+    "inherit": Key(values.inherit, "variables of this shell for the training processes: names, patterns, all; none [none]", "NAME", many=True),
     "secrets": Key(
         values.secrets,
         "variables with values that nothing shows, read at submission: from the environment, file:PATH, command:LINE",
@@ -123,7 +125,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         base = Path.cwd()
     meant = _reject_unknown(keys, problems)
     theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
-    parsed = {**theirs, **ours, **{key: _added(theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].many}}
+    parsed = {**theirs, **ours, **{key: _added(key, theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].many}}
     parsed.setdefault("name", path.stem or "job")
     parsed.setdefault("workdir", str(base))
     if parsed.get("command") is None and "command" not in (*keys, *meant):
@@ -175,10 +177,12 @@ def _parse(keys: dict[str, Given], base: Path, problems: Problems) -> dict[str, 
     return parsed
 
 
-def _added(theirs: Any, ours: Any) -> Any:
+def _added(key: str, theirs: Any, ours: Any) -> Any:
     """The command line's variables, options and mounts added to the file's; the same name or target replaces."""
     if isinstance(ours, dict):
         return {**theirs, **ours}
+    if key == "inherit":
+        return (*theirs, *ours) if ours else ()  # `--inherit none` takes back what the file says
     targets = {mount.target for mount in ours}
     return (*(mount for mount in theirs if mount.target not in targets), *ours)
 

@@ -219,8 +219,6 @@ def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
         "SLURM_JOB_ID": job_id,
         "SLURM_JOB_NODELIST": ",".join(hosts),
         "KIT_LOOPBACK": "1",
-        # All nodes are this machine, whose own name need not resolve.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SLURMD_"))}
     return {**inherited, **own}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
-from kit import choice, images, mounting, program, sbatch, snapshot, values
+from kit import choice, images, inherit, mounting, program, sbatch, snapshot, values
 from kit import cluster as clusters
 from kit import nodes as noted
 from kit.errors import KitError, Problems
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     workdir: str
     mounts: tuple[values.Mount, ...]
     command: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
+    env: tuple[tuple[str, str], ...]  # the job's, the profile's, and what is inherited
     header: sbatch.Header
     stage: str
     on_preempt: str
@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     array: Optional[str] = None  # the tasks' numbers, as sbatch takes them
     sweep: sweeps.Table = ()
     profile: str = ""  # the text of the cluster's, for the record
+    inherited: tuple[str, ...] = ()  # the names of those variables that are the submitting shell's
     secrets: secret_values.Secrets = ()  # where their values come from
     code: Optional[snapshot.Snapshot] = None  # None where the job runs live code
     why_live: str = ""  # empty where the job says so
@@ -94,8 +95,10 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     check_line(run_dir, "the run directory", problems)
     mounts_here = there.mounts_here if there else mounts
     program.check(written, launcher, mounts_here, runtime, problems)
+    own = {**cluster.env, **(job.env or {})}
+    inherited = inherit.take(job.inherit, job.where("inherit"), {*own, *cluster.secrets, *(job.secrets or ())}, problems)
     keyrings = [secret.at for secret in (*cluster.secrets.values(), *(job.secrets or {}).values()) if secret.source == "file"]
-    taken = snapshot.take(written, run_dir, {**cluster.env, **(job.env or {})}, mounts_here, runtime, code, problems, keyrings)
+    taken = snapshot.take(written, run_dir, {**inherited, **own}, mounts_here, runtime, code, problems, keyrings)
     taken = there.of_code(taken) if there else taken
     bad_nodes = there.bad_nodes if there else noted.file(cluster.name)
     bad = there.left_out if there else noted.bad(bad_nodes)
@@ -120,7 +123,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
     if job.secrets or cluster.secrets:
         from kit import secret_values as named
 
-        secrets = named.resolve({**cluster.secrets, **(job.secrets or {})}, {**cluster.env, **(job.env or {})}, problems)
+        secrets = named.resolve({**cluster.secrets, **(job.secrets or {})}, own, problems)
     image = job.image if runtime and runtime.name != "none" else None
     sha256 = there.remote.image_sha256 if there else _check_image(job, image, problems)
     problems.raise_if_any()
@@ -159,6 +162,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
         array=array,
         sweep=sweep,
         profile=cluster.text,
+        inherited=tuple(inherited),
         secrets=secrets,
         code=taken.snapshot,
         why_live=taken.why_live,

@@ -60,6 +60,7 @@ RECORD: dict[str, Kind] = {
     "plan": _mapping,
     "code": _mapping,
     "git": _or_none(_mapping),
+    "shell": _mapping,
     "cluster": text,
     "is_member": _flag,
     "sbatch_options": _each(text),
@@ -104,6 +105,7 @@ PLAN: dict[str, Kind] = {
     "array": _or_none(array),
     "sweep": _each(_row(text, _each(text))),
     "profile": text,
+    "inherited": _each(text),
     "secrets": _each(_row(text, text, text, text)),
     "remote": _or_none(_row(text, text, text, text, _or_none(text), _or_none(text))),
 }

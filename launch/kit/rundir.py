@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 import kit
-from kit import images, keys, regular, remove, snapshot, sources
+from kit import images, inherit, keys, regular, remove, snapshot, sources
 from kit.errors import KitError, UsageError
 from kit.plan import Plan
 
@@ -148,6 +148,8 @@ def record(plan: Plan, code: dict[str, Any]) -> dict[str, Any]:
         "invocation": sys.argv,
         "job_id": None,
         "plan": {name: value for name, value in plan._asdict().items() if name not in ("code", "why_live", "expect")},
+        # Without a container, what the ranks find depends on this shell; on a cluster elsewhere, on the one there.
+        "shell": inherit.finding() if plan.runtime == "none" and not plan.remote else {},
         "code": code,
         "git": _git(plan.remote.workdir if plan.remote else plan.workdir, [secret.at for secret in plan.secrets if secret.source == "file"]),
     }

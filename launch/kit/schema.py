@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from kit import arrays, cluster, foreign, plugins, sbatch, values
+from kit import arrays, cluster, foreign, inherit, plugins, sbatch, values
 from kit import job as jobs
 
 Schema = dict[str, Any]
@@ -102,13 +102,23 @@ def _mounts() -> Schema:
 
 def _variable() -> Schema:
     """The name of one that a job may set."""
-    ours = "|".join(_any_case(prefix) for prefix in ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_"))
-    not_free = [{"enum": sorted(values.OWNED | values.BASH)}, {"pattern": f"^({ours}|BASH_FUNC_)"}]
+    not_free = [{"enum": sorted(values.OWNED | values.BASH)}, {"pattern": f"^({_ours()}|BASH_FUNC_)"}]
     return {"pattern": _NAME, "not": {"anyOf": not_free}}
+
+
+def _ours() -> str:
+    return "|".join(_any_case(prefix) for prefix in ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_"))
 
 
 def _environment() -> Schema:
     return {"type": "object", "propertyNames": _variable(), "additionalProperties": _TEXT}
+
+
+def _inherit() -> Schema:
+    """A name or a pattern, or a list of them; what no job may set, no pattern takes."""
+    not_free = [{"enum": sorted({*inherit.FLAGS, *values.OWNED, *values.BASH})}, {"pattern": f"^({_ours()}|BASH_FUNC_)[A-Za-z0-9_]*$"}]
+    word = {"type": "string", "pattern": _searched(inherit.PATTERN.pattern), "not": {"anyOf": not_free}}
+    return {"anyOf": [word, {"type": "array", "items": word}]}
 
 
 def _secrets() -> Schema:
@@ -168,6 +178,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.code: {"enum": list(values.CODE)},
     values.mounts: _mounts(),
     values.environment: _environment(),
+    values.inherit: _inherit(),
     values.secrets: _secrets(),
     values.array: _array(),
     values.sweep: _sweep(),

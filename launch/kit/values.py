@@ -46,7 +46,7 @@ class Mount(NamedTuple):
 
 def text(given: Given, problems: Problems) -> Optional[str]:
     if not isinstance(given.value, str) or not given.value:
-        problems.add(given.where, f"expected text, not {_kind(given)}", "write text on the same line")
+        problems.add(given.where, f"expected text, not {kind(given)}", "write text on the same line")
         return None
     return given.value
 
@@ -67,7 +67,7 @@ def count(given: Given, problems: Problems, least: int = 1) -> Optional[int]:
     fix = "write a plain number"
     if isinstance(value, str) and (typed := re.fullmatch(rf"([A-Za-z]\w*):({_N})", value)):
         fix = f'write {typed[2]}; a type of GPU goes into `slurm: {{gres: "gpu:{value}"}}`'
-    problems.add(given.where, f"expected a whole number of at least {least}, not {_kind(given)}", fix)
+    problems.add(given.where, f"expected a whole number of at least {least}, not {kind(given)}", fix)
     return None
 
 
@@ -106,7 +106,7 @@ def flag(given: Given, problems: Problems) -> Optional[bool]:
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     if isinstance(given.value, str) and given.value.lower() in words:
         return words[given.value.lower()]
-    problems.add(given.where, f"expected true or false, not {_kind(given)}", "write true or false")
+    problems.add(given.where, f"expected true or false, not {kind(given)}", "write true or false")
     return None
 
 
@@ -117,7 +117,7 @@ def time_limit(given: Given, problems: Problems) -> Optional[str]:
     from kit import mistakes  # imported late, as everywhere
 
     fix = mistakes.time_in_words(value) if isinstance(value, str) else ""
-    problems.add(given.where, f"expected a time limit, not {_kind(given)}", fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes")
+    problems.add(given.where, f"expected a time limit, not {kind(given)}", fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes")
     return None
 
 
@@ -154,7 +154,7 @@ def _word(given: Given, problems: Problems) -> str:
     if isinstance(given.value, str):
         return no_nul(given.value, given.where, problems)
     fix = 'for an empty word write ""' if given.value is None else "write all words in one list: [train.py, --lr, 0.1]"
-    problems.add(given.where, f"expected a word of the command, not {_kind(given)}", fix)
+    problems.add(given.where, f"expected a word of the command, not {kind(given)}", fix)
     return ""
 
 
@@ -175,7 +175,7 @@ def _mount(given: Given, problems: Problems) -> Optional[Mount]:
     if isinstance(given.value, dict):
         return _mount_from_keys(given, given.value, problems)
     if not isinstance(given.value, str):
-        problems.add(given.where, f"expected a mount, not {_kind(given)}", "write SOURCE:TARGET[:ro]")
+        problems.add(given.where, f"expected a mount, not {kind(given)}", "write SOURCE:TARGET[:ro]")
         return None
     if re.match(r"(type|source|src)=", given.value):
         problems.add(given.where, f"cannot read the mount '{given.value}'", "these are Docker's words; write SOURCE:TARGET[:ro]")
@@ -225,14 +225,14 @@ def _checked_mount(mount: Mount, problems: Problems) -> Optional[Mount]:
 
 def environment(given: Given, problems: Problems) -> Optional[dict[str, str]]:
     if not isinstance(given.value, dict):
-        problems.add(given.where, f"expected variables, not {_kind(given)}", "write one NAME: value line each, indented, with a colon and no dash")
+        problems.add(given.where, f"expected variables, not {kind(given)}", "write one NAME: value line each, indented, with a colon and no dash")
         return None
     values = {}
     for name, item in given.value.items():
         if not settable(name, item.where, problems):
             continue
         if not isinstance(item.value, str):
-            problems.add(item.where, f"the variable {name} has {_kind(item)} for a value", 'write text; an empty value is ""')
+            problems.add(item.where, f"the variable {name} has {kind(item)} for a value", 'write text; an empty value is ""')
             continue
         values[name] = no_nul(item.value, item.where, problems)
         tokens.refuse_value(name, item.value, item.where, problems)
@@ -258,7 +258,7 @@ CODE = ("snapshot", "live")
 def code(given: Given, problems: Problems) -> Optional[str]:
     if given.value in CODE:
         return str(given.value)
-    problems.add(given.where, f"expected {' or '.join(CODE)}, not {_kind(given)}", "snapshot: the code as it is now; live: as it is when the job starts")
+    problems.add(given.where, f"expected {' or '.join(CODE)}, not {kind(given)}", "snapshot: the code as it is now; live: as it is when the job starts")
     return None
 
 
@@ -270,7 +270,7 @@ def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
             if given.value is None
             else "use sbatch's long names, without dashes: `partition: gpu`"
         )
-        problems.add(given.where, f"expected OPTION: value lines, not {_kind(given)}", fix)
+        problems.add(given.where, f"expected OPTION: value lines, not {kind(given)}", fix)
         return None
     found = {}
     for name, item in given.value.items():
@@ -278,7 +278,7 @@ def options(given: Given, problems: Problems) -> Optional[dict[str, Given]]:
             fix = "write it as on sbatch's command line, commas included"
             if isinstance(item.value, list) and all(isinstance(part.value, str) for part in item.value):
                 fix = f'write it as on sbatch\'s command line: `{name}: "{",".join(str(part.value) for part in item.value)}"`'
-            problems.add(item.where, f"the option {name} has {_kind(item)} for a value", fix)
+            problems.add(item.where, f"the option {name} has {kind(item)} for a value", fix)
         else:
             tokens.refuse_text(f"the option {name}", item.value or "", item.where, problems)
             found[name[2:] if name.startswith("--") else name] = item
@@ -289,6 +289,12 @@ def secrets(given: Given, problems: Problems) -> Optional[dict[str, secret_value
     from kit import secret_values  # imported late, as what follows: few jobs need it
 
     return secret_values.parse(given, problems)
+
+
+def inherit(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
+    from kit import inherit  # likewise
+
+    return inherit.parse(given, problems)
 
 
 def array(given: Given, problems: Problems) -> Optional[str]:
@@ -309,7 +315,7 @@ def expectation(given: Given, problems: Problems) -> Optional[Expectation]:
     return expect.parse(given, problems)
 
 
-def _kind(given: Given) -> str:
+def kind(given: Given) -> str:
     if given.value is None:
         return "nothing"
     if isinstance(given.value, list):

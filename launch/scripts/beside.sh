@@ -49,6 +49,7 @@ beside::explain() {
 # beside::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
 beside::attach() {
+  kit::forget_shell
   local -a hosts facts=()
   IFS=, read -ra hosts <<<"$1"
   shift

@@ -101,9 +101,31 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
-# kit::forget_python - where the host's environment reaches the container, paths into the host's Python would break the
-# image's.
-kit::forget_python() { unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD; }
+# kit::forget_shell - what the ranks get does not depend on the shell that submitted them: of its variables the job's own are in
+# env.sh, and what the nodes set comes with each step. See docs/environment.md.
+kit::forget_shell() {
+  # Where programs and libraries are: by environment modules, venv, conda; without a container the ranks need it.
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|_ModuleTable*|BASH*'
+  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+='|*_proxy|*_PROXY' # an image may have to be pulled
+  kit::keep "${kit_kept}"
+}
+
+# kit::forget_host - where the rest of the host's environment would reach the container: it is none of the image's, and paths
+# into the host's Python would break that of the image. What the ranks need travels as arguments.
+kit::forget_host() { kit::keep; }
+
+# kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
+kit::keep() {
+  local -r kit_kept="@(SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES\
+|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
+|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1})"
+  local kit_name
+  while IFS= read -r kit_name; do
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [[ "${kit_name}" == ${kit_kept} ]] || unset "${kit_name}" 2>/dev/null || true # some are bash's own, and read-only
+  done < <(compgen -e)
+}
 
 # image::check_submitted - the image is still the one that the job was submitted with: it may have waited for hours.
 image::check_submitted() {

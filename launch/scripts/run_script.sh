@@ -54,6 +54,7 @@ source "${KIT_SCRIPTS}/beside.sh"
 
 # batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
+  kit::forget_shell
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
@@ -300,6 +301,7 @@ batch::start_ranks() {
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
   batch::check_ends
+  batch::warn_of_strangers
   kit::say "all ranks ended well"
 }
 
@@ -311,9 +313,9 @@ batch::check_ends() {
   batch::stamp ranks-ended
   batch::keep_stamps
   [[ -f "${KIT_STAMP_FOLDER}/batch" && "$(grep -cE '^(launch|ranks-ended) ' -- "${KIT_STAMP_FOLDER}/batch")" == 2 ]] || return 0
-  for ((tries = 0; tries < 3; tries++)); do # another node's notes may take a moment to show
+  for ((tries = 0; tries < 10; tries++)); do # another node's notes may take a moment to show
     ((tries == 0)) || sleep 1
-    : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
+    : >"${KIT_STAMP_FOLDER}/.refresh" && rm -f -- "${KIT_STAMP_FOLDER}/.refresh" # what an NFS client remembers of the folder
     absent="$(batch::unended | batch::first_ten)"
     [[ -n "${absent}" ]] || return 0
   done
@@ -335,6 +337,21 @@ batch::unended() (
     }
   ' - node.* 2>/dev/null || true
 )
+
+# batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
+batch::warn_of_strangers() {
+  local framework fix
+  framework="$(sed -n 's/^shares //p' -- "${KIT_STAMP_FOLDER}"/node.* 2>/dev/null | head -n 1)" || true # a full disk leaves no stamps
+  [[ -n "${framework}" ]] && ! grep -qs '^met ' -- "${KIT_STAMP_FOLDER}"/node.* || return 0
+  case "${framework}" in
+    lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), under \`launcher: torchrun\`" ;;
+    accelerate) fix="have the script itself as the command, under \`launcher: torchrun\`: Accelerator() reads its variables, and accelerate launch sets others" ;;
+    deepspeed) fix="have the script itself as the command, under \`launcher: torchrun\`, and call deepspeed.init_distributed()" ;;
+    *) fix="have every rank call torch.distributed.init_process_group(): docs/launchers.md" ;;
+  esac
+  printf 'kit: warning: %d ranks ended with 0, but none was ever connected with another: were these %d trainings of one rank?\n  fix: %s\n' \
+    "$((NNODES * NPROC_PER_NODE))" "$((NNODES * NPROC_PER_NODE))" "${fix}" >&2
+}
 
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
 # wait for an MPI program.
@@ -533,19 +550,22 @@ node::choose_interface() {
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
-# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
-# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start, and what
+# the node says of its fabric, travels as arguments, which every runtime hands on as they are. Adds the mounts that these need.
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
-  # Where Slurm's PMIx listens for the ranks of this node.
-  [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
+  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
+  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
+    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
+  done
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.

@@ -19,9 +19,9 @@ KEPT = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "this", "SLURM_
 
 def attach(run: Path, hosts: str, *command: str, body: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in a job's step; the stub of srun notes what it is given, and runs it as the step's only task."""
-    note = 'env -0 >"${STUB}/environ"; printf "%s\\0" "$@" >"${STUB}/argv"\n'
+    note = 'env -0 >"${KIT_STUB}/environ"; printf "%s\\0" "$@" >"${KIT_STUB}/argv"\n'
     stub(run.parent / "bin", "srun", note + (body or 'while [[ "$1" == -* ]]; do shift; done\nSLURM_NODEID=0 SLURM_NNODES=1 SLURMD_NODENAME=n2 "$@"\n'))
-    env = environment(run.parent / "bin", SCRIPTS / "local", SLURM_JOB_ID=str(JOB_ID), STUB=str(run.parent), **{**OUTER, **KEPT, **variables})
+    env = environment(run.parent / "bin", SCRIPTS / "local", SLURM_JOB_ID=str(JOB_ID), KIT_STUB=str(run.parent), **{**OUTER, **KEPT, **variables})
     words = ["bash", "run_script.sh", "attach", hosts, *FACTS, f"KIT_LOG_DIR={run}/log", "--", *command]
     return subprocess.run(words, cwd=run, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 

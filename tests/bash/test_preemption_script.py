@@ -14,7 +14,7 @@ from running import SCRIPTS, stub
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 AGAIN = 75  # what a rank ends with that has saved, and wants to go on
-SAYS = '[[ -z "${PROGRESS}" ]] || echo "${PROGRESS}" >"${KIT_PROGRESS}"; exit "${CODE:-75}"'
+SAYS = '[[ -z "${KIT_TEST_SAYS}" ]] || echo "${KIT_TEST_SAYS}" >"${KIT_PROGRESS}"; exit "${KIT_TEST_CODE:-75}"'
 
 
 def attempts(folder: Path, *progress: str, max_requeues: Optional[int] = None, **variables: str) -> list[subprocess.CompletedProcess[str]]:
@@ -24,7 +24,7 @@ def attempts(folder: Path, *progress: str, max_requeues: Optional[int] = None, *
     stub(folder / "bin", "scontrol", f'if [[ "$1" == requeue ]]; then printf "%s\\n" "$2" >>requeued; else exec {real} "$@"; fi\n')
     done = []
     for number, word in enumerate(progress):
-        env = slurm(folders=(folder / "bin",), KIT_LOOPBACK="", SLURM_RESTART_COUNT=str(number), PROGRESS=word, **variables)
+        env = slurm(folders=(folder / "bin",), KIT_LOOPBACK="", SLURM_RESTART_COUNT=str(number), KIT_TEST_SAYS=word, **variables)
         done.append(start(run, env=env))
         if done[-1].returncode != AGAIN:
             break
@@ -69,14 +69,14 @@ def test_an_attempt_that_is_not_worth_it_starts_no_rank(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / f"log/{JOB_ID}/attempts").write_text("step 5\nstep 5\n")
     before = logs(run)["rank0.out"]
-    done = start(run, env=slurm(SLURM_RESTART_COUNT="2", PROGRESS="step 6"))
+    done = start(run, env=slurm(SLURM_RESTART_COUNT="2", KIT_TEST_SAYS="step 6"))
     assert done.returncode == 1 and "this run makes no progress" in done.stderr
     assert logs(run)["rank0.out"] == before
 
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_rank_that_ends_with_another_code_ends_the_run(code: int, tmp_path: Path) -> None:
-    (done,) = attempts(tmp_path, "step 5", CODE=str(code))
+    (done,) = attempts(tmp_path, "step 5", KIT_TEST_CODE=str(code))
     assert done.returncode == code and "Slurm starts this job again" not in done.stderr
 
 
@@ -91,6 +91,6 @@ def test_a_job_that_goes_on_for_another_counts_its_attempts(tmp_path: Path) -> N
     other.mkdir()
     (other / "continued-by").write_text(f"{JOB_ID}0\n")
     (other / "attempts").write_text("step 9\n")
-    done = start(run, env=slurm(PROGRESS="step 4"))
+    done = start(run, env=slurm(KIT_TEST_SAYS="step 4"))
     assert done.returncode == AGAIN and "kit: local0: this job goes on for job 5" in done.stderr.splitlines()
     assert (logs(run)["attempts"], logs(run)["progress"]) == ("-\nstep 3\nstep 3\n", "step 4\n")

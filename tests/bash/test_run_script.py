@@ -136,6 +136,20 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
     assert commands(tag) == []
 
 
+def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("# torch.distributed\n")
+    own_port = {"SLURM_JOB_ID": str(JOB_ID + 500)}  # closed connections of the test before show for a minute
+    done = start(run_dir(tmp_path, "", nodes=2, processes=2, command=("bash", "train.sh")), env=slurm(nodes=2, **own_port))
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (
+        0,
+        [
+            "kit: warning: 4 ranks ended with 0, but none was ever connected with another: were these 4 trainings of one rank?",
+            "  fix: have every rank call torch.distributed.init_process_group(): docs/launchers.md",
+            "kit: local0: all ranks ended well",
+        ],
+    )
+
+
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
     done = start(run_dir(tmp_path, "echo '  before'; kill -SEGV $$"))
     told_of, first_line, *_ = told(done)
@@ -346,7 +360,8 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
     run = run_dir(tmp_path, 'echo "${GREETING} ${HF_TOKEN}"')
     env_sh = run / "env.sh"
     env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  GREETING='the job'\n  HF_TOKEN=mine\n  api_key=mine\n  SAME=1\n)"))
-    done = start(run, env=slurm(GREETING="the image's", HF_TOKEN="not for logs", api_key="not for logs", SAME="1"))
+    wrap_nodes(tmp_path / "bin", """export GREETING="the image's" HF_TOKEN="not for logs" api_key="not for logs" SAME=1\n""")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
     assert done.returncode == 0, done.stderr
     assert logs(run)["rank0.out"] == "the job mine\n"
     assert logs(run)["local0.out"].splitlines()[:3] == [

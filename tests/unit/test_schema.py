@@ -92,6 +92,10 @@ GOOD = """
     mounts: []
     env: {A: 1, B: 1.5, C: true, D: "", E_1: "a\\nb"}
     env: {}
+    inherit: all
+    inherit: NCCL_*
+    inherit: [A, "*_B", "C?", none]
+    inherit: []
     array: 5
     array: 0-9:3,20%2
     sweep: {lr: [0.1, 1e-3], name: [a, true, ""]}
@@ -170,6 +174,13 @@ BAD = """
     env: {slurm_x: x}
     env: {UID: 0}
     env: {A: "\\0"}
+    inherit:
+    inherit: true
+    inherit: A=1
+    inherit: {A: 1}
+    inherit: [RANK]
+    inherit: [kit_x]
+    inherit: [1A]
     array: a
     array: ""
     array: 1-
@@ -324,6 +335,7 @@ FITTING = {
     "mounts": st.one_of(mount, st.lists(st.one_of(mount, scalars), max_size=2)),
     "sweep": st.one_of(st.dictionaries(names, st.lists(scalars, max_size=3), max_size=2), st.lists(st.dictionaries(names, scalars, max_size=2), max_size=1)),
     "command": st.one_of(scalars, st.lists(scalars, max_size=3)),
+    "inherit": st.one_of(names, st.lists(st.one_of(names, scalars), max_size=2)),
 }
 job_files = st.sampled_from([*jobs.KEYS, "luncher"]).flatmap(
     lambda key: st.tuples(st.just(key), st.one_of(FITTING.get(key, scalars), FITTING.get(key, scalars), anything))

@@ -75,7 +75,9 @@ class _Run:
         return {**found, "secrets": self._plain(secrets), "mounts": self._plain(mounts), "code": "live" if self.live else "snapshot"}
 
     def variables(self) -> dict[str, str]:
-        return {name: self._plain(value) for name, value in self.given.get("env", [])}
+        """The job's own and inherited ones, and those of the shell by which ranks without a container find programs and libraries."""
+        shell = {f"{name} of the shell": value for name, value in self.facts.get("shell", {}).items()}
+        return {name: self._plain(value) for name, value in [*self.given.get("env", []), *shell.items()]}
 
     def image(self) -> dict[str, str]:
         return {name: str(self.given.get(name)) for name in ("image", "fingerprint", "image_sha256")}

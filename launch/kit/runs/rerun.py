@@ -94,6 +94,7 @@ def _plan(run: Path, facts: dict[str, Any]) -> Plan:
 
             known["remote"] = Remote(*known["remote"])
         known["mounts"] = tuple(Mount(*mount) for mount in given["mounts"])
+        known["inherited"] = tuple(given.get("inherited", ()))
         for name in ("command", "env", "header"):
             known[name] = tuple(tuple(item) if isinstance(item, list) else item for item in given[name])
         if not all(given[name] for name in ("name", "run_dir", "workdir", "nodes", "tasks_per_node", "launcher", "runtime")):

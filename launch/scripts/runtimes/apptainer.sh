@@ -11,7 +11,8 @@ runtime::check() {
 runtime::prepare() { :; }
 
 runtime::exec() {
-  kit::forget_python
+  [[ -z "${TMPDIR:-}" ]] || export APPTAINER_TMPDIR="${APPTAINER_TMPDIR:-${TMPDIR}}"
+  kit::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")

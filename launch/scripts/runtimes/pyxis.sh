@@ -9,7 +9,7 @@ source "${KIT_SCRIPTS}/enroot.sh"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
-  kit::forget_python
+  kit::forget_host
   enroot::set_devices
   # Pyxis hands it on. A login shell would reset the image's PATH, and end where the image's HOME is missing.
   export ENROOT_LOGIN_SHELL=no

@@ -127,9 +127,31 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
-# kit::forget_python - where the host's environment reaches the container, paths into the host's Python would break the
-# image's.
-kit::forget_python() { unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD; }
+# kit::forget_shell - what the ranks get does not depend on the shell that submitted them: of its variables the job's own are in
+# env.sh, and what the nodes set comes with each step. See docs/environment.md.
+kit::forget_shell() {
+  # Where programs and libraries are: by environment modules, venv, conda; without a container the ranks need it.
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|_ModuleTable*|BASH*'
+  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+='|*_proxy|*_PROXY' # an image may have to be pulled
+  kit::keep "${kit_kept}"
+}
+
+# kit::forget_host - where the rest of the host's environment would reach the container: it is none of the image's, and paths
+# into the host's Python would break that of the image. What the ranks need travels as arguments.
+kit::forget_host() { kit::keep; }
+
+# kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
+kit::keep() {
+  local -r kit_kept="@(SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES\
+|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
+|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1})"
+  local kit_name
+  while IFS= read -r kit_name; do
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [[ "${kit_name}" == ${kit_kept} ]] || unset "${kit_name}" 2>/dev/null || true # some are bash's own, and read-only
+  done < <(compgen -e)
+}
 
 # image::check_submitted - the image is still the one that the job was submitted with: it may have waited for hours.
 image::check_submitted() {
@@ -252,7 +274,8 @@ runtime::check() {
 runtime::prepare() { :; }
 
 runtime::exec() {
-  kit::forget_python
+  [[ -z "${TMPDIR:-}" ]] || export APPTAINER_TMPDIR="${APPTAINER_TMPDIR:-${TMPDIR}}"
+  kit::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
@@ -476,6 +499,7 @@ beside::explain() {
 # beside::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
 beside::attach() {
+  kit::forget_shell
   local -a hosts facts=()
   IFS=, read -ra hosts <<<"$1"
   shift
@@ -557,6 +581,7 @@ beside::exec() {
 
 # batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
 batch::main() {
+  kit::forget_shell
   [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
     kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
@@ -803,6 +828,7 @@ batch::start_ranks() {
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
   batch::check_ends
+  batch::warn_of_strangers
   kit::say "all ranks ended well"
 }
 
@@ -814,9 +840,9 @@ batch::check_ends() {
   batch::stamp ranks-ended
   batch::keep_stamps
   [[ -f "${KIT_STAMP_FOLDER}/batch" && "$(grep -cE '^(launch|ranks-ended) ' -- "${KIT_STAMP_FOLDER}/batch")" == 2 ]] || return 0
-  for ((tries = 0; tries < 3; tries++)); do # another node's notes may take a moment to show
+  for ((tries = 0; tries < 10; tries++)); do # another node's notes may take a moment to show
     ((tries == 0)) || sleep 1
-    : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
+    : >"${KIT_STAMP_FOLDER}/.refresh" && rm -f -- "${KIT_STAMP_FOLDER}/.refresh" # what an NFS client remembers of the folder
     absent="$(batch::unended | batch::first_ten)"
     [[ -n "${absent}" ]] || return 0
   done
@@ -838,6 +864,21 @@ batch::unended() (
     }
   ' - node.* 2>/dev/null || true
 )
+
+# batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
+batch::warn_of_strangers() {
+  local framework fix
+  framework="$(sed -n 's/^shares //p' -- "${KIT_STAMP_FOLDER}"/node.* 2>/dev/null | head -n 1)" || true # a full disk leaves no stamps
+  [[ -n "${framework}" ]] && ! grep -qs '^met ' -- "${KIT_STAMP_FOLDER}"/node.* || return 0
+  case "${framework}" in
+    lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), under \`launcher: torchrun\`" ;;
+    accelerate) fix="have the script itself as the command, under \`launcher: torchrun\`: Accelerator() reads its variables, and accelerate launch sets others" ;;
+    deepspeed) fix="have the script itself as the command, under \`launcher: torchrun\`, and call deepspeed.init_distributed()" ;;
+    *) fix="have every rank call torch.distributed.init_process_group(): docs/launchers.md" ;;
+  esac
+  printf 'kit: warning: %d ranks ended with 0, but none was ever connected with another: were these %d trainings of one rank?\n  fix: %s\n' \
+    "$((NNODES * NPROC_PER_NODE))" "$((NNODES * NPROC_PER_NODE))" "${fix}" >&2
+}
 
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
 # wait for an MPI program.
@@ -1036,19 +1077,22 @@ node::choose_interface() {
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
-# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start
-# travels as arguments, which every runtime hands on as they are. Adds a mount that the start needs.
+# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start, and what
+# the node says of its fabric, travels as arguments, which every runtime hands on as they are. Adds the mounts that these need.
 node::set_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   node::choose_interface
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; do
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
-  # Where Slurm's PMIx listens for the ranks of this node.
-  [[ -z "${PMIX_SERVER_TMPDIR:-}" ]] || KIT_MOUNTS+=("${PMIX_SERVER_TMPDIR}" "${PMIX_SERVER_TMPDIR}" rw)
+  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
+  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
+    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
+  done
 }
 
 # KIT_MOUNTS is a flat list of source, target and ro or rw.

@@ -1,0 +1,73 @@
+"""What reaches the ranks: nothing of the submitting shell but what the job names, and the node's own, alike under every runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit import inherit
+from running import SCRIPTS, STUBS, bash, environment, stub
+from test_run_script import logs, run_dir, slurm, start, wrap_nodes
+
+SHELL = {
+    **{"NCCL_ALGO": "Ring", "MY_SHELL_ONLY": "1", "HF_HOME": "/x", "CUDA_HOME": "/y", "OMP_NUM_THREADS": "7", "https_proxy": "http://p", "LC_ALL": "C"},
+    **{"APPTAINERENV_A": "1", "NNODES": "5", "PYTHONPATH": "/shell", "TMPDIR": "/tmp"},
+}
+NODE = {"NCCL_IB_HCA": "mlx5_0", "UCX_TLS": "rc", "FI_PROVIDER": "efa", "GLOO_DEVICE": "a b", "CUDA_MPS_LOG_DIRECTORY": "/m", "TRACE_OF_PROLOG": "1"}
+OWN = ("NCCL_IB_HCA", "UCX_TLS", "FI_PROVIDER", "GLOO_DEVICE", "CUDA_MPS_LOG_DIRECTORY")
+PROLOG = "export " + " ".join(f"{name}='{value}'" for name, value in NODE.items()) + "\n"
+JOB = (("NCCL_DEBUG", "INFO"), ("A", "of the job"))
+
+
+def seen(folder: Path, runtime: str, shell: dict[str, str]) -> dict[str, str]:
+    """The variables of a rank."""
+    folder.mkdir()
+    (folder / "image.sqsh").write_text("hsqs\netc/environment PATH=/usr/bin:/bin\netc/rc exit 0\n")
+    wrap_nodes(folder / "bin", PROLOG)
+    # Both hand on what they are told to, as the real ones do.
+    stub(folder / "bin", "apptainer", f'until [[ "$1" == {folder}/image.sqsh ]]; do shift; done; shift; LD_LIBRARY_PATH= exec "$@"\n')
+    stub(folder / "bin", "docker", '[[ "$1" == run ]] || exit 0\nuntil [[ "$1" == image ]]; do shift; done\nexec env -i PATH="$PATH" HOME=/ bash "${@:2}"\n')
+    image = {"none": None, "docker": "docker://image"}.get(runtime, str(folder / "image.sqsh"))
+    run = run_dir(folder, "exec env", runtime=runtime, image=image, env=JOB, scratch=str(folder))
+    done = start(run, env=slurm(folders=(folder / "bin", STUBS), **shell))
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in logs(run)["rank0.out"].splitlines())
+
+
+@pytest.mark.parametrize("runtime", ["none", "apptainer", "enroot", "docker"])
+def test_ranks_get_the_same_variables_from_every_shell(runtime: str, open_folder: Path) -> None:
+    one, two = (seen(open_folder / name, runtime, shell) for name, shell in (("one", {}), ("two", SHELL)))
+    changing = {"KIT_BEGUN", "KIT_ENTERED", "KIT_PATH", "PATH", "APPTAINER_TMPDIR"}  # the last is for the real one alone
+    kept = {"LC_ALL", "PYTHONPATH", "TMPDIR"} if runtime == "none" else set()
+    differing = {name for name in {*one, *two} - changing if one.get(name, "").replace("/one", "/two") != two.get(name)}
+    assert differing == kept - {name for name in kept if one.get(name) == two[name]}
+    assert {name: two.get(name) for name in [*OWN, "NCCL_DEBUG", "A", "NNODES"]} == {**{name: NODE[name] for name in OWN}, **dict(JOB), "NNODES": "1"}
+    assert not {"NCCL_ALGO", "MY_SHELL_ONLY", "HF_HOME", "CUDA_HOME", "https_proxy", "APPTAINERENV_A"} & two.keys()
+    assert two["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_command_beside_the_ranks_gets_as_little_of_its_own_shell(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    facts = ["KIT_HOSTS=local0", "NNODES=1", f"KIT_LOG_DIR={tmp_path}"]
+    done = start(run, "attach", "local0", *facts, "--", "env", env=slurm(NCCL_ALGO="Ring", hosts="mine", SLURM_JOB_ID="1"))
+    assert done.returncode == 0, done.stderr
+    assert not {"NCCL_ALGO", "hosts"} & {line.partition("=")[0] for line in done.stdout.splitlines()}
+
+
+@pytest.mark.parametrize("name", inherit.FINDING)
+def test_what_the_record_has_of_the_shell_stays_without_a_container(name: str) -> None:
+    script = f"KIT_RUNTIME=none; source {SCRIPTS}/lib.sh; kit::forget_shell; [[ -v {name} ]]; [[ ! -v OTHER ]]"
+    env = {**environment(OTHER="1"), **({} if name in ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH") else {name: ""})}
+    if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+        bash(script, env=env, check=True)
+
+
+def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "topology.xml").touch()
+    text = (SCRIPTS / "run_script.sh").read_text()
+    function = text[text.index("\nnode::set_facts() {") : text.index("\n# KIT_MOUNTS is a flat list")]
+    script = f'KIT_MOUNTS=(); node::choose_interface() {{ :; }}{function}\nnode::set_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
+    env = environment(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "mps"), NCCL_TOPO_FILE=str(tmp_path / "topology.xml"), PMIX_SERVER_TMPDIR="/not/there")
+    places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
+    assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]
