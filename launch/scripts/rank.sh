@@ -2,6 +2,9 @@
 # rank.sh - how launchers start a rank: with a log of its own, and with a note of its exit code, which torchrun would
 # turn into 1, and of which srun would report the largest.
 
+# shellcheck source=peers.sh
+source "${KIT_SCRIPTS}/peers.sh"
+
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_SIGNALED is "group" where signals come to the program by
 # themselves, as torchrun sends them. Ends this shell with the program's exit code.
 rank::run() {
@@ -10,12 +13,20 @@ rank::run() {
   rm -f -- "${kit_file}.failed" # of an attempt before torchrun's restart
   # The log of an attempt before, when Slurm started the job again, is kept.
   ((${SLURM_RESTART_COUNT:-0} == 0)) || printf 'kit: %s: attempt %d\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$((SLURM_RESTART_COUNT + 1))" >>"${kit_file}.out"
-  exec {kit_asking}>/dev/null
+  exec {kit_asking}>/dev/null {kit_watching}>/dev/null
   [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || exec {kit_asking}> >(rank::ask_for_checkpoint)
+  # MPI has other ways to meet, and TensorFlow other words for it.
+  local kit_has_peers='' kit_before=''
+  [[ -z "${KIT_STAMPS:-}" || "${KIT_LAUNCHER:-}" == @(mpi|tensorflow) ]] || ((${WORLD_SIZE:-NNODES * NPROC_PER_NODE} == 1)) || kit_has_peers=yes
+  [[ -z "${kit_has_peers}" || "${KIT_LAUNCHER:-}" != spawn ]] || kit_before="$(peers::connections '[4568]')"
+  [[ -z "${kit_has_peers}" ]] || exec {kit_watching}> >(
+    exec {kit_asking}>&- >/dev/null 2>&1
+    peers::watch
+  )
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
-    exec {kit_asking}>&-
+    exec {kit_asking}>&- {kit_watching}>&-
     tee -a -- "${kit_file}.out" | rank::prefix "[rank${RANK}] "
   ) 2>&1
   local -r kit_logger=$!
@@ -28,7 +39,7 @@ rank::run() {
     trap : USR1 USR2
     # Its id first: a subshell becomes the program.
     (
-      printf '%d\n' "${BASHPID}" >&"${kit_asking}"
+      rank::tell "${BASHPID}"
       rank::become "$@"
     ) || kit_code=$?
   else
@@ -40,7 +51,7 @@ rank::run() {
   fi
   rank::stamp_end
 
-  exec {kit_asking}>&-
+  exec {kit_asking}>&- {kit_watching}>&-
   # Let the last lines through; but a process that the program left behind may hold its output open for ever.
   exec >&"${kit_console}" 2>&1
   local -i kit_waited
@@ -48,6 +59,7 @@ rank::run() {
     kill -0 "${kit_logger}" 2>/dev/null || break
     sleep 0.05
   done
+  ((kit_code != 0)) || [[ -z "${kit_has_peers}" ]] || peers::judge "$@"
   # The ranks that miss this one are to say so before they are ended for it: then the one that says nothing is known.
   if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" ]]; then sleep 1; fi
   exit "${kit_code}"
@@ -57,7 +69,13 @@ rank::run() {
 rank::become() {
   secrets::take
   PATH="${kit_path}"
-  exec {kit_asking}>&- "$@"
+  exec {kit_asking}>&- {kit_watching}>&- "$@"
+}
+
+# rank::tell PROCESS - which one the program is, to those that wait for it.
+rank::tell() {
+  printf '%d\n' "$1" >&"${kit_asking}"
+  printf '%d\n' "$1" >&"${kit_watching}"
 }
 
 # rank::stamp - one line in the file of this node: when its task began outside the container, when it was inside, and now,
@@ -83,7 +101,7 @@ rank::start_and_pass_signals_on() {
   (rank::become "$@") &
   local -r kit_program=$!
   set +m
-  printf '%d\n' "${kit_program}" >&"${kit_asking}"
+  rank::tell "${kit_program}"
   for kit_number in TERM INT HUP; do
     # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
     trap "kit_stopped=1 kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"

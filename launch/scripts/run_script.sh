@@ -295,7 +295,23 @@ batch::start_ranks() {
   done
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || batch::explain_failure "${rc}"
+  batch::warn_of_strangers
   kit::say "all ranks ended well"
+}
+
+# batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
+batch::warn_of_strangers() {
+  local framework fix
+  framework="$(sed -n 's/^shares //p' -- "${KIT_STAMP_FOLDER}"/node.* 2>/dev/null | head -n 1)" || true # a full disk leaves no stamps
+  [[ -n "${framework}" ]] && ! grep -qs '^met ' -- "${KIT_STAMP_FOLDER}"/node.* || return 0
+  case "${framework}" in
+    lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), under \`launcher: torchrun\`" ;;
+    accelerate) fix="have the script itself as the command, under \`launcher: torchrun\`: Accelerator() reads its variables, and accelerate launch sets others" ;;
+    deepspeed) fix="have the script itself as the command, under \`launcher: torchrun\`, and call deepspeed.init_distributed()" ;;
+    *) fix="have every rank call torch.distributed.init_process_group(): docs/launchers.md" ;;
+  esac
+  printf 'kit: warning: %d ranks ended with 0, but none was ever connected with another: were these %d trainings of one rank?\n  fix: %s\n' \
+    "$((NNODES * NPROC_PER_NODE))" "$((NNODES * NPROC_PER_NODE))" "${fix}" >&2
 }
 
 # batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun

@@ -136,6 +136,20 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
     assert commands(tag) == []
 
 
+def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("# torch.distributed\n")
+    own_port = {"SLURM_JOB_ID": str(JOB_ID + 500)}  # closed connections of the test before show for a minute
+    done = start(run_dir(tmp_path, "", nodes=2, processes=2, command=("bash", "train.sh")), env=slurm(nodes=2, **own_port))
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (
+        0,
+        [
+            "kit: warning: 4 ranks ended with 0, but none was ever connected with another: were these 4 trainings of one rank?",
+            "  fix: have every rank call torch.distributed.init_process_group(): docs/launchers.md",
+            "kit: local0: all ranks ended well",
+        ],
+    )
+
+
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
     done = start(run_dir(tmp_path, "echo '  before'; kill -SEGV $$"))
     told_of, first_line, *_ = told(done)

@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# peers.sh - whether the ranks ever met: programs that each believe to be alone end as well as ranks that train together. It looks
+# at the sockets of a rank's processes and needs nothing of the program. What it finds is worth a warning, and no more.
+
+# peers::watch - reads the program's process id and looks, every second at first, until one of its processes is connected with
+# another rank, or until the rank closes its input.
+peers::watch() {
+  trap '' TERM INT HUP USR1 USR2
+  local kit_program kit_answer
+  local -i kit_looks=0 kit_pause_s=1
+  read -r kit_program || return 0
+  while :; do
+    kit_answer=0
+    read -r -t "${kit_pause_s}" _ || kit_answer=$?
+    ((kit_answer > 128)) || return 0
+    if peers::are_met "${kit_program}"; then
+      peers::note
+      return
+    fi
+    ((++kit_looks < 20)) || kit_pause_s+=kit_pause_s # then after 2, 4, 8 seconds ...
+  done
+}
+
+peers::note() { stamp::write "${KIT_STAMPS}" "met ${RANK}"; }
+
+# peers::are_met PROCESS - whether it, or one that it started, has a TCP connection within this machine or to the master's, but not
+# to another of its own. Under `spawn` its own processes are the ranks.
+peers::are_met() {
+  local -a kit_processes=("$1") kit_children kit_files=()
+  local -A kit_owner=() kit_ends=()
+  local -i kit_i
+  local kit_file kit_line kit_here kit_there kit_state kit_inode kit_other kit_master=''
+  local -r kit_socket='/proc/([0-9]+)/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
+  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do
+    for kit_file in "/proc/${kit_processes[kit_i]}"/task/*/children; do
+      kit_children=()
+      { read -ra kit_children <"${kit_file}"; } 2>/dev/null || true # it has no newline, or is gone
+      kit_processes+=("${kit_children[@]}")
+    done
+  done
+  for kit_line in "${kit_processes[@]}"; do kit_files+=("/proc/${kit_line}"/fd/*); done
+  while IFS= read -r kit_line; do
+    [[ ! "${kit_line}" =~ ${kit_socket} ]] || kit_owner[${BASH_REMATCH[2]}]="${BASH_REMATCH[1]}"
+  done < <(ls -l "${kit_files[@]}" 2>/dev/null)
+  while read -r _ kit_here kit_there kit_state _ _ _ _ _ kit_inode _; do
+    [[ "${kit_state}" == 01 && -n "${kit_owner[${kit_inode}]:-}" ]] || continue
+    kit_ends["${kit_here#"${kit_mapped}"} ${kit_there#"${kit_mapped}"}"]="${kit_owner[${kit_inode}]}"
+  done < <(peers::connections 1)
+  # The kernel shows an address's bytes in the machine's order.
+  [[ ! "${MASTER_ADDR:-}" =~ ^([0-9]+)[.]([0-9]+)[.]([0-9]+)[.]([0-9]+)$ || "${MASTER_ADDR}" == 127.* ]] ||
+    printf -v kit_master '%02X%02X%02X%02X' "${BASH_REMATCH[4]}" "${BASH_REMATCH[3]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}"
+  for kit_line in "${!kit_ends[@]}"; do
+    kit_here="${kit_line% *}" kit_there="${kit_line#* }"
+    kit_other="${kit_ends["${kit_there} ${kit_here}"]:-}"
+    if [[ -n "${kit_other}" ]]; then
+      [[ "${KIT_LAUNCHER:-}" != spawn || "${kit_other}" == "${kit_ends["${kit_line}"]}" ]] || return 0
+    elif [[ "${kit_there%:*}" == "${kit_here%:*}" || "${kit_there%:*}" == "${kit_master}" ]]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+# peers::connections STATES - the lines of the kernel's tables; 1 is established, A listens, and the others are closing.
+peers::connections() { grep -hE " 0$1 " /proc/net/tcp /proc/net/tcp6 2>/dev/null || true; }
+
+# peers::have_parted - whether a connection between ranks has just ended, which a look once a second may have missed: one with the
+# master's port; under `spawn`, where programs choose a port themselves, one within this machine to a port that nobody listens on
+# now. kit_before has those that were there before the program.
+peers::have_parted() {
+  local -A kit_listening=()
+  local -a kit_closing=()
+  local kit_here kit_there kit_state kit_port kit_line
+  printf -v kit_port '%04X' "${MASTER_PORT:-0}"
+  while read -r _ kit_here kit_there kit_state _; do
+    case "${kit_state}" in
+      0A) kit_listening[${kit_here##*:}]=yes ;;
+      0[4568])
+        [[ "${kit_here##*:}" != "${kit_port}" && "${kit_there##*:}" != "${kit_port}" ]] || return 0
+        [[ "${KIT_LAUNCHER:-}" != spawn || "${kit_before}" == *"${kit_here} ${kit_there} "* || "${kit_here%:*}" != "${kit_there%:*}" ]] || kit_closing+=("${kit_here##*:} ${kit_there##*:}")
+        ;;
+    esac
+  done < <(peers::connections '[4568A]')
+  for kit_line in "${kit_closing[@]}"; do
+    [[ -n "${kit_listening[${kit_line% *}]:-}${kit_listening[${kit_line#* }]:-}" ]] || return 0
+  done
+  return 1
+}
+
+# peers::judge PROGRAM... - at the rank's end: notes what was just parted, and of rank 0 by which means its program would have met
+# the others, as its text or its log says.
+peers::judge() {
+  ! peers::have_parted || peers::note
+  ((RANK == 0)) || return 0
+  local -a kit_files=()
+  local kit_word kit_found
+  for kit_word; do
+    [[ ! -f "${kit_word}" || "${kit_word}" != *.@(py|sh|bash) ]] || kit_files+=("${kit_word}")
+    kit_word="${kit_word//.//}"
+    [[ ! -f "${kit_word}.py" ]] || kit_files+=("${kit_word}.py") # of python -m
+    [[ ! -f "${kit_word}/__main__.py" ]] || kit_files+=("${kit_word}/__main__.py")
+  done
+  kit_found="$({
+    grep -ohE 'lightning|accelerate|deepspeed|torch\.distributed|init_process_group|DistributedDataParallel' -- "${kit_files[@]}" /dev/null
+    head -c 100000 -- "${KIT_LOG_DIR}/rank${RANK}.out" | grep -oE '[Ll]ightning'
+  } 2>/dev/null || true)"
+  for kit_word in ightning:lightning accelerate deepspeed torch.distributed init_process_group:torch.distributed DistributedDataParallel:torch.distributed; do
+    [[ "${kit_found}" != *"${kit_word%:*}"* ]] || { stamp::write "${KIT_STAMPS}" "shares ${kit_word#*:}" && return; }
+  done
+}

@@ -1,0 +1,136 @@
+"""Ranks that never met: a program of torch.distributed whose ranks each trained alone is named, and no other is."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from running import SCRIPTS, bash, environment
+
+# Two ranks as their launchers start them, and the batch part's look at what they noted.
+RUN = """
+export KIT_LOG_DIR="$1" KIT_STAMPS="$1/stamps/node.n1" KIT_BEGUN=1 KIT_ENTERED=1 MASTER_ADDR=127.0.0.1 KIT_STAMP_FOLDER="$1/stamps" NNODES=1 NPROC_PER_NODE="$3"
+KIT_LAUNCHER="$2"
+[[ "$2" == spawn ]] || export WORLD_SIZE="$3"
+mkdir -- "${KIT_STAMP_FOLDER}"
+source "${KIT_SCRIPTS}/inside.sh"
+source "${KIT_SCRIPTS}/rank.sh"
+count="$3"
+[[ "$2" != spawn ]] || count=1
+shift 3
+for ((RANK = 0; RANK < count; RANK++)); do
+  (export RANK LOCAL_RANK="${RANK}" && rank::run "$@") >/dev/null &
+done
+wait
+source <(sed -n '/^batch::warn_of_strangers() {/,/^}/p' "${KIT_SCRIPTS}/run_script.sh")
+batch::warn_of_strangers
+"""
+# A star of connections, as that of torch's store; the port is the first argument, or the job's; then how long it lasts.
+MEET = """
+import os, socket, sys, time
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+port = int(sys.argv[1]) if len(sys.argv) > 1 else int(os.environ["MASTER_PORT"])
+if rank == 0:
+    with socket.create_server(("127.0.0.1", port)) as server:
+        held = [server.accept()[0] for _ in range(world - 1)]
+else:
+    for _ in range(600):
+        try:
+            held = socket.create_connection(("127.0.0.1", port))
+            break
+        except OSError:
+            time.sleep(0.05)
+if len(sys.argv) > 1:
+    time.sleep(1.5)
+"""
+SPAWN = "import multiprocessing, os, sys\ndef main(rank):\n    os.environ.update(RANK=str(rank), WORLD_SIZE='2')\n    exec(MEET, {})\n"
+SPAWN += "if __name__ == '__main__':\n    with multiprocessing.get_context('fork').Pool(2) as pool:\n        pool.map(main, range(2), chunksize=1)\n"
+# A store of a world of one: it is connected with itself.
+ALONE = "import socket, time\nserver = socket.create_server(('127.0.0.1', 0))\nheld = socket.create_connection(server.getsockname()), server.accept()\ntime.sleep(1.5)\n"
+WORDS = "import torch.distributed\n"
+FILES = {
+    "plain.py": "print('hello')\n",
+    "meet.py": f"# {WORDS}{MEET}",
+    "meet_without_words.py": MEET,
+    "spawn.py": f"# {WORDS}MEET = {MEET!r}\n{SPAWN}",
+    "words.py": f"# {WORDS}",
+    "fails.py": f"# {WORDS}raise SystemExit(3)\n",
+    "alone.py": f"# dist.init_process_group()\n{ALONE}",
+    "fork.py": "import os\nos.fork()\n",
+    "server.py": f"{ALONE}",
+    "lit.py": "# import lightning as L\n",
+    "says.py": "print('GPU available: False; Lightning is fast')\n",
+    "words.txt": WORDS,
+    "config.yaml": "strategy: lightning\n",
+    "start.sh": "sleep 0.1\n",
+    "hf.sh": ": accelerate launch x.py\n",
+    "package/__main__.py": f"# {WORDS}",
+    "package/plain.py": "print(1)\n",
+    "package/words.py": f"# {WORDS}",
+    "a b.py": "print(1)\n",
+}
+ALL = ("srun", 2)
+# Programs without torch.distributed, of one rank, and of ranks that meet.
+SILENT = [
+    *((words, ALL) for words in ("true", "date", "echo torch.distributed", "bash start.sh", "cat words.txt", "sleep 0.1", "bash -c :", "env")),
+    *((words, ALL) for words in ("PYTHON plain.py", "PYTHON plain.py config.yaml words.txt", "PYTHON fork.py", "PYTHON server.py", "PYTHON -m package.plain")),
+    *((words, ALL) for words in ("PYTHON -c 1", "PYTHON a?b.py", "PYTHON meet_without_words.py")),
+    *((words, ("srun", 1)) for words in ("PYTHON words.py", "PYTHON lit.py", "bash hf.sh", "PYTHON alone.py")),
+    *(("PYTHON words.py", (launcher, 2)) for launcher in ("mpi", "tensorflow")),
+    ("PYTHON fails.py", ALL),
+    ("PYTHON meet.py", ALL),
+    ("PYTHON meet.py PORT", ALL),
+    ("PYTHON meet.py PORT", ("torchrun", 3)),
+    ("PYTHON spawn.py PORT", ("spawn", 2)),
+]
+NAMED = [
+    ("PYTHON words.py", ALL, "torch.distributed.init_process_group()"),
+    ("PYTHON alone.py", ALL, "torch.distributed.init_process_group()"),
+    ("PYTHON -m package", ALL, "torch.distributed.init_process_group()"),
+    ("PYTHON -m package.words", ALL, "torch.distributed.init_process_group()"),
+    ("PYTHON lit.py", ALL, 'Trainer(num_nodes=1, devices=2, strategy="ddp")'),
+    ("PYTHON says.py", ALL, 'Trainer(num_nodes=1, devices=2, strategy="ddp")'),
+    ("bash hf.sh", ("spawn", 2), "accelerate launch sets others"),
+]
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def said(folder: Path, words: str, launcher: str, ranks: int) -> str:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    names = {"PYTHON": "python3", "PORT": free_port(), "a?b.py": "a b.py"}
+    env = environment(KIT_SCRIPTS=str(SCRIPTS), MASTER_PORT=free_port())
+    done = bash(RUN, folder, launcher, ranks, *(names.get(word, word) for word in words.split()), env=env, cwd=folder)
+    assert done.returncode == 0
+    return done.stderr
+
+
+@pytest.mark.parametrize(("words", "how"), SILENT)
+def test_nothing_is_said_of_ranks_that_met_or_never_meant_to(words: str, how: tuple[str, int], tmp_path: Path) -> None:
+    assert said(tmp_path, words, *how) == ""
+
+
+@pytest.mark.parametrize(("words", "how", "fix"), NAMED)
+def test_ranks_that_each_trained_alone_are_named_with_their_frameworks_line(words: str, how: tuple[str, int], fix: str, tmp_path: Path) -> None:
+    first, second = said(tmp_path, words, *how).splitlines()
+    assert first == "kit: warning: 2 ranks ended with 0, but none was ever connected with another: were these 2 trainings of one rank?"
+    assert second.startswith("  fix: ") and fix in second
+
+
+@pytest.mark.parametrize(("master", "code"), [("10.1.2.3", 0), ("10.1.2.4", 1), ("127.0.0.1", 1)])
+def test_a_connection_to_the_master_on_another_node_is_one(master: str, code: int, tmp_path: Path) -> None:
+    table = "  sl  local_address rem_address   st\n   0: 0901000A:C350 0302010A:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
+    (tmp_path / "table").write_text(table)
+    script = f"""
+    source {SCRIPTS}/peers.sh
+    ls() {{ echo "lrwx------ 1 me me 64 Nov 1 00:00 /proc/$$/fd/5 -> socket:[77]"; }}
+    cd "$1"; peers::connections() {{ cat table; }}
+    code=0; peers::are_met $$ || code=$?; echo "${{code}}"
+    """
+    assert bash(script, tmp_path, env=environment(MASTER_ADDR=master)).stdout == f"{code}\n"
