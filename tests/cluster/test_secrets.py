@@ -148,14 +148,14 @@ def test_a_secret_is_in_the_training_processes_and_nowhere_else(searched: Search
 
 def test_slurms_own_token_is_in_no_process_list(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
     # A site whose users talk to Slurm with tokens: here the task's prolog sets one, beside another variable of Slurm's.
-    (folder / "prolog.sh").write_text("#!/bin/bash\necho export SLURM_JWT=the-token\necho export SLURM_OTHER=not-a-secret\n")
+    (folder / "prolog.sh").write_text("#!/bin/bash\necho export SLURM_JWT=the-token\necho export SLURM_OTHER=not-a-secret\necho export NCCL_IB_HCA=mlx5\n")
     (folder / "prolog.sh").chmod(0o755)
-    (folder / "program.sh").write_text('echo "up ${SLURM_OTHER} ${SLURM_JWT:-no token}"\nsleep 300\n')
+    (folder / "program.sh").write_text('echo "up ${SLURM_OTHER} ${SLURM_JWT:-no token} ${NCCL_IB_HCA} ${OF_THE_SHELL:-not there}"\nsleep 300\n')
     (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
     inside = kit_cluster.path(folder)
     image = f"--image {tiny_image(kit_cluster, tiny, 'apptainer')} --runtime apptainer"
     kit_cluster.run("ctl", "bash", "-c", f"cd {inside} && kit render job.yaml {image} --output run")
-    job = kit_cluster.sbatch(folder / "run/run_script.sh", f"--export=ALL,SLURM_TASK_PROLOG={inside}/prolog.sh")
+    job = kit_cluster.sbatch(folder / "run/run_script.sh", f"--export=ALL,OF_THE_SHELL=1,SLURM_TASK_PROLOG={inside}/prolog.sh")
     log = folder / f"run/log/{job}/rank0.out"
     until(lambda: log.exists() and "up" in read(log), 120, "the rank does not start")
     listed = [process.args for process in kit_cluster.processes("node1")]
@@ -163,7 +163,7 @@ def test_slurms_own_token_is_in_no_process_list(kit_cluster: Cluster, folder: Pa
     kit_cluster.wait(job)
     assert any("SLURM_OTHER=not-a-secret" in args for args in listed), listed
     assert [args for args in listed if "the-token" in args] == []
-    assert read(log) == "up not-a-secret no token\n"
+    assert read(log) == "up not-a-secret no token mlx5 not there\n"
     nothing_left(kit_cluster)
 
 
@@ -175,11 +175,13 @@ echo "$!"
 
 
 def check_the_search_itself(searched: Searched) -> None:
-    """What is exported as usual is found where Slurm keeps it, and with every process of the job; and so is what is planted."""
+    """What is exported as usual is found where Slurm keeps it, and with the batch script; and so is what is planted."""
     cluster = searched.cluster
     usual = searched.everywhere([searched.seen], "ctl", "node1")
     assert any(path.startswith("/var/spool/slurmctld/") for path in usual["ctl"]["files"])
-    assert any("/run_script.sh start" in line or "torchrun.sh" in line for line in usual["node1"]["environment"])
+    # The ranks get none of it: docs/environment.md.
+    assert any("slurm_script" in line for line in usual["node1"]["environment"])
+    assert [line for line in usual["node1"]["environment"] if "torchrun.sh" in line or "run_script.sh" in line] == []
     process = cluster.run("node2", "bash", "-c", PLANT, "bash", encoded(searched.last)).stdout.strip()
     planted = searched.everywhere([searched.last], "node2")["node2"]
     assert (planted["files"], planted["arguments"]) == (["/tmp/planted"], [f"planted-{searched.last} 600"]) and len(planted["ps"]) == 1
