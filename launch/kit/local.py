@@ -85,15 +85,17 @@ class _Limit:
         self._ask_s = self._end_s - plan.checkpoint_s if plan.on_preempt == "checkpoint" else math.inf
 
     def ended(self) -> Optional[int]:
-        now = time.monotonic()
+        now, folder = time.monotonic(), follow.folder(Path(self._run.folder), self._run.id)
         # Before it has made its folder, it would die of the signal.
-        if now >= self._ask_s and follow.folder(Path(self._run.folder), self._run.id).is_dir():
+        if now >= self._ask_s and folder.is_dir():
             self._ask_s = math.inf
             self._process.send_signal(signal.SIGUSR1)
         if now >= self._end_s and not self.is_over:
             self.is_over = True
-            self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())  # the stand-in scontrol looks for it
+            self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())
             self._log.flush()
+            with contextlib.suppress(OSError):  # it ends in any case
+                (folder / "timed-out").touch()  # the stand-in scontrol looks for it
             _stop(self._process)
         return self._process.poll()
 
