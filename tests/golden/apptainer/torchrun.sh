@@ -276,10 +276,10 @@ peers::note() { stamp::write "${KIT_STAMPS}" "met ${RANK}"; }
 # to another of its own. Under `spawn` its own processes are the ranks.
 peers::are_met() {
   local -a kit_processes=("$1") kit_children kit_files=()
-  local -A kit_owner=() kit_ends=()
+  local -A kit_own=() kit_ends=()
   local -i kit_i
-  local kit_file kit_line kit_here kit_there kit_state kit_inode kit_other kit_master=''
-  local -r kit_socket='/proc/([0-9]+)/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
+  local kit_file kit_line kit_here kit_there kit_state kit_inode kit_master=''
+  local -r kit_socket='/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
   for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do
     for kit_file in "/proc/${kit_processes[kit_i]}"/task/*/children; do
       kit_children=()
@@ -289,20 +289,19 @@ peers::are_met() {
   done
   for kit_line in "${kit_processes[@]}"; do kit_files+=("/proc/${kit_line}"/fd/*); done
   while IFS= read -r kit_line; do
-    [[ ! "${kit_line}" =~ ${kit_socket} ]] || kit_owner[${BASH_REMATCH[2]}]="${BASH_REMATCH[1]}"
+    [[ ! "${kit_line}" =~ ${kit_socket} ]] || kit_own[${BASH_REMATCH[1]}]=yes
   done < <(ls -l "${kit_files[@]}" 2>/dev/null)
   while read -r _ kit_here kit_there kit_state _ _ _ _ _ kit_inode _; do
-    [[ "${kit_state}" == 01 && -n "${kit_owner[${kit_inode}]:-}" ]] || continue
-    kit_ends["${kit_here#"${kit_mapped}"} ${kit_there#"${kit_mapped}"}"]="${kit_owner[${kit_inode}]}"
+    [[ "${kit_state}" == 01 && -n "${kit_own[${kit_inode}]:-}" ]] || continue
+    kit_ends["${kit_here#"${kit_mapped}"} ${kit_there#"${kit_mapped}"}"]=yes
   done < <(peers::connections 1)
   # The kernel shows an address's bytes in the machine's order.
   [[ ! "${MASTER_ADDR:-}" =~ ^([0-9]+)[.]([0-9]+)[.]([0-9]+)[.]([0-9]+)$ || "${MASTER_ADDR}" == 127.* ]] ||
     printf -v kit_master '%02X%02X%02X%02X' "${BASH_REMATCH[4]}" "${BASH_REMATCH[3]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}"
   for kit_line in "${!kit_ends[@]}"; do
     kit_here="${kit_line% *}" kit_there="${kit_line#* }"
-    kit_other="${kit_ends["${kit_there} ${kit_here}"]:-}"
-    if [[ -n "${kit_other}" ]]; then
-      [[ "${KIT_LAUNCHER:-}" != spawn || "${kit_other}" == "${kit_ends["${kit_line}"]}" ]] || return 0
+    if [[ -n "${kit_ends["${kit_there} ${kit_here}"]:-}" ]]; then
+      [[ "${KIT_LAUNCHER:-}" != spawn ]] || return 0
     elif [[ "${kit_there%:*}" == "${kit_here%:*}" || "${kit_there%:*}" == "${kit_master}" ]]; then
       return 0
     fi
