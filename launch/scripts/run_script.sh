@@ -205,7 +205,7 @@ batch::choose_srun() {
 # batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
 # ready, since a rendezvous gives the others little time, and would not say which is late.
 batch::make_ready() {
-  local pipe answers all_said rc number=''
+  local pipe answers all_said rc line number=''
   # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
   # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has. srun is a job,
   # since bash 4.4 waits only for the process substitution that it started last. A second pipe, which those behind it alone hold
@@ -225,8 +225,11 @@ batch::make_ready() {
   while :; do
     rc=0
     ! preempt::asked || exit 1
-    read -r -t 1 -u "${all_said}" number || rc=$?
-    if ((rc <= 128)); then
+    read -r -t 1 -u "${all_said}" line || rc=$?
+    if ((rc == 0)); then
+      number="${line}" # and the end is to come
+      continue
+    elif ((rc <= 128)); then
       break # srun has ended
     elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
       kill -TERM "${srun_pid}" 2>/dev/null || true
