@@ -354,14 +354,13 @@ def test_a_machine_without_slurm_is_looked_into_for_kit_run(kit: Callable, witho
 @pytest.mark.parametrize(
     ("job", "found"),
     [
-        ("command: train.py", ""),  # kit's own Python has torch
+        ("command: sort\nlauncher: srun", ""),
         ("command: nosuchtool --x 1\nlauncher: srun", "the program that `command` names is not there (nosuchtool)"),
         ("command: sort\nlauncher: srun\nenv: {PATH: /nowhere}", "the program that `command` names is not there (sort)"),
         ("command: hvd.py\nlauncher: srun", "no Python there has horovod (looked into "),
     ],
 )
 def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str, kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
     (tmp_path / "hvd.py").write_text('"""It trains."""\nimport os\nimport horovod.torch as hvd\n')
     (tmp_path / "job.yaml").write_text(f"{job}\nruntime: none\n")
     done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm))
