@@ -51,7 +51,7 @@ def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_end
     assert f"in another terminal: kit exec {job[1]} --node all -- bash {kit_cluster.path(folder)}/run/torchrun.sh" in done.stdout
     assert "/dev/pts/" in done.stdout.split("code 130")[-1]
     until(lambda: not queued(kit_cluster), 20, "the allocation is not given back")
-    assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", "job").stdout
+    assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", folder.name).stdout
 
 
 def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_terminal(kit_cluster: Cluster, folder: Path) -> None:
