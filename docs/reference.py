@@ -54,7 +54,7 @@ def _profile() -> str:
 
 def _plugins() -> str:
     kinds = (("runtime", "runtimes"), ("launcher", "launchers"), ("stage", "stages"), ("on_preempt", "preempt"))
-    rows = [(f"`{key}`", ", ".join(f"`{name}`" for name in plugins.names(kind))) for key, kind in kinds]
+    rows = [(f"`{key}`", ", ".join(f"`{name}`" for name in plugins.choices(kind))) for key, kind in kinds]
     return "## Names that keys take\n\n" + _table(("key", "one of"), rows)
 
 

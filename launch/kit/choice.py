@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from kit.remote.there import There
 
 
-def runtime(job: Job, cluster: Cluster, problems: Problems, there: Optional[There] = None) -> tuple[Optional[Plugin], str]:
-    """The runtime and the reason for it; no reason where the job names it. `there`: the login node, where kit is not on it."""
+def runtime(job: Job, cluster: Cluster, problems: Problems, there: Optional[There] = None, *, is_dry: bool = False) -> tuple[Optional[Plugin], str]:
+    """The runtime and the reason for it; no reason where the job names it. `there`: the login node, where kit is not on it.
+
+    `is_dry`: nothing is started, and an image's file may be on another machine.
+    """
     kind = _image_kind(job.image) if not (there and job.image in there.folders) else "folder"
     name, why = (job.runtime, "") if job.runtime not in (None, "auto") else _by_itself(kind, cluster, there)
     found = plugin("runtimes", name, job.where("runtime"), problems)
     if found and found.name != "none" and (not there or there.has_image):
-        _check_image(job, kind, found, problems, is_here=not there)
+        _check_image(job, kind, found, problems, is_here=not there, is_dry=is_dry)
     return found, why
 
 
 def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
-    if runtime and runtime.words("where") == ["local"]:
+    if runtime and job.image and runtime.words("where") == ["local"]:
         fix = f"make a file of the image once: kit build {str(job.image).replace('docker://', 'dockerd://')}"
         where = job.where("runtime") or job.where("image")
         problems.add(where, f"the runtime {runtime.name} is for `kit run`: on a node it would start outside the job", fix)
@@ -127,15 +130,16 @@ def _has_pyxis() -> bool:
     return slurm.has_pyxis()
 
 
-def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_here: bool) -> None:
+def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_here: bool, is_dry: bool) -> None:
     where, accepted = job.where("image"), runtime.words("images")
     if kind == "none":
-        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: file{accepted[0]}`, or use `runtime: none`")
+        example = "docker://NAME" if "docker://" in accepted else f"NAME{accepted[0]}"
+        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", f"name one: `image: {example}`, or use `runtime: none`")
     elif is_here and "://" not in kind and not os.path.exists(str(job.image)):
         from kit import mistakes
 
-        fix = "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry"
-        problems.add(where, f"no such image: {job.image}", mistakes.neighbour(str(job.image), fix))
+        is_path, problem, fix = mistakes.image(str(job.image), where)
+        (problems.warn if is_dry and is_path else problems.add)(where, problem, fix)
     elif kind == "docker://" and kind not in accepted:
         fix = f"every node would download it; make a file of it once: kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
         problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)

@@ -50,8 +50,8 @@ class _TakesAJob:
     """A command with the arguments JOB and ARGS, and an option for every key of a job file; they are made when asked for.
 
     The command itself receives a function that makes its plan: `plan(output)`; `code` is what holds where the job does not say,
-    `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, and `here`: it runs on this machine;
-    `travels` is the command that runs on the login node instead, where the job's cluster is elsewhere.
+    `site` has the job held against what Slurm says of the cluster, `load` is what reads the job, `here`: it runs on this machine;
+    `is_dry`: it is only shown; `travels` is the command that runs on the login node instead, where the job's cluster is elsewhere.
     """
 
     def __init__(self, command: Callable[..., None], target: Taken = _JOB) -> None:
@@ -71,9 +71,15 @@ class _TakesAJob:
         mine = {item.name: values.pop(item.name) for item in self._own}
 
         def plan(
-            output: Optional[str], code: str = "snapshot", site: bool = False, load: Callable[..., jobs.Job] = _load, here: bool = False, travels: str = ""
+            output: Optional[str],
+            code: str = "snapshot",
+            site: bool = False,
+            load: Callable[..., jobs.Job] = _load,
+            here: bool = False,
+            travels: str = "",
+            is_dry: bool = False,
         ) -> Any:
-            return _plan(values, output, code, site, load, here, travels)
+            return _plan(values, output, code, site, load, here, travels, is_dry)
 
         self._command(plan, **mine)
 
@@ -91,7 +97,7 @@ def _key_options() -> Iterator[Taken]:
         yield Taken(key, kind, option(None, names, help=f"{facts.meaning}.{again}", metavar=facts.metavar or None, show_default=False))
 
 
-def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool, travels: str) -> Any:
+def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, load: Callable[..., jobs.Job], here: bool, travels: str, is_dry: bool) -> Any:
     from kit import job as jobs
     from kit import plan, rundir
 
@@ -119,7 +125,7 @@ def _plan(values: dict[str, Any], output: Optional[str], code: str, site: bool, 
 
         return Check(job, problems)(header, *facts)
 
-    made = plan.resolve(job, run_dir, problems, code, judge if site else None, here=here)
+    made = plan.resolve(job, run_dir, problems, code, judge if site else None, here=here, is_dry=is_dry)
     for warning in problems.warnings:
         print(warning, file=sys.stderr, flush=True)
     return made
@@ -216,7 +222,7 @@ def submit(
     """Write the scripts and submit them to Slurm."""
     from kit import commands
 
-    commands.submit(plan(output, site=True), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
+    commands.submit(plan(output, site=True, is_dry=dry_run), dry_run=dry_run, test_only=test_only, follow=follow, after=after or [])
 
 
 @_command()
@@ -268,7 +274,7 @@ def shell(
 @_TakesAJob
 def render(
     plan: Callable[[Optional[str]], Any],
-    output: str = option(..., "--output", metavar="DIR", help="Where to write the run directory.", show_default=False),
+    output: Optional[str] = _OUTPUT,
 ) -> None:
     """Write the run directory and start nothing."""
     from kit import commands
@@ -486,7 +492,7 @@ def bench(
     if show is not None:
         sys.exit(its.show(bandwidth.of(show), shown))
     request = its.Request(sizes, repeats, pairs, local, expect, share, dry_run)
-    sys.exit(its.run(plan(output, code="live", load=its.load, here=True, travels="" if local else "bench"), request, shown))
+    sys.exit(its.run(plan(output, code="live", load=its.load, here=True, travels="" if local else "bench", is_dry=dry_run), request, shown))
 
 
 _ARGUMENTS = option(
@@ -674,6 +680,8 @@ def _open_streams() -> None:
 
 def _run(words: list[str]) -> int:
     """Calls a command, or has Typer explain what is to be explained; returns the exit code."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if words in ([], ["-h"], ["--help"], ["--version"]):
         top(version=words == ["--version"])
         return 0
@@ -727,4 +735,8 @@ def _misspelt(error: Any, otherwise: str) -> Optional[Problem]:
     if not name or not context or not hasattr(error, "possibilities"):
         return None
     known = ["--help", *(spelling for item in context.command.params for spelling in [*item.opts, *item.secondary_opts] if spelling.startswith("-"))]
-    return Problem("", f"No such option: {name}", did_you_mean(name, known, otherwise))
+    if not {"shape", "arguments"} <= {item.name for item in context.command.params}:
+        return Problem("", f"No such option: {name}", did_you_mean(name, known, otherwise))
+    from kit import mistakes
+
+    return Problem("", f"No such option: {name}", mistakes.option(name, known, sys.argv[1:]))

@@ -435,7 +435,7 @@ def _follow_again(run: Run) -> None:
 
 def cancel(word: str, task: Optional[int] = None) -> None:
     from kit import secret_values, slurm
-    from kit.runs import status, tasks
+    from kit.runs import history, status, tasks
 
     whole, number = tasks.find(word, task)
     found = status.of([whole])[0] if number is None else tasks.one(whole, number)
@@ -445,6 +445,8 @@ def cancel(word: str, task: Optional[int] = None) -> None:
         return
     if found.state == "UNKNOWN" and not run.ssh:
         raise KitError(f"{run} is not cancelled: {found.detail}", "a number alone may be that of another job")
+    if found.state == "LOST" and not run.local:
+        raise KitError(f"{run} is not cancelled: it is not in Slurm's queue, and {found.detail}", f"look for it: squeue --me, sacct -j {run.id}")
     if not found.active and found.state != "UNKNOWN":
         _say(f"{run} has ended: {found.state}")
         return
@@ -455,8 +457,10 @@ def cancel(word: str, task: Optional[int] = None) -> None:
         if found.state == "UNKNOWN" and not status.are_queued(tasks.all_of(run)):  # its login node did not answer just now
             raise KitError(f"{run} is not in the queue of {run.ssh}", f"how it ended: kit status {run.id}")
         # Of an array, tasks that others go on for have another array's id.
-        for job_id in {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or [run.id]:
+        job_ids = {item.run.id.rpartition("_")[0] for item in found.tasks if item.active} or {run.id}
+        for job_id in job_ids:
             slurm.cancel(job_id)
+        history.note_cancelled(run, job_ids)
     if run.ssh:
         from kit.remote import submission
 
@@ -481,6 +485,7 @@ def _end_here(run: Run) -> None:
 def _give_up(run: Run) -> None:
     """Of a run whose submission was cut off."""
     from kit import secret_values, slurm
+    from kit.runs import history
 
     arrived = _give_up_submission(run)
     if not arrived:
@@ -488,6 +493,7 @@ def _give_up(run: Run) -> None:
         return
     with slurm.at(arrived.ssh, arrived.asked_of):
         slurm.cancel(arrived.id)
+    history.note_cancelled(arrived, [arrived.id])
     if not arrived.ssh:
         secret_values.forget(Path(arrived.folder))
     _say(f"{arrived} is being cancelled")

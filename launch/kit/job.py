@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from kit import cluster as clusters
 from kit import given, images, regular, shell_words, tokens, values
-from kit.errors import Problems, UsageError
+from kit.errors import Problem, Problems, UsageError
 from kit.given import Given
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Key(NamedTuple):
 
 
 KEYS = {
-    "name": Key(values.line, "the job's name [the file's name]", "TEXT"),
+    "name": Key(values.line, "the job's name [the file's name; that of job.yaml's folder]", "TEXT"),
     "command": Key(values.command, "the training script and its arguments", "TEXT"),
     "image": Key(values.line, "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder; for docker: docker://NAME", "FILE"),
     "runtime": Key(values.line, "what runs the container [auto: by the image, the cluster's profile, and what is installed here]", "NAME"),
@@ -126,7 +126,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
     meant = _reject_unknown(keys, problems)
     theirs, ours = _parse(keys, base, problems), _parse(overrides, Path.cwd(), problems)
     parsed = {**theirs, **ours, **{key: _added(key, theirs[key], ours[key]) for key in theirs.keys() & ours.keys() if KEYS[key].many}}
-    parsed.setdefault("name", path.stem or "job")
+    parsed.setdefault("name", _name(path, base))
     parsed.setdefault("workdir", str(base))
     if parsed.get("command") is None and "command" not in (*keys, *meant):
         problems.add(target, "no command is given", "add `command: train.py`")
@@ -155,6 +155,12 @@ def _refuse_other_files(path: Path) -> None:
         raise UsageError(f"{path} is a batch script", fix)
 
 
+def _name(path: Path, base: Path) -> str:
+    """A job's where it has none: its file's, or where that is called job.yaml, as all are, its folder's."""
+    name = base.name if path.stem == "job" and path.suffix.lower() in (".yaml", ".yml") else path.stem
+    return name if name and not values.CONTROL.search(name) else "job"
+
+
 def _reject_unknown(keys: dict[str, Given], problems: Problems) -> list[str]:
     """The keys that were probably meant, whose lack is then no second mistake."""
     meant = []
@@ -171,10 +177,18 @@ def _reject_unknown(keys: dict[str, Given], problems: Problems) -> list[str]:
 def _parse(keys: dict[str, Given], base: Path, problems: Problems) -> dict[str, Any]:
     parsed = {}
     for key, item in keys.items():
+        before = len(problems.found)
         value = KEYS[key].parse(item, problems)
+        problems.found[before:] = [_with_key(key, problem) for problem in problems.found[before:]]
         if value is not None:
             parsed[key] = _from(base, key, value)
     return parsed
+
+
+def _with_key(key: str, problem: Problem) -> Problem:
+    """With the key's name where only a line is named: on the command line the option names it."""
+    is_unnamed = problem.problem.startswith(("expected ", "contains ")) and not problem.where.startswith("-")
+    return problem._replace(problem=f"{key}: {problem.problem}") if is_unnamed else problem
 
 
 def _added(key: str, theirs: Any, ours: Any) -> Any:

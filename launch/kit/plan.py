@@ -67,8 +67,10 @@ class Plan(NamedTuple):
 Judge = Callable[[sbatch.Header, dict[str, Given], Optional[Plugin], Optional[Plugin]], sbatch.Header]
 
 
-def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None, here: bool = False) -> Plan:
-    """`code` is for a job that does not say; `here`: it runs on this machine, whatever its cluster.
+def resolve(
+    job: Job, run_dir: str, problems: Problems, code: str = "snapshot", judge: Optional[Judge] = None, here: bool = False, is_dry: bool = False
+) -> Plan:
+    """`code` is for a job that does not say; `here`: it runs on this machine, whatever its cluster; `is_dry`: it is only shown.
 
     Raises UsageError with every problem found, those of reading the job included.
     """
@@ -83,7 +85,7 @@ def resolve(job: Job, run_dir: str, problems: Problems, code: str = "snapshot", 
 
         there = elsewhere.look(job, cluster, run_dir, problems)
         job, run_dir = there.job, there.run_dir
-    runtime, why_runtime = choice.runtime(job, cluster, problems, there)
+    runtime, why_runtime = choice.runtime(job, cluster, problems, there, is_dry=is_dry)
     launcher = choice.plugin("launchers", job.launcher or "torchrun", job.where("launcher"), problems)
     _check_launcher(job, launcher, problems)
     stage, why_stage = choice.stage(job, runtime, problems, there)

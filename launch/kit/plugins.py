@@ -25,6 +25,22 @@ from kit import assets
 from kit.errors import UsageError, did_you_mean
 
 _FACT = re.compile(r"# ([a-z-]+): (.+)")
+# What others call them, or a framework's own launcher, which kit's takes the place of.
+_OTHER_NAMES = {
+    "singularity": "apptainer",
+    "charliecloud": "apptainer",
+    "nvidia-docker": "docker",
+    "accelerate": "torchrun",
+    "deepspeed": "torchrun",
+    "lightning": "torchrun",
+    "elastic": "torchrun",
+    "slurm": "srun",
+    "mpirun": "mpi",
+    "mpiexec": "mpi",
+    "openmpi": "mpi",
+    "horovod": "mpi",
+    "horovodrun": "mpi",
+}
 
 
 class Plugin(NamedTuple):
@@ -41,13 +57,25 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in _folder(kind).glob("*.sh"))
 
 
+def choices(kind: str) -> list[str]:
+    """What a job may name, `auto` included where kit can choose."""
+    return sorted([*names(kind), *(["auto"] if kind in ("runtimes", "stages") else [])])
+
+
 def find(kind: str, name: str, where: str) -> Plugin:
     """Raises UsageError, naming the known ones, where there is no such plug-in."""
     known = names(kind)
     if name not in known:
-        raise UsageError(f"unknown {kind[:-1]} '{name}'", did_you_mean(name, known, f"the {kind} are {', '.join(known)}"), where=where)
+        raise UsageError(f"unknown {kind[:-1]} '{name}'", _meant(kind, name, known), where=where)
     path = _folder(kind) / f"{name}.sh"
     return Plugin(name, path, _facts(path))
+
+
+def _meant(kind: str, name: str, known: list[str]) -> str:
+    other = _OTHER_NAMES.get(name.lower())
+    if other in known:
+        return f"write `{kind[:-1]}: {other}`, which takes its place"
+    return did_you_mean(name, choices(kind), f"the {kind} are {', '.join(choices(kind))}")
 
 
 def _folder(kind: str) -> Path:

@@ -69,6 +69,7 @@ RECORD: dict[str, Kind] = {
     "pid": _number,
     "host": text,
     "edited": _each(text),
+    "cancelled": _each(text),
     "rerun_of": text,
 }
 PLAN: dict[str, Kind] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, Optional
 
 from kit import values
@@ -43,8 +44,9 @@ _OWNED = {
 }
 CHECKPOINT_S = 120
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
-_SHORT = {"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"}
+SHORT = {"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"}
 _PYXIS = {"container-image": "image", "container-mounts": "mounts", "container-workdir": "workdir", "container-remap-root": "remap_root"}
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise misspellings.
 _KNOWN = """
@@ -71,7 +73,10 @@ class Shape(NamedTuple):
 
 def header(job: Job, cluster: Cluster, shape: Shape, run_dir: str, left_out: list[str], problems: Problems) -> Header:
     """The options in the order in which they are written. `left_out`: nodes that cannot work."""
-    given = {**cluster.slurm, **(job.slurm or {})}
+    mine = job.slurm or {}
+    # Slurm takes one kind of memory: the job's own goes over another kind of the profile's.
+    of_site = {name: item for name, item in cluster.slurm.items() if name not in _MEMORY or not any(kind in mine for kind in _MEMORY)}
+    given = {**of_site, **mine}
     own = _checked({name: (item.value if isinstance(item.value, str) else None, item.where) for name, item in given.items()}, shape, problems)
     lines: dict[str, Optional[str]] = {
         "job-name": job.name,
@@ -132,9 +137,11 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
         elif name not in _KNOWN and (hint := did_you_mean(name, _KNOWN, "", cutoff=0.8)):
             problems.add(where, f"unknown sbatch option '{name}'", hint)
         elif len(name) < 2 or not all(character.isalnum() or character == "-" for character in name):
-            problems.add(where, f"'{name}' cannot be an sbatch option", f"use the long name without dashes: `{_SHORT.get(name, 'partition')}`")
+            problems.add(where, f"'{name}' cannot be an sbatch option", f"use the long name without dashes: `{SHORT.get(name, 'partition')}`")
         elif value is not None and values.CONTROL.search(value):
             problems.add(where, f"the value of '{name}' contains a control character", "Slurm reads it from one line of text: remove it")
+        elif name in (*_MEMORY, "tmp") and value is not None and not re.fullmatch("(?i)[0-9]+[KMGT]?B?|false|no|off", value):
+            problems.add(where, f"'{name}' is '{value}', which is no size that sbatch reads", _size_fix(name, value))
         elif name == "kill-on-invalid-dep":
             own[name] = value  # yes or no is what it takes
         elif value is None or value.lower() in ("true", "yes", "on"):
@@ -145,6 +152,11 @@ def _checked(given: dict[str, tuple[Optional[str], str]], shape: Shape, problems
     if len(memory) > 1:
         problems.add(given[memory[1]][1], f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]][1]})", f"keep one of {', '.join(_MEMORY)}")
     return own
+
+
+def _size_fix(name: str, value: str) -> str:
+    size = _SIZE.fullmatch(value.strip())
+    return f"write `{name}: {size[1]}{size[2].upper()}`" if size else f"write a whole number with K, M, G or T behind it: `{name}: 64G`"
 
 
 def options() -> list[str]:

@@ -36,9 +36,9 @@ def of(parse: Callable[..., Any]) -> Schema:
 
 def _of_job() -> Schema:
     choices = {
-        "runtime": [*plugins.names("runtimes"), "auto"],
+        "runtime": plugins.choices("runtimes"),
         "launcher": plugins.names("launchers"),
-        "stage": [*plugins.names("stages"), "auto"],
+        "stage": plugins.choices("stages"),
         "on_preempt": plugins.names("preempt"),
     }
     keys = {key: _key(facts.parse, facts.meaning) for key, facts in jobs.KEYS.items()}
@@ -50,7 +50,7 @@ def _of_job() -> Schema:
 
 def _of_cluster() -> Schema:
     keys = {key: _key(parse, cluster.MEANINGS.get(key, "")) for key, parse in cluster.parsers().items()}
-    keys["runtime"] = {"description": keys["runtime"]["description"], "enum": [*plugins.names("runtimes"), "auto"]}
+    keys["runtime"] = {"description": keys["runtime"]["description"], "enum": plugins.choices("runtimes")}
     keys["gpu_directive"] = {"description": keys["gpu_directive"]["description"], "enum": list(cluster.GPU_DIRECTIVES)}
     keys["scratch"]["pattern"] = "^[/$][^\\u0000-\\u001f\\u007f]*$"
     return {"title": "A cluster profile of kit", **_mapping(keys)}

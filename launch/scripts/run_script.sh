@@ -411,7 +411,10 @@ batch::explain_failure() {
   local node='' words='' code='' local_rank='' rank='' at='' how='' after=0
   batch::ask_srun
   # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-  if ((${#failed[@]} == 0)) && cat -- "${KIT_LOG_DIR}"/node*.failed >&2 2>/dev/null; then exit 1; fi
+  if ((${#failed[@]} == 0)) && (cd -- "${KIT_LOG_DIR}" && compgen -G 'node*.failed' >/dev/null); then
+    batch::refusals >&2
+    exit 1
+  fi
   if ((${#failed[@]})) && [[ "${words}" == Killed ]] && ! (cd -- "${KIT_LOG_DIR}" && grep -qF -- " ${node} " "${failed[@]}"); then
     batch::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
@@ -421,6 +424,8 @@ batch::explain_failure() {
     rank="${failed[0]//[!0-9]/}" how=failed after=0
     read -r code at local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
   fi
+  local who="rank ${rank} (local rank ${local_rank})"
+  [[ "${KIT_LAUNCHER}" != spawn ]] || who="the program of node ${rank}" # its ranks are its own
   case "${how}" in
     failed)
       preempt::stopped "${code}"
@@ -432,8 +437,29 @@ batch::explain_failure() {
       if [[ "${words}" == Killed && "${node}" == "${at}" ]]; then code=137; fi
       ;;
   esac
-  batch::show_end "${at}: rank ${rank} (local rank ${local_rank}) ${how}" "rank${rank}.out" "${after}"
+  batch::show_end "${at}: ${who} ${how}" "rank${rank}.out" "${after}"
   exit "${code}"
+}
+
+# batch::refusals - what nodes said when they could not start: each reason once, behind the names of all nodes that gave it.
+batch::refusals() {
+  local -A nodes=() said=()
+  local -a reasons=()
+  local line node='' reason=''
+  while IFS= read -r line || [[ -n "${line}" ]]; do
+    if [[ "${line}" == 'kit: error: '*': '* ]]; then
+      line="${line#kit: error: }"
+      node="${line%%: *}" reason="${line#*: }"
+      continue
+    fi
+    reason+=$'\n'"${line}" # its fix
+    [[ -n "${nodes["${reason}"]+set}" ]] || reasons+=("${reason}")
+    [[ -n "${said["${node} ${reason}"]+set}" ]] || nodes["${reason}"]+="${node}"$'\n' # each of its tasks may have said it
+    said["${node} ${reason}"]=yes
+  done < <(cat -- "${KIT_LOG_DIR}"/node*.failed)
+  for reason in "${reasons[@]}"; do
+    printf 'kit: error: %s: %s\n' "$(printf '%s' "${nodes["${reason}"]}" | batch::first_ten)" "${reason}"
+  done
 }
 
 # batch::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail. It stands in the job's own

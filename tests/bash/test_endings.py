@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kit.runs import follow
 from running import TAG, commands, stub, until
 from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
 
@@ -119,6 +120,26 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
         "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
     ]
     assert not (run / "started.start").exists()
+
+
+def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = job(tmp_path, "task 0 0 || true\ntask 0 1 || true\ntask 1 2 || true\nexit 1\n")
+    set_in_env(run, "KIT_MOUNTS", "(/nowhere /nowhere rw")
+    assert begin(run).wait(60) == 1
+    refusal = [
+        "kit: error: local0 local1: the mount source /nowhere does not exist here",
+        "  fix: make it on every node, or put it on a shared file system",
+    ]
+    assert said(run) == refusal
+    assert "kit: error: local1: the mount source /nowhere" in logs(run)["local1.out"]
+    follow.Tail(run, str(JOB_ID)).copy(last=True)
+    assert capfd.readouterr().out.splitlines()[1:] == refusal
+    # Where the batch script has not said it, the nodes' words are shown, after a while.
+    (run / f"log/slurm-{JOB_ID}.out").write_text("")
+    follow.Tail(run, str(JOB_ID)).copy()
+    assert capfd.readouterr().out == ""
+    follow.Tail(run, str(JOB_ID)).copy(last=True)
+    assert capfd.readouterr().out.splitlines() == [refusal[0].replace(" local1", ""), refusal[1]]
 
 
 def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) -> None:

@@ -29,7 +29,7 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
     run = run_dir(tmp_path, show(*names), nodes=2, launcher="spawn")
     done = inside(run, launcher="spawn", **dict.fromkeys(names, "7"))
-    assert (done.returncode, done.stdout) == (0, "".join(f"[rank1] {name} unset\n" for name in names)), done.stderr
+    assert (done.returncode, done.stdout) == (0, "".join(f"[node1] {name} unset\n" for name in names)), done.stderr
 
 
 def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:
@@ -37,16 +37,16 @@ def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user
     for runtime, expected in (("apptainer", ["1", "ada", "1"]), ("none", ["unset", "ada", "1"])):
         run = run_dir(tmp_path / runtime, show(*names), nodes=2, launcher="spawn", runtime=runtime, workdir="/")
         done = inside(run, launcher="spawn", USER="ada")
-        assert done.stdout.splitlines() == [f"[rank1] {name} {value}" for name, value in zip(names, expected)], done.stderr
+        assert done.stdout.splitlines() == [f"[node1] {name} {value}" for name, value in zip(names, expected)], done.stderr
 
 
 def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_written(tmp_path: Path) -> None:
     run = run_dir(tmp_path, show("HOME"), nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
     done = inside(run, launcher="spawn", HOME="/not/in/the/container")
-    assert done.stdout == f"[rank1] HOME /tmp/kit-home-{os.getuid()}\n", done.stderr
+    assert done.stdout == f"[node1] HOME /tmp/kit-home-{os.getuid()}\n", done.stderr
     assert Path(f"/tmp/kit-home-{os.getuid()}").stat().st_mode & 0o777 == 0o700
     done = inside(run, launcher="spawn", HOME=str(tmp_path))
-    assert done.stdout == f"[rank1] HOME {tmp_path}\n", done.stderr
+    assert done.stdout == f"[node1] HOME {tmp_path}\n", done.stderr
 
 
 @pytest.mark.parametrize("whose", ["a link", "somebody else's"])

@@ -151,11 +151,23 @@ def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_pat
 
 
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
-    done = start(run_dir(tmp_path, "echo '  before'; kill -SEGV $$"))
-    told_of, first_line, *_ = told(done)
-    assert told_of == f"kit: error: local0: rank 0 (local rank 0) was killed by SIGSEGV; the end of log/{JOB_ID}/rank0.out:"
-    assert first_line == "  |   before"
-    assert done.returncode == 139
+    for launcher in ("torchrun", "srun"):  # which start their ranks in two ways
+        run = run_dir(tmp_path / launcher, "echo '  before'; echo there >&2; kill -SEGV $$", launcher=launcher)
+        done = start(run)
+        # Bash adds no line of its own about the process that was killed.
+        assert told(done) == [
+            f"kit: error: local0: rank 0 (local rank 0) was killed by SIGSEGV; the end of log/{JOB_ID}/rank0.out:",
+            "  |   before",
+            "  | there",
+        ]
+        assert done.returncode == 139 and logs(run)["rank0.out"] == "  before\nthere\n"
+
+
+def test_of_a_program_that_starts_its_own_ranks_the_node_is_named(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "echo 'rank 5 is here'; ((NODE_RANK == 0)) || exit 3; sleep 60", nodes=2, launcher="spawn")
+    done = start(run, env=slurm(nodes=2))
+    assert told(done) == [f"kit: error: local1: the program of node 1 exited with code 3; the end of log/{JOB_ID}/rank1.out:", "  | rank 5 is here"]
+    assert logs(run)["local1.out"] == "[node1] rank 5 is here\n"
 
 
 def test_long_lines_and_unfinished_ones_arrive_whole_and_left_processes_do_not_delay_the_end(tmp_path: Path, tag: str) -> None:

@@ -19,7 +19,7 @@ def test_a_shell_has_the_jobs_variables_and_ends_with_its_code(kit, tmp_path: Pa
     done = typed(tmp_path, "shell", "job.yaml", "--local", "--node", "local1")
     assert done.returncode == 3
     assert done.stdout.splitlines()[0] == f'1/2 127.0.0.1 local1 b, "c {tmp_path}'
-    assert "[rank1] node 1 of 2\n" in done.stdout  # by hand, as often as one likes
+    assert "[node1] node 1 of 2\n" in done.stdout  # by hand, as often as one likes
     assert "in another terminal: kit exec " in done.stderr
 
 

@@ -105,7 +105,7 @@ def laptop(laptop_home: Laptop, request: pytest.FixtureRequest) -> Iterator[Lapt
     project = laptop_home.home / f"project-{time.time_ns()}"
     project.mkdir()
     (project / "program.sh").write_text(login_node.PROGRAM)
-    (project / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nruntime: none\nnodes: 2\ncluster: far\n")
+    (project / "job.yaml").write_text("name: job\ncommand: [bash, program.sh]\nlauncher: srun\nruntime: none\nnodes: 2\ncluster: far\n")
     laptop_home.project = project
     yield laptop_home
     laptop_home.release()

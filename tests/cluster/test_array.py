@@ -18,7 +18,7 @@ def project(kit_cluster: Cluster, folder: Path) -> Path:
     (folder / "program.sh").write_text(
         'echo "rank ${RANK} of task ${SLURM_ARRAY_TASK_ID:-none}: $*"; [ "$1" != fail ] || exit 9; [ "$1" != wait ] || sleep 300\n'
     )
-    (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
+    (folder / "job.yaml").write_text("name: job\ncommand: [bash, program.sh]\nlauncher: srun\n")
     return folder
 
 

@@ -147,7 +147,9 @@ def test_the_slow_node_is_found_by_name(network: Cluster, folder: Path) -> None:
 def test_the_slow_link_is_found_by_the_names_of_its_nodes(network: Cluster, folder: Path) -> None:
     shape_link(network, "node1", "node2")
     shape_link(network, "node2", "node1")
-    (folder / "job.yaml").write_text("command: train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\ntime: 10-00:00:00\n")  # of which kit bench takes what it can use
+    (folder / "job.yaml").write_text(
+        "name: job\ncommand: train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\ntime: 10-00:00:00\n"
+    )  # of which kit bench takes what it can use
     done = on_three_nodes(network, folder, "run", "job.yaml", "--sizes", "1M", "--pairs", check=False)
     assert done.returncode == 1
     assert (

@@ -26,7 +26,7 @@ while [[ "$1" == - && -e /tmp/hold-pack ]]; do : >/tmp/held-pack.$$; sleep 0.05;
 exec /usr/bin/mksquashfs "$@"
 """
 OLD_PYTHON = "#!/bin/bash\n[[ $1 != --version ]] || exec echo Python 3.6.8\nexit 1\n"
-JOB = "command: [bash, program.sh]\nlauncher: srun\nruntime: apptainer\nnodes: 2\ncluster: far\nimage: small\n"
+JOB = "command: [bash, program.sh]\nlauncher: srun\nruntime: apptainer\nnodes: 2\ncluster: far\nimage: small\nname: job\n"
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from slurm_cluster import Cluster, script, until
 pytestmark = pytest.mark.cluster
 
 # As train/ranks.py prints it.
-RANK_LINE = re.compile(r"^\[rank\d\] rank (\d)/4  local (\d)/2  node (\d)  host (\S+)  pid (\d+)  launcher (\S+)  master (\S+):\d+$", re.MULTILINE)
+RANK_LINE = re.compile(r"^\[(?:rank|node)\d\] rank (\d)/4  local (\d)/2  node (\d)  host (\S+)  pid (\d+)  launcher (\S+)  master (\S+):\d+$", re.MULTILINE)
 
 SPAWNS = """\
 import torch.multiprocessing as mp
@@ -58,7 +58,7 @@ def test_ranks_are_unique_in_the_nodes_order_and_agree_on_a_sum(launcher: str, r
     program = "spawns.py" if launcher == "spawn" else "ranks.py"
     image = ["--image", image_of(kit_cluster, runtime), "--runtime", runtime]
     done = submit(kit_cluster, programs, program, "-j", "2x2", *image, "--launcher", launcher, *options, "--output", "run", "--follow")
-    assert "[rank0] all 4 ranks agree: sum 6\n" in done.stdout
+    assert "0] all 4 ranks agree: sum 6\n" in done.stdout
     found = sorted(RANK_LINE.findall(done.stdout))
     assert [line[:4] for line in found] == [("0", "0", "0", "node1"), ("1", "1", "0", "node1"), ("2", "0", "1", "node2"), ("3", "1", "1", "node2")]
     assert {line[5] for line in found} == {launcher}

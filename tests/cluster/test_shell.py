@@ -51,7 +51,7 @@ def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_end
     assert f"in another terminal: kit exec {job[1]} --node all -- bash {kit_cluster.path(folder)}/run/torchrun.sh" in done.stdout
     assert "/dev/pts/" in done.stdout.split("code 130")[-1]
     until(lambda: not queued(kit_cluster), 20, "the allocation is not given back")
-    assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", "job").stdout
+    assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", folder.name).stdout
 
 
 def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_terminal(kit_cluster: Cluster, folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_c
 @pytest.mark.parametrize("runtime", ["apptainer", "enroot", "pyxis", "none"])
 def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, folder: Path, runtime: str) -> None:
     image = [] if runtime == "none" else ["--image", image_of(kit_cluster, runtime)]
-    (folder / "job.yaml").write_text(f"command: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nruntime: {runtime}\nenv: {{A: 'b, \"c'}}\n")
+    (folder / "job.yaml").write_text(f"name: job\ncommand: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nruntime: {runtime}\nenv: {{A: 'b, \"c'}}\n")
     submit(kit_cluster, folder, "job.yaml", "--nodes", "2", *image, "--output", "run")
     until(lambda: sum("up" in read(file) for file in (folder / "run/log").glob("*/rank*.out")) == 2, 90, "the ranks do not start")
     job = str(job_id(folder))
@@ -96,6 +96,8 @@ def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, 
     shown = sorted(re.findall(rf"^\[(\w+)\] \[{release} (\w+) (\d)/2 \S+:\d+ b, \"c {kit_cluster.path(folder)}\]$", both.stdout, re.MULTILINE))
     assert [(name == there, rank) for name, there, rank in sorted(shown, key=lambda found: found[2])] == [(True, "0"), (True, "1")], both.stdout + both.stderr
     assert both.returncode == 7
+    if runtime == "pyxis":  # which asks the nodes first what devices they have
+        assert "srun: error" not in kit(kit_cluster, folder, "exec", job, "--", "true").stderr
     if runtime == "apptainer":
         piped = kit(kit_cluster, folder, "exec", job, "--node", "1", "--", "tr", "a-z", "A-Z", stdin="echo through")
         assert piped.stdout == "THROUGH\n"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def project(kit_cluster: Cluster, folder: Path) -> Path:
     (folder / "program.sh").write_text('echo "up ${RANK}"; [ "$1" != fail ] || [ "${RANK}" != 1 ] || exit 9; [ "$1" = end ] || sleep 300\n')
-    (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\nnodes: 2\n")
+    (folder / "job.yaml").write_text("name: job\ncommand: [bash, program.sh]\nlauncher: srun\nnodes: 2\n")
     return folder
 
 

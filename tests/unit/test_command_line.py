@@ -111,6 +111,34 @@ def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Pat
     assert shown == files
 
 
+def test_a_job_without_a_name_has_its_files_or_where_that_is_job_yaml_its_folders(kit, tmp_path: Path, program: Path) -> None:
+    for folder in ("nanogpt", "odd\nname"):
+        (tmp_path / folder).mkdir()
+        for name in ("job", "long"):
+            (tmp_path / folder / f"{name}.yaml").write_text(f"command: train.py\nworkdir: {tmp_path}\n")
+    for file, name in {"nanogpt/job.yaml": "nanogpt", "nanogpt/long.yaml": "long", "odd\nname/job.yaml": "job"}.items():
+        shown = kit("submit", file, "--dry-run").stdout
+        assert f"#SBATCH --job-name={name}\n" in shown and f"==> runs/{name}-2" in shown
+    assert "#SBATCH --job-name=nanogpt\n" in kit("submit", "--dry-run", cwd=tmp_path / "nanogpt").stdout
+
+
+def test_a_run_directory_that_nobody_names_is_chosen_for_render_too(kit, tmp_path: Path, program: Path) -> None:
+    said = kit("render", "train.py").stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("train-2") and said.startswith(f"kit: wrote runs/{run.name}\n")
+
+
+def test_only_a_dry_run_takes_an_image_that_is_on_another_machine(kit, tmp_path: Path, program: Path) -> None:
+    words = ("submit", "train.py", "--image", "/nowhere/x.sqsh", "--runtime", "enroot")
+    said = kit(*words, "--dry-run")
+    assert said.stderr.startswith("kit: --image: warning: no such image: /nowhere/x.sqsh\n") and "KIT_IMAGE=/nowhere/x.sqsh\n" in said.stdout
+    for more in ((), ("--test-only",)):
+        done = kit(*words, *more, check=False)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --image: no such image: /nowhere/x.sqsh")
+    done = kit("submit", "train.py", "--image", "first", "--dry-run", check=False)
+    assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  fix: build it: kit build --name first; kit images lists what is built")
+
+
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:
     kit("render", "train.py", "--output", "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["code", "env.sh", "log", "run.json", "run_script.sh", "torchrun.sh"]
@@ -144,6 +172,31 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "job.json"], "kit: job.json is neither a job file nor a program\n  fix: job files are YAML, and JSON is YAML, too:"),
         (["submit", "“train.py”"], "kit: “train.py”: '“train.py”' has a typographic quote, which quotes nothing\n  fix: type plain ones"),
         (["submit", "train.py", "--slurm", "partitionn=x"], "kit: --slurm: unknown sbatch option 'partitionn'\n  fix: did you mean 'partition'?"),
+        # What sbatch and others call it, with what was typed.
+        *(
+            (["submit", "train.py", *words.split()], f"kit: No such option: {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
+            for words, fix in {
+                "--account x": "an option of sbatch goes behind --slurm: --slurm account=x",
+                "--mem=10G": "an option of sbatch goes behind --slurm: --slurm mem=10G",
+                "--partition gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
+                "-p gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
+                "--exclusive": "an option of sbatch goes behind --slurm: --slurm exclusive",
+                "--partitoin gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
+                "--gres gpu:8": "kit calls it --gpus-per-node: --gpus-per-node 8",
+                "--gres nvme:1": "an option of sbatch goes behind --slurm: --slurm gres=nvme:1",
+                "--gpus 8": "kit calls it --gpus-per-node: --gpus-per-node 8",
+                "-N 2": "kit calls it --nodes: --nodes 2",
+                "-n 2": "kit calls it --processes-per-node: --processes-per-node 2",
+                "--nproc_per_node=2": "kit calls it --processes-per-node: --processes-per-node 2",
+                "--volume /a:/b": "kit calls it --mount: --mount /a:/b",
+                "--epochs 3": "an argument of the program comes last, behind --: kit submit train.py -- --epochs 3",
+                "--output-dir=x": "an argument of the program comes last, behind --: kit submit train.py -- --output-dir x",
+            }.items()
+        ),
+        (
+            ["submit", "--nodes", "2", "train.py", "--lr", "1"],
+            "kit: No such option: --lr\n  fix: an argument of the program comes last, behind --: kit submit JOB -- --lr 1\n",
+        ),
     ],
 )
 def test_wrong_options_end_in_one_line_and_code_two(arguments: list[str], message: str, kit, tmp_path: Path, program: Path) -> None:
@@ -188,7 +241,8 @@ def test_the_help_imports_nothing_of_any_command(arguments: tuple[str, ...], tmp
 
 def test_the_help_is_the_same_however_it_is_asked_for(kit) -> None:
     shown = kit("--help").stdout
-    assert shown == kit().stdout == kit("-h", "submit").stdout
+    assert shown == kit().stdout == kit("-h", "submit").stdout == kit("help").stdout
+    assert kit("help", "why").stdout == kit("why", "--help").stdout
     assert all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List what kit build made" in shown and "\n  complete " not in shown
 
 

@@ -261,6 +261,34 @@ def test_a_jobs_command_goes_there_with_its_project_and_its_answer_comes_back(fa
     assert re.search(r"==> [^\n]*kit/runs/\S+-\d{8}-\d{6}-[0-9a-f]+/run_script.sh <==", done.out), done.out[:300]
 
 
+def test_what_the_user_has_over_there_stays_where_the_project_goes(far: Far, site, kit_here) -> None:
+    """Links, what is behind them, and the modes of folders."""
+    project, there = far.base / "project", far.kit / "work/project"
+    for folder in (project / "sub", project / "moved", there / "sub", far.home / "mine"):
+        folder.mkdir(parents=True)
+    (project / "job.yaml").write_text(PROJECT)
+    for name in ("train.py", "sub/x.py", "moved/x.py", "late.py"):
+        (project / name).write_text("x = 1\n")
+    for name, target in {"latest": "runs/1", "same": "sub", "notes": "sub", "fresh": "odd\nname"}.items():
+        (project / name).symlink_to(target)
+    (far.kit / MARK).touch()
+    for name, target in {"latest": "results", "same": "sub", "moved": "../../../mine", "late.py": "sub/y.py"}.items():
+        (there / name).symlink_to(target)
+    (there / "notes").write_text("mine")
+    (far.home / "mine/x.py").write_text("mine")
+    (there / "sub").chmod(0o755)
+    for path in (*there.iterdir(), far.home / "mine/x.py"):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    os.chdir(project)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    assert done.code == 0, done.err
+    assert f"kit: what login has in {there} under these names stays as it is: late.py, latest, moved/x.py, notes\n" in done.err
+    links = {path.name: os.readlink(path) for path in there.iterdir() if path.is_symlink()}
+    assert links == {"latest": "results", "same": "sub", "moved": "../../../mine", "late.py": "sub/y.py", "fresh": "odd\nname"}
+    assert ((there / "notes").read_text(), (far.home / "mine/x.py").read_text()) == ("mine", "mine")
+    assert (there / "sub").stat().st_mode & 0o777 == 0o755 and (there / "sub/x.py").read_text() == "x = 1\n"
+
+
 def test_options_go_before_the_programs_own_arguments() -> None:
     assert errand.with_options(["shell", "job.yaml", "--", "--cluster", "mine"], "--cluster", "x") == [
         "shell",

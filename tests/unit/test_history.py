@@ -80,12 +80,13 @@ QUEUE = """\
 2|PENDING|2026-11-21T18:00:00|0:00|1-00:00:00||Resources|@/train-2
 3|PENDING|N/A|0:00|UNLIMITED||QOSMaxJobsPerUserLimit|@/train-3
 4|TIMEOUT|2026-11-21T09:00:00|1:00:00|1:00:00|node3|TimeLimit|@/train-4
-5|PENDING|N/A|0:00|1:00||SomethingNew|@/train-5"""
+5|PENDING|N/A|0:00|1:00||SomethingNew|@/train-5
+9|PENDING|N/A|0:00|1:00||None|@/train-9"""
 
 
 def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools) -> None:
     tools("squeue", QUEUE)
-    for job_id in "12345":
+    for job_id in "123459":
         submitted(tmp_path, job_id)
     submitted(tmp_path, "6", said="kit: node1: job 6 on node1\nkit: node1: all ranks ended well\n")
     submitted(tmp_path, "7", said="kit: error: node2: rank 3 (local rank 1) exited with code 7; the end of log/7/rank3.out:\n  | x\n")
@@ -97,12 +98,13 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
         "3": ("PENDING", f"QOSMaxJobsPerUserLimit: {LIMIT}", "0:00 of UNLIMITED"),
         "4": ("TIMEOUT", "", ""),
         "5": ("PENDING", "SomethingNew", "0:00 of 1:00"),
+        "9": ("PENDING", "Slurm has not looked at it yet", "0:00 of 1:00"),
         "6": ("COMPLETED", "", ""),
         "7": ("FAILED", "node2: rank 3 (local rank 1) exited with code 7", ""),
         "8": ("CANCELLED", "", ""),
     }
     assert calls(tmp_path) == ["squeue"]
-    assert [run.state for run in history.runs()] == ["", "", "", "TIMEOUT", "", "COMPLETED", "FAILED", "CANCELLED"]
+    assert [run.state for run in history.runs()] == ["", "", "", "TIMEOUT", "", "", "COMPLETED", "FAILED", "CANCELLED"]
 
 
 LIMIT = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
@@ -170,12 +172,12 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
         kit("run", "job.yaml", "--env", f"CODE={code}", "--output", f"run{code}", check=False, **environment)
     ended_well, failed = history.runs()
     assert (ended_well.state, ended_well.why, failed.state) == ("COMPLETED", "", "FAILED")
-    assert re.fullmatch(r"local([01]): rank \1 \(local rank 0\) exited with code 3", failed.why)  # both fail, and either may be the first
+    assert re.fullmatch(r"local([01]): the program of node \1 exited with code 3", failed.why)  # both fail, and either may be the first
     shown = kit("status", "run3", **environment).stdout
     assert "FAILED" in shown and f"run directory: {tmp_path}/run3\n" in shown
     assert re.search(r"^  rank([01])      exit code 3: said by \1$", shown, re.MULTILINE), shown  # the first to fail ends the other
     assert kit("logs", "run0", "--rank", "1", **environment).stdout == "said by 1\n"
-    assert "==> local1.out <==\n[rank1] said by 1\n" in kit("logs", "run0", **environment).stdout
+    assert "==> local1.out <==\n[node1] said by 1\n" in kit("logs", "run0", **environment).stdout
     assert set(kit("logs", "run3", "--errors", **environment).stdout.split("==> ")[1:]) <= {"rank0.out <==\nsaid by 0\n", "rank1.out <==\nsaid by 1\n"}
     assert "has no failed rank" in kit("logs", "run0", "--errors", check=False, **environment).stderr
     assert "has ended: COMPLETED" in kit("cancel", "run0", **environment).stdout

@@ -264,5 +264,5 @@ def test_what_is_listed_for_a_cluster_elsewhere_takes_no_value_along(by_git: boo
     listed = "".join(f"{name}\0" for name in found(project).names).encode()
     (tmp_path / "far").mkdir()
     # As Host.send_listed does it.
-    subprocess.run(["rsync", "--from0", "--files-from=-", "--update", "-lpt", f"{project}/", f"{tmp_path}/far/"], input=listed, check=True)
+    subprocess.run(["rsync", "--from0", "--files-from=-", "--no-implied-dirs", "--update", "-lpt", f"{project}/", f"{tmp_path}/far/"], input=listed, check=True)
     assert holding_values(tmp_path / "far") == [] and (tmp_path / "far/train.py").exists()

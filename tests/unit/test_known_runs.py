@@ -345,6 +345,20 @@ def test_a_job_is_cancelled_on_its_own_cluster_whatever_the_shell_has_chosen(
     assert (tmp_path / "slurm/chosen").read_text() == "squeue none\nscancel none\n"
 
 
+@pytest.mark.parametrize(("options", "task"), [((), ()), (("--array", "0-2"), ()), (("--array", "0-2"), ("--task", "1"))])
+def test_a_job_that_was_cancelled_before_it_started_is_never_called_lost(
+    options: tuple[str, ...], task: tuple[str, ...], fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    call("submit", "train.py", "--output", "run", *options)
+    if options:
+        (tmp_path / "slurm/jobs").write_text("".join((tmp_path / "slurm/jobs").read_text().replace("1001", f"1001_{number}") for number in range(3)))
+    assert call("cancel", "run", *task)[0] == 0
+    (tmp_path / "slurm/jobs").write_text("")  # minutes later
+    assert (" LOST " in call("status", "run")[1]) == bool(task)  # of the tasks that nobody cancelled
+    if not task:
+        assert " CANCELLED " in call("status", "run")[1] and "has ended: CANCELLED" in call("cancel", "run")[1]
+
+
 def test_a_run_of_a_cluster_without_a_name_is_not_judged_on_another_machine(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     fake.script("scontrol", "exit 1")
@@ -389,7 +403,9 @@ def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlu
         fake.script("squeue", 'list() { awk -F\'|\' -v OFS=\'|\' \'{print $1, $2, "N/A", "0:00", "1:00", "n1", "None", $4}\' jobs; }; list')
         assert " LOST " in call("status", "run")[1]
         assert (tmp_path / "run/.secrets/values").exists()
-        assert call("cancel", "run")[1] == "kit: train (1001) has ended: LOST\n" and fake.calls("scancel") == []
+        code, said, errors = call("cancel", "run")
+        assert (code, said) == (1, "") and "kit: train (1001) is not cancelled: it is not in Slurm's queue, and neither" in errors
+        assert fake.calls("scancel") == []
         assert slurm.state("1001", history.find("run").works_in) is None
     (tmp_path / "slurm/jobs").write_text(mine)
     fake.script("squeue", "")
@@ -539,7 +555,7 @@ def test_a_run_directory_is_known_where_it_was_moved_and_by_a_link_to_it(fake: S
 def test_a_copy_of_a_run_directory_is_not_the_jobs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     subprocess.run(["cp", "-r", "run", "copy"], check=True)
-    assert " LOST " in call("status", "copy")[1] and "has ended: LOST" in call("cancel", "copy")[1]
+    assert " LOST " in call("status", "copy")[1] and "(1001) is not cancelled: it is not in Slurm's queue" in call("cancel", "copy")[2]
     assert fake.calls("scancel") == [] and noted() == {"run": "1001"}
 
 

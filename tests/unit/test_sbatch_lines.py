@@ -50,6 +50,17 @@ def options_of(script: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize("own", ["mem", "mem-per-cpu", "mem-per-gpu"])
+def test_the_jobs_memory_goes_over_any_kind_that_the_profile_names(own: str, tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text("slurm: {mem-per-cpu: 4G, account: x}\n")
+    done = kit_here("submit", "train.py", "--cluster", "./site.yaml", "--runtime", "none", "--code", "live", "--slurm", f"{own}=64G", "--dry-run")
+    assert done.code == 0, done.err
+    found = options_of(done.out)
+    assert {name: value for name, value in found.items() if name.startswith(("mem", "account"))} == {own: "64G", "account": "x"}
+
+
 def test_gpus_are_added_to_another_gres_where_the_site_wants_them_there(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

@@ -71,6 +71,16 @@ def test_the_scripts_of_a_refused_job_are_not_kept(stub, kit, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_path: Path) -> None:
+    stub("sbatch", "echo 'sbatch: error: Invalid --gres specification' >&2; exit 1")
+    for options, fix in (
+        (("--slurm", "gres=gpu:x"), "Slurm read `--gres=gpu:x`: correct it in the job, or in the cluster's profile"),
+        ((), "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"),
+    ):
+        done = kit("submit", "train.py", *options, check=False)
+        assert done.stderr == f"kit: sbatch refuses: Invalid --gres specification\n  fix: {fix}\n"
+
+
 def test_following_outlives_a_controller_that_does_not_answer(stub, kit, tmp_path: Path) -> None:
     stub("sbatch", "echo 5")
     stub(

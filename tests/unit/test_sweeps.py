@@ -95,9 +95,9 @@ BAD = {
     "too many": (f"sweep: {{lr: {list(range(1001))}}}\n", "2: the sweep has 1001 tasks, more than 1000"),
     "array with numbers": ("array: 0-3\nsweep: {lr: [1]}\n", "2: the sweep has numbers for its tasks already"),
     "limit alone": ("array: '%4'\n", "2: the array '%4' has no tasks"),
-    "array text": ("array: many\n", "2: expected the numbers of an array, not 'many'"),
-    "array nothing": ("array:\n", "2: expected the numbers of an array, not nothing"),
-    "array open": ("array: 1-\n", "2: expected the numbers of an array, not '1-'"),
+    "array text": ("array: many\n", "2: array: expected the numbers of an array, not 'many'"),
+    "array nothing": ("array:\n", "2: array: expected the numbers of an array, not nothing"),
+    "array open": ("array: 1-\n", "2: array: expected the numbers of an array, not '1-'"),
     "array backwards": ("array: 4-1\n", "2: the array '4-1' goes from 4 down to 1"),
     "array step": ("array: 0-4:0\n", "2: the array '0-4:0' has a step of 0"),
     "array limit": ("array: 0-4%0\n", "2: the array '0-4%0' lets no task run"),
@@ -125,7 +125,7 @@ def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     done = dry_run("command: train.py {sed}\nnodes: 0\nsweep:\n  seed: [1]\n  lr: [1]\n", check=False)
     assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
         "kit: job.yaml:1: {sed} is no name of the sweep",
-        "kit: job.yaml:2: expected a whole number of at least 1, not '0'",
+        "kit: job.yaml:2: nodes: expected a whole number of at least 1, not '0'",
         "kit: job.yaml:4: the sweep's seed is not used",
         "kit: job.yaml:5: the sweep's lr is not used",
     ]
@@ -144,9 +144,9 @@ def test_a_run_on_this_machine_is_one_task(kit, tmp_path: Path) -> None:
         assert done.returncode == 2 and done.stderr.endswith("  fix: name it: kit run JOB --task 0; all of them on a cluster: kit submit JOB\n")
     assert not (tmp_path / "runs").exists()
     kit("run", "job.yaml", "--task", "1", "--output", "run", **history)
-    assert kit("logs", "job", "--rank", "0", **history).stdout == "b 1 2\n"
+    assert kit("logs", "run", "--rank", "0", **history).stdout == "b 1 2\n"
     (log,) = (tmp_path / "run/log").glob("*_1")
     assert "rank0      b 1 2\n" in kit("status", log.name, **history).stdout
-    assert "is no array\n" in kit("status", "job", "--task", "1", check=False, **history).stderr
+    assert "is no array\n" in kit("status", "run", "--task", "1", check=False, **history).stderr
     (tmp_path / "train.py").touch()
     assert "and the job is none" in kit("run", "train.py", "--task", "1", check=False, **history).stderr

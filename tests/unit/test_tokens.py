@@ -88,5 +88,5 @@ def test_a_message_about_something_else_does_not_repeat_it_either(tmp_path: Path
     (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "nodes": token, "time": token}))
     done = kit("submit", "job.yaml", "--env", token, "--dry-run", check=False)
     assert done.returncode == 2
-    assert "kit: job.yaml:1: expected a whole number of at least 1, not '(not shown)'\n" in done.stderr
+    assert "kit: job.yaml:1: nodes: expected a whole number of at least 1, not '(not shown)'\n" in done.stderr
     assert token not in done.stderr

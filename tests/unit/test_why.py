@@ -255,6 +255,54 @@ def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
     assert "cause: rank 2 " in said and "  | epoch 3\n" in said
 
 
+def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = "kit: error: node2: the program of node 1 {}; the end of log/7/rank1.out:\n"
+    for how, note, words in (("exited with code 4", "4 node2 0\n", "exit code 4"), ("left with code 0, while others still waited for it", "", "it left with")):
+        run = run_directory(tmp_path / words, {0: (PEER, "1 node1 0\n"), 1: ("epoch 1\n", note)}, batch.format(how))
+        (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"launcher": "spawn"}}))
+        report.why(str(run))
+        said = capsys.readouterr().out
+        assert f"  first: the program of node 1 on node2: {words}" in said and "rank 1 " not in said.replace("rank 1 noted", "")
+
+
+@pytest.mark.parametrize(
+    ("plan", "fix"),
+    [
+        ({"on_preempt": "checkpoint", "header": [["signal", "B:USR1@120"]]}, "or leave out `on_preempt: checkpoint`, which asks for a checkpoint by it"),
+        ({"header": [["signal", "USR1@60"]]}, "or leave out `slurm: {signal: ...}`, which sends it"),
+        ({}, "the job names nothing that sends it: a person did, or the site"),
+    ],
+)
+def test_the_fix_for_a_signal_names_what_sent_it(plan: dict[str, object], fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "138 node1 0\n")})
+    (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": plan}))
+    report.why(str(run))
+    said = capsys.readouterr().out
+    assert first_cause(said) == "unhandled-signal" and f"signal.signal(signal.SIGUSR1, ...)); {fix}\n" in said
+
+
+def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "137 local0 0\n")})
+    record = json.loads((run / "run.json").read_text())
+    for local, words in ((False, "--slurm mem=0"), (True, "fewer ranks or DataLoader workers")):
+        (run / "run.json").write_text(json.dumps({**record, "local": local}))
+        report.why(str(run))
+        said = capsys.readouterr().out
+        assert first_cause(said) == "host-out-of-memory" and words in said and ("mem=0" in said) != local
+    # Of these only Slurm's words tell.
+    by_slurm = {
+        "node-failed",
+        "deadline",
+        "node-task-killed",
+        "step-not-started",
+        "node-unreachable",
+        "run-directory-missing-on-a-node",
+        "run-directory-missing",
+    }
+    words = re.compile(r"--slurm |\bsacct\b|\bscontrol\b|\bsinfo\b|\bsrun ")
+    assert {cause.name for cause in verdict.CAUSES if words.search(cause.here or cause.fix)} == by_slurm
+
+
 def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "kit: error: node2: rank 3 (local rank 1) exited with code 4; the end of log/7/rank3.out:\n"
     report.why(str(run_directory(tmp_path / "run", {0: ("epoch 1\n", "9 node1 0\n"), 3: ("epoch 1\n", "4 node2 1\n")}, batch)))

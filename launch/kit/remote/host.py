@@ -148,9 +148,17 @@ class Host:
         self._rsync([*options, "-rlpt", *changed, f"{here}/" if here.is_dir() else str(here), f"{self.name}:./{to}"], there, doing)
 
     def send_listed(self, here: Path, there: str, names: Sequence[str], *, doing: str) -> None:
-        """Copies these files of a folder into one over there, which exists; none over a newer one."""
-        listed = "".join(f"{name}\0" for name in names)
-        self._rsync(["--from0", "--files-from=-", "--update", "-lpt", "--chmod=go=", f"{here}/", f"{self.name}:./"], there, doing, listed)
+        """Copies these files of a folder into one over there, which exists; none over a newer one, and none in the place of a link.
+
+        A link is not put where something else is. Folders that are there keep their modes.
+        """
+        pairs = [word for name in names for word in (os.readlink(here / name) if os.path.islink(here / name) else "", name)]
+        kept = {names[int(place)] for place in self.call("login::kept", there, *pairs, doing=doing).stdout.split()}
+        if kept:
+            print(f"kit: what {self.name} has in {there} under these names stays as it is: {', '.join(sorted(kept))}", file=sys.stderr, flush=True)
+        listed = "".join(f"{name}\0" for name in names if name not in kept)
+        options = ["--from0", "--files-from=-", "--no-implied-dirs", "--update", "-lpt", "--chmod=go="]
+        self._rsync([*options, f"{here}/", f"{self.name}:./"], there, doing, listed)
 
     def fetch(self, there: str, here: Path, *options: str, doing: str, names: Sequence[str] = ()) -> None:
         """Copies the content of a folder over there, or what `names` names in it, into a folder here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ POLL_S = 0.2
 PERIOD_S = 2.0
 PIECE = 1 << 20  # bytes of a log that are copied at a time
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
+HELD_S = 5.0  # for which the batch script may repeat what a node refused
+_REFUSAL = re.compile(rb"^kit: error: [^:\n]+: ([^\n]*\n  fix: [^\n]*)\n", re.MULTILINE)
 
 
 def period_s() -> float:
@@ -48,17 +51,40 @@ def files(run: Path, job_id: str) -> list[Path]:
 
 
 class Tail:
-    """What was appended, in whole lines, to the batch log and to the logs of all nodes."""
+    """What was appended, in whole lines, to the batch log and to the logs of all nodes; what several nodes refuse, once."""
 
     def __init__(self, run: Path, job_id: str) -> None:
         self.run, self.job_id = run, job_id
         self.read: dict[Path, int] = {}
+        self.held: dict[bytes, tuple[float, bytes]] = {}  # {reason: when a node gave it, all that it said}
+        self.told: set[bytes] = set()  # reasons
 
     def copy(self, last: bool = False) -> None:
         """Copies what is new; the last time, an unfinished line, too."""
         for path in files(self.run, self.job_id):
             self._copy(path, last)
+        for reason, (since_s, said) in list(self.held.items()):
+            if last or time.monotonic() - since_s > HELD_S:
+                self._tell_once(reason, said)
+                del self.held[reason]
         sys.stdout.flush()
+
+    def _tell_once(self, reason: bytes, said: bytes) -> None:
+        if reason not in self.told:
+            sys.stdout.buffer.write(said)
+            self.told.add(reason)
+
+    def _without_refusals(self, path: Path, data: bytes) -> bytes:
+        """The batch script says which nodes refuse for one reason; so what each of them says is held, and not said where that comes."""
+        if path == batch_log(self.run, self.job_id):
+            self.told.update(_REFUSAL.findall(data))
+            return data
+
+        def hold(found: re.Match[bytes]) -> bytes:
+            self.held.setdefault(found[1], (time.monotonic(), found[0]))
+            return b""
+
+        return _REFUSAL.sub(hold, data)
 
     def _copy(self, path: Path, last: bool) -> None:
         start = self.read.get(path)
@@ -81,7 +107,9 @@ class Tail:
                     start += end
                     self.read[path] = start
                     sys.stdout.flush()
-                    sys.stdout.buffer.write(data[:end])  # as they are: the program may draw on its user's terminal
+                    data = data[:end]
+                    # As they are: the program may draw on its user's terminal.
+                    sys.stdout.buffer.write(self._without_refusals(path, data) if b"kit: error: " in data else data)
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
 

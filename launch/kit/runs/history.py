@@ -8,7 +8,8 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -102,6 +103,21 @@ def given_up(run: Run) -> None:
     if os.path.isdir(run.folder):
         print(f"kit: {run.folder} stays: there are files in it that kit did not write", file=sys.stderr, flush=True)
         ended(run, "CANCELLED", "it was never submitted")
+
+
+def note_cancelled(run: Run, job_ids: Collection[str]) -> None:
+    """Note what Slurm was told to cancel: it forgets a job that never started within minutes, and no log says how that ended."""
+    from kit import rundir
+
+    with suppress(OSError, KitError):  # a full disk: then the run is called lost later
+        record = rundir.load(Path(run.folder))
+        rundir.save(Path(run.folder), {**record, "cancelled": sorted({*(record.get("cancelled") or []), *job_ids})})
+
+
+def is_cancelled(run: Run) -> bool:
+    """Return whether kit had Slurm cancel the job, the task, or all tasks of its array."""
+    cancelled = _record(Path(run.folder)).get("cancelled") or []
+    return bool(run.id) and (run.id in cancelled or run.id.partition("_")[0] in cancelled)
 
 
 def last_job(folder: str, job_id: str) -> str:

@@ -173,6 +173,8 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
     state = job.state if job else state or known
     if state == "FAILED" and not why and has_no_log(run):
         why = f"its nodes do not see {run.folder} (run-directory-missing): submit from a folder on a file system that every node sees"
+    if not state and history.is_cancelled(run):
+        return Status(run, "CANCELLED", "by kit cancel", "")
     return Status(run, state, why, "") if state else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
 
 
@@ -213,6 +215,9 @@ def _local(run: Run) -> Status:
 
 def explain(reason: str, start: str) -> str:
     """Slurm's reason for waiting, in plain words, and when it expects the job to start."""
+    if reason in ("", "None"):
+        text = "Slurm has not looked at it yet"
+        return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
     if LIMITS.match(reason):
         words = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
     else:

@@ -108,13 +108,27 @@ def check(command: list[str], done: subprocess.CompletedProcess[str], script: Op
         if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
             raise Unsure(f"{command[0]}: {done.stderr.strip()}", "it may have been done all the same: squeue --me")
         words = " ".join(re.sub(r"^(sbatch|scancel): (error: )?", "", line) for line in done.stderr.strip().splitlines())
-        fix = f"the lines that Slurm read are the #SBATCH ones of {script.name}; partitions and limits: sinfo" if script else "check with: squeue --me"
+        fix = (
+            _line_refused(script, words) or "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+            if script
+            else "check with: squeue --me"
+        )
         if "Job dependency problem" in done.stderr:
             fix = "see how that job ended, and leave the dependency out: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
             raise KitError(
                 "sbatch refuses: Slurm has forgotten a job that this one is to wait for, or that job can no longer end so (Job dependency problem)", fix
             )
         raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
+
+
+def _line_refused(script: Path, words: str) -> str:
+    """Return the fix that names the #SBATCH line whose option sbatch's words name; empty where they name none."""
+    named = re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words)
+    try:
+        found = re.search(rf"^#SBATCH (--{named[1]}(?:=.*)?)$", script.read_text(encoding="utf-8", errors="replace"), re.MULTILINE) if named else None
+    except OSError:  # it is on a login node
+        return ""
+    return f"Slurm read `{found[1]}`: correct it in the job, or in the cluster's profile" if named and found else ""
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kit.slurm import sentences
+from kit.why import programs
 from kit.why.cause import ANYWHERE, BATCH, NODE, RANK, Cause, Weight
 
 VERDICT, REFUSAL, KERNEL, OWN, SIGNAL = Weight.VERDICT, Weight.REFUSAL, Weight.KERNEL, Weight.OWN, Weight.SIGNAL
@@ -159,6 +160,7 @@ MACHINE = (
             r"oom-kill:constraint|Out of memory: Killed process \d+[^\n]*",
             r"this job is being ended \(OUT_OF_MEMORY\)",
         ),
+        here=programs.LESS,
     ),
     Cause(
         "gpu-fault",
@@ -167,6 +169,7 @@ MACHINE = (
         KERNEL,
         ANYWHERE,
         (r"NVRM: Xid \([^)\n]*\): (?P<xid>\d+)", r"Xid(?: error)?[ :=]+(?P<xid>\d+)\b"),
+        here="see what else it said, and choose other GPUs (CUDA_VISIBLE_DEVICES), or restart the machine: dmesg | grep Xid",
     ),
     Cause(
         "gpu-broken",
@@ -180,6 +183,7 @@ MACHINE = (
             r"CUDA error: (?:unknown error|hardware stack error|all CUDA-capable devices are busy or unavailable)[^\n]*",
             r"Unable to determine the device handle for (?:GPU|gpu)[^\n]*",
         ),
+        here="choose other GPUs (CUDA_VISIBLE_DEVICES), or restart the machine: nvidia-smi -q | grep -i -A 3 ecc",
     ),
     Cause(
         "image-damaged",
@@ -239,7 +243,7 @@ MACHINE = (
     Cause(
         "unhandled-signal",
         "a signal for users (SIGUSR1 or SIGUSR2) reached a program that does not handle it",
-        "handle it (Python: signal.signal(signal.SIGUSR1, ...)), or leave out what sends it: `slurm: {{signal: ...}}`",
+        "handle it (Python: signal.signal(signal.SIGUSR1, ...)); {sender}",
         SIGNAL,
         (BATCH, NODE),
         (
@@ -260,5 +264,6 @@ MACHINE = (
         (NODE, BATCH),
         (r"SignalException: Process \d+ got signal: 15", r"no rank could say why it ended[^\n]*\(srun: code 143\)[^\n]*", r"task ended with code 143\b"),
         codes=(143,),
+        here="nothing in the run did it: the machine's service manager, or a kill by hand; start it again: {again}",
     ),
 )

@@ -138,7 +138,7 @@ GPUS = (
 RANKS = (
     Cause(
         "left-early",
-        "rank {rank} left with exit code 0, while others still waited for it",
+        "{who} left with exit code 0, while others still waited for it",
         "every rank must take as many steps and collectives: batches must be as many on all (drop_last=True), and no rank may return or exit alone; "
         "what it said: kit logs {job} --rank {rank}",
         OWN,
@@ -147,7 +147,7 @@ RANKS = (
     ),
     Cause(
         "rank-missing",
-        "rank {rank} was not where the others waited for it: it hung, or was killed with its shell",
+        "{who} was not where the others waited for it: it hung, or was killed with its shell",
         "see what it said last: kit logs {job} --rank {rank}; every rank must come to every collective; next time, while it hangs: kit hang {job}",
         OWN,
         (),

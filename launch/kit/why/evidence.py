@@ -25,14 +25,16 @@ MANY = 256  # ranks; of more of them not all are read once one is found that fai
 NODES = 8
 COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
-_OF_RANK = re.compile(r"^\[rank\d+\] ")  # in a node's log: the rank's own log has it, too
+_OF_RANK = re.compile(r"^\[(?:rank|node)\d+\] ")  # in a node's log: the rank's own log has it, too
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
 _ATTEMPT = re.compile(r"^kit: \S+: (attempt \d+$|job [\d_]+ on )")
 # As batch::explain_failure says it.
 _BLAMED = re.compile(
-    r"^kit: error: (\S*): rank (\d+) \(local rank (\S*)\) (?:exited with code (\d+)|was killed|(left with code 0)|(was not where))", re.MULTILINE
+    r"^kit: error: (\S*): (?:rank|the program of node) (\d+)(?: \(local rank (\S*)\))? "
+    r"(?:exited with code (\d+)|was killed|(left with code 0)|(was not where))",
+    re.MULTILINE,
 )
-_NAMED_NODE = re.compile(rf"^(?:srun: error:|kit: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?::| CANCELLED)", re.MULTILINE)
+_NAMED_NODE = re.compile(rf"^(?:srun: error:|kit: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)(?: [\w. -]+)?(?::| CANCELLED)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,6 @@ class Failed:
     node: str = ""
     local_rank: str = ""
     how: str = "failed"  # or "left", with 0, while others waited; or "missing", where they waited
-
-    def __str__(self) -> str:
-        local = f" (local rank {self.local_rank})" if self.local_rank else ""
-        return f"rank {self.rank}{f' on {self.node}' if self.node else ''}{local}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def _told(batch: Log, logs: Path, noted: set[int]) -> Optional[Failed]:
     if note and note.node:
         return note
     known = 0 if left else int(code) if code else None
-    return Failed(int(rank), known, node, local_rank.strip("-"), "left" if left else "missing" if missing else "failed")
+    return Failed(int(rank), known, node, (local_rank or "").strip("-"), "left" if left else "missing" if missing else "failed")
 
 
 def _blamed(logs: Path, names: list[str], by_age: list[int]) -> Optional[Failed]:

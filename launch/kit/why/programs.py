@@ -6,7 +6,7 @@ from kit.why.cause import ANYWHERE, BATCH, NODE, RANK, Cause, Weight
 
 OWN, SIGNAL = Weight.OWN, Weight.SIGNAL
 _HERE = (RANK, NODE)
-_LESS = "this machine has too little for it: fewer ranks or DataLoader workers, smaller batches, less cached data; the kernel's word: dmesg | grep -i oom"
+LESS = "this machine has too little for it: fewer ranks or DataLoader workers, smaller batches, less cached data; the kernel's word: dmesg | grep -i oom"
 
 MEMORY = (
     Cause(
@@ -31,7 +31,7 @@ MEMORY = (
         OWN,
         _HERE,
         (r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed[^\n]*",),
-        here=_LESS,
+        here=LESS,
     ),
     Cause(
         "gpu-out-of-memory",
@@ -385,6 +385,7 @@ SIGNALS = (
         SIGNAL,
         (BATCH, NODE, RANK),
         (r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed", r"terminated with signal SIGKILL[^\n]*", r"exitcode: -9\b[^\n]*", r"task ended with code 137\b"),
+        here=LESS,
         codes=(137,),
     ),
     Cause(

@@ -86,7 +86,8 @@ def _dead(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) ->
     if first:
         more = evidence.failed - (first.how == "failed" and first.code is not None)
         others = f"; {more} more rank{'s' * (more > 1)} noted a failure" if more else ""
-        print(f"  first: {first}: {outcome(first)}{others}")
+        local = f" (local rank {first.local_rank})" if first.local_rank and evidence.plan.get("launcher") != "spawn" else ""
+        print(f"  first: {verdict.who(first, evidence)}{f' on {first.node}' if first.node else ''}{local}: {outcome(first)}{others}")
     else:
         print("  no rank noted a failure of its own")
     by_slurm = cluster.NO_LOG if state == "FAILED" and not first and status.has_no_log(run) else verdict.of_state(state, found)

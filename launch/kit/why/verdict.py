@@ -112,7 +112,8 @@ def _of_first(evidence: Evidence, log: Log, first: Failed) -> tuple[list[Finding
     if first.how != "failed":
         name = "left-early" if first.how == "left" else "rank-missing"
         said = evidence.batch.text.split("\n")
-        line = next(index for index in range(len(said) - 1, -1, -1) if f": rank {first.rank} (local rank " in said[index])
+        blamed = (f": rank {first.rank} (local rank ", f": the program of node {first.rank} ")
+        line = next(index for index in range(len(said) - 1, -1, -1) if any(words in said[index] for words in blamed))
         return [Finding(_named(name), evidence.batch, line, {})], _words(log, end)
     if end.is_cause(first.code, evidence.pause_s(first)):
         return [_meaning(log, end)], _words(log, end)
@@ -280,7 +281,7 @@ class _Facts(dict[str, Any]):
 
 
 def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
-    """again, job, node, rank, image, time, workdir, folder, processes, program, and what the pattern found."""
+    """again, job, node, rank, who, code, image, time, workdir, folder, processes, program, sender, and what the pattern found."""
     plan = evidence.plan
     header = dict(item for item in _listed(plan, "header") if isinstance(item, list) and len(item) == 2)
     command = _listed(plan, "command")
@@ -294,15 +295,28 @@ def facts(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
         "folder": str(evidence.folder),
         "node": next(iter(re.findall(r"^kit: (\S+): job [\d_]+ on ", evidence.batch.text, re.MULTILINE)), None),
         "processes": plan.get("processes_per_node"),
+        "sender": _sender(header, plan.get("on_preempt")),
         "program": shlex.join(str(word) for word in command[: 2 if command and os.path.basename(str(command[0])).startswith("python") else 1]) or None,
     }
     if evidence.first:
-        known |= {"rank": evidence.first.rank, "code": evidence.first.code}
+        known |= {"rank": evidence.first.rank, "code": evidence.first.code, "who": who(evidence.first, evidence)}
     if finding:
         known |= {"node": _node(evidence, finding) or known["node"], **finding.groups}
         if "said" in known:
             known["said"] = str(known["said"]).strip()
     return _Facts({name: value for name, value in known.items() if value is not None})
+
+
+def who(rank: Failed, evidence: Evidence) -> str:
+    """What a user calls it: under `launcher: spawn` one program on each node starts ranks that nobody else knows."""
+    return f"the program of node {rank.rank}" if evidence.plan.get("launcher") == "spawn" else f"rank {rank.rank}"
+
+
+def _sender(header: Mapping[str, Any], on_preempt: Any) -> str:
+    """What to do about the sender of a signal for users."""
+    if on_preempt == "checkpoint":
+        return "or leave out `on_preempt: checkpoint`, which asks for a checkpoint by it"
+    return "or leave out `slurm: {signal: ...}`, which sends it" if "signal" in header else "the job names nothing that sends it: a person did, or the site"
 
 
 def _listed(plan: Mapping[str, Any], name: str) -> list[Any]:

@@ -20,7 +20,7 @@ launcher::main() {
   # Last, so that neither the image nor the lines above win over the job's own variables.
   inside::job_env
   # The ranks are the program's own affair: what is logged and noted here is one process for each node.
-  RANK="${NODE_RANK}" LOCAL_RANK=0
+  RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
   rank::run "${KIT_PROGRAM[@]}"
 }
 

@@ -75,6 +75,25 @@ login::look() {
   fi
 }
 
+# login::kept FOLDER [TARGET NAME]... - of files (TARGET is empty) and links that are to be put into a folder, which the user may
+# have put things into: the number of each whose place a link of his own has, or is behind; or, of a link, anything else.
+login::kept() {
+  local -r folder="$1"
+  local target path
+  local -i index=0
+  shift
+  for (( ; $# > 0; index++)); do
+    target="$1" path="${folder}/$2"
+    shift 2
+    if [[ -n "${target}" && -L "${path}" && "$(readlink -n -- "${path}")" == "${target}" ]]; then continue; fi
+    if [[ -L "${path}" || (-n "${target}" && -e "${path}") ]]; then printf '%d\n' "${index}" && continue; fi
+    while [[ "${path%/*}" != "${folder}" ]]; do
+      path="${path%/*}"
+      if [[ -L "${path}" ]]; then printf '%d\n' "${index}" && break; fi
+    done
+  done
+}
+
 # What kit build wrote of an image: its file, and the sha256 of that.
 login::record() {
   sed -n 's/^  "\(file\|sha256\)": "\([^"\\]*\)",\{0,1\}$/record-\1 \2/p' -- "$1"

@@ -126,7 +126,7 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_a_job_would_take(kit, 
         if (project / "images/hello.json").exists():  # it was done
             assert job.returncode == 0 and built(project)["sha256"]
         else:
-            assert job.returncode == 2 and "no such image" in job.stderr
+            assert job.returncode == 2 and "there is no image hello" in job.stderr
         assert [path for path in (project / "images").glob("*.sqsh") if not path.with_suffix(".json").exists()] == []
     kit("build", cwd=project)
     assert len(good) == len(built(project)["sha256"]) == 64

@@ -358,7 +358,7 @@ peers::judge() {
 }
 
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_SIGNALED is "group" where signals come to the program by
-# themselves, as torchrun sends them. Ends this shell with the program's exit code.
+# themselves, as torchrun sends them; KIT_LOGGED is "node" where it is the node's one program. Ends this shell with the program's exit code.
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
   PATH="${KIT_PATH:-${PATH}}"
@@ -379,7 +379,7 @@ rank::run() {
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
     exec {kit_asking}>&- {kit_watching}>&-
-    tee -a -- "${kit_file}.out" | rank::prefix "[rank${RANK}] "
+    tee -a -- "${kit_file}.out" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
   ) 2>&1
   local -r kit_logger=$!
 
@@ -389,11 +389,14 @@ rank::run() {
     # The program acts on it, and this shell stays to see its end.
     trap 'kit_stopped=1' TERM INT HUP
     trap : USR1 USR2
-    # Its id first: a subshell becomes the program.
-    (
-      rank::tell "${BASHPID}"
-      rank::become "$@"
-    ) || kit_code=$?
+    # Its id first: a subshell becomes the program. Of a signal that kills it, this shell would write a line of its own.
+    {
+      (
+        exec 2>&1
+        rank::tell "${BASHPID}"
+        rank::become "$@"
+      ) || kit_code=$?
+    } 2>/dev/null
   else
     rank::start_and_pass_signals_on "$@"
   fi
@@ -462,12 +465,14 @@ rank::start_and_pass_signals_on() {
     # shellcheck disable=SC2064  # likewise
     trap "kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
   done
-  wait "${kit_program}" || kit_code=$?
-  while [[ -n "${kit_passed}" ]]; do # it was the signal that ended the waiting
-    kit_passed='' kit_answer=0
-    wait "${kit_program}" || kit_answer=$?
-    ((kit_answer == 127)) || kit_code="${kit_answer}" # 127: the program's end was known already
-  done
+  {
+    wait "${kit_program}" || kit_code=$?
+    while [[ -n "${kit_passed}" ]]; do # it was the signal that ended the waiting
+      kit_passed='' kit_answer=0
+      wait "${kit_program}" || kit_answer=$?
+      ((kit_answer == 127)) || kit_code="${kit_answer}" # 127: the program's end was known already
+    done
+  } 2>/dev/null # of a signal that killed the program, bash would write a line of its own
 }
 
 # rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 when the batch part wants a checkpoint, as a
