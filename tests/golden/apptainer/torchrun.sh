@@ -325,7 +325,10 @@ peers::have_parted() {
       0A) kit_listening[${kit_here##*:}]=yes ;;
       0[4568])
         [[ "${kit_here##*:}" != "${kit_port}" && "${kit_there##*:}" != "${kit_port}" ]] || return 0
-        [[ "${KIT_LAUNCHER:-}" != spawn || "${kit_before}" == *"${kit_here} ${kit_there} "* || "${kit_here%:*}" != "${kit_there%:*}" ]] || kit_closing+=("${kit_here##*:} ${kit_there##*:}")
+        # shellcheck disable=SC2154  # rank.sh sets kit_before
+        if [[ "${KIT_LAUNCHER:-}" == spawn && "${kit_here%:*}" == "${kit_there%:*}" && "${kit_before}" != *"${kit_here} ${kit_there} "* ]]; then
+          kit_closing+=("${kit_here##*:} ${kit_there##*:}")
+        fi
         ;;
     esac
   done < <(peers::connections '[4568A]')
