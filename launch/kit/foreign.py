@@ -34,16 +34,12 @@ LAUNCHERS = {
 }
 _CONTAINERS = "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`"
 _OTHERS = {
-    ("apptainer",): _CONTAINERS,
-    ("singularity",): _CONTAINERS,
-    ("docker",): _CONTAINERS,
-    ("podman",): _CONTAINERS,
-    ("enroot",): _CONTAINERS,
-    ("sbatch",): "kit writes the batch script: name the program that yours starts, and its #SBATCH options under `slurm`",
-    ("salloc",): "kit asks for the nodes: name the program that runs there, or use kit shell",
-    ("sudo",): "the ranks run as you; to be root inside of the container: `remap_root: true`",
+    **dict.fromkeys(("apptainer", "singularity", "docker", "podman", "enroot"), _CONTAINERS),
+    "sbatch": "kit writes the batch script: name the program that yours starts, and its #SBATCH options under `slurm`",
+    "salloc": "kit asks for the nodes: name the program that runs there, or use kit shell",
+    "sudo": "the ranks run as you; to be root inside of the container: `remap_root: true`",
 }
-FIRST_WORDS = [start[0] for start in (*LAUNCHERS, *_OTHERS) if len(start) == 1]
+FIRST_WORDS = [*(start[0] for start in LAUNCHERS if len(start) == 1), *_OTHERS]
 
 
 def refuse(words: list[str], where: str, problems: Problems) -> None:
@@ -54,9 +50,8 @@ def refuse(words: list[str], where: str, problems: Problems) -> None:
             keys = [*_counts(words[len(start) :], tool), f"`launcher: {tool.launcher}`"]
             fix = f"write `command: {_program(words[len(start) :])}`, {', '.join(keys[:-1])}{' and ' if keys[1:] else 'and '}{keys[-1]}"
             problems.add(where, f"the command starts with {' '.join(start)}, which is for the job's launcher to do", fix)
-    for start, fix in _OTHERS.items():
-        if tuple(first[: len(start)]) == start:
-            problems.add(where, f"the command starts with {start[0]}, which is for kit to do", fix)
+    if first[0] in _OTHERS:
+        problems.add(where, f"the command starts with {first[0]}, which is for kit to do", _OTHERS[first[0]])
 
 
 def _counts(words: list[str], tool: Tool) -> list[str]:

@@ -134,7 +134,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
         words = [values.no_nul(word, "arguments after --", problems) for word in arguments]
         for word in words:
             tokens.refuse_text("an argument", word, "arguments after --", problems)
-        shell_words.warn_of_literals(["", *words], "the program", "arguments after --", problems)
+        shell_words.warn_of_literals(words, "the program", "arguments after --", problems)
         parsed["command"] = (*parsed["command"], *words)
     places = {key: item.where for key, item in {**keys, **overrides}.items()}
     return Job(**parsed, places={"command": target, **places})

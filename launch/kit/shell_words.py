@@ -15,7 +15,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _OPERATOR = re.compile(r"&&|\|\||>>|[;|&<>`]")
 _BUILTINS = set(". alias cd conda eval exec export for if local ml module set source spack trap ulimit umask unalias unset until while".split())
 _TYPOGRAPHIC = re.compile("(?:[^=]*=)?[“”„‘«»]")
-_SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
+SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
 
 
 def refuse_first(words: list[str], where: str, problems: Problems) -> None:
@@ -61,8 +61,6 @@ def _refuse_typographic(word: str, where: str, problems: Problems) -> None:
 
 def warn_of_literals(words: list[str], what: str, where: str, problems: Problems) -> None:
     """Words that stay as they are, and look as if somebody counted on a shell."""
-    if os.path.basename(words[0]) in _SHELLS:
-        return
     for word in words:
         if found := expansions(word):
             problems.warn(where, f"{what} gets {found} as it stands: no shell puts a value there", _value_of(found))

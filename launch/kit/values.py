@@ -143,7 +143,8 @@ def command(given: Given, problems: Problems) -> Optional[tuple[str, ...]]:
     shell_words.refuse_first(words, given.where, problems)
     if isinstance(given.value, str):
         shell_words.refuse_unquoted(given.value.replace("\\\n", " "), given.where, problems)
-    shell_words.warn_of_literals(words, "the program", given.where, problems)
+    if os.path.basename(words[0]) not in shell_words.SHELLS:
+        shell_words.warn_of_literals(words, "the program", given.where, problems)
     for word in words:
         tokens.refuse_text("an argument", word, given.where, problems)
     foreign.refuse(words, given.where, problems)

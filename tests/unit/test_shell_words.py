@@ -80,9 +80,10 @@ def test_a_quoted_word_that_looks_like_a_shells_is_taken_with_a_warning(value: s
 
 def test_words_after_two_dashes_and_variables_are_taken_with_a_warning(kit: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    (tmp_path / "job.yaml").write_text("command: train.py\nenv:\n  DATA: $SCRATCH/x\n  PLAIN: cost $5\n")
+    (tmp_path / "job.yaml").write_text("command: train.py\nenv:\n  DATA: $SCRATCH/x\n  SHELL: $PREFIX/bin/bash\n  PLAIN: cost $5\n")
     done = kit("submit", "job.yaml", "--dry-run", "--", "--rank", "$NODE_RANK", cwd=tmp_path)
     assert done.returncode == 0
     assert "arguments after --: warning: the program gets '$NODE_RANK' as it stands" in done.stderr
     assert "job.yaml:3: warning: DATA gets '$SCRATCH' as it stands" in done.stderr
-    assert done.stderr.count("warning") == 2
+    assert "job.yaml:4: warning: SHELL gets '$PREFIX' as it stands" in done.stderr  # though it names a shell
+    assert done.stderr.count("warning") == 3
