@@ -293,6 +293,7 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
     by_slurm = {
         "node-failed",
         "deadline",
+        "ranks-unaccounted",
         "node-task-killed",
         "step-not-started",
         "node-unreachable",
