@@ -41,7 +41,7 @@ as_user test -x "${base}/bin" || open_home "${base}" "${checkout}"
 as_user test -r "${checkout}/pyproject.toml" || open_home "${checkout}"
 install -d -o "${user}" -g "${user}" "${tmpdir}" "${tmpdir}/home"
 chmod 500 "${tmpdir}/home"
-exec setpriv --reuid "${user}" --regid "${user}" --clear-groups env \
+exec setpriv --reuid "${user}" --regid "${user}" --clear-groups env -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_RUNTIME_DIR \
   HOME="${tmpdir}/home" USER=nobody LOGNAME=nobody TMPDIR="${tmpdir}" PYTHONDONTWRITEBYTECODE=1 \
   GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0="${checkout}" \
   "${python}" -m pytest -p no:cacheprovider "$@"

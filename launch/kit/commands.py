@@ -474,7 +474,8 @@ def _end_here(run: Run) -> None:
     from kit import local
     from kit.runs import history
 
-    local.cancel(run)
+    if not local.cancel(run):
+        raise KitError(f"{run} does not end: its kit is still there", "end it in its terminal: Ctrl-C")
     if left := local.processes(run.id):
         raise KitError(f"{run} does not end: processes of it are left", f"see: ps {' '.join(map(str, left))}")
     if not history.find(run.folder).state:

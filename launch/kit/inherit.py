@@ -19,7 +19,7 @@ PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
 FLAGS = ("true", "false")
 _HOW = "write names and patterns, `inherit: [NCCL_DEBUG, HF_*]`, or `all`, or `none`"
 # What fabrics and frameworks read: who has set one of these counts on it.
-WELL_KNOWN = "NCCL_* UCX_* FI_* GLOO_* CUDA_* OMP_* TORCH_* PYTORCH_* XLA_* HF_* WANDB_*".split()
+WELL_KNOWN = "NCCL_* RCCL_* UCX_* FI_* GLOO_* CUDA_* OMP_* TORCH_* PYTORCH_* XLA_* HF_* WANDB_*".split()
 # What tells of the login node and the shell, not of the program: no pattern takes it, a name does.
 _OF_THE_HOST = """
     PATH LD_LIBRARY_PATH LD_PRELOAD MANPATH INFOPATH PYTHONPATH PYTHONHOME VIRTUAL_ENV* CONDA_* _CONDA_* _CE_* MODULE* LMOD_* __LMOD_* LOADEDMODULES
@@ -28,7 +28,7 @@ _OF_THE_HOST = """
     ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK GPU_DEVICE_ORDINAL SLURM* SBATCH_* SRUN_* SALLOC_* SQUEUE_* SINFO_* PMI_* PMIX_* OMPI_COMM_*
     ENROOT_* APPTAINER* SINGULARITY* DOCKER_* KIT_*
 """.split()
-_SECRET = re.compile(r"(TOKEN|SECRET|KEY|PASS(WORD|WD|PHRASE)?|PWD|CREDENTIAL)S?(_|\Z)", re.IGNORECASE)
+_SECRET = re.compile(r"(TOKEN|(SECRET|KEY(ID)?|PASS(WORD|WD|PHRASE)?|PWD|CRED(ENTIAL)?|COOKIE)S?|AUTH|DSN|CONNECTION_?STRING)(_|\Z)", re.IGNORECASE)
 # Without a container the ranks find programs and libraries as this shell does: Slurm passes these on, and the record says them.
 FINDING = """
     PATH LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LOADEDMODULES LANG LC_ALL TZ TMPDIR
@@ -81,8 +81,8 @@ def _is_any(name: str, patterns: list[str]) -> bool:
 
 
 def _is_well_known(name: str) -> bool:
-    # An image's NCCL_VERSION tells of the image.
-    return _is_any(name, WELL_KNOWN) and not _is_any(name, _OF_THE_HOST) and not name.endswith("_VERSION")
+    # An image's NCCL_VERSION tells of the image, a module's CUDA_HOME of the host.
+    return _is_any(name, WELL_KNOWN) and not _is_any(name, _OF_THE_HOST) and not re.search(r"_(VERSION|HOME|PATH|ROOT|DIR|BASE)\Z", name)
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -143,8 +143,8 @@ def end(job_id: str) -> None:
             time.sleep(0.1)
 
 
-def cancel(run: Run) -> None:
-    """End a run on this machine: its kit is asked, whose terminal may be gone; what then is left is ended without it."""
+def cancel(run: Run) -> bool:
+    """End a run on this machine: its kit is asked, whose terminal may be gone; what then is left is ended without it. False where kit stays."""
     record = rundir.load_sound(Path(run.folder))
     end_s = time.monotonic() + 2 * GRACE_S
     is_asked = False
@@ -152,10 +152,15 @@ def cancel(run: Run) -> None:
         # The script's parent is kit, and no other process of that number.
         if not is_asked and any(_parent(process) == record["pid"] for process in processes(run.id)):
             is_asked = True
-            for number in (signal.SIGTERM, signal.SIGCONT):  # it may have been stopped: Ctrl-Z
-                os.kill(record["pid"], number)
+            with contextlib.suppress(ProcessLookupError):
+                for number in (signal.SIGTERM, signal.SIGCONT):  # it may have been stopped: Ctrl-Z
+                    os.kill(record["pid"], number)
         time.sleep(0.1)
     end(run.id)
+    end_s = time.monotonic() + 2  # it notes the end
+    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return not has_kit(record, run.created_s)
 
 
 def _leads(process: int) -> bool:

@@ -43,12 +43,13 @@ def _check_word(job: Job, mounts: tuple[Mount, ...], runtime: Plugin, problems: 
     folder, word = on_this_side(job.workdir or "", mounts, contained=runtime.name != "none"), (job.command or ("",))[0]
     if folder is None or has_tool(word) or "PATH" in (job.env or {}):
         return
+    say = problems.add if runtime.name == "none" else problems.warn  # an image has commands of its own
     if os.path.isfile(os.path.join(folder, word)):
         fix = f"write `command: bash {word} ...`" if word.endswith((".sh", ".bash")) else f"write `command: ./{word} ...`"
-        problems.add(job.where("command"), f"{word} is a file of the working directory, and looked for on PATH alone", fix)
+        say(job.where("command"), f"{word} is a file of the working directory, and looked for on PATH alone", fix)
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
-        problems.add(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+        say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
 
 
 def _check_script(job: Job, script: str, launcher: Optional[Plugin], mounts: tuple[Mount, ...], runtime: Plugin, problems: Problems) -> None:

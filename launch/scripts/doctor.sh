@@ -270,7 +270,7 @@ doctor::start() {
   [[ "${ASKED[start]}" == apptainer ]] || inside=("${ASKED[start]}" run --rm --network none --entrypoint bash "${image#docker://}")
   local said
   if said="$(
-    kit::forget_python
+    unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD # as kit::forget_host does
     export PYTHONNOUSERSITE=1
     timeout 60 "${inside[@]}" -c "$(declare -f inside::find_python inside::has_module inside::has_file doctor::find); doctor::find \"\$@\"" \
       bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" 2>&1 </dev/null

@@ -101,13 +101,16 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# What an engine needs to find an image, and to pull one.
+KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
+
 # kit::forget_shell - what the ranks get does not depend on the shell that submitted them: of its variables the job's own are in
 # env.sh, and what the nodes set comes with each step. See docs/environment.md.
 kit::forget_shell() {
   # Where programs and libraries are: by environment modules, venv, conda; without a container the ranks need it.
-  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|_ModuleTable*|BASH*'
-  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
-  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+='|*_proxy|*_PROXY' # an image may have to be pulled
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|__MODULES_*|_ModuleTable*|BASH*'
+  kit_kept+='|PYENV_*|OPAL_PREFIX|PMIX_INSTALL_PREFIX|PRTE_PREFIX|I_MPI_ROOT|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+="|*_proxy|*_PROXY|${KIT_PULLS}"
   kit::keep "${kit_kept}"
 }
 
@@ -118,7 +121,7 @@ kit::forget_host() { kit::keep; }
 # kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
 kit::keep() {
   local -r kit_kept="@(SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES\
-|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
+|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|NVIDIA_DRIVER_CAPABILITIES|MELLANOX_VISIBLE_DEVICES|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
 |PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1})"
   local kit_name
   while IFS= read -r kit_name; do

@@ -327,10 +327,12 @@ batch::check_ends() {
 
 # batch::unended - the nodes on which not all ranks noted that they ended.
 batch::unended() (
+  local hosts
   shopt -s nullglob
   cd -- "${KIT_STAMP_FOLDER}" 2>/dev/null || return 0
+  hosts="$(batch::hosts)" && [[ -n "${hosts}" ]] || return 0 # Slurm may not answer at the end
   # shellcheck disable=SC2016 # awk's own variables
-  batch::hosts | LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
+  LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
     NR == FNR { host[NR] = "node." $1; next }
     $1 == "rank" { begun[$2] = FILENAME }
     $1 == "ended" { over[$2] = 1; ended[FILENAME]++ }
@@ -338,7 +340,7 @@ batch::unended() (
       for (rank in begun) if (!(rank in over)) bad[begun[rank]] = 1
       for (i = 1; i in host; i++) if (host[i] in bad || ended[host[i]] < tasks) print substr(host[i], 6)
     }
-  ' - node.* 2>/dev/null || true
+  ' - node.* 2>/dev/null <<<"${hosts}" || true
 )
 
 # batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
@@ -588,7 +590,7 @@ node::set_facts() {
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
-    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
   # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.

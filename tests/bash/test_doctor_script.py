@@ -51,9 +51,13 @@ def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: P
 def test_an_image_is_started_only_where_that_is_asked_and_it_is_the_right_one(tmp_path: Path) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"x")
-    stub(tmp_path / "bin", "apptainer", f'case "$2" in exec) touch "{tmp_path}/started"; ${{STUB_STARTS}} "${{@:9}}" ;; *) exit 1 ;; esac\n')
+    stub(
+        tmp_path / "bin",
+        "apptainer",
+        f'[[ -z "${{PYTHONPATH:-}}" ]] || exit 7\ncase "$2" in exec) touch "{tmp_path}/started"; ${{STUB_STARTS}} "${{@:9}}" ;; *) exit 1 ;; esac\n',
+    )
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    variables = {"PATH": path, "STUB_STARTS": "env CUDA_VERSION=12.4"}
+    variables = {"PATH": path, "STUB_STARTS": "env CUDA_VERSION=12.4", "PYTHONPATH": "/of/the/host"}
     assert of(facts(f"image={image}", **variables), "start", "image-cuda") == []
     assert of(facts(f"image={image}", "start=apptainer", "fingerprint=another", **variables), "image", "start") == [["image", "other"]]
     assert not (tmp_path / "started").exists()

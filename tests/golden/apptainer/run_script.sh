@@ -127,13 +127,16 @@ net::port() {
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# What an engine needs to find an image, and to pull one.
+KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
+
 # kit::forget_shell - what the ranks get does not depend on the shell that submitted them: of its variables the job's own are in
 # env.sh, and what the nodes set comes with each step. See docs/environment.md.
 kit::forget_shell() {
   # Where programs and libraries are: by environment modules, venv, conda; without a container the ranks need it.
-  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|_ModuleTable*|BASH*'
-  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
-  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+='|*_proxy|*_PROXY' # an image may have to be pulled
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|__MODULES_*|_ModuleTable*|BASH*'
+  kit_kept+='|PYENV_*|OPAL_PREFIX|PMIX_INSTALL_PREFIX|PRTE_PREFIX|I_MPI_ROOT|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+="|*_proxy|*_PROXY|${KIT_PULLS}"
   kit::keep "${kit_kept}"
 }
 
@@ -144,7 +147,7 @@ kit::forget_host() { kit::keep; }
 # kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
 kit::keep() {
   local -r kit_kept="@(SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES\
-|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
+|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|NVIDIA_DRIVER_CAPABILITIES|MELLANOX_VISIBLE_DEVICES|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*\
 |PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1})"
   local kit_name
   while IFS= read -r kit_name; do
@@ -854,10 +857,12 @@ batch::check_ends() {
 
 # batch::unended - the nodes on which not all ranks noted that they ended.
 batch::unended() (
+  local hosts
   shopt -s nullglob
   cd -- "${KIT_STAMP_FOLDER}" 2>/dev/null || return 0
+  hosts="$(batch::hosts)" && [[ -n "${hosts}" ]] || return 0 # Slurm may not answer at the end
   # shellcheck disable=SC2016 # awk's own variables
-  batch::hosts | LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
+  LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
     NR == FNR { host[NR] = "node." $1; next }
     $1 == "rank" { begun[$2] = FILENAME }
     $1 == "ended" { over[$2] = 1; ended[FILENAME]++ }
@@ -865,7 +870,7 @@ batch::unended() (
       for (rank in begun) if (!(rank in over)) bad[begun[rank]] = 1
       for (i = 1; i in host; i++) if (host[i] in bad || ended[host[i]] < tasks) print substr(host[i], 6)
     }
-  ' - node.* 2>/dev/null || true
+  ' - node.* 2>/dev/null <<<"${hosts}" || true
 )
 
 # batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
@@ -1115,7 +1120,7 @@ node::set_facts() {
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
-    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" TP_SOCKET_IFNAME; do
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
   # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
