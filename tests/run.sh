@@ -29,7 +29,7 @@ folder="$(mktemp -d "/tmp/kit tests of.XXXXXX")"
 trap 'rm -rf -- "${folder}"' EXIT
 chmod 755 "${folder}"
 # Nobody can keep what Python compiles, and each start of kit would compile it anew.
-"${PYTHON}" -m compileall -q launch
+"${PYTHON}" -m compileall -q launch/kit
 tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "${OPTIONS[@]}" "${USERS[@]}" | tee "${folder}/report" || code=1
 pytest "${OPTIONS[@]}" tests "${USERS[@]/#/--ignore=}" || code=1
 printf '\nWhat an ordinary user ran, with a read-only home and a space in TMPDIR:\n'

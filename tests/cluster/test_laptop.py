@@ -196,7 +196,7 @@ def test_an_image_is_copied_once_goes_on_where_it_was_cut_off_and_is_checked(lap
 
 def test_paths_over_there_are_all_checked_by_one_question(laptop: Laptop) -> None:
     (laptop.project / "wrong.yaml").write_text(
-        "command: program.sh\nlauncher: srun\nruntime: apptainer\ncluster: far\nimage: /shared/no.sif\nmounts:\n  - /shared/none:/data\n  - /shared:/all\n"
+        "command: bash program.sh\nlauncher: srun\nruntime: apptainer\ncluster: far\nimage: /shared/no.sif\nmounts:\n  - /shared/none:/data\n  - /shared:/all\n"
     )
     before = len((laptop.home / "calls").read_text().splitlines())
     done = laptop.kit("submit", "wrong.yaml", code=2)

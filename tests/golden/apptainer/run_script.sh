@@ -142,7 +142,7 @@ kit::forget_shell() {
 
 # kit::forget_host - where the rest of the host's environment would reach the container: it is none of the image's, and paths
 # into the host's Python would break that of the image. What the ranks need travels as arguments.
-kit::forget_host() { kit::keep; }
+kit::forget_host() { kit::keep PS1; } # that of kit shell
 
 # kit::keep [PATTERNS] - unsets what is exported, but for those, Slurm's and kit's variables, and what any program needs.
 kit::keep() {
