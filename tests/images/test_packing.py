@@ -161,6 +161,14 @@ def test_the_file_has_what_the_stream_had_but_devices_and_other_runtimes_files(t
     assert (tree / "work/here").is_dir() and (tree / "tmp").stat().st_mode & 0o7777 == 0o1777
 
 
+def test_files_of_zeros_before_the_same_end_stay_what_they_are(tmp_path: Path) -> None:
+    """mksquashfs takes the third for the second, since its blocks are those of the first: squashfs keeps none of zeros."""
+    block = bytes(128 << 10)
+    contents = {"first": 2 * block, "second": block + b"more", "third": 2 * block + b"more"}
+    tree = unpacked(squash(tmp_path, tar_of(*((name, content, {}) for name, content in contents.items()))))
+    assert {name: (tree / name).stat().st_size for name in contents} == {name: len(content) for name, content in contents.items()}
+
+
 def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
     status = b"Package: bash\nStatus: install ok installed\nVersion: 5.2-1\n\nPackage: zstd\nVersion: 1.5\n"
     stream = tar_of(

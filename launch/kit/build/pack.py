@@ -22,7 +22,7 @@ from kit.errors import KitError
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size.
 # Blocks keep their 128 KiB: with 256 the file is 0.97 of the size, but squashfuse unpacks 1.1 times as long at every start: bench/image.py.
 LEVEL = 1
-FORMAT = 4  # counts up when the same image would become another file: part of every digest
+FORMAT = 5  # counts up when the same image would become another file: part of every digest
 OLDEST = (4, 5)  # the first that reads a tar stream
 MEMORY = "512M"  # mksquashfs reads ahead what fits into a quarter of the machine's otherwise: gigabytes that are not packed yet
 PYTHON_PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$")
@@ -63,6 +63,8 @@ def _command(tool: str, target: Path) -> list[str]:
         return [*words, "--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
     command = [tool, "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
     command += ["-mem", MEMORY, "-processors", processors, "-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
+    # Versions at least to 4.5.1 take a file for one that has fewer blocks of zeros in front of the same end: not where zeros are data.
+    command += ["-no-sparse"]
     # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
     # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
     return [*command, "-mkfs-time", "0", "-noI"]
