@@ -63,8 +63,8 @@ def _command(tool: str, target: Path) -> list[str]:
         return [*words, "--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
     command = [tool, "-", str(target), "-tar", "-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
     command += ["-mem", MEMORY, "-processors", processors, "-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
-    # As data, zeros tell files apart: else 4.5.1 takes one for another that has fewer blocks of them before the same end.
-    command += ["-no-sparse"]
+    # 4.5.1 and 4.6.1 take a file with blocks of zeros for another, such as one that has fewer of them before the same end.
+    command += ["-no-duplicates"]
     # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of younger files, too, and Python would compile
     # those again at each start. Version 4.5 passes -root-time over, so that is written below, for which inodes must not be packed.
     return [*command, "-mkfs-time", "0", "-noI"]
