@@ -33,9 +33,8 @@ from measure import KIT, ROOT, CannotMeasure, Comparison, Goal
 
 IMAGE = os.environ.get("KIT_BENCH_IMAGE", "kit-test/train:latest")
 EXPORT, BUILDX = "docker export", "docker buildx build --output type=tar"
-SQUASH = (
-    "mksquashfs - FILE -tar -noappend -no-progress -quiet -comp zstd -Xcompression-level 1 -root-mode 0755 -root-uid 0 -root-gid 0 -no-duplicates -mkfs-time 0 -noI"
-)
+SQUASH = "mksquashfs - FILE -tar -noappend -no-progress -quiet -comp zstd -Xcompression-level 1 -no-duplicates"
+SQUASH += " -root-mode 0755 -root-uid 0 -root-gid 0 -mkfs-time 0 -noI"
 AT_MOST = 1.10  # of the same files into mksquashfs
 EXPORTED = f'id="$(docker create {IMAGE} /bin/true)"; trap \'docker rm --force "$id" >&2\' EXIT; docker export "$id"'
 BUILT = f"{BUILDX},dest=- --quiet ."

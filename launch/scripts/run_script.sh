@@ -309,7 +309,7 @@ batch::start_ranks() {
 }
 
 # batch::check_ends - srun's 0 alone is not believed: each rank that began has to have noted its end, and one at least of each task.
-# Where the disk takes no notes, there is nothing to count.
+# Where the disk takes no notes, or a launcher of the site's own makes none, there is nothing to count.
 batch::check_ends() {
   local -i tries
   local absent=''
@@ -335,8 +335,9 @@ batch::unended() (
   LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
     NR == FNR { host[NR] = "node." $1; next }
     $1 == "rank" { begun[$2] = FILENAME }
-    $1 == "ended" { over[$2] = 1; ended[FILENAME]++ }
+    $1 == "ended" { over[$2] = 1; ended[FILENAME]++; notes++ }
     END {
+      if (!notes) exit
       for (rank in begun) if (!(rank in over)) bad[begun[rank]] = 1
       for (i = 1; i in host; i++) if (host[i] in bad || ended[host[i]] < tasks) print substr(host[i], 6)
     }

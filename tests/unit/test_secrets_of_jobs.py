@@ -68,7 +68,7 @@ def test_the_command_line_adds_to_the_files_and_replaces_the_same_name(project: 
 @pytest.mark.parametrize(
     ("secrets", "problem"),
     [
-        ("HF_TOKEN", "expected the names of variables"),
+        ("HF_TOKEN", "secrets: expected the names of variables"),
         (["A", "A"], "a secret has no name, or is named twice"),
         ([["A"]], "a secret has no name, or is named twice"),
         ({"A": "my-own-value"}, "A does not say where its value is"),
