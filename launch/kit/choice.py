@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Optional
 
-from kit import plugins
+from kit import images, plugins
 from kit.cluster import Cluster
 from kit.errors import KitError, Problems, did_you_mean
 from kit.job import Job
@@ -37,7 +37,7 @@ def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -
 
 def stage(job: Job, runtime: Optional[Plugin], problems: Problems, there: Optional[There] = None) -> tuple[str, str]:
     """How the image gets to the nodes, and the reason where kit chose it; a rehearsal without a container has nothing to stage."""
-    is_file = _image_kind(job.image) in (".sif", ".sqsh", ".squashfs")
+    is_file = _image_kind(job.image) in images.FILES
     if job.stage == "auto":
         if not is_file or not runtime or runtime.name == "none":
             return "none", ""

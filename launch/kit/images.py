@@ -19,6 +19,7 @@ SEAL = b"kit: the sha256 of what is before this line is "  # in a block of its o
 BLOCK = 4096  # bytes
 FOLDER = "images"  # where `kit build` writes, in the project's folder
 SUFFIXES = (".sqsh", ".sif")
+FILES = (*SUFFIXES, ".squashfs")  # as others name them, too
 
 
 def fingerprint(image: Path) -> Optional[str]:

@@ -142,7 +142,7 @@ def load(target: str, overrides: dict[str, Given], arguments: list[str], problem
 
 def _refuse_other_files(path: Path) -> None:
     """Raise UsageError for what is named in the place of a job and is none, nor a program."""
-    if path.suffix.lower() in (*images.SUFFIXES, ".squashfs"):
+    if path.suffix.lower() in images.FILES:
         raise UsageError(f"{path} is an image, not a job", f"name your program, and the image by its option: train.py --image {path}")
     if path.suffix.lower() == ".json":
         raise UsageError(f"{path} is neither a job file nor a program", "job files are YAML, and JSON is YAML, too: give it a name that ends with .yaml")

@@ -132,7 +132,7 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
     """Whether an image that is not there was given as a path; the problem, and its fix. `where` it was given: job.yaml:2, --image."""
     base = os.getcwd() if where.startswith("--") else os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
     word = os.path.relpath(path, base)
-    is_file = word.endswith((*images.SUFFIXES, ".squashfs")) or os.path.exists(os.path.join(base, word.partition("/")[0]))
+    is_file = word.endswith(images.FILES) or os.path.exists(os.path.join(base, word.partition("/")[0]))
     found = None if is_file else REGISTRYS.fullmatch(word)
     if found and (found["tag"] or "." in (found["host"] or "")):
         name = found["name"].lower()

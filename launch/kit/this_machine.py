@@ -31,7 +31,7 @@ def _ranks(job: Job) -> int:
 def _with_engine(job: Job, problems: Problems) -> Job:
     """Return the job with the engine's image that its file was made of, where nothing else on this machine runs it."""
     file = Path(job.image or "")
-    is_image_file = file.suffix in (*images.SUFFIXES, ".squashfs") and file.is_file()
+    is_image_file = file.suffix in images.FILES and file.is_file()
     if job.runtime not in (None, "auto") or not is_image_file or any(map(has_tool, FILE_RUNTIMES)):
         return job
     record = images.origin(file)
