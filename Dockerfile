@@ -13,12 +13,12 @@ ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.11-py3
 ARG CPU_BASE_IMAGE=python:3.11-slim-bookworm
 FROM ${BASE_IMAGE}
 
-# What install.sh says of them.
+# install.sh explains them.
 ARG TORCH_INDEX
 ARG PIP_INDEX_URL
 ARG APT_PACKAGES
 ENV LANG=C.UTF-8
 
-# No bind mount: Docker without its plug-in buildx has none. A layer below keeps these files, which matters with wheels alone.
+# Not a bind mount, which Docker has only with its plug-in buildx. So these files stay in a layer, which matters only for wheels.
 COPY containers/install /tmp/install
 RUN bash /tmp/install/install.sh && rm -rf /tmp/install

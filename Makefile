@@ -1,18 +1,19 @@
 # make demo      sets everything up in .venv and trains on two local nodes of two ranks each
 # make test      sets everything up and runs every test, those on the Slurm cluster in Docker included; ARGS="-k word" or a path chooses
-# make test-fast runs what needs neither Docker nor Slurm nor torch, in under two minutes: for every edit
+# make test-fast runs what needs neither Docker nor Slurm nor torch, in under two minutes: before a commit
+# make check-fast is for every edit, in under a minute; make golden, after a new key, renews the documents and files made of it
 # make test-slurm runs the tests on Slurm that need no training image on three of its versions: before a release
 # make cluster   leaves that cluster up, to try things on
 
 PYTHON ?= python3
 BIN := .venv/bin
-SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/completion/kit.bash launch/scripts/*.sh launch/scripts/*/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
+SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-oldest-python test-slurm coverage mutants check cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check picture clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 demo: .venv/demo
 	$(BIN)/kit run train/digits.yaml
@@ -56,9 +57,23 @@ check: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest --collect-only --quiet --quiet
 	$(BIN)/shfmt -i 2 -ci -d $(SHELL_SCRIPTS)
 	$(BIN)/shellcheck -x -P . -P launch/scripts $(SHELL_SCRIPTS)
+
+# After an edit. What has to do with keys, options, plans, rendering and documents is tried; ARGS names more.
+QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py mutants.py::test_every_change_still_applies_and_is_no_mere_error_of_syntax)
+check-fast: .venv/test
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(QUICK) $(ARGS)
+
+# What is made of the code and kept beside it; then read `git diff`.
+golden: .venv/test
+	KIT_UPDATE_GOLDEN=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(addprefix tests/unit/test_,documentation.py render.py bad_jobs.py why.py::test_the_table_of_causes_is_the_code)
 
 cluster: .venv/test
 	tests/cluster/engine.sh

@@ -1,4 +1,5 @@
-"""The Slurm cluster in Docker of tests/cluster, for benchmarks that need one: commands on its machines, and what is real there."""
+"""The Slurm cluster in Docker of tests/cluster, for benchmarks that need one: commands on its
+machines, and what is real there."""
 
 from __future__ import annotations
 
@@ -12,17 +13,33 @@ COMMAND = ROOT / "tests/cluster/cluster.sh"
 PATIENCE_S = 300
 NODES = ("node1", "node2", "node3")
 # The same image in the formats of the runtimes; `none` has its files unpacked.
-IMAGES = {"apptainer": "/images/train.sif", "enroot": "/images/train.sqsh", "pyxis": "/images/train.sqsh", "none": "/images/train.sqsh"}
+IMAGES = {
+    "apptainer": "/images/train.sif",
+    "enroot": "/images/train.sqsh",
+    "pyxis": "/images/train.sqsh",
+    "none": "/images/train.sqsh",
+}
 
 
 def said(*words: str, timeout_s: float | None = PATIENCE_S) -> str:
     """What cluster.sh prints; it must succeed."""
     try:
-        done = subprocess.run([COMMAND, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            [COMMAND, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
     except subprocess.TimeoutExpired:
-        raise CannotMeasure(f"the cluster has not answered for {timeout_s} s: tests/cluster/cluster.sh status") from None
+        raise CannotMeasure(
+            f"the cluster has not answered for {timeout_s} s: tests/cluster/cluster.sh status"
+        ) from None
     if done.returncode != 0:
-        raise CannotMeasure(f"{' '.join(words)[:200]} ended with {done.returncode} on the cluster:\n{(done.stdout + done.stderr).strip()[-2000:]}")
+        raise CannotMeasure(
+            f"{' '.join(words)[:200]} ended with {done.returncode} on the"
+            f" cluster:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+        )
     return done.stdout.strip()
 
 
@@ -31,13 +48,20 @@ def on(node: str, *command: str, root: bool = False, timeout_s: float | None = P
     return said("exec", node, *(["--root"] if root else []), *command, timeout_s=timeout_s)
 
 
-def bash(node: str, script: str, *arguments: str, root: bool = False, timeout_s: float | None = PATIENCE_S) -> str:
+def bash(
+    node: str,
+    script: str,
+    *arguments: str,
+    root: bool = False,
+    timeout_s: float | None = PATIENCE_S,
+) -> str:
     """The same of a script, whose $1 is the first argument."""
     return on(node, "bash", "-euc", script, "bash", *arguments, root=root, timeout_s=timeout_s)
 
 
 def runtimes() -> list[str]:
-    """Those that start containers there; a stub of Enroot or Pyxis is not counted, since what it costs says nothing."""
+    """Those that start containers there; a stub of Enroot or Pyxis is not counted, since what it
+    costs says nothing."""
     enroot, pyxis = (said(part) == "real" for part in ("enroot", "pyxis"))
     return ["apptainer", *(["enroot"] if enroot else []), *(["pyxis"] if enroot and pyxis else [])]
 
@@ -45,9 +69,18 @@ def runtimes() -> list[str]:
 def install_kit(name: str = "") -> None:
     """This checkout's, on the controller; of the cluster of that name, or of the usual one."""
     environment = {**os.environ, **({"KIT_CLUSTER_NAME": name} if name else {})}
-    done = subprocess.run([COMMAND.with_name("install.sh")], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        [COMMAND.with_name("install.sh")],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
-        raise CannotMeasure(f"kit cannot be installed on the cluster; is there one? make cluster\n{done.stderr.strip()[-2000:]}")
+        raise CannotMeasure(
+            "kit cannot be installed on the cluster; is there one? make"
+            f" cluster\n{done.stderr.strip()[-2000:]}"
+        )
 
 
 def shared() -> Path:

@@ -1,11 +1,13 @@
-"""One start of a container whose image file has left the memory, and what was read of the file until it was ready.
+"""One start of a container whose image file has left the memory, and what was read of the file
+until it was ready.
 
     cold_start.py FILE COMMAND...
 
-COMMAND prints a line of which the first word is "ready", and ends when its input does. Prints a line of JSON: `seconds` to
-that line, `bytes` of the file that are in memory by then and were not before, so read from the disk, readahead included;
-and of the squashfuse that runs meanwhile, if one does: `asked`, the bytes that it asked for, `calls`, how often it read the
-file or took a request from the kernel, and `cpu`, its seconds of CPU. Run by the file's owner: mincore tells nobody else.
+COMMAND prints a line of which the first word is "ready", and ends when its input does. Prints a
+line of JSON: `seconds` to that line, `bytes` of the file that are in memory by then and were not
+before, so read from the disk, readahead included; and of the squashfuse that runs meanwhile, if one
+does: `asked`, the bytes that it asked for, `calls`, how often it read the file or took a request
+from the kernel, and `cpu`, its seconds of CPU. Run by the file's owner: mincore tells nobody else.
 """
 
 from __future__ import annotations
@@ -23,13 +25,21 @@ from pathlib import Path
 READER = "squashfuse"
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def forget(path: Path) -> None:
-    """The next reader of the file gets it from the disk; only what is written there can be dropped, so that comes first."""
+    """The next reader of the file gets it from the disk; only what is written there can be dropped,
+    so that comes first."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -60,23 +70,34 @@ def running() -> Iterator[Path]:
 
 def of_reader(folder: Path) -> dict[str, float]:
     counts = dict(line.split(": ") for line in (folder / "io").read_text().splitlines())
-    # After the name, which may have spaces, the 12th and 13th field: time as a user and in the kernel.
+    # After the name, which may have spaces, the 12th and 13th field: time as a user and in the
+    # kernel.
     times = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
-    return {"asked": int(counts["rchar"]), "calls": int(counts["syscr"]), "cpu": sum(map(int, times)) / os.sysconf("SC_CLK_TCK")}
+    return {
+        "asked": int(counts["rchar"]),
+        "calls": int(counts["syscr"]),
+        "cpu": sum(map(int, times)) / os.sysconf("SC_CLK_TCK"),
+    }
 
 
 def start(file: Path, command: list[str]) -> dict[str, float]:
-    """OSError where the command ends before it is ready, or where the file cannot be dropped from memory."""
+    """OSError where the command ends before it is ready, or where the file cannot be dropped from
+    memory."""
     others = set(running())
     forget(file)
     before = resident(file)
     if before > file.stat().st_size // 100:
         raise OSError(f"{before} bytes of {file} stay in memory: another process uses it")
     begun = time.monotonic()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin and process.stdout
         line = next((line for line in process.stdout if line.startswith("ready")), None)
-        took: dict[str, float] = {"seconds": time.monotonic() - begun, "bytes": resident(file) - before}
+        took: dict[str, float] = {
+            "seconds": time.monotonic() - begun,
+            "bytes": resident(file) - before,
+        }
         for reader in set(running()) - others:
             for name, value in of_reader(reader).items():
                 took[name] = took.get(name, 0) + value

@@ -1,11 +1,13 @@
-"""What all benchmarks here share: sides that take turns, the comparison of what they took, and its file in results/.
+"""What all benchmarks here share: sides that take turns, the comparison of what they took, and its
+file in results/.
 
-A benchmark is a program of its own, `python bench/NAME.py [--rounds N] [--check]`. Its docstring says what both sides do; it
-ends with `measure.main(run)`, where `run(rounds)` gives the `Comparison`s and raises `CannotMeasure` where something is
-missing. bench/all.py runs them all and draws the table.
+A benchmark is a program of its own, `python bench/NAME.py [--rounds N] [--check]`. Its docstring
+says what both sides do; it ends with `measure.main(run)`, where `run(rounds)` gives the
+`Comparison`s and raises `CannotMeasure` where something is missing. bench/all.py runs them all and
+draws the table.
 
-A ratio is kit's value over another side's of the same round, and the median of those: what slows the machine down for a
-while meets both. Below 1 the kit is the faster, or smaller, one.
+A ratio is kit's value over another side's of the same round, and the median of those: what slows
+the machine down for a while meets both. Below 1 the kit is the faster, or smaller, one.
 """
 
 from __future__ import annotations
@@ -46,23 +48,31 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """Kit's value is to be at most `at_most` times another side's; with `over`, at most so many units above it."""
+    """Kit's value is to be at most `at_most` times another side's; with `over`, at most so many
+    units above it.
+
+    `floor` names a side whose value is taken from both before: what neither of them can go below.
+    """
 
     beside: str
     at_most: float
     over: bool = False
+    floor: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One claim. `values` has one value a round for each side, in `unit`; `does` says what every side does for it."""
+    """One claim. `values` has one value a round for each side, in `unit`; `does` says what every
+    side does for it."""
 
     claim: str
     does: str
     values: dict[str, list[float]]
     unit: str = "s"
     goals: list[Goal] = field(default_factory=list)
-    tolerance: float = 0.25  # by how much a ratio may grow, as a fraction, before --check calls it slower
+    tolerance: float = (
+        0.25  # by how much a ratio may grow, as a fraction, before --check calls it slower
+    )
     why: str = ""  # where a goal is missed: the measured reason
     headline: bool = False  # whether the README quotes it; what misses a goal is quoted anyway
 
@@ -80,6 +90,10 @@ class Comparison:
 
     def reached(self, goal: Goal) -> float:
         """What the goal is about, as measured."""
+        if goal.floor:
+            sides = (self.values[name] for name in (KIT, goal.beside, goal.floor))
+            ratios = [(ours - floor) / (theirs - floor) for ours, theirs, floor in zip(*sides)]
+            return spread(ratios).median
         return (self.over(goal.beside) if goal.over else self.ratio(goal.beside)).median
 
     def missed(self) -> list[Goal]:
@@ -103,8 +117,11 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
-def take_turns(sides: dict[str, Callable[[], Value]], rounds: int, warm_up: int = 1) -> dict[str, list[Value]]:
-    """A value of each side in each round, or all that a round tells of it; who begins changes, so that no side always follows the same one."""
+def take_turns(
+    sides: dict[str, Callable[[], Value]], rounds: int, warm_up: int = 1
+) -> dict[str, list[Value]]:
+    """A value of each side in each round, or all that a round tells of it; who begins changes, so
+    that no side always follows the same one."""
     names = list(sides)
     values: dict[str, list[Value]] = {name: [] for name in names}
     for turn in range(-warm_up, rounds):
@@ -120,12 +137,26 @@ def take_turns(sides: dict[str, Callable[[], Value]], rounds: int, warm_up: int 
 def seconds(command: Sequence[str | Path], **options: Any) -> float:
     """Of a whole process, from its start to its end; it must succeed."""
     # Python's caches are written as in any installation, whatever this shell says.
-    environment = {name: value for name, value in options.pop("env", os.environ).items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value
+        for name, value in options.pop("env", os.environ).items()
+        if name != "PYTHONDONTWRITEBYTECODE"
+    }
     start = time.perf_counter()
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        **options,
+    )
     took = time.perf_counter() - start
     if done.returncode != 0:
-        raise CannotMeasure(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+        raise CannotMeasure(
+            f"{' '.join(map(str, command))} ended with"
+            f" {done.returncode}:\n{done.stderr.strip()[-2000:]}"
+        )
     return took
 
 
@@ -137,11 +168,37 @@ def progress(text: str) -> None:
 
 def machine() -> dict[str, str]:
     """What the figures depend on, and nothing that names this very machine."""
-    model = next((line.split(":", 1)[1].strip() for line in lines_of("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) >> 20 for line in lines_of("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    system = next((line.split("=", 1)[1].strip('"') for line in lines_of("/etc/os-release") if line.startswith("PRETTY_NAME=")), platform.system())
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in lines_of("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = next(
+        (
+            int(line.split()[1]) >> 20
+            for line in lines_of("/proc/meminfo")
+            if line.startswith("MemTotal")
+        ),
+        0,
+    )
+    system = next(
+        (
+            line.split("=", 1)[1].strip('"')
+            for line in lines_of("/etc/os-release")
+            if line.startswith("PRETTY_NAME=")
+        ),
+        platform.system(),
+    )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": f"{cores} x {model}", "memory": f"{memory + 1} GB", "system": system, "python": platform.python_version()}
+    return {
+        "cpu": f"{cores} x {model}",
+        "memory": f"{memory + 1} GB",
+        "system": system,
+        "python": platform.python_version(),
+    }
 
 
 def lines_of(path: str) -> list[str]:
@@ -152,14 +209,26 @@ Run = Callable[[int], Iterator["Comparison | Lines"]]
 
 
 def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -> None:
-    """The command line of a benchmark; `rounds` are its own unless others are asked for, `versions` what ran beside kit."""
+    """The command line of a benchmark; `rounds` are its own unless others are asked for, `versions`
+    what ran beside kit."""
     name = Path(sys.argv[0]).stem
-    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds, help="how often each side has its turn (%(default)s)")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a ratio is worse than in results/ beyond its tolerance")
+    parser = argparse.ArgumentParser(
+        description=sys.modules["__main__"].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="how often each side has its turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail where a ratio is worse than in results/ beyond its tolerance",
+    )
     asked = parser.parse_args()
     if asked.check and not kept(name).exists():
-        print(f"{name}: no results are kept to compare with: python bench/{name}.py", file=sys.stderr)
+        print(
+            f"{name}: no results are kept to compare with: python bench/{name}.py", file=sys.stderr
+        )
         sys.exit(CANNOT)
     start = time.monotonic()
     try:
@@ -202,16 +271,30 @@ def rounded(value: Any) -> Any:
 
 
 def told(comparison: Comparison) -> str:
-    lines = [f"{comparison.claim}: {comparison.spread(KIT).median:.4g} {comparison.unit}, n={len(comparison.values[KIT])}"]
+    lines = [
+        f"{comparison.claim}: {comparison.spread(KIT).median:.4g} {comparison.unit},"
+        f" n={len(comparison.values[KIT])}"
+    ]
     for side in comparison.sides():
         low, middle, high = comparison.ratio(side)
-        lines.append(f"    {middle:6.3f} ({low:.3f}-{high:.3f}) of {side}, {comparison.spread(side).median:.4g} {comparison.unit}")
-    lines += [f"    goal missed: {goal_told(goal, comparison.unit)}: {comparison.reached(goal):.3g}" for goal in comparison.missed()]
+        lines.append(
+            f"    {middle:6.3f} ({low:.3f}-{high:.3f}) of {side},"
+            f" {comparison.spread(side).median:.4g} {comparison.unit}"
+        )
+    lines += [
+        f"    goal missed: {goal_told(goal, comparison.unit)}: {comparison.reached(goal):.3g}"
+        for goal in comparison.missed()
+    ]
     return "\n".join(lines)
 
 
 def goal_told(goal: Goal, unit: str) -> str:
-    return f"at most {goal.at_most:g} {unit} over {goal.beside}" if goal.over else f"at most {goal.at_most:g} of {goal.beside}"
+    return (
+        f"at most {goal.at_most:g} {unit} over {goal.beside}"
+        if goal.over
+        else f"at most {goal.at_most:g} of {goal.beside}"
+        + (f", both over {goal.floor}" if goal.floor else "")
+    )
 
 
 def kept(name: str) -> Path:
@@ -221,12 +304,16 @@ def kept(name: str) -> Path:
 def load(name: str) -> tuple[dict[str, Any], list[Comparison], list[Lines]]:
     """What results/NAME.json keeps: all of it, and its comparisons and pictures as such."""
     record = json.loads(kept(name).read_text())
-    comparisons = [Comparison(**{**item, "goals": [Goal(**goal) for goal in item["goals"]]}) for item in record["comparisons"]]
+    comparisons = [
+        Comparison(**{**item, "goals": [Goal(**goal) for goal in item["goals"]]})
+        for item in record["comparisons"]
+    ]
     return record, comparisons, [Lines(**item) for item in record["lines"]]
 
 
 def slower_than_before(name: str, now: list[Comparison]) -> list[str]:
-    """A line for each ratio that has grown beyond its comparison's tolerance, and for what is no longer compared."""
+    """A line for each ratio that has grown beyond its comparison's tolerance, and for what is no
+    longer compared."""
     worse = []
     new = {comparison.claim: comparison for comparison in now}
     for old in load(name)[1]:
@@ -236,5 +323,8 @@ def slower_than_before(name: str, now: list[Comparison]) -> list[str]:
                 continue
             before, after = old.ratio(side).median, new[old.claim].ratio(side).median
             if after > before * (1 + old.tolerance):
-                worse.append(f"{old.claim}: {after:.3f} of {side}; it was {before:.3f}, and {old.tolerance:.0%} more is tolerated")
+                worse.append(
+                    f"{old.claim}: {after:.3f} of {side}; it was {before:.3f}, and"
+                    f" {old.tolerance:.0%} more is tolerated"
+                )
     return worse

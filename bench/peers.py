@@ -1,6 +1,8 @@
-"""What a user would take instead of kit: each in a virtual environment of its own, made once, of the versions in peers/NAME.txt.
+"""What a user would take instead of kit: each in a virtual environment of its own, made once, of
+the versions in peers/NAME.txt.
 
-They are kept in ${XDG_CACHE_HOME:-~/.cache}/kit-bench/; removing that folder costs minutes at the next measurement, and nothing else.
+They are kept in ${XDG_CACHE_HOME:-~/.cache}/kit-bench/; removing that folder costs minutes at the
+next measurement, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,19 +27,34 @@ def tool(name: str, program: str = "python") -> Path:
 
 
 def environment(name: str) -> Path:
-    """The folder of a peer's virtual environment, of the Python that runs this. Raises CannotMeasure where pip fails."""
+    """The folder of a peer's virtual environment, of the Python that runs this. Raises
+    CannotMeasure where pip fails."""
     requirements = PEERS / f"{name}.txt"
-    digest = hashlib.sha256(requirements.read_bytes() + platform.python_version().encode()).hexdigest()[:12]
+    digest = hashlib.sha256(
+        requirements.read_bytes() + platform.python_version().encode()
+    ).hexdigest()[:12]
     folder = CACHE / f"{name}-{digest}"
     complete = folder / "complete"
     if not complete.exists():
         progress(f"installing {name} into {folder}")
         shutil.rmtree(folder, ignore_errors=True)  # of an installation that was interrupted
-        asked = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", requirements]
+        asked = [
+            folder / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--requirement",
+            requirements,
+        ]
         for command in ([sys.executable, "-m", "venv", folder], asked):
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
-                raise CannotMeasure(f"{name} cannot be installed: it needs pip and a package index.\n{done.stderr.strip()[-2000:]}")
+                raise CannotMeasure(
+                    f"{name} cannot be installed: it needs pip and a package"
+                    f" index.\n{done.stderr.strip()[-2000:]}"
+                )
         complete.touch()
     return folder
 

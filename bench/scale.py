@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""What grows with the number of nodes: kit on 10,000 of them, or on what 1,000 x 8 ranks have left, beside kit on two.
+"""What grows with the number of nodes: kit on 10,000 of them, or on what 1,000 x 8 ranks have left,
+beside kit on two.
 
     python bench/scale.py [--rounds N] [--check]
 
-Both sides of a comparison are the same command of the same kit, on the large case ("kit") and on the small one ("2 nodes"); so a
-ratio is what all the other nodes add, and 1 is the best there can be. Beside them, where there is one, what somebody would do
-without kit: a plain batch script of the same two lines for every number of nodes, or cat and grep over the same logs.
+Both sides of a comparison are the same command of the same kit, on the large case ("kit") and on
+the small one ("2 nodes"); so a ratio is what all the other nodes add, and 1 is the best there can
+be. Beside them, where there is one, what somebody would do without kit: a plain batch script of the
+same two lines for every number of nodes, or cat and grep over the same logs.
 
-No machine has 10,000 nodes: scontrol, srun, sbatch, squeue and getent are stand-ins of one line of sh, the same on both sides. They
-print what Slurm's would (all host names, an answer of each node), and their processes are counted; but what Slurm itself needs is not
-in these figures. Of that, kit asks for one `scontrol show hostnames`, whose first line it reads, and two srun.
+No machine has 10,000 nodes: scontrol, srun, sbatch, squeue and getent are stand-ins of one line of
+sh, the same on both sides. They print what Slurm's would (all host names, an answer of each node),
+and their processes are counted; but what Slurm itself needs is not in these figures. Of that, kit
+asks for one `scontrol show hostnames`, whose first line it reads, and two srun.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -23,13 +27,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import KIT, ROOT, CannotMeasure, Comparison, Goal, Lines, main, progress, spread, take_turns
+from measure import (
+    KIT,
+    ROOT,
+    CannotMeasure,
+    Comparison,
+    Goal,
+    Lines,
+    main,
+    progress,
+    spread,
+    take_turns,
+)
 
 MANY, FEW = "10,000 nodes", "2 nodes"
 RANKS = 8  # of a node
 JOB = "4711"
 PYTHON = "the interpreter"
-SHARE = 0.4  # of the rounds, for the commands that read what a run left: they take most of a second, and the scripts a tenth of it
+# Of the rounds, for the commands that read what a run left: they take most of a second, and the
+# scripts a tenth of it.
+SHARE = 0.4
 OF_JOBS = ("SLURM", "KIT_", "CUDA_")  # variables of a job that this may run in
 
 
@@ -42,7 +59,8 @@ class Used(NamedTuple):
 
 
 class Site:
-    """A folder with stand-ins for Slurm's commands, for jobs of so many nodes, and a history of its own."""
+    """A folder with stand-ins for Slurm's commands, for jobs of so many nodes, and a history of its
+    own."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder, self.nodes = folder, nodes
@@ -50,7 +68,12 @@ class Site:
         (folder / "bin").mkdir(parents=True)
         (folder / "train.py").touch()
         (folder / "hosts").write_text("".join(f"{name}\n" for name in self.names))
-        (folder / "answers").write_text("".join(f"{name} 1795266353.969723 1795266353.979723 1795266354.009723\n" for name in self.names))
+        (folder / "answers").write_text(
+            "".join(
+                f"{name} 1795266353.969723 1795266353.979723 1795266354.009723\n"
+                for name in self.names
+            )
+        )
         self.stand_in("scontrol", f'[ "$1 $2" != "show hostnames" ] || exec cat "{folder}/hosts"')
         self.stand_in("srun", f'case "$*" in *prepare*) exec cat "{folder}/answers" ;; esac')
         self.stand_in("getent", f'echo "{own_address()} STREAM $2"')
@@ -66,13 +89,32 @@ class Site:
         (self.folder / "bin" / name).chmod(0o755)
 
     def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_JOBS) and name != "PYTHONDONTWRITEBYTECODE"}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(OF_JOBS) and name != "PYTHONDONTWRITEBYTECODE"
+        }
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        return {**inherited, "PATH": path, "XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(ROOT / "launch")}
+        return {
+            **inherited,
+            "PATH": path,
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "PYTHONPATH": str(ROOT / "launch"),
+        }
 
     def in_job(self, node: int = 0, **variables: str) -> dict[str, str]:
-        shape = {"SLURM_JOB_NODELIST": f"node[00000-{self.nodes - 1:05}]", "SLURM_JOB_NUM_NODES": str(self.nodes), "SLURM_NNODES": str(self.nodes)}
-        return {**self.environment(), **shape, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": self.names[node], **variables}
+        shape = {
+            "SLURM_JOB_NODELIST": f"node[00000-{self.nodes - 1:05}]",
+            "SLURM_JOB_NUM_NODES": str(self.nodes),
+            "SLURM_NNODES": str(self.nodes),
+        }
+        return {
+            **self.environment(),
+            **shape,
+            "SLURM_JOB_ID": JOB,
+            "SLURMD_NODENAME": self.names[node],
+            **variables,
+        }
 
     def kit(self, *words: str) -> Used:
         return used([sys.executable, "-m", "kit", *words], self.folder, self.environment())
@@ -89,7 +131,9 @@ class Site:
 
     def node(self) -> Used:
         """What the second srun starts on a node, up to torchrun."""
-        facts = [line for line in read(self.folder / f"run/log/{JOB}/stamps/1/facts").splitlines() if not line.startswith("KIT_HOSTS=")]
+        noted = read(self.folder / f"run/log/{JOB}/events/batch.jsonl").splitlines()
+        (told,) = (json.loads(line)["facts"] for line in noted if '"event": "told"' in line)
+        facts = [line for line in told.splitlines() if not line.startswith("KIT_HOSTS=")]
         task = self.in_job(1, SLURM_NODEID="1", SLURM_PROCID="1", SLURM_LOCALID="0")
         return used(["bash", "run_script.sh", "start", *facts], self.folder / "run", task)
 
@@ -97,14 +141,18 @@ class Site:
 PLAIN = """\
 #!/bin/bash
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
-srun bash -c 'torchrun --nnodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --nproc-per-node 8 --master-addr "$MASTER_ADDR" train.py'
+srun bash -c 'torchrun --nnodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --nproc-per-node 8 \\
+  --master-addr "$MASTER_ADDR" train.py'
 """
 
 
-# A process begins as a copy of the one that starts it, whose memory would count as its own: so a small one starts it, and measures.
+# A process begins as a copy of the one that starts it, whose memory would count as its own: so a
+# small one starts it, and measures.
 STARTER = """
 import os, sys, time
-quiet = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+devnull = os.devnull
+quiet = [(os.POSIX_SPAWN_OPEN, 0, devnull, os.O_RDONLY, 0)]
+quiet.append((os.POSIX_SPAWN_OPEN, 1, devnull, os.O_WRONLY, 0))
 start = time.perf_counter()
 process = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
 _, status, usage = os.wait4(process, 0)
@@ -114,7 +162,13 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 
 
 def used(command: list[str], folder: Path, environment: dict[str, str]) -> Used:
-    done = subprocess.run([sys.executable, "-ISc", STARTER, *command], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-ISc", STARTER, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
         raise CannotMeasure(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return Used(*map(float, done.stdout.split()))
@@ -127,7 +181,9 @@ def own_address() -> str:
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
     except OSError:
-        raise CannotMeasure("this machine has no address but loopback: connect it to a network") from None
+        raise CannotMeasure(
+            "this machine has no address but loopback: connect it to a network"
+        ) from None
 
 
 def read(path: Path) -> str:
@@ -157,29 +213,61 @@ def scripts(folder: Path, rounds: int) -> Iterator[Comparison]:
     naive = f"a plain script, {MANY}"
     values = take_turns({KIT: many.batch, FEW: few.batch, naive: many.plain}, rounds)
     does = (
-        f"The batch script of a job of {MANY} or 2, with stand-ins for scontrol, getent and both srun: kit's asks every node whether it is ready, and"
-        " keeps their answers; the plain script has one line for MASTER_ADDR, and one srun, and knows nothing of its nodes."
+        f"The batch script of a job of {MANY} or 2, with stand-ins for scontrol, getent and both"
+        " srun: kit's asks every node whether it is ready, and keeps their answers; the plain"
+        " script has one line for MASTER_ADDR, and one srun, and knows nothing of its nodes."
     )
-    yield Comparison(f"batch script, {MANY}: CPU", does, cpu(values), goals=[Goal(FEW, 1.2)], headline=True)
+    yield Comparison(
+        f"batch script, {MANY}: CPU", does, cpu(values), goals=[Goal(FEW, 1.2)], headline=True
+    )
     yield Comparison(f"batch script, {MANY}: time", does, times(values), goals=[Goal(FEW, 1.2)])
     values = take_turns({KIT: many.node, FEW: few.node}, rounds)
     does = "run_script.sh start on one node, up to the start of torchrun, which is a stand-in."
-    yield Comparison(f"one node's start, of {MANY}", does, times(values), goals=[Goal(FEW, 1.1)], headline=True)
+    yield Comparison(
+        f"one node's start, of {MANY}", does, times(values), goals=[Goal(FEW, 1.1)], headline=True
+    )
     yield from decisions(many, few, rounds)
 
 
 def decisions(many: Site, few: Site, rounds: int) -> Iterator[Comparison]:
     number = iter(range(sys.maxsize))
-    values = take_turns({KIT: lambda: many.render(f"r{next(number)}"), FEW: lambda: few.render(f"r{next(number)}")}, rounds)
-    yield Comparison(f"kit render, {MANY}", "Writes a run directory.", times(values), goals=[Goal(FEW, 1.05)])
+    values = take_turns(
+        {KIT: lambda: many.render(f"r{next(number)}"), FEW: lambda: few.render(f"r{next(number)}")},
+        rounds,
+    )
+    yield Comparison(
+        f"kit render, {MANY}", "Writes a run directory.", times(values), goals=[Goal(FEW, 1.05)]
+    )
 
     def submit(site: Site) -> Callable[[], Used]:
-        return lambda: site.kit("submit", "train.py", "-j", f"{site.nodes}x{RANKS}", "--output", f"s{next(number)}")
+        return lambda: site.kit(
+            "submit", "train.py", "-j", f"{site.nodes}x{RANKS}", "--output", f"s{next(number)}"
+        )
 
     values = take_turns({KIT: submit(many), FEW: submit(few)}, rounds)
-    yield Comparison(f"kit submit, {MANY}", "Writes a run directory, and calls a stand-in for sbatch.", times(values), goals=[Goal(FEW, 1.05)], headline=True)
-    sizes = {side: [float(size(site.folder / "run")) / 1000] for side, site in ((KIT, many), (FEW, few))}
-    yield Comparison(f"a run directory for {MANY}", "All files of it, before the start.", sizes, "kB", [Goal(FEW, 1.01)], 0.01)
+    yield Comparison(
+        f"kit submit, {MANY}",
+        "Writes a run directory, and calls a stand-in for sbatch.",
+        times(values),
+        goals=[Goal(FEW, 1.05)],
+        headline=True,
+    )
+    sizes = {
+        side: [float(size(site.folder / "run")) / 1000] for side, site in ((KIT, many), (FEW, few))
+    }
+    yield Comparison(
+        f"a run directory for {MANY}",
+        "All files of it, before the start.",
+        sizes,
+        "kB",
+        [Goal(FEW, 1.01)],
+        0.01,
+    )
+
+
+def event(name: str, at_s: float, **values: object) -> str:
+    """A line as the scripts write it."""
+    return json.dumps({"t": round(at_s, 6), "attempt": 1, "event": name, **values}) + "\n"
 
 
 def size(run: Path) -> int:
@@ -190,43 +278,91 @@ def size(run: Path) -> int:
 
 
 def recorded(folder: Path, nodes: int, ranks: int = RANKS) -> Site:
-    """A run of so many nodes of which rank 3 of the middle node ran out of memory, and every other rank noted that its peer is gone.
+    """A run of so many nodes of which rank 3 of the middle node ran out of memory, and every other
+    rank noted that its peer is gone.
 
-    Most ranks have said a few lines, 2 KB at most; each rank of four nodes some thousand. A node's log has all of its ranks', as kit
-    writes it.
+    Most ranks have said a few lines, 2 KB at most; each rank of four nodes some thousand. A node's
+    log has all of its ranks', as kit writes it.
     """
     site = Site(folder, nodes)
     site.kit("submit", "train.py", "-j", f"{nodes}x{ranks}", "--output", "run")
     logs = folder / "run/log" / JOB
-    (logs / "stamps/1").mkdir(parents=True)
+    (logs / "events").mkdir(parents=True)
     culprit, moment = (nodes // 2) * ranks + min(3, ranks - 1), 1795266353.0
-    peer = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:23456\n"
+    peer = (
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by"
+        " peer [10.0.0.1]:23456\n"
+    )
     for node, name in enumerate(site.names):
         lines = []
         for rank in range(node * ranks, (node + 1) * ranks):
             steps = 4000 if node % max(1, nodes // 4) == 0 else 2 + rank % 30
-            said = [f"step {step}: loss {2.3 / (step + 1):.4f}, 1234 samples/s\n" for step in range(steps)]
-            error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" if rank == culprit else peer
-            said += ["Traceback (most recent call last):\n", '  File "/work/train.py", line 88, in <module>\n', "    loss.backward()\n", error]
+            said = [
+                f"step {step}: loss {2.3 / (step + 1):.4f}, 1234 samples/s\n"
+                for step in range(steps)
+            ]
+            error = (
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+                if rank == culprit
+                else peer
+            )
+            said += [
+                "Traceback (most recent call last):\n",
+                '  File "/work/train.py", line 88, in <module>\n',
+                "    loss.backward()\n",
+                error,
+            ]
             (logs / f"rank{rank}.out").write_text("".join(said))
-            (logs / f"rank{rank}.failed").write_text(f"1 {name} {rank % ranks}\n")
-            late_s = 0 if rank == culprit else 1 + rank % 100 / 100
-            os.utime(logs / f"rank{rank}.failed", (moment + 99 + late_s, moment + 99 + late_s))
             lines += [f"[rank{rank}] {line}" for line in said]
         (logs / f"{name}.out").write_text("".join(lines))
         begun = moment + 5 + node % 97 / 100
-        started = [
-            f"rank {rank} {begun:.6f} {begun + 1:.6f} {begun + 5:.6f}\nstep {rank} {begun + 9:.6f}\n" for rank in range(node * ranks, (node + 1) * ranks)
-        ]
-        (logs / f"stamps/1/node.{name}").write_text("".join(started))
-    (logs / "stamps/1/ready").write_text("".join(f"{name} {moment + 1:.6f} {moment + 2:.6f} {moment + 3:.6f}\n" for name in site.names))
-    ahead = [f"start {moment:.6f}", f"nodes node[00000-{nodes - 1:05}]", f"distribute {moment + 0.1:.6f}", f"prepare {moment + 0.2:.6f}"]
-    (logs / "stamps/1/batch").write_text("\n".join([*ahead, f"all-ready {moment + 4:.6f}", f"launch {moment + 4:.6f}", f"end {moment + 110:.6f} 1"]) + "\n")
+        noted = []
+        for rank in range(node * ranks, (node + 1) * ranks):
+            own = {"node": name, "rank": rank}
+            noted.append(event("rank_started", begun + 5, **own, begun=begun, entered=begun + 1))
+            noted.append(event("first_step", begun + 9, **own))
+            ended_s = moment + 99 + (0 if rank == culprit else 1 + rank % 100 / 100)
+            code = {"local_rank": rank % ranks, "code": 1, "stopped": False}
+            noted.append(event("rank_ended", ended_s, **own, **code))
+        (logs / f"events/{name}.jsonl").write_text("".join(noted))
+        os.utime(logs / f"events/{name}.jsonl", (ended_s, ended_s))
+    begun = {"begun": moment + 1, "staged": moment + 2}
+    ready = [event("node_ready", moment + 3, node=name, **begun) for name in site.names]
+    (logs / "events/ready.jsonl").write_text("".join(ready))
+    ahead = [
+        event("start", moment, job=JOB),
+        event("nodes_chosen", moment + 0.1, nodes=f"node[00000-{nodes - 1:05}]"),
+        event("preparing", moment + 0.2),
+        event("nodes_ready", moment + 4),
+        event("ranks_started", moment + 4),
+        event(
+            "blamed",
+            moment + 109,
+            node=site.names[culprit // ranks],
+            rank=culprit,
+            code=1,
+            how="failed",
+        ),
+        event("ends", moment + 110, code=1),
+    ]
+    (logs / "events/batch.jsonl").write_text("".join(ahead))
     place = f"node{culprit // ranks:05}"
-    end = f"kit: error: {place}: rank {culprit} (local rank {culprit % ranks}) exited with code 1; the end of log/{JOB}/rank{culprit}.out:\n"
-    srun = "".join(f"srun: error: {name}: tasks {node * ranks}-{(node + 1) * ranks - 1}: Exited with exit code 1\n" for node, name in enumerate(site.names))
-    begin = f"kit: node00000: job {JOB} on node[00000-{nodes - 1:05}]: {nodes} nodes x {ranks} processes, runtime none, master 10.0.0.1:61711\n"
-    (folder / f"run/log/slurm-{JOB}.out").write_text(f"{begin}{srun}{end}  | torch.OutOfMemoryError: CUDA out of memory.\n")
+    end = (
+        f"kit: error: {place}: rank {culprit} (local rank {culprit % ranks}) exited with code 1;"
+        f" the end of log/{JOB}/rank{culprit}.out:\n"
+    )
+    srun = "".join(
+        f"srun: error: {name}: tasks {node * ranks}-{(node + 1) * ranks - 1}: Exited with exit"
+        " code 1\n"
+        for node, name in enumerate(site.names)
+    )
+    begin = (
+        f"kit: node00000: job {JOB} on node[00000-{nodes - 1:05}]: {nodes} nodes x {ranks}"
+        " processes, runtime none, master 10.0.0.1:61711\n"
+    )
+    (folder / f"run/log/slurm-{JOB}.out").write_text(
+        f"{begin}{srun}{end}  | torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
     return site
 
 
@@ -244,8 +380,8 @@ BESIDE = {
     "kit logs": ("cat of the same", f'cat "run/log/slurm-{JOB}.out" "run/log/{JOB}/"node*.out'),
 }
 LEFT = (
-    "What 1,000 nodes of 8 ranks left, each with a log of its own and a note of its end: 27 MB in 18,000 files, beside 2 nodes of 8 ranks, and beside the"
-    " interpreter that runs kit. "
+    "What 1,000 nodes of 8 ranks left, each with a log of its own and a note of its end: 27 MB in"
+    " 18,000 files, beside 2 nodes of 8 ranks, and beside the interpreter that runs kit. "
 )
 
 
@@ -253,17 +389,36 @@ def commands(folder: Path, rounds: int) -> Iterator[Comparison]:
     progress("writing the logs of 8,000 ranks")
     many, few = recorded(folder / "thousand", 1000), recorded(folder / "two", 2)
     for claim, words in COMMANDS.items():
-        sides = {KIT: lambda words=words: many.kit(*words), FEW: lambda words=words: few.kit(*words)}  # type: ignore[misc]
+        sides = {
+            KIT: lambda words=words: many.kit(*words),
+            FEW: lambda words=words: few.kit(*words),
+        }  # type: ignore[misc]
         does = LEFT
         if claim in BESIDE:
             name, line = BESIDE[claim]
-            sides[name] = lambda line=line: used(["sh", "-c", line], many.folder, many.environment())  # type: ignore[misc]
+            sides[name] = lambda line=line: used(
+                ["sh", "-c", line], many.folder, many.environment()
+            )  # type: ignore[misc]
             does += f"Beside them, on the 1,000 nodes' logs: {line}."
-        sides[PYTHON] = lambda: used([sys.executable, "-c", "pass"], many.folder, many.environment())
+        sides[PYTHON] = lambda: used(
+            [sys.executable, "-c", "pass"], many.folder, many.environment()
+        )
         values = take_turns(sides, rounds)
-        yield Comparison(f"{claim}, 1,000 x 8: time", does, times(values), goals=[Goal(PYTHON, 2.0, over=True)], headline=True)
+        yield Comparison(
+            f"{claim}, 1,000 x 8: time",
+            does,
+            times(values),
+            goals=[Goal(PYTHON, 2.0, over=True)],
+            headline=True,
+        )
         memories = {side: found for side, found in memory(values).items() if side in (KIT, FEW)}
-        yield Comparison(f"{claim}, 1,000 x 8: memory", "The largest resident set of the same.", memories, "MB", [Goal(FEW, 1.5)])
+        yield Comparison(
+            f"{claim}, 1,000 x 8: memory",
+            "The largest resident set of the same.",
+            memories,
+            "MB",
+            [Goal(FEW, 1.5)],
+        )
 
 
 # ---------------------------------------------------------------- against the number of nodes

@@ -7,7 +7,10 @@ from typing import Any
 
 from measure import HERE, KIT, RESULTS, ROOT, Comparison, Lines, goal_told, load
 
-HEAD = "| claim | kit | beside | its value | kit / its (quartiles) | goal | reached |\n|---|---|---|---|---|---|---|"
+HEAD = (
+    "| claim | kit | beside | its value | kit / its (quartiles) | goal | reached"
+    " |\n|---|---|---|---|---|---|---|"
+)
 BEGIN, END = "<!-- made by make bench -->", "<!-- end -->"
 
 
@@ -29,7 +32,10 @@ def measured() -> list[str]:
 
 def text() -> str:
     """All of it, a section for each benchmark."""
-    head = "# What is measured\n\nMade by `make bench`. A ratio is kit's value over the other side's, of the same round; the median and its quartiles.\n"
+    head = (
+        "# What is measured\n\nMade by `make bench`. A ratio is kit's value over the other side's,"
+        " of the same round; the median and its quartiles.\n"
+    )
     return "\n".join([head, *map(section, measured())])
 
 
@@ -37,19 +43,31 @@ def section(name: str) -> str:
     record, comparisons, pictures = load(name)
     lines = [f"## {name}\n", f"{where(record)}. By `python bench/{name}.py`.\n", HEAD]
     lines += [row for comparison in comparisons for row in rows(comparison)]
-    lines += [f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}" for comparison in comparisons]
+    lines += [
+        f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}"
+        for comparison in comparisons
+    ]
     lines.append(f"\n![ratios of {name}](results/{name}.svg)")
-    lines += [f"\n![{picture.title}](results/{name}-{number}.svg)" for number, picture in enumerate(pictures, 1)]
+    lines += [
+        f"\n![{picture.title}](results/{name}-{number}.svg)"
+        for number, picture in enumerate(pictures, 1)
+    ]
     return "\n".join(lines) + "\n"
 
 
 def where(record: dict[str, Any]) -> str:
-    machine, versions = (", ".join(f"{key} {value}" for key, value in record[part].items()) for part in ("machine", "versions"))
-    return f"{record['measured']}, n={record['rounds']}: {machine}{'; ' if versions else ''}{versions}"
+    machine, versions = (
+        ", ".join(f"{key} {value}" for key, value in record[part].items())
+        for part in ("machine", "versions")
+    )
+    return (
+        f"{record['measured']}, n={record['rounds']}: {machine}{'; ' if versions else ''}{versions}"
+    )
 
 
 def goals() -> str:
-    """What the README quotes: of what has a goal, the headlines and all that is missed; and where it was measured."""
+    """What the README quotes: of what has a goal, the headlines and all that is missed; and where
+    it was measured."""
     lines = [BEGIN, "| | kit | beside | kit / beside | goal | n |", "|---|---|---|---|---|---|"]
     places, reasons = [], []
     for name in measured():
@@ -58,15 +76,35 @@ def goals() -> str:
             missed = comparison.missed()
             for goal in comparison.goals if comparison.headline else missed:
                 shown = f"{comparison.ratio(goal.beside).median:.3g}"
+                if goal.floor:
+                    shown += f", {comparison.reached(goal):.3g} over {goal.floor}"
                 if goal.over:
                     shown += f", {comparison.reached(goal):.2g} {comparison.unit} over"
-                wanted = f"{'**missed:** ' if goal in missed else ''}{goal_told(goal, comparison.unit)}"
-                values = [f"{comparison.spread(side).median:.3g} {comparison.unit}" for side in (KIT, goal.beside)]
-                lines.append(f"| {comparison.claim} | {values[0]} | {goal.beside}: {values[1]} | {shown} | {wanted} | {len(comparison.values[KIT])} |")
+                wanted = (
+                    f"{'**missed:** ' if goal in missed else ''}{goal_told(goal, comparison.unit)}"
+                )
+                values = [
+                    f"{comparison.spread(side).median:.3g} {comparison.unit}"
+                    for side in (KIT, goal.beside)
+                ]
+                lines.append(
+                    f"| {comparison.claim} | {values[0]} | {goal.beside}: {values[1]} | {shown} |"
+                    f" {wanted} | {len(comparison.values[KIT])} |"
+                )
             if missed and comparison.why:
                 reasons.append(f"- {comparison.claim}: {comparison.why}")
         places.append(f"- {name}: {where(record)}")
-    return "\n".join([*lines, "", *(["Why some are missed:", "", *reasons, ""] if reasons else []), "Measured:", "", *places, END])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            *(["Why some are missed:", "", *reasons, ""] if reasons else []),
+            "Measured:",
+            "",
+            *places,
+            END,
+        ]
+    )
 
 
 def quoted(readme: str) -> str:
@@ -81,9 +119,15 @@ def rows(comparison: Comparison) -> list[str]:
         low, middle, high = comparison.ratio(side)
         goals = [goal for goal in comparison.goals if goal.beside == side]
         wanted = "; ".join(goal_told(goal, comparison.unit) for goal in goals)
-        reached = "; ".join(f"{comparison.reached(goal):.3g}{' **missed**' if goal in comparison.missed() else ''}" for goal in goals)
+        reached = "; ".join(
+            f"{comparison.reached(goal):.3g}{' **missed**' if goal in comparison.missed() else ''}"
+            for goal in goals
+        )
         values = [f"{comparison.spread(key).median:.3g} {comparison.unit}" for key in (KIT, side)]
-        lines.append(f"| {comparison.claim} | {values[0]} | {side} | {values[1]} | {middle:.3f} ({low:.3f}-{high:.3f}) | {wanted} | {reached} |")
+        lines.append(
+            f"| {comparison.claim} | {values[0]} | {side} | {values[1]} | {middle:.3f}"
+            f" ({low:.3f}-{high:.3f}) | {wanted} | {reached} |"
+        )
     return lines
 
 
@@ -91,10 +135,16 @@ def draw_ratios(name: str, comparisons: list[Comparison]) -> None:
     """A bar for each ratio, with its quartiles, on a logarithmic axis whose middle is 1."""
     import matplotlib.pyplot as plt
 
-    pairs = [(f"{comparison.claim}\nbeside {side}", comparison.ratio(side)) for comparison in comparisons for side in comparison.sides()]
+    pairs = [
+        (f"{comparison.claim}\nbeside {side}", comparison.ratio(side))
+        for comparison in comparisons
+        for side in comparison.sides()
+    ]
     figure, axes = plt.subplots(figsize=(9, 0.6 + 0.45 * len(pairs)), layout="constrained")
     for place, (_, (low, middle, high)) in enumerate(reversed(pairs)):
-        axes.barh(place, middle - 1, left=1, height=0.6, color="#2a7f62" if middle <= 1 else "#b5533c")
+        axes.barh(
+            place, middle - 1, left=1, height=0.6, color="#2a7f62" if middle <= 1 else "#b5533c"
+        )
         axes.plot([low, high], [place, place], color="black", linewidth=1)
     axes.set_yticks(range(len(pairs)), [text for text, _ in reversed(pairs)], fontsize=7)
     axes.set_xscale("log")

@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""How fast training is: inside a container beside outside, on two ranks beside one, and cifar10.py beside what came before.
+"""How fast training is: inside a container beside outside, on two ranks beside one, and cifar10.py
+beside what came before.
 
     make cluster && python bench/training.py [--rounds 5] [--check]
 
-Inside and outside. train/digits.py and train/cifar10.py (width 8, 64 images a step), one after the other in one process with
-one thread, under torchrun. kit: by `kit submit` on a node of the Slurm cluster in Docker, once for each runtime that starts
-containers there, and by `kit run --runtime docker`. Outside: on that node, too, the same files of Python and torch, unpacked
-from the same image onto its disk and entered with chroot, which is no container: no overlay, no FUSE, no limits. (The node is
-itself one of Docker's, without seccomp.) All of them are started, and then only one trains at a time, for an epoch: the pace
-of a shared machine changes by half within seconds, and so meets all alike. A value is the median of ten epochs; no start is in
-it, and no part of kit that runs beside the training. Outside is there twice: what the two differ by is noise.
-A stub of Enroot or Pyxis is not measured: what it costs says nothing.
+Inside and outside. train/digits.py and train/cifar10.py (width 8, 64 images a step), one after the
+other in one process with one thread, under torchrun. kit: by `kit submit` on a node of the Slurm
+cluster in Docker, once for each runtime that starts containers there, and by `kit run --runtime
+docker`. Outside: on that node, too, the same files of Python and torch, unpacked from the same
+image onto its disk and entered with chroot, which is no container: no overlay, no FUSE, no limits.
+(The node is itself one of Docker's, without seccomp.) All of them are started, and then only one
+trains at a time, for an epoch: the pace of a shared machine changes by half within seconds, and so
+meets all alike. A value is the median of ten epochs; no start is in it, and no part of kit that
+runs beside the training. Outside is there twice: what the two differ by is noise. A stub of Enroot
+or Pyxis is not measured: what it costs says nothing.
 
-Ranks. train/cifar10.py by `kit run`, one batch of 64 on 1 and on 2 ranks of one thread each; and beside them two runs of
-1 rank at a time that know nothing of each other: what they lose is the machine's doing, not the ranks'. On CPUs only.
+Ranks. train/cifar10.py by `kit run`, one batch of 64 on 1 and on 2 ranks of one thread each; and
+beside them two runs of 1 rank at a time that know nothing of each other: what they lose is the
+machine's doing, not the ranks'. On CPUs only.
 
-The original. train/cifar10.py beside train/cifar10_original.py: the same network, data and batches of 256, each by `python`
-alone. On a GPU the whole network; on a CPU at width 8, with one thread each, and the original's two processes that prepare images.
+The original. train/cifar10.py beside train/cifar10_original.py: the same network, data and batches
+of 256, each by `python` alone. On a GPU the whole network; on a CPU at width 8, with one thread
+each, and the original's two processes that prepare images.
 
 The images are random bytes of CIFAR-10's shape: the speed does not depend on them.
 """
@@ -47,10 +52,13 @@ OUTSIDE, AGAIN = "outside", "outside, once more"
 OVERHEAD = 1.02  # of the same training outside
 EPOCH_IMAGES = 50_000  # CIFAR-10's
 PUBLISHED = "two V100 GPUs, as published"
-PUBLISHED_S = 5.0  # an epoch, in batches of 256: so says a public tutorial of multi-node PyTorch about a program like the original
+# An epoch, in batches of 256: so says a public tutorial of multi-node PyTorch about a program like
+# the original.
+PUBLISHED_S = 5.0
 
-# Both programs as they are, but for what happens at the end of each epoch, which is a line of their output. $1 is this side's
-# name, $2 that of the next one; a pipe in /ring has each side's turn. Nobody begins before all are there.
+# Both programs as they are, but for what happens at the end of each epoch, which is a line of their
+# output. $1 is this side's name, $2 that of the next one; a pipe in /ring has each side's turn.
+# Nobody begins before all are there.
 BOTH = """\
 import builtins, os, pathlib, runpy, select, sys, time
 
@@ -78,40 +86,64 @@ def end_of_epoch(*words, **options):
 builtins.print = end_of_epoch
 for sys.argv in (
     ["digits.py", "--epochs", "DIGITS"],
-    ["cifar10.py", "--data", ".", "--width", "8", "--batch-size", "64", "--limit-steps", "1", "--epochs", "CIFAR10", "--no-compile"],
+    ["cifar10.py", "--data", ".", "--width", "8", "--batch-size", "64", "--limit-steps", "1",
+     "--epochs", "CIFAR10", "--no-compile"],
 ):
     runpy.run_path(sys.argv[0], run_name="__main__")
 os.write(theirs, b".")
 """
 LAPS = 10  # epochs of a value
-JOB = 'name: bench-training\ncommand: both.py\nnodes: 1\nprocesses_per_node: 1\ntime: "00:20:00"\nenv: {OMP_NUM_THREADS: "1"}\n'
-# $1: a folder with code/ and ring/. As it is called there: sides $2 and $3; the image and the runtime.
+JOB = (
+    "name: bench-training\ncommand: both.py\nnodes: 1\nprocesses_per_node: 1\ntime:"
+    ' "00:20:00"\nenv: {OMP_NUM_THREADS: "1"}\n'
+)
+# $1: a folder with code/ and ring/. As it is called there: sides $2 and $3; the image and the
+# runtime.
 SUBMIT = r"""
 cd "$1/code"
-exec kit submit job.yaml --image "$4" --runtime "$2" --mount "$1/ring:/ring" --slurm nodelist=node1 --output "$1/$2" --follow -- "$2" "$3"
+exec kit submit job.yaml --image "$4" --runtime "$2" --mount "$1/ring:/ring" \
+  --slurm nodelist=node1 --output "$1/$2" --follow -- "$2" "$3"
 """
 
-# As root on the node. $1: a folder for the image's tree; $2: a folder with code/ and ring/, below /shared; $3: a port; $4 and $5: sides.
-UNPACK = 'unsquashfs -quiet -no-progress -dest "$1/root" /images/train.sqsh >/dev/null && mkdir -p "$1/root/shared" "$1/root/ring"'
+# As root on the node. $1: a folder for the image's tree; $2: a folder with code/ and ring/, below
+# /shared; $3: a port; $4 and $5: sides.
+UNPACK = (
+    'unsquashfs -quiet -no-progress -dest "$1/root" /images/train.sqsh >/dev/null && mkdir -p'
+    ' "$1/root/shared" "$1/root/ring"'
+)
 ENTER = """
 for place in proc sys dev shared; do mount --rbind "/${place}" "$1/root/${place}"; done
 mount --bind "$2/ring" "$1/root/ring"
-exec chroot --userspec=1000:1000 "$1/root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp OMP_NUM_THREADS=1 \\
+exec chroot --userspec=1000:1000 "$1/root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin \\
+  LANG=C.UTF-8 HOME=/tmp OMP_NUM_THREADS=1 \\
   sh -c '
     cd "$1/code"
     port="$2"
     shift 2
-    exec python3 -m torch.distributed.run --nnodes 1 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port "${port}" both.py "$@"
+    exec python3 -m torch.distributed.run --nnodes 1 --nproc-per-node 1 \\
+      --master-addr 127.0.0.1 --master-port "${port}" both.py "$@"
   ' sh "${@:2}"
 """
 
 
 def said(*command: str | Path, folder: Path | None = None, gpu: bool = False) -> str:
     """What the command printed; it must succeed."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
-    done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    environment = (
+        os.environ | {"OMP_NUM_THREADS": "1"} | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
+    )
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
-        raise CannotMeasure(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
+        raise CannotMeasure(
+            f"{' '.join(map(str, command))} ended with"
+            f" {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+        )
     return done.stdout
 
 
@@ -122,8 +154,14 @@ def put_data(folder: Path, images: int, test_images: int) -> None:
     target = folder / "cifar-10-batches-py"
     target.mkdir()
     random = np.random.default_rng(0)
-    for name, number in [*((f"data_batch_{i}", images // 5) for i in range(1, 6)), ("test_batch", test_images)]:
-        batch = {"data": random.integers(0, 256, (number, 3072), dtype=np.uint8), "labels": random.integers(0, 10, number).tolist()}
+    for name, number in [
+        *((f"data_batch_{i}", images // 5) for i in range(1, 6)),
+        ("test_batch", test_images),
+    ]:
+        batch = {
+            "data": random.integers(0, 256, (number, 3072), dtype=np.uint8),
+            "labels": random.integers(0, 10, number).tolist(),
+        }
         (target / name).write_bytes(pickle.dumps(batch))
 
 
@@ -131,11 +169,20 @@ def put_data(folder: Path, images: int, test_images: int) -> None:
 
 
 def epochs_s(program: str, epochs: int, output: str) -> list[float]:
-    """Seconds of an epoch of the program, medians of LAPS each, without the first, which has its start in it."""
-    found = {int(epoch): float(took) for took, epoch in re.findall(rf"took ([\d.]+) epoch (\d+)/{epochs} ", output)}
+    """Seconds of an epoch of the program, medians of LAPS each, without the first, which has its
+    start in it."""
+    found = {
+        int(epoch): float(took)
+        for took, epoch in re.findall(rf"took ([\d.]+) epoch (\d+)/{epochs} ", output)
+    }
     if sorted(found)[-(epochs - 1) :] != list(range(2, epochs + 1)):
-        raise CannotMeasure(f"{program} printed {len(found)} of its {epochs} epochs:\n{output[-2000:]}")
-    return [statistics.median(found[epoch] for epoch in range(first, first + LAPS)) for first in range(2, epochs, LAPS)]
+        raise CannotMeasure(
+            f"{program} printed {len(found)} of its {epochs} epochs:\n{output[-2000:]}"
+        )
+    return [
+        statistics.median(found[epoch] for epoch in range(first, first + LAPS))
+        for first in range(2, epochs, LAPS)
+    ]
 
 
 def overheads(rounds: int) -> Iterator[Comparison]:
@@ -147,7 +194,9 @@ def overheads(rounds: int) -> Iterator[Comparison]:
     try:
         (here / "code").mkdir()
         put_data(here / "code", 2000, 100)
-        (here / "code/both.py").write_text(BOTH.replace("DIGITS", str(epochs["digits"])).replace("CIFAR10", str(epochs["cifar10"])))
+        (here / "code/both.py").write_text(
+            BOTH.replace("DIGITS", str(epochs["digits"])).replace("CIFAR10", str(epochs["cifar10"]))
+        )
         (here / "code/job.yaml").write_text(JOB)
         for program in epochs:
             shutil.copy(ROOT / "train" / f"{program}.py", here / "code")
@@ -158,10 +207,28 @@ def overheads(rounds: int) -> Iterator[Comparison]:
 
         def enter(side: str, after: str) -> str:
             port = "61998" if side == AGAIN else "61999"
-            return cluster.on("node1", "unshare", "--mount", "bash", "-euc", ENTER, "bash", tree, shared, port, side, after, root=True, timeout_s=None)
+            return cluster.on(
+                "node1",
+                "unshare",
+                "--mount",
+                "bash",
+                "-euc",
+                ENTER,
+                "bash",
+                tree,
+                shared,
+                port,
+                side,
+                after,
+                root=True,
+                timeout_s=None,
+            )
 
         sides: dict[str, Callable[[str], str]] = {OUTSIDE: partial(enter, OUTSIDE)}
-        sides |= {runtime: lambda after, runtime=runtime: submit(runtime, after, cluster.IMAGES[runtime]) for runtime in cluster.runtimes()}  # type: ignore[misc]
+        sides |= {
+            runtime: lambda after, runtime=runtime: submit(runtime, after, cluster.IMAGES[runtime])
+            for runtime in cluster.runtimes()
+        }  # type: ignore[misc]
         sides["docker"] = partial(by_docker, here)
         sides[AGAIN] = partial(enter, AGAIN)
         outputs = in_a_ring(here / "ring", sides)
@@ -170,30 +237,63 @@ def overheads(rounds: int) -> Iterator[Comparison]:
     for program, number in epochs.items():
         values = {side: epochs_s(program, number, output) for side, output in outputs.items()}
         for runtime in list(sides)[1:-1]:
-            yield beside_both(f"an epoch of {program} inside {runtime}", values[runtime], values[OUTSIDE], values[AGAIN], headline=program == "cifar10")
+            yield beside_both(
+                f"an epoch of {program} inside {runtime}",
+                values[runtime],
+                values[OUTSIDE],
+                values[AGAIN],
+                headline=program == "cifar10",
+            )
 
 
-def beside_both(claim: str, inside: list[float], outside: list[float], again: list[float], *, headline: bool) -> Comparison:
+def beside_both(
+    claim: str, inside: list[float], outside: list[float], again: list[float], *, headline: bool
+) -> Comparison:
     """Beside the mean of the two outside, with what these differ by from each other."""
     apart = statistics.median(abs(one / other - 1) for one, other in zip(outside, again))
     return Comparison(
         claim,
-        "one process with one thread on CPUs, random images; outside: the same Python and torch, unpacked from the image, by chroot; the mean of two.",
+        "one process with one thread on CPUs, random images; outside: the same Python and torch,"
+        " unpacked from the image, by chroot; the mean of two.",
         {KIT: inside, OUTSIDE: [statistics.mean(pair) for pair in zip(outside, again)]},
         goals=[Goal(OUTSIDE, OVERHEAD)],
         tolerance=0.05,
-        why=f"The two outside differ from each other by {apart:.1%}, a median over the rounds: less than that cannot be told here.",
+        why=(
+            f"The two outside differ from each other by {apart:.1%}, a median over the rounds: less"
+            " than that cannot be told here."
+        ),
         headline=headline,
     )
 
 
 def by_docker(folder: Path, after: str) -> str:
-    options = ["--image", DOCKER_IMAGE, "--runtime", "docker", "--mount", f"{folder}/ring:/ring", "--output", str(folder / "docker")]
-    return said(sys.executable, "-m", "kit", "run", "job.yaml", *options, "--", "docker", after, folder=folder / "code")
+    options = [
+        "--image",
+        DOCKER_IMAGE,
+        "--runtime",
+        "docker",
+        "--mount",
+        f"{folder}/ring:/ring",
+        "--output",
+        str(folder / "docker"),
+    ]
+    return said(
+        sys.executable,
+        "-m",
+        "kit",
+        "run",
+        "job.yaml",
+        *options,
+        "--",
+        "docker",
+        after,
+        folder=folder / "code",
+    )
 
 
 def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, str]:
-    """What each side printed. All run at the same time, and take turns in this order; each is told who follows it."""
+    """What each side printed. All run at the same time, and take turns in this order; each is told
+    who follows it."""
     names = list(sides)
     ring.mkdir()
     ring.chmod(0o777)
@@ -201,14 +301,19 @@ def in_a_ring(ring: Path, sides: dict[str, Callable[[str], str]]) -> dict[str, s
         os.mkfifo(ring / name)
         (ring / name).chmod(0o666)
     with ThreadPoolExecutor(len(names)) as pool:
-        running = {name: pool.submit(sides[name], names[(number + 1) % len(names)]) for number, name in enumerate(names)}
+        running = {
+            name: pool.submit(sides[name], names[(number + 1) % len(names)])
+            for number, name in enumerate(names)
+        }
         try:
             wait_until_ready(ring, running)
             measure.progress("training in turns")
             os.write(os.open(ring / names[0], os.O_RDWR), b".")
             return {name: side.result() for name, side in running.items()}
         except CannotMeasure:
-            cluster.on("ctl", "scancel", "--me", "--name", "bench-training")  # for which nobody waits any more
+            cluster.on(
+                "ctl", "scancel", "--me", "--name", "bench-training"
+            )  # for which nobody waits any more
             raise
 
 
@@ -219,7 +324,9 @@ def wait_until_ready(ring: Path, running: dict[str, Future[str]]) -> None:
             raise CannotMeasure("not all sides were ready to train after 400 s")
         for name, side in running.items():
             if side.done():
-                raise CannotMeasure(f"{name} ended before the others were there:\n{side.result()[-2000:]}")
+                raise CannotMeasure(
+                    f"{name} ended before the others were there:\n{side.result()[-2000:]}"
+                )
         time.sleep(0.2)
 
 
@@ -237,7 +344,22 @@ def images_per_s(output: str) -> float:
 def of_ranks(folder: Path, ranks: int) -> float:
     run = tempfile.mktemp(prefix="run.", dir=folder)  # noqa: S306 - kit makes it, and refuses an existing one
     options = "--data . --width 8 --batch-size 64 --limit-steps 12 --epochs 4".split()
-    return images_per_s(said(sys.executable, "-m", "kit", "run", "cifar10.py", "-j", f"1x{ranks}", "--output", run, "--", *options, folder=folder))
+    return images_per_s(
+        said(
+            sys.executable,
+            "-m",
+            "kit",
+            "run",
+            "cifar10.py",
+            "-j",
+            f"1x{ranks}",
+            "--output",
+            run,
+            "--",
+            *options,
+            folder=folder,
+        )
+    )
 
 
 def scaling(rounds: int) -> Iterator[Comparison | Lines]:
@@ -246,7 +368,8 @@ def scaling(rounds: int) -> Iterator[Comparison | Lines]:
         folder = Path(name)
         put_data(folder, 2000, 100)
         shutil.copy(ROOT / "train" / "cifar10.py", folder)
-        # Seconds of a core that 1,000 images take: the same for any number of ranks, were nothing lost.
+        # Seconds of a core that 1,000 images take: the same for any number of ranks, were nothing
+        # lost.
         sides: dict[str, Callable[[], float]] = {
             KIT: lambda: 2 * 1000 / of_ranks(folder, 2),
             one: lambda: 1000 / of_ranks(folder, 1),
@@ -255,16 +378,29 @@ def scaling(rounds: int) -> Iterator[Comparison | Lines]:
         values = measure.take_turns(sides, rounds, warm_up=0)
     comparison = Comparison(
         "1,000 images of cifar10 on 2 ranks",
-        f"core-seconds on {os.cpu_count()} CPU cores, no GPU, the same global batch of 64; 1 over a ratio is the efficiency.",
+        f"core-seconds on {os.cpu_count()} CPU cores, no GPU, the same global batch of 64; 1 over a"
+        " ratio is the efficiency.",
         values,
         unit="core-s",
         tolerance=0.15,
     )
-    rates = {side: 1000 * (1 if side == one else 2) / comparison.spread(side).median for side in values}
+    rates = {
+        side: 1000 * (1 if side == one else 2) / comparison.spread(side).median for side in values
+    }
     start = (1.0, rates[one])
-    points = {"2 ranks": [start, (2.0, rates[KIT])], apart: [start, (2.0, rates[apart])], "nothing lost": [start, (2.0, 2 * rates[one])]}
+    points = {
+        "2 ranks": [start, (2.0, rates[KIT])],
+        apart: [start, (2.0, rates[apart])],
+        "nothing lost": [start, (2.0, 2 * rates[one])],
+    }
     yield comparison
-    yield Lines(f"cifar10, width 8, a global batch of 64, on {os.cpu_count()} CPU cores", "processes", "images/s", points, log=False)
+    yield Lines(
+        f"cifar10, width 8, a global batch of 64, on {os.cpu_count()} CPU cores",
+        "processes",
+        "images/s",
+        points,
+        log=False,
+    )
 
 
 # --- the original --------------------------------------------------------------------------
@@ -274,21 +410,39 @@ def beside_the_original(rounds: int) -> Iterator[Comparison]:
     import torch
 
     gpu = torch.cuda.is_available()
-    options = "--data . --batch-size 256".split() + ("--epochs 4" if gpu else "--width 8 --limit-steps 5 --epochs 2").split()
+    options = (
+        "--data . --batch-size 256".split()
+        + ("--epochs 4" if gpu else "--width 8 --limit-steps 5 --epochs 2").split()
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         put_data(folder, EPOCH_IMAGES if gpu else 5 * 256, 10_000 if gpu else 100)
 
         def epoch_s(program: str) -> float:
-            return EPOCH_IMAGES / images_per_s(said(sys.executable, ROOT / "train" / program, *options, folder=folder, gpu=gpu))
+            return EPOCH_IMAGES / images_per_s(
+                said(sys.executable, ROOT / "train" / program, *options, folder=folder, gpu=gpu)
+            )
 
-        values = measure.take_turns({KIT: lambda: epoch_s("cifar10.py"), "the original": lambda: epoch_s("cifar10_original.py")}, rounds, warm_up=0)
-    device = torch.cuda.get_device_name() if gpu else "a CPU, width 8, one thread, at the pace of 5 steps"
+        values = measure.take_turns(
+            {
+                KIT: lambda: epoch_s("cifar10.py"),
+                "the original": lambda: epoch_s("cifar10_original.py"),
+            },
+            rounds,
+            warm_up=0,
+        )
+    device = (
+        torch.cuda.get_device_name()
+        if gpu
+        else "a CPU, width 8, one thread, at the pace of 5 steps"
+    )
     differs = "bf16, channels_last, torch.compile, " if gpu else ""
     yield Comparison(
         "an epoch of cifar10",
-        f"50,000 random images in batches of 256 through the same network on {device}. cifar10.py has {differs}images on the device and augmented "
-        "there as a batch, Nesterov, label smoothing and one cycle; the original a DataLoader with two processes, float32, and a loss read in every step.",
+        f"50,000 random images in batches of 256 through the same network on {device}. cifar10.py"
+        f" has {differs}images on the device and augmented there as a batch, Nesterov, label"
+        " smoothing and one cycle; the original a DataLoader with two processes, float32, and a"
+        " loss read in every step.",
         values | ({PUBLISHED: [PUBLISHED_S] * rounds} if gpu else {}),
         goals=[Goal(PUBLISHED, 1)] if gpu else [],
         headline=gpu,
@@ -309,9 +463,21 @@ def run(rounds: int) -> Iterator[Comparison | Lines]:
 
 def versions() -> dict[str, str]:
     in_image = said(
-        "docker", "run", "--rm", "--network", "none", DOCKER_IMAGE.removeprefix("docker://"), "python3", "-c", "import torch; print(torch.__version__)"
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        DOCKER_IMAGE.removeprefix("docker://"),
+        "python3",
+        "-c",
+        "import torch; print(torch.__version__)",
     )
-    return {"torch": version("torch"), "torch in the image": in_image.strip(), "Apptainer": cluster.on("node1", "apptainer", "--version").split()[-1]}
+    return {
+        "torch": version("torch"),
+        "torch in the image": in_image.strip(),
+        "Apptainer": cluster.on("node1", "apptainer", "--version").split()[-1],
+    }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes docs/run.svg, the README's picture, from a real run: starts it under a terminal and draws what it printed.
+"""Makes docs/run.svg, the README's picture, from a real run: starts it under a terminal and draws
+what it printed.
 
 make picture
 """
@@ -29,8 +30,14 @@ def run() -> str:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "train", Path(folder) / "train")
         main, side = pty.openpty()
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "118"}
-        process = subprocess.Popen(COMMAND.split(), cwd=folder, stdout=side, stderr=side, env=environment)
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "COLUMNS": "118",
+        }
+        process = subprocess.Popen(
+            COMMAND.split(), cwd=folder, stdout=side, stderr=side, env=environment
+        )
         os.close(side)
         printed = b""
         while True:
@@ -62,7 +69,12 @@ def main() -> None:
         style = "green" if "accuracy" in line else "cyan" if line.startswith("kit: ") else ""
         console.print(Text(line, style=style), soft_wrap=True)
     # No font from outside: the reader's own monospace one will do.
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="kit", unique_id="kit"), flags=re.DOTALL)
+    svg = re.sub(
+        r"@font-face \{.*?\}\s*",
+        "",
+        console.export_svg(title="kit", unique_id="kit"),
+        flags=re.DOTALL,
+    )
     (ROOT / "docs" / "run.svg").write_text(svg, encoding="utf-8")
 
 

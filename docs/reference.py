@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes docs/reference.md: every command, every option, every key of a job file and of a profile, as the code has them.
+"""Makes docs/reference.md and the README's table of keys: every command, every option, every key of
+a job file and of a profile, as the code has them.
 
 python docs/reference.py
 """
@@ -9,34 +10,62 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kit import cluster, explained, plugins, sbatch
-from kit import job as jobs
+from kit.cli import entry
+from kit.config import job as jobs
+from kit.config import profiles, sbatch_options
 
 PAGE = Path(__file__).with_name("reference.md")
+README = Path(__file__).parent.parent / "README.md"
 HEAD = """\
 # Reference
 
 <!-- Made by docs/reference.py; a test compares it with the code. -->
 
-Everything that kit understands; what it is for stands in the [README](../README.md) and the other pages.
-In an editor the keys complete and check themselves, and in a shell the Tab key knows commands, options, runs and files:
-[editors.md](editors.md).
+Everything that kit understands; what it is for stands in the [README](../README.md) and the other
+pages. In an editor the keys complete and check themselves, and in a shell the Tab key knows
+commands, options, runs and files: [editors.md](editors.md).
 """
 
 
 def page() -> str:
-    root = explained.everything()
-    parts = [HEAD, _keys(), _profile(), _plugins(), _slurm(), "## Commands\n", _command("kit", root)]
-    for name, command in root.commands.items():
+    root = entry.tree()
+    parts = [
+        HEAD,
+        _keys(),
+        _profile(),
+        _choices(),
+        _slurm(),
+        "## Commands\n",
+        _command("kit", root),
+    ]
+    for name in entry.FILE_OF:  # whichever of these files were imported first
+        command = root.commands[name]
         if not command.hidden:
             parts.append(_command(f"kit {name}", command))
-            parts += [_command(f"kit {name} {inner}", item) for inner, item in getattr(command, "commands", {}).items()]
+            parts += [
+                _command(f"kit {name} {inner}", item)
+                for inner, item in getattr(command, "commands", {}).items()
+            ]
     return "\n".join(parts)
+
+
+def readme() -> str:
+    """Return the README with the table of keys as the code has them."""
+    head = "| key | option | meaning |\n"
+    before, _, rest = README.read_text(encoding="utf-8").partition(head)
+    rows = [
+        (f"`{key}`", "`JOB`" if key == "command" else f"`{jobs.option_name(key)}`", facts.meaning)
+        for key, facts in jobs.KEYS.items()
+    ]
+    return before + _table(("key", "option", "meaning"), rows) + rest[rest.index("\n\n") + 1 :]
 
 
 def _keys() -> str:
     rows = [(f"`{key}`", _option(key), facts.meaning) for key, facts in jobs.KEYS.items()]
-    more = "\nThe options are those of the commands that take a job; they go over the file. In brackets is what holds where nothing is said.\n"
+    more = (
+        "\nThe options are those of the commands that take a job; they go over the file. In"
+        " brackets is what holds where nothing is said.\n"
+    )
     return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
 
 
@@ -48,20 +77,29 @@ def _option(key: str) -> str:
 
 
 def _profile() -> str:
-    rows = [(f"`{key}`", cluster.MEANINGS.get(key, "")) for key in cluster.parsers()]
+    rows = [(f"`{key}`", facts.meaning) for key, facts in profiles.KEYS.items()]
     return "## Keys of a cluster profile\n\n" + _table(("key", "meaning"), rows)
 
 
-def _plugins() -> str:
-    kinds = (("runtime", "runtimes"), ("launcher", "launchers"), ("stage", "stages"), ("on_preempt", "preempt"))
-    rows = [(f"`{key}`", ", ".join(f"`{name}`" for name in plugins.choices(kind))) for key, kind in kinds]
+def _choices() -> str:
+    rows = [
+        (f"`{key}`", ", ".join(f"`{name}`" for name in facts.choices()))
+        for key, facts in jobs.KEYS.items()
+        if facts.choices
+    ]
     return "## Names that keys take\n\n" + _table(("key", "one of"), rows)
 
 
 def _slurm() -> str:
-    own = [(f"`{name}`", f"the key `{key}`" if key else "the generated scripts") for name, key in sorted(sbatch.refused().items())]
-    known = ", ".join(f"`{name}`" for name in sbatch.options())
-    said = f"Any option of sbatch by its long name, a plug-in's, too. Known, and guarded against misspelling, are {known}.\n\nThese are said otherwise:\n\n"
+    own = [
+        (f"`{name}`", f"the key `{key}`" if key else "the generated scripts")
+        for name, key in sorted(sbatch_options.refused().items())
+    ]
+    known = ", ".join(f"`{name}`" for name in sbatch_options.options())
+    said = (
+        "Any option of sbatch by its long name, a plug-in's, too. Known, and guarded against"
+        f" misspelling, are {known}.\n\nThese are said otherwise:\n\n"
+    )
     return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own)
 
 
@@ -69,11 +107,20 @@ def _command(name: str, command: Any) -> str:
     arguments = [item for item in command.params if item.param_type_name == "argument"]
     takes_a_job = set(jobs.KEYS) - {"command"} <= {item.name for item in command.params}
     said_above = set(jobs.KEYS) if takes_a_job else set()
-    options = [item for item in command.params if item.param_type_name == "option" and not item.hidden and item.name not in said_above]
+    options = [
+        item
+        for item in command.params
+        if item.param_type_name == "option" and not item.hidden and item.name not in said_above
+    ]
     words = " ".join([name, *(item.metavar or item.name.upper() for item in arguments)])
-    help_text = " ".join((command.help or "").split()) + (" Takes the options of all keys of a job file, too." if takes_a_job else "")
+    help_text = " ".join((command.help or "").split()) + (
+        " Takes the options of all keys of a job file, too." if takes_a_job else ""
+    )
     rows = [(f"`{item.metavar or item.name.upper()}`", _meaning(item)) for item in arguments]
-    rows += [(", ".join(f"`{spelling}`" for spelling in _spellings(item)), _meaning(item)) for item in options]
+    rows += [
+        (", ".join(f"`{spelling}`" for spelling in _spellings(item)), _meaning(item))
+        for item in options
+    ]
     table = "\n" + _table(("argument or option", "meaning"), rows) if rows else ""
     return f"### `{words}`\n\n{help_text}\n{table}"
 
@@ -85,14 +132,22 @@ def _spellings(option: Any) -> list[str]:
 
 def _meaning(parameter: Any) -> str:
     meaning = " ".join((parameter.help or "").split())
-    shown = parameter.show_default and parameter.default is not None and not getattr(parameter, "is_flag", False)
-    return f"{meaning.rstrip('.')} [{parameter.default}]." if shown else meaning
+    shown = (
+        parameter.show_default
+        and (parameter.default is not None or isinstance(parameter.show_default, str))
+        and not getattr(parameter, "is_flag", False)
+    )
+    known = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    return f"{meaning.rstrip('.')} [{known}]." if shown else meaning
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
+    )
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")

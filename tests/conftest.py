@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ pytest_plugins = ["whole_run"]
 # What is installed beside this Python (kit, torchrun, shellcheck) is found, whether its environment is active or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-# What the shell of who tests has set would be named by a warning at every submission: launch/kit/inherit.py.
+# What the shell of who tests has set would be named by a warning at every submission: launch/kit/config/inherit.py.
 _MISSED = ("NCCL_", "UCX_", "FI_", "GLOO_", "CUDA_", "OMP_", "TORCH_", "PYTORCH_", "XLA_", "HF_", "WANDB_")
 for _name in [name for name in os.environ if name.startswith(_MISSED) and name != "CUDA_VISIBLE_DEVICES"]:
     del os.environ[_name]
@@ -27,6 +28,14 @@ def no_history_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("history")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_runtime_folder_of_the_users() -> Iterator[None]:
+    """Sockets, whose paths may not be long, and locks are neither in /run nor beside those of who tests."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
         yield
 
 

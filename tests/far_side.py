@@ -10,7 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from kit.remote.host import MARK
+from kit.remote.landing import MARK
+
 from samples import ROOT
 
 FAKES = ROOT / "tests" / "fakes"
@@ -114,6 +115,10 @@ class Far:
 
     def refuse_next_copy(self) -> None:
         (self.state / "refuse-rsync").touch()
+
+    def cut_next_after(self, count: int) -> None:
+        """The connection of the next command breaks after so many bytes of its output."""
+        (self.state / "cut").write_text(str(count))
 
     def lose_next_answer(self) -> None:
         (self.state / "lose").touch()

@@ -151,9 +151,9 @@ def call(*words: str) -> Done:
 
 
 def _become_kit(words: tuple[str, ...], files: list[int]) -> None:
-    from kit import cli
-    from kit.build.sources import transport
-    from kit.runs import enter
+    from kit.cli import entry
+    from kit.registry import transport
+    from kit.runs import execute
 
     try:
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
@@ -165,9 +165,11 @@ def _become_kit(words: tuple[str, ...], files: list[int]) -> None:
             os.dup2(file, number)
         sys.stdout, sys.stderr = (io.TextIOWrapper(open(number, "wb", closefd=False), "utf-8") for number in (1, 2))  # noqa: SIM115
         sys.argv = ["kit", *words]
-        enter.os.execvpe = _never_started  # the process would be another program's
+        execute.os.execvpe = _never_started  # the process would be another program's
         transport.BACK_OFF_S = ()  # no registry answers
-        cli.main()
+        entry.main()
+    except SystemExit as ended:
+        os._exit(ended.code)  # type: ignore[arg-type]  # an int, by entry.py
     except BaseException:
         import traceback
 

@@ -27,7 +27,7 @@ from samples import ROOT
 UID = 1000  # of ada, whoever tests
 PATIENCE_S = 30  # for one command of kit
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
-LOADED = ("kit.cli", "kit.remote.build", "kit.remote.errand", "kit.remote.submission", "kit.runs.status", "typer", "yaml")  # what most commands import
+LOADED = ("kit.cli.entry", "kit.remote.forward", "kit.runs.status", "typer", "yaml")  # what most commands import
 RUN = "/tmp/run"  # XDG_RUNTIME_DIR there: the paths of sockets may not be long
 
 
@@ -176,7 +176,7 @@ def _serve() -> None:
 
 
 def _call(folder: str, words: list[str], *streams: int) -> None:
-    from kit import cli
+    from kit.cli import entry
 
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, handle in enumerate((nothing, *streams)):
@@ -184,7 +184,7 @@ def _call(folder: str, words: list[str], *streams: int) -> None:
     sys.stdin = os.fdopen(0)
     os.chdir(folder)
     sys.argv = ["kit", *words]
-    cli.main()
+    entry.main()
 
 
 if __name__ == "__main__":

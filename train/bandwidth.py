@@ -44,13 +44,45 @@ LONG_S = 0.1  # of a call that needs no warming up
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Measure all-reduce over sizes and between pairs of nodes")
-    parser.add_argument("--sizes", type=size, nargs="+", metavar="BYTES", help="such as 512, 64K, 4M or 1G [1K to 64M, on GPUs to 1G]")
-    parser.add_argument("--repeats", type=int, metavar="N", help="repetitions of each size [as many as --seconds allow]")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each size, and for each pair, about")
-    parser.add_argument("--pairs", action="store_true", help="then every two nodes alone, with the largest size")
-    parser.add_argument("--expect", type=float, nargs=2, metavar=("GBPS", "SHARE"), help="what kit bench is to compare it with; for the JSON alone")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the results as JSON [bench.json in KIT_LOG_DIR]")
+    parser = argparse.ArgumentParser(
+        description="Measure all-reduce over sizes and between pairs of nodes"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=size,
+        nargs="+",
+        metavar="BYTES",
+        help="such as 512, 64K, 4M or 1G [1K to 64M, on GPUs to 1G]",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        metavar="N",
+        help="repetitions of each size [as many as --seconds allow]",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="for each size, and for each pair, about",
+    )
+    parser.add_argument(
+        "--pairs", action="store_true", help="then every two nodes alone, with the largest size"
+    )
+    parser.add_argument(
+        "--expect",
+        type=float,
+        nargs=2,
+        metavar=("GBPS", "SHARE"),
+        help="what kit bench is to compare it with; for the JSON alone",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the results as JSON [bench.json in KIT_LOG_DIR]",
+    )
     args = parser.parse_args()
     if args.repeats is not None and args.repeats < 1:
         parser.error("--repeats must be 1 or more")
@@ -66,7 +98,9 @@ def default_sizes(device):
 def slowest(me, values, group, members):
     """Returns the largest of each value over the ranks of the group, the same in all of them."""
     everyone = [None] * len(members)
-    dist.all_gather_object(everyone, values, group=group)  # not by all_reduce: it may be what is wrong
+    dist.all_gather_object(
+        everyone, values, group=group
+    )  # not by all_reduce: it may be what is wrong
     return [max(column) for column in zip(*everyone)]
 
 
@@ -92,7 +126,11 @@ def measure(me, args, total_bytes, group=None, members=None):
     calls = max(1, math.ceil(REPETITION_S / once_s))
     repeats = args.repeats or max(LEAST, min(MOST, int(args.seconds / (once_s * calls))))
     times_s = slowest(me, [mean_s(me, call, calls, group) for _ in range(repeats)], group, members)
-    median_s = sorted(times_s)[len(times_s) // 2] if len(times_s) % 2 else sum(sorted(times_s)[len(times_s) // 2 - 1 :][:2]) / 2
+    median_s = (
+        sorted(times_s)[len(times_s) // 2]
+        if len(times_s) % 2
+        else sum(sorted(times_s)[len(times_s) // 2 - 1 :][:2]) / 2
+    )
     algbw = count * 4 / median_s / 1e9
     return {
         "bytes": count * 4,
@@ -110,7 +148,10 @@ def say(me, what, found):
     if me.rank == 0:
         verdict = "right" if found["right"] else "WRONG"
         times = f"{found['median_s'] * 1e6:>12.1f} {found['min_s'] * 1e6:>12.1f} {found['repetitions']:>4}x{found['calls']:<4}"
-        print(f"{what:24} {found['bytes']:>12} {times} {found['algbw_GBps']:>9.3f} {found['busbw_GBps']:>9.3f}  {verdict}", flush=True)
+        print(
+            f"{what:24} {found['bytes']:>12} {times} {found['algbw_GBps']:>9.3f} {found['busbw_GBps']:>9.3f}  {verdict}",
+            flush=True,
+        )
 
 
 def rounds(count):
@@ -138,7 +179,10 @@ def measure_pairs(me, args, nodes, total_bytes):
         dist.barrier()  # begin together
         if mine:
             pair, group, members = mine
-            found = {"nodes": [nodes[node]["name"] for node in pair], **measure(me, args, total_bytes, group, members)}
+            found = {
+                "nodes": [nodes[node]["name"] for node in pair],
+                **measure(me, args, total_bytes, group, members),
+            }
             found = found if me.rank == members[0] else None  # it is enough that one tells
         everyone = [None] * me.world
         dist.all_gather_object(everyone, found)
@@ -180,7 +224,9 @@ def write(me, args, found):
         partial.write_text(json.dumps(found, indent=1) + "\n")
         partial.replace(args.output)
     except OSError as error:
-        sys.exit(f"bandwidth.py: cannot write {args.output}: {error.strerror}\n  fix: free space there, or name another place: --output FILE")
+        sys.exit(
+            f"bandwidth.py: cannot write {args.output}: {error.strerror}\n  fix: free space there, or name another place: --output FILE"
+        )
 
 
 @record  # writes the traceback to error.json, where torchrun and kit look for the first cause
@@ -190,12 +236,20 @@ def main():
     found = describe(me, args)
     sizes = sorted(set(args.sizes or default_sizes(me.device)))
     if me.rank == 0:
-        shape = ", ".join(f"{node['name']} (ranks {spans(node['ranks'])})" for node in found["nodes"])
+        shape = ", ".join(
+            f"{node['name']} (ranks {spans(node['ranks'])})" for node in found["nodes"]
+        )
         print(f"all_reduce over {me.world} ranks by {found['backend']}: {shape}", flush=True)
         if me.world == 1:
             print("one rank alone: nothing travels", flush=True)
-        print(f"{'':24} {'size':>12} {'median':>12} {'least':>12} {'times':>9} {'algbw':>9} {'busbw':>9}", flush=True)
-        print(f"{'':24} {'bytes':>12} {'us':>12} {'us':>12} {'':>9} {'GB/s':>9} {'GB/s':>9}", flush=True)
+        print(
+            f"{'':24} {'size':>12} {'median':>12} {'least':>12} {'times':>9} {'algbw':>9} {'busbw':>9}",
+            flush=True,
+        )
+        print(
+            f"{'':24} {'bytes':>12} {'us':>12} {'us':>12} {'':>9} {'GB/s':>9} {'GB/s':>9}",
+            flush=True,
+        )
     for total_bytes in sizes:
         found["sizes"].append(measure(me, args, total_bytes))
         say(me, "all", found["sizes"][-1])

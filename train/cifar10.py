@@ -57,17 +57,41 @@ LAYOUT = torch.channels_last if GPU else torch.contiguous_format
 
 def parse_args():
     parser = argparse.ArgumentParser(description="ResNet-18 on CIFAR-10 with DDP")
-    parser.add_argument("--data", type=Path, default="data", help=f"the folder that holds {FOLDER}, or gets it")
+    parser.add_argument(
+        "--data", type=Path, default="data", help=f"the folder that holds {FOLDER}, or gets it"
+    )
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=768, help="global: over all ranks together")
-    parser.add_argument("--lr", type=float, default=0.4, help="peak learning rate, for the global batch")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU")
-    parser.add_argument("--limit-steps", type=int, help="end each epoch after so many steps, to try things out")
+    parser.add_argument(
+        "--batch-size", type=int, default=768, help="global: over all ranks together"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=0.4, help="peak learning rate, for the global batch"
+    )
+    parser.add_argument(
+        "--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU"
+    )
+    parser.add_argument(
+        "--limit-steps", type=int, help="end each epoch after so many steps, to try things out"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=int, metavar="N", help="print the loss of every Nth step")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=GPU and can_compile(), help="by torch.compile (on a GPU: yes)")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch, and when asked by a signal")
-    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint, if it exists")
+    parser.add_argument(
+        "--log-every", type=int, metavar="N", help="print the loss of every Nth step"
+    )
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=GPU and can_compile(),
+        help="by torch.compile (on a GPU: yes)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="written after every epoch, and when asked by a signal",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from --checkpoint, if it exists"
+    )
     args = parser.parse_args()
     if args.resume and not args.checkpoint:
         parser.error("--resume needs --checkpoint FILE")
@@ -84,13 +108,20 @@ def join_world():
     """Returns (rank, world, local_rank, device), after joining the process group and saying who this is."""
     # Everything comes from torchrun's environment; without it this is a world of one.
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    local, local_world = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    local, local_world = (
+        int(os.environ.get("LOCAL_RANK", 0)),
+        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+    )
     node = int(os.environ.get("GROUP_RANK", rank // local_world))
     alone = "RANK" not in os.environ
     master = "none" if alone else f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
 
     # Gloo beside NCCL, for what ranks agree on without waiting for their GPUs.
-    backend, device = ("cpu:gloo,cuda:nccl", torch.device("cuda", local)) if GPU else ("gloo", torch.device("cpu"))
+    backend, device = (
+        ("cpu:gloo,cuda:nccl", torch.device("cuda", local))
+        if GPU
+        else ("gloo", torch.device("cpu"))
+    )
     if GPU:
         # Before anything touches CUDA: otherwise every rank opens a context on GPU 0.
         torch.cuda.set_device(device)
@@ -98,7 +129,10 @@ def join_world():
 
     # Before the rendezvous: when that hangs, these lines show who is missing.
     if rank == 0:
-        print(f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}", flush=True)
+        print(
+            f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}",
+            flush=True,
+        )
     print(
         f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
         f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}",
@@ -112,7 +146,9 @@ def join_world():
         store=dist.HashStore() if alone else None,  # a store in this process: no address, no port
         # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
         device_id=device if GPU else None,
-        timeout=timedelta(minutes=10),  # also the longest that ranks wait for another node's download
+        timeout=timedelta(
+            minutes=10
+        ),  # also the longest that ranks wait for another node's download
     )
     return rank, world, local, device
 
@@ -169,7 +205,9 @@ def ensure_data(data, local_rank, device):
 def load(data, names, device):
     """Returns images_NCHW (bytes) and labels_N of the batch files, on the device: 180 MB in all."""
     # Python 2 wrote these; latin1 is the encoding that leaves the bytes of its arrays alone.
-    batches = [pickle.loads((data / FOLDER / name).read_bytes(), encoding="latin1") for name in names]
+    batches = [
+        pickle.loads((data / FOLDER / name).read_bytes(), encoding="latin1") for name in names
+    ]
     images_NCHW = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels_N = np.concatenate([batch["labels"] for batch in batches])
     return torch.from_numpy(images_NCHW).to(device), torch.from_numpy(labels_N).to(device)
@@ -182,7 +220,10 @@ def augment(images_NCHW):
     top_N1, left_N1 = torch.randint(0, 9, (2, n, 1), device=device)
     mirror_N1 = torch.rand(n, 1, device=device) < 0.5
     pixels_W = torch.arange(32, device=device)
-    rows_NH, columns_NW = top_N1 + pixels_W, left_N1 + torch.where(mirror_N1, pixels_W.flip(0), pixels_W)
+    rows_NH, columns_NW = (
+        top_N1 + pixels_W,
+        left_N1 + torch.where(mirror_N1, pixels_W.flip(0), pixels_W),
+    )
     n_N111 = torch.arange(n, device=device).view(n, 1, 1, 1)
     c_C11 = torch.arange(3, device=device).view(3, 1, 1)
     # One gather for the whole batch, with an index that broadcasts to NCHW.
@@ -204,7 +245,11 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(channels)
         self.shortcut = (
-            nn.Identity() if channels_in == channels else nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            nn.Identity()
+            if channels_in == channels
+            else nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
         )
 
     def forward(self, x_NCHW):
@@ -247,7 +292,11 @@ def settle(model, batch_size, device):
     """
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     with autocast():
-        loss = model(normalize(torch.zeros(batch_size, 3, 32, 32, dtype=torch.uint8, device=device))).float().sum()
+        loss = (
+            model(normalize(torch.zeros(batch_size, 3, 32, 32, dtype=torch.uint8, device=device)))
+            .float()
+            .sum()
+        )
     loss.backward()
     model.module.load_state_dict(before)
 
@@ -268,15 +317,22 @@ class Stop:
 
         So the answer had the time of a step to come around, and nobody waits for it.
         """
-        asked = torch.tensor([float(self.asked)])  # on the CPU: reading it must not wait for the GPU
-        before, self.last = self.last, (asked, dist.all_reduce(asked, dist.ReduceOp.MAX, async_op=True))
+        asked = torch.tensor(
+            [float(self.asked)]
+        )  # on the CPU: reading it must not wait for the GPU
+        before, self.last = (
+            self.last,
+            (asked, dist.all_reduce(asked, dist.ReduceOp.MAX, async_op=True)),
+        )
         if before is None:
             return False
         before[1].wait()
         return bool(before[0])
 
 
-def train_epoch(model, optimizer, scheduler, images_NCHW, labels_N, batches, totals, seed_of, stop, log):
+def train_epoch(
+    model, optimizer, scheduler, images_NCHW, labels_N, batches, totals, seed_of, stop, log
+):
     """Trains on the batches (index within the epoch, batch_N). Adds to totals: losses, images recognised, images seen.
 
     Returns the index at which to go on if `stop` is agreed on, or None at the end.
@@ -307,7 +363,9 @@ def evaluate(net, images_NCHW, labels_N, rank, world):
     net.eval()
     totals = torch.zeros(2, dtype=torch.int64, device=images_NCHW.device)
     # Every world'th image, without a sampler: that would pad to equal shares and count some images twice.
-    for batch_NCHW, batch_N in zip(images_NCHW[rank::world].split(500), labels_N[rank::world].split(500)):
+    for batch_NCHW, batch_N in zip(
+        images_NCHW[rank::world].split(500), labels_N[rank::world].split(500)
+    ):
         with autocast():
             totals[0] += (net(normalize(batch_NCHW)).argmax(1) == batch_N).sum()
         totals[1] += len(batch_N)
@@ -335,7 +393,11 @@ def note_progress(step):
 def restore(file, settings, rank, device):
     """Returns rank 0's checkpoint in every rank, or None if there is none; ends the run if it is another run's."""
     # Only rank 0 reads: the nodes need not share the file, and a thousand ranks do not open it at once.
-    message = [torch.load(file, map_location="cpu", weights_only=True) if rank == 0 and file.exists() else None]
+    message = [
+        torch.load(file, map_location="cpu", weights_only=True)
+        if rank == 0 and file.exists()
+        else None
+    ]
     dist.broadcast_object_list(message, src=0, device=device)
     state = message[0]
     if state and state["settings"] != settings:
@@ -355,7 +417,8 @@ def main():
     rank, world, local_rank, device = join_world()
     if args.batch_size % world:
         leave(
-            rank == 0 and f"--batch-size {args.batch_size} is global and does not divide among {world} ranks",
+            rank == 0
+            and f"--batch-size {args.batch_size} is global and does not divide among {world} ranks",
             f"--batch-size {-(-args.batch_size // world) * world}",
         )
     ensure_data(args.data, local_rank, device)
@@ -368,18 +431,28 @@ def main():
 
     torch.manual_seed(args.seed)
     net = resnet18(args.width).to(device, memory_format=LAYOUT)
-    optimizer = torch.optim.SGD(net.parameters(), args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=GPU)
+    optimizer = torch.optim.SGD(
+        net.parameters(), args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=GPU
+    )
     total = args.epochs * steps
     warmup = max(1, total // 5)
     # One cycle: up for a fifth of the steps, down to zero for the rest.
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / warmup, (total - step) / max(1, total - warmup)))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, (total - step) / max(1, total - warmup))
+    )
 
     # What decides the course of a run. The seed stands for the random state, see below.
-    settings = {name: vars(args)[name] for name in ("epochs", "batch_size", "lr", "width", "limit_steps", "seed")}
+    settings = {
+        name: vars(args)[name]
+        for name in ("epochs", "batch_size", "lr", "width", "limit_steps", "seed")
+    }
     state = restore(args.checkpoint, settings, rank, device) if args.resume else None
     # Inside DDP, whose own code would break the graph into one a block. It is still cut at DDP's buckets, so that each is
     # sent while the next is computed. Tests and checkpoints use the net itself.
-    model = DDP(torch.compile(net, dynamic=False) if args.compile else net, device_ids=[local_rank] if GPU else None)
+    model = DDP(
+        torch.compile(net, dynamic=False) if args.compile else net,
+        device_ids=[local_rank] if GPU else None,
+    )
     start = time.perf_counter()
     settle(model, batch_size, device)
     if args.compile and rank == 0:
@@ -395,7 +468,16 @@ def main():
         if rank == 0 and args.checkpoint:
             parts = {"model": net, "optimizer": optimizer, "scheduler": scheduler}
             state = {name: part.state_dict() for name, part in parts.items()}
-            save({**state, "epoch": epoch, "step": step, "totals": totals.tolist(), "settings": settings}, args.checkpoint)
+            save(
+                {
+                    **state,
+                    "epoch": epoch,
+                    "step": step,
+                    "totals": totals.tolist(),
+                    "settings": settings,
+                },
+                args.checkpoint,
+            )
             note_progress(epoch * steps + step)
 
     for epoch in range(first_epoch, args.epochs):
@@ -404,7 +486,9 @@ def main():
         first_step = state["step"] if state and epoch == first_epoch else 0
         totals = torch.zeros(3, dtype=torch.float64, device=device)
         if first_step and rank == 0:
-            totals += torch.tensor(state["totals"], dtype=torch.float64, device=device)  # of all ranks
+            totals += torch.tensor(
+                state["totals"], dtype=torch.float64, device=device
+            )  # of all ranks
 
         def seed_of(step, epoch=epoch):
             # Random numbers follow from seed, step and rank, so a run that resumes at any step draws the same.
@@ -419,7 +503,18 @@ def main():
 
         start = time.perf_counter()
         rest = list(enumerate(batches))[first_step:]
-        stopped_at = train_epoch(model, optimizer, scheduler, train_images, train_labels, rest, totals, seed_of, stop, log)
+        stopped_at = train_epoch(
+            model,
+            optimizer,
+            scheduler,
+            train_images,
+            train_labels,
+            rest,
+            totals,
+            seed_of,
+            stop,
+            log,
+        )
         dist.all_reduce(totals)
         if GPU:
             torch.cuda.synchronize()  # only now are the steps done that the CPU has asked for
@@ -430,7 +525,10 @@ def main():
         if stopped_at is not None:
             keep(epoch, stopped_at, totals)
             if rank == 0:
-                print(f"stopped at step {epoch * steps + stopped_at}: a checkpoint is in {args.checkpoint}", flush=True)
+                print(
+                    f"stopped at step {epoch * steps + stopped_at}: a checkpoint is in {args.checkpoint}",
+                    flush=True,
+                )
             barrier = dist.barrier(async_op=True)  # kept, as that below
             barrier.wait()  # no rank ends before the checkpoint is written
             dist.destroy_process_group()

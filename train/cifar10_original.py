@@ -45,15 +45,25 @@ def parse_args():
     parser = argparse.ArgumentParser(description="ResNet-18 on CIFAR-10, the old way")
     parser.add_argument("--data", type=Path, default="data", help=f"the folder that holds {FOLDER}")
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=256, help="global: over all ranks together")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="global: over all ranks together"
+    )
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate at the start")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU")
-    parser.add_argument("--limit-steps", type=int, help="end each epoch after so many steps, to try things out")
-    parser.add_argument("--workers", type=int, default=2, help="processes that prepare images, for each rank")
+    parser.add_argument(
+        "--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU"
+    )
+    parser.add_argument(
+        "--limit-steps", type=int, help="end each epoch after so many steps, to try things out"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes that prepare images, for each rank"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not (args.data / FOLDER).is_dir():
-        sys.exit(f"cifar10_original.py: no {FOLDER} in {args.data.resolve()}\n  fix: name the folder that holds it with --data; cifar10.py downloads it")
+        sys.exit(
+            f"cifar10_original.py: no {FOLDER} in {args.data.resolve()}\n  fix: name the folder that holds it with --data; cifar10.py downloads it"
+        )
     return args
 
 
@@ -62,8 +72,12 @@ class Cifar10(Dataset):
 
     def __init__(self, data, names, augmented):
         # Python 2 wrote these; latin1 is the encoding that leaves the bytes of its arrays alone.
-        batches = [pickle.loads((data / FOLDER / name).read_bytes(), encoding="latin1") for name in names]
-        self.images_NCHW = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
+        batches = [
+            pickle.loads((data / FOLDER / name).read_bytes(), encoding="latin1") for name in names
+        ]
+        self.images_NCHW = np.concatenate([batch["data"] for batch in batches]).reshape(
+            -1, 3, 32, 32
+        )
         self.labels_N = np.concatenate([batch["labels"] for batch in batches])
         self.augmented = augmented
 
@@ -75,11 +89,17 @@ class Cifar10(Dataset):
         if self.augmented:
             padded_CHW = np.pad(image_CHW, ((0, 0), (4, 4), (4, 4)))
             # torch's generator: a DataLoader seeds it in each of its processes.
-            top, left, mirrored = torch.randint(0, 9, ()).item(), torch.randint(0, 9, ()).item(), torch.rand(()).item() < 0.5
+            top, left, mirrored = (
+                torch.randint(0, 9, ()).item(),
+                torch.randint(0, 9, ()).item(),
+                torch.rand(()).item() < 0.5,
+            )
             image_CHW = padded_CHW[:, top : top + 32, left : left + 32]
             if mirrored:
                 image_CHW = image_CHW[:, :, ::-1]
-        return torch.from_numpy((image_CHW.astype(np.float32) - MEAN) / DEVIATION), int(self.labels_N[index])
+        return torch.from_numpy((image_CHW.astype(np.float32) - MEAN) / DEVIATION), int(
+            self.labels_N[index]
+        )
 
 
 class BasicBlock(nn.Module):
@@ -91,7 +111,9 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.downsample = None
         if channels_in != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
 
     def forward(self, x_NCHW):
         shortcut_NCHW = x_NCHW if self.downsample is None else self.downsample(x_NCHW)
@@ -107,9 +129,15 @@ class ResNet18(nn.Module):
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.layer1 = nn.Sequential(BasicBlock(width, width, 1), BasicBlock(width, width, 1))
-        self.layer2 = nn.Sequential(BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1))
-        self.layer3 = nn.Sequential(BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1))
-        self.layer4 = nn.Sequential(BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1))
+        self.layer2 = nn.Sequential(
+            BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1)
+        )
+        self.layer3 = nn.Sequential(
+            BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1)
+        )
+        self.layer4 = nn.Sequential(
+            BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1)
+        )
         self.fc = nn.Linear(8 * width, 10)
 
     def forward(self, x_NCHW):
@@ -141,13 +169,19 @@ def train_epoch(model, optimizer, loader, device, limit_steps):
 @torch.no_grad()
 def evaluate(net, loader, device):
     net.eval()
-    return sum((net(images_NCHW.to(device)).argmax(1) == labels_N.to(device)).sum().item() for images_NCHW, labels_N in loader)
+    return sum(
+        (net(images_NCHW.to(device)).argmax(1) == labels_N.to(device)).sum().item()
+        for images_NCHW, labels_N in loader
+    )
 
 
 @record  # writes the traceback to error.json, where torchrun and kit look for the first cause
 def main():
     args = parse_args()
-    rank, world, local = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    rank, world, local = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
     device = torch.device("cuda", local) if GPU else torch.device("cpu")
     if GPU:
         torch.cuda.set_device(device)
@@ -159,19 +193,29 @@ def main():
     test = Cifar10(args.data, ["test_batch"], augmented=False)
     sampler = DistributedSampler(train, world, rank, seed=args.seed)
     # The processes live on from epoch to epoch: to start them anew would be the larger part of a short one.
-    shared = {"num_workers": args.workers, "pin_memory": GPU, "persistent_workers": args.workers > 0}
-    train_loader = DataLoader(train, args.batch_size // world, sampler=sampler, drop_last=True, **shared)
+    shared = {
+        "num_workers": args.workers,
+        "pin_memory": GPU,
+        "persistent_workers": args.workers > 0,
+    }
+    train_loader = DataLoader(
+        train, args.batch_size // world, sampler=sampler, drop_last=True, **shared
+    )
     test_loader = DataLoader(test, 500, **shared)
 
     net = ResNet18(args.width).to(device)
     model = DDP(net, device_ids=[local] if GPU else None) if world > 1 else net
     optimizer = torch.optim.SGD(net.parameters(), args.lr, momentum=0.9, weight_decay=5e-4)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [max(1, args.epochs // 2), max(1, args.epochs * 3 // 4)])
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(
+        optimizer, [max(1, args.epochs // 2), max(1, args.epochs * 3 // 4)]
+    )
 
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         start = time.perf_counter()
-        steps, loss, recognised = train_epoch(model, optimizer, train_loader, device, args.limit_steps)
+        steps, loss, recognised = train_epoch(
+            model, optimizer, train_loader, device, args.limit_steps
+        )
         images_per_s = steps * (args.batch_size // world) * world / (time.perf_counter() - start)
         scheduler.step()
         if rank == 0:
@@ -181,7 +225,9 @@ def main():
                 flush=True,
             )
     if world > 1:
-        barrier = dist.barrier(async_op=True)  # kept, lest a thread of Gloo frees it, and waits for Python at exit
+        barrier = dist.barrier(
+            async_op=True
+        )  # kept, lest a thread of Gloo frees it, and waits for Python at exit
         barrier.wait()
         dist.destroy_process_group()
 

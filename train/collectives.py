@@ -44,9 +44,21 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 def parse_args():
     parser = argparse.ArgumentParser(description="Check and time collective operations")
-    parser.add_argument("--sizes", type=size, nargs="+", default=[1 << 10, 64 << 10, 4 << 20], metavar="BYTES", help="such as 512, 64K, 4M or 1G")
+    parser.add_argument(
+        "--sizes",
+        type=size,
+        nargs="+",
+        default=[1 << 10, 64 << 10, 4 << 20],
+        metavar="BYTES",
+        help="such as 512, 64K, 4M or 1G",
+    )
     parser.add_argument("--repeats", type=int, default=10, help="calls whose mean time counts")
-    parser.add_argument("--warm-up", type=int, default=3, help="calls before, which open connections and fill caches")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=3,
+        help="calls before, which open connections and fill caches",
+    )
     return parser.parse_args()
 
 
@@ -61,7 +73,9 @@ def topology(me):
     """Returns what this node is made of: by nvidia-smi where there are GPUs, else by what Linux says of the CPUs."""
     if me.device.type == "cuda":
         try:
-            done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60
+            )
             return done.stdout + done.stderr
         except (FileNotFoundError, subprocess.TimeoutExpired) as error:
             return f"no nvidia-smi here, so only the CPUs: {error}\n{cpus()}"
@@ -74,8 +88,12 @@ def cpus():
     sockets = {read(file) for file in SYS.glob("cpu/cpu[0-9]*/topology/physical_package_id")}
     # Memory that is nearer to some CPUs than to others: a process wants its CPUs, its memory and its GPU in one.
     numa = {int(file.parent.name[4:]): read(file) for file in SYS.glob("node/node[0-9]*/cpulist")}
-    lines = [f"CPUs {read(SYS / 'cpu' / 'online')}  cores {len(cores)}  sockets {len(sockets)}  NUMA nodes {len(numa)}"]
-    return "\n".join(lines + [f"NUMA node {node}: CPUs {numa[node] or 'none'}" for node in sorted(numa)])
+    lines = [
+        f"CPUs {read(SYS / 'cpu' / 'online')}  cores {len(cores)}  sockets {len(sockets)}  NUMA nodes {len(numa)}"
+    ]
+    return "\n".join(
+        lines + [f"NUMA node {node}: CPUs {numa[node] or 'none'}" for node in sorted(numa)]
+    )
 
 
 def read(file):
@@ -103,7 +121,11 @@ def collectives(me, count):
         return position_S + rank
 
     mine_S, sum_S = given(me.rank), position_S * n + sum(range(n))
-    mine_P, result_P, result_S = mine_S[: count // n].clone(), torch.zeros(count // n, device=me.device), torch.zeros(count, device=me.device)
+    mine_P, result_P, result_S = (
+        mine_S[: count // n].clone(),
+        torch.zeros(count // n, device=me.device),
+        torch.zeros(count, device=me.device),
+    )
     firsts_S = torch.cat([position_S[: count // n] + rank for rank in range(n)])
     share = (n - 1) / n  # of the data has to travel: each rank has its own already
 
@@ -111,18 +133,42 @@ def collectives(me, count):
     yield "broadcast", 1, lambda: dist.broadcast(buffer_S, src=0), buffer_S, given(0)
     # These two add in place, so every further call adds up sums. Nobody looks at them: the first call is what is checked.
     buffer_S = mine_S.clone()
-    yield "reduce", 1, lambda: dist.reduce(buffer_S, dst=0), buffer_S, sum_S if root else None  # elsewhere it may hold anything
+    yield (
+        "reduce",
+        1,
+        lambda: dist.reduce(buffer_S, dst=0),
+        buffer_S,
+        sum_S if root else None,
+    )  # elsewhere it may hold anything
     buffer_S = mine_S.clone()
     yield "all_reduce", 2 * share, lambda: dist.all_reduce(buffer_S), buffer_S, sum_S
     # The lists hold views, so what is gathered lands in result_S. Only the root has one.
     shares = list(mine_S.chunk(n)) if root else None
-    yield "scatter", share, lambda: dist.scatter(result_P, shares, src=0), result_P, given(0).chunk(n)[me.rank]
+    yield (
+        "scatter",
+        share,
+        lambda: dist.scatter(result_P, shares, src=0),
+        result_P,
+        given(0).chunk(n)[me.rank],
+    )
     places = list(result_S.chunk(n)) if root else None
-    yield "gather", share, lambda: dist.gather(mine_P, places, dst=0), result_S, firsts_S if root else None
+    yield (
+        "gather",
+        share,
+        lambda: dist.gather(mine_P, places, dst=0),
+        result_S,
+        firsts_S if root else None,
+    )
     result_S = torch.zeros_like(result_S)
     yield "all_gather", share, lambda: all_gather(result_S, mine_P), result_S, firsts_S
     result_P = torch.zeros_like(result_P)
-    yield "reduce_scatter", share, lambda: reduce_scatter(result_P, mine_S), result_P, sum_S.chunk(n)[me.rank]
+    yield (
+        "reduce_scatter",
+        share,
+        lambda: reduce_scatter(result_P, mine_S),
+        result_P,
+        sum_S.chunk(n)[me.rank],
+    )
     result_S = torch.zeros_like(result_S)
     swapped_S = torch.cat([position_S.chunk(n)[me.rank] + rank for rank in range(n)])
     yield "all_to_all", share, lambda: dist.all_to_all_single(result_S, mine_S), result_S, swapped_S
@@ -168,7 +214,9 @@ def mean_s(me, call, repeats, group=None):
 
 def measure(me, args, total_bytes):
     """Returns whether all results of this size were right in all ranks; rank 0 prints a line for each."""
-    count = me.world * max(1, total_bytes // 4 // me.world)  # float32; the same share for every rank
+    count = me.world * max(
+        1, total_bytes // 4 // me.world
+    )  # float32; the same share for every rank
     all_right = True
     for name, factor, call, result, expected in collectives(me, count):
         if not supported(call):
@@ -187,7 +235,10 @@ def measure(me, args, total_bytes):
         all_right = all_right and right and not wrong
         if me.rank == 0:
             verdict = f"WRONG in rank {spans(wrong)}" if wrong else "right"
-            print(f"{name:14} {count * 4:>12} {slowest_s * 1e6:>12.1f} {algbw:>10.3f} {algbw * factor:>10.3f}  {verdict}", flush=True)
+            print(
+                f"{name:14} {count * 4:>12} {slowest_s * 1e6:>12.1f} {algbw:>10.3f} {algbw * factor:>10.3f}  {verdict}",
+                flush=True,
+            )
     return all_right
 
 
@@ -203,8 +254,14 @@ def main():
     dist.barrier()  # the table comes after all of these lines
     if me.rank == 0:
         if me.world == 1:
-            print("one rank alone: nothing travels, so the bandwidths are those of its memory", flush=True)
-        print(f"{'':14} {'size':>12} {'time':>12} {'algbw':>10} {'busbw':>10}\n{'':14} {'bytes':>12} {'us':>12} {'GB/s':>10} {'GB/s':>10}", flush=True)
+            print(
+                "one rank alone: nothing travels, so the bandwidths are those of its memory",
+                flush=True,
+            )
+        print(
+            f"{'':14} {'size':>12} {'time':>12} {'algbw':>10} {'busbw':>10}\n{'':14} {'bytes':>12} {'us':>12} {'GB/s':>10} {'GB/s':>10}",
+            flush=True,
+        )
     right = [measure(me, args, total_bytes) for total_bytes in args.sizes]
     ranks.leave()  # not before all have said what is wrong: the launcher ends the others when the first is gone
     if not all(right):

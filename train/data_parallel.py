@@ -38,8 +38,15 @@ WARM_UP = 2  # steps before the clock starts: the first ones set things up
 def parse_args():
     parser = argparse.ArgumentParser(description="DataParallel against DistributedDataParallel")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=500, help="global: over all ranks together")
-    parser.add_argument("--width", type=int, default=512, help="of the hidden layers: the larger, the more there is to win")
+    parser.add_argument(
+        "--batch-size", type=int, default=500, help="global: over all ranks together"
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=512,
+        help="of the hidden layers: the larger, the more there is to win",
+    )
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -51,7 +58,13 @@ def parse_args():
 def make_net(args, device):
     """Returns the same network in every rank, every time."""
     torch.manual_seed(args.seed)
-    layers = nn.Linear(NUMBERS, args.width), nn.ReLU(), nn.Linear(args.width, args.width), nn.ReLU(), nn.Linear(args.width, 1)
+    layers = (
+        nn.Linear(NUMBERS, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, 1),
+    )
     return nn.Sequential(*layers, nn.Flatten(0)).to(device)
 
 
@@ -77,9 +90,15 @@ def train(model, args, device, rank=0, world=1):
         if step == WARM_UP:
             wait_for_gpu(device)
             start = time.perf_counter()
-        batch_B = torch.arange(step * args.batch_size, (step + 1) * args.batch_size, device=device) % EXAMPLES
+        batch_B = (
+            torch.arange(step * args.batch_size, (step + 1) * args.batch_size, device=device)
+            % EXAMPLES
+        )
         mine_B = batch_B[rank::world]  # equal shares, or one apart
-        loss = F.mse_loss(model(inputs_ND[mine_B]), targets_N[mine_B], reduction="sum") / args.batch_size
+        loss = (
+            F.mse_loss(model(inputs_ND[mine_B]), targets_N[mine_B], reduction="sum")
+            / args.batch_size
+        )
         optimizer.zero_grad()
         # DDP averages over the ranks. For the mean over the global batch their sum is wanted, also if shares differ.
         (loss * world).backward()
@@ -98,7 +117,11 @@ def train_in_one_process(args, device):
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     # Without a GPU this calls the network as it is; with several, it cuts each batch among them.
     parallel = train(DataParallel(make_net(args, device)), args, device)
-    remark = f"{gpus} GPUs, by threads of one process" if gpus else "no GPU here: it runs the network as it is"
+    remark = (
+        f"{gpus} GPUs, by threads of one process"
+        if gpus
+        else "no GPU here: it runs the network as it is"
+    )
     return {"one process": (*plain, f"on {device}"), "DataParallel": (*parallel, remark)}
 
 
@@ -107,7 +130,9 @@ def main():
     args = parse_args()
     me = ranks.join()
     if me.device.type == "cpu":
-        torch.set_num_threads(1)  # a core for each: a process alone would take all, and leave nothing to win
+        torch.set_num_threads(
+            1
+        )  # a core for each: a process alone would take all, and leave nothing to win
     # The others wait here on their CPUs: a barrier of NCCL would occupy the GPUs that DataParallel is to use.
     waiting = dist.new_group(backend="gloo")
     results = train_in_one_process(args, me.device) if me.rank == 0 else {}
@@ -115,7 +140,10 @@ def main():
 
     net = make_net(args, me.device)
     model = DDP(net, device_ids=[me.device.index] if me.device.type == "cuda" else None)
-    results["DistributedDataParallel"] = (*train(model, args, me.device, me.rank, me.world), f"ranks: {me.world}")
+    results["DistributedDataParallel"] = (
+        *train(model, args, me.device, me.rank, me.world),
+        f"ranks: {me.world}",
+    )
     ranks.leave()
     if me.rank > 0:
         return

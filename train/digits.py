@@ -21,6 +21,7 @@ Needs torch, numpy and scikit-learn. Tensor shapes: N images in a batch, D = 64 
 import argparse
 import contextlib
 import importlib.util
+import json
 import os
 import socket
 import sys
@@ -42,7 +43,9 @@ TEST_IMAGES = 360  # a fifth of the 1,797
 def parse_args():
     parser = argparse.ArgumentParser(description="DDP on scikit-learn's handwritten digits")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=192, help="global: over all ranks together")
+    parser.add_argument(
+        "--batch-size", type=int, default=192, help="global: over all ranks together"
+    )
     parser.add_argument("--lr", type=float, default=0.01, help="peak learning rate of AdamW")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -52,7 +55,10 @@ def join_world():
     """Returns (rank, world, device), after joining the process group and saying who this process is."""
     # Everything comes from torchrun's environment; without it this is a world of one.
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    local, local_world = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    local, local_world = (
+        int(os.environ.get("LOCAL_RANK", 0)),
+        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+    )
     node = int(os.environ.get("GROUP_RANK", rank // local_world))
     alone = "RANK" not in os.environ
     master = "none" if alone else f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -76,7 +82,10 @@ def join_world():
 
     # Before the rendezvous: when that hangs, these lines show who is missing.
     if rank == 0:
-        print(f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}", flush=True)
+        print(
+            f"torch {torch.__version__}  threads {torch.get_num_threads()}  world size {world}",
+            flush=True,
+        )
     print(
         f"rank {rank}/{world}  local {local}/{local_world}  node {node}  host {socket.gethostname()}"
         f"  pid {os.getpid()}  device {device}  backend {backend}  master {master}",
@@ -90,7 +99,9 @@ def join_world():
         store=dist.HashStore() if alone else None,  # a store in this process: no address, no port
         # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
         device_id=device if device.type == "cuda" else None,
-        timeout=timedelta(minutes=5),  # nothing here takes that long, so a lost rank ends the run soon
+        timeout=timedelta(
+            minutes=5
+        ),  # nothing here takes that long, so a lost rank ends the run soon
     )
     return rank, world, device
 
@@ -100,9 +111,13 @@ def load(device):
     # What load_digits() reads, without importing sklearn: that takes 1.5 s of CPU in every process.
     sklearn = importlib.util.find_spec("sklearn")
     if sklearn is None:
-        sys.exit(f"digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {sys.executable} -m pip install scikit-learn")
+        sys.exit(
+            f"digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {sys.executable} -m pip install scikit-learn"
+        )
     file = Path(sklearn.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32)).to(device)  # 64 pixels, label
+    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32)).to(
+        device
+    )  # 64 pixels, label
     images_ND, labels_N = rows[:, :64] / 16, rows[:, 64].long()
     # Shuffled: the file is ordered by writer, and its last fifth is written by people not in the rest.
     order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0)).to(device)
@@ -110,10 +125,10 @@ def load(device):
     return (images_ND[train], labels_N[train]), (images_ND[test], labels_N[test])
 
 
-def stamp_first_step(rank):
+def note_first_step(rank):
     """Tells `kit timeline` that the first step is done. Without kit, or where that cannot be written, does nothing."""
-    with contextlib.suppress(KeyError, OSError), open(os.environ["KIT_STAMPS"], "a") as file:
-        file.write(f"step {rank} {time.time():.6f}\n")
+    with contextlib.suppress(KeyError, OSError), open(os.environ["KIT_EVENTS"], "a") as file:
+        file.write(json.dumps({"t": time.time(), "event": "first_step", "rank": rank}) + "\n")
 
 
 def train_epoch(model, optimizer, scheduler, images_ND, labels_N, order_N, batch_size, rank, world):
@@ -130,7 +145,7 @@ def train_epoch(model, optimizer, scheduler, images_ND, labels_N, order_N, batch
         scheduler.step()
         if scheduler.last_epoch == 1:
             loss.item()  # waits for the GPU
-            stamp_first_step(rank)
+            note_first_step(rank)
     dist.all_reduce(loss_sum)
     return loss_sum.item() / len(order_N)
 
@@ -162,7 +177,9 @@ def main():
         # Seeded alike in every rank: the shares are disjoint only if the order is the same.
         shuffle = torch.Generator().manual_seed(args.seed * 100_003 + epoch)
         order_N = torch.randperm(len(train[0]), generator=shuffle).to(device)
-        loss = train_epoch(model, optimizer, scheduler, *train, order_N, args.batch_size, rank, world)
+        loss = train_epoch(
+            model, optimizer, scheduler, *train, order_N, args.batch_size, rank, world
+        )
         if rank == 0:
             print(f"epoch {epoch + 1}/{args.epochs}  loss {loss:.4f}", flush=True)
 

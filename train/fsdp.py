@@ -48,14 +48,29 @@ LENGTH, VALUES = 64, 256
 def parse_args():
     parser = argparse.ArgumentParser(description="FSDP2 on a small transformer that reads bytes")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=16, help="global: over all ranks together")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="global: over all ranks together"
+    )
     parser.add_argument("--blocks", type=int, default=4)
-    parser.add_argument("--width", type=int, default=64, help="features: a multiple of 16, which make a head")
+    parser.add_argument(
+        "--width", type=int, default=64, help="features: a multiple of 16, which make a head"
+    )
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--recompute", action="store_true", help="less memory for activations, about a third more computing")
-    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="go on from the newest checkpoint in there, and write more")
-    parser.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="and after the last step")
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="less memory for activations, about a third more computing",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FOLDER",
+        help="go on from the newest checkpoint in there, and write more",
+    )
+    parser.add_argument(
+        "--save-every", type=int, default=100, metavar="STEPS", help="and after the last step"
+    )
     args = parser.parse_args()
     if args.width % 16:
         parser.error("--width: give a multiple of 16")
@@ -68,15 +83,26 @@ class Block(nn.Module):
         self.recompute, self.heads = recompute, width // 16
         self.norm = nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x_NTD):
         # With recompute, backward computes the block once more instead of finding its activations in memory.
-        return torch.utils.checkpoint.checkpoint(self.compute, x_NTD, use_reentrant=False) if self.recompute else self.compute(x_NTD)
+        return (
+            torch.utils.checkpoint.checkpoint(self.compute, x_NTD, use_reentrant=False)
+            if self.recompute
+            else self.compute(x_NTD)
+        )
 
     def compute(self, x_NTD):
-        parts_NHTd = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm(x_NTD)).chunk(3, dim=2))
-        attended_NHTd = F.scaled_dot_product_attention(*parts_NHTd, is_causal=True)  # a byte sees those before it
+        parts_NHTd = (
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm(x_NTD)).chunk(3, dim=2)
+        )
+        attended_NHTd = F.scaled_dot_product_attention(
+            *parts_NHTd, is_causal=True
+        )  # a byte sees those before it
         x_NTD = x_NTD + self.out(attended_NHTd.transpose(1, 2).flatten(2))
         return x_NTD + self.mlp(x_NTD)
 
@@ -89,7 +115,10 @@ class Transformer(nn.Module):
         # FSDP does not copy rank 0's weights to the others: they are alike because all start from this seed.
         torch.manual_seed(args.seed)
         with device:
-            self.embed, self.place = nn.Embedding(VALUES, args.width), nn.Parameter(torch.randn(LENGTH, args.width))
+            self.embed, self.place = (
+                nn.Embedding(VALUES, args.width),
+                nn.Parameter(torch.randn(LENGTH, args.width)),
+            )
             self.blocks = nn.ModuleList()
             for _ in range(args.blocks):
                 self.blocks.append(fully_shard(Block(args.width, args.recompute), **sharding))
@@ -107,8 +136,12 @@ class Transformer(nn.Module):
 
 def make_batch(text, args, step, me):
     """Returns bytes_NT, and the byte that follows each: this rank's share of the step's batch."""
-    random = torch.Generator().manual_seed(args.seed * 100_003 + step)  # the same in every rank, and in a run that goes on
-    starts_N = torch.randint(len(text) - LENGTH, (args.batch_size,), generator=random)[me.rank :: me.world]
+    random = torch.Generator().manual_seed(
+        args.seed * 100_003 + step
+    )  # the same in every rank, and in a run that goes on
+    starts_N = torch.randint(len(text) - LENGTH, (args.batch_size,), generator=random)[
+        me.rank :: me.world
+    ]
     rows_NT = torch.stack([text[start : start + LENGTH + 1] for start in starts_N]).to(me.device)
     return rows_NT[:, :-1], rows_NT[:, 1:]
 
@@ -127,7 +160,9 @@ def train_step(model, optimizer, bytes_NT, next_NT, world):
 
 def memory(model):
     """Returns the bytes of parameters in this rank, and in the whole model."""
-    parameters = list(model.parameters())  # each is a DTensor: it has the size of the whole, and holds a shard
+    parameters = list(
+        model.parameters()
+    )  # each is a DTensor: it has the size of the whole, and holds a shard
     return sum(p.to_local().nbytes for p in parameters), sum(p.nbytes for p in parameters)
 
 
@@ -142,30 +177,52 @@ def settings(args):
 
 
 def save(args, step, model, optimizer, me):
-    model_state, optimizer_state = get_state_dict(model, optimizer)  # names in place of parameter numbers; shards stay shards
+    model_state, optimizer_state = get_state_dict(
+        model, optimizer
+    )  # names in place of parameter numbers; shards stay shards
     target = args.checkpoint / f"step-{step:08d}"
-    dcp.save({"model": model_state, "optimizer": optimizer_state, "step": step, "settings": settings(args)}, checkpoint_id=target)
+    dcp.save(
+        {
+            "model": model_state,
+            "optimizer": optimizer_state,
+            "step": step,
+            "settings": settings(args),
+        },
+        checkpoint_id=target,
+    )
     if me.rank == 0:
-        for old in set(args.checkpoint.glob("step-" + 8 * "[0-9]")) - {target}:  # only now, when the new one is complete
+        for old in set(args.checkpoint.glob("step-" + 8 * "[0-9]")) - {
+            target
+        }:  # only now, when the new one is complete
             shutil.rmtree(old)
 
 
 def restore(args, model, optimizer, me):
     """Returns the number of steps done: 0 without a checkpoint."""
     found = [newest(args.checkpoint) if me.rank == 0 else None]
-    dist.broadcast_object_list(found, device=me.device)  # one decides: a network file system may show a new folder late to some
+    dist.broadcast_object_list(
+        found, device=me.device
+    )  # one decides: a network file system may show a new folder late to some
     if found[0] is None:
         if me.rank == 0:
             print(f"no checkpoint in {args.checkpoint}: starting from scratch", flush=True)
         return 0
     state = {"settings": settings(args)}
     dcp.load(state, checkpoint_id=found[0])
-    if other := [name for name, value in settings(args).items() if state["settings"][name] != value]:
-        sys.exit(f"fsdp.py: {found[0]} was written with other values of: {', '.join(other)}\n  fix: give the same values, or another --checkpoint")
+    if other := [
+        name for name, value in settings(args).items() if state["settings"][name] != value
+    ]:
+        sys.exit(
+            f"fsdp.py: {found[0]} was written with other values of: {', '.join(other)}\n  fix: give the same values, or another --checkpoint"
+        )
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state, "step": 0}
-    dcp.load(state, checkpoint_id=found[0])  # into the tensors that are there: they say which parts this rank reads
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    dcp.load(
+        state, checkpoint_id=found[0]
+    )  # into the tensors that are there: they say which parts this rank reads
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
     if me.rank == 0:
         print(f"going on after step {state['step']}, from {found[0]}", flush=True)
     return state["step"]
@@ -186,15 +243,21 @@ def main():
     sharding = {"mesh": init_device_mesh(me.device.type, (me.world,))}
     if me.device.type == "cuda":
         # Shards stay in float32, for the optimizer; what is put together for a block is bfloat16.
-        sharding["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        sharding["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+        )
     else:
-        torch.set_num_threads(1)  # too small a model to share: with several ranks on a node, threads would only get in each other's way
+        torch.set_num_threads(
+            1
+        )  # too small a model to share: with several ranks on a node, threads would only get in each other's way
 
     text = torch.frombuffer(bytearray(Path(__file__).read_bytes()), dtype=torch.uint8).long()
     model = Transformer(args, me.device, sharding)
     held, whole = memory(model)
     print(f"rank {me.rank} holds {held} of the model's {whole} bytes of parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)  # after sharding, so that its state is sharded, too
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.lr
+    )  # after sharding, so that its state is sharded, too
 
     done = restore(args, model, optimizer, me) if args.checkpoint else 0
     for step in range(done, args.steps):

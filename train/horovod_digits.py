@@ -34,7 +34,9 @@ TEST_IMAGES = 360  # a fifth of the 1,797
 def parse_args():
     parser = argparse.ArgumentParser(description="Horovod on scikit-learn's handwritten digits")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=192, help="global: over all ranks together")
+    parser.add_argument(
+        "--batch-size", type=int, default=192, help="global: over all ranks together"
+    )
     parser.add_argument("--lr", type=float, default=0.01, help="peak learning rate of AdamW")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -45,14 +47,24 @@ def join_world():
     hvd.init()  # by mpirun's own variables, or as a world of one
     if torch.cuda.is_available():
         device = torch.device("cuda", hvd.local_rank())
-        torch.cuda.set_device(device)  # before anything touches CUDA: otherwise every rank opens a context on GPU 0
+        torch.cuda.set_device(
+            device
+        )  # before anything touches CUDA: otherwise every rank opens a context on GPU 0
     else:
         if int(os.environ.get("KIT_GPUS_PER_NODE", 0)):
             torch.cuda.init()  # raises what keeps torch from the job's GPUs; the CPU would take days
         device = torch.device("cpu")
         # Too small a network to share: on busy cores a second thread made digits.py ten times slower.
         torch.set_num_threads(1)
-    means = "+".join(name for name, there in (("nccl", hvd.nccl_built()), ("mpi", hvd.mpi_enabled()), ("gloo", hvd.gloo_enabled())) if there)
+    means = "+".join(
+        name
+        for name, there in (
+            ("nccl", hvd.nccl_built()),
+            ("mpi", hvd.mpi_enabled()),
+            ("gloo", hvd.gloo_enabled()),
+        )
+        if there
+    )
     # In one piece: with PYTHONUNBUFFERED, print writes its newline by itself, and mpirun joins the ranks' lines.
     print(
         f"rank {hvd.rank()}/{hvd.size()}  local {hvd.local_rank()}/{hvd.local_size()}  host {socket.gethostname()}"
@@ -68,9 +80,13 @@ def load(device):
     # What load_digits() reads, without importing sklearn: that takes 1.5 s of CPU in every process.
     sklearn = importlib.util.find_spec("sklearn")
     if sklearn is None:
-        sys.exit(f"horovod_digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {sys.executable} -m pip install scikit-learn")
+        sys.exit(
+            f"horovod_digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {sys.executable} -m pip install scikit-learn"
+        )
     file = Path(sklearn.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32)).to(device)  # 64 pixels, label
+    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32)).to(
+        device
+    )  # 64 pixels, label
     images_ND, labels_N = rows[:, :64] / 16, rows[:, 64].long()
     # Shuffled: the file is ordered by writer, and its last fifth is written by people not in the rest.
     order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0)).to(device)
@@ -82,7 +98,9 @@ def train_epoch(model, optimizer, scheduler, images_ND, labels_N, order_N, batch
     """Returns the mean loss over the epoch's images of all ranks."""
     loss_sum = torch.zeros((), dtype=torch.float64, device=images_ND.device)
     for batch_N in order_N.split(batch_size):  # the same global batch in every rank ...
-        mine_N = batch_N[hvd.rank() :: hvd.size()]  # ... of which each takes its share, equal or one apart
+        mine_N = batch_N[
+            hvd.rank() :: hvd.size()
+        ]  # ... of which each takes its share, equal or one apart
         loss = F.cross_entropy(model(images_ND[mine_N]), labels_N[mine_N], reduction="sum")
         loss_sum += loss.detach()
         optimizer.zero_grad()

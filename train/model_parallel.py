@@ -30,7 +30,9 @@ BATCH, WIDTH, CLASSES = 64, 64, 10
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.layers = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, x_ND):
         return x_ND + self.layers(x_ND)
@@ -40,7 +42,9 @@ def make_layers(indices, blocks, seed):
     """The layers of these indices: blocks, and behind the last one, at index `blocks`, the layer that tells the classes apart."""
     layers = []
     for index in indices:
-        torch.manual_seed(seed * 100_003 + index)  # a layer's own seed: its weights are the same wherever and by whomever it is made
+        torch.manual_seed(
+            seed * 100_003 + index
+        )  # a layer's own seed: its weights are the same wherever and by whomever it is made
         layers.append(Block() if index < blocks else nn.Linear(WIDTH, CLASSES))
     return nn.Sequential(*layers)
 
@@ -69,7 +73,9 @@ def make_batch(seed, step):
 def train_step(model, optimizer, inputs_ND, labels_N):
     """Returns the loss before the step."""
     logits_NC = model(inputs_ND)
-    loss = F.cross_entropy(logits_NC, labels_N.to(logits_NC.device))  # the labels go where the output is
+    loss = F.cross_entropy(
+        logits_NC, labels_N.to(logits_NC.device)
+    )  # the labels go where the output is
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -88,21 +94,35 @@ def main():
     me = ranks.find()  # there is nobody to talk to, so nothing to join
     print(me, flush=True)
     if me.world > 1:
-        sys.exit(f"model_parallel.py: one process uses both GPUs, but {me.world} were started\n  fix: nodes: 1 and processes_per_node: 1 in the job file")
+        sys.exit(
+            f"model_parallel.py: one process uses both GPUs, but {me.world} were started\n  fix: nodes: 1 and processes_per_node: 1 in the job file"
+        )
     gpus = torch.cuda.device_count()
-    devices = [torch.device("cuda", 0), torch.device("cuda", min(1, gpus - 1))] if gpus else [torch.device("cpu")] * 2
+    devices = (
+        [torch.device("cuda", 0), torch.device("cuda", min(1, gpus - 1))]
+        if gpus
+        else [torch.device("cpu")] * 2
+    )
     print(f"GPUs: {gpus}  first half on {devices[0]}  second half on {devices[1]}", flush=True)
 
     divided = Halves(args.blocks, args.seed, devices)
     undivided = Halves(args.blocks, args.seed, [devices[0]] * 2)
     # An optimizer's state lies where its parameter does: it is divided, too.
-    optimizers = [torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9) for model in (divided, undivided)]
+    optimizers = [
+        torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+        for model in (divided, undivided)
+    ]
     for step in range(args.steps):
         batch = make_batch(args.seed, step)
-        loss, expected = (train_step(model, optimizer, *batch) for model, optimizer in zip((divided, undivided), optimizers))
+        loss, expected = (
+            train_step(model, optimizer, *batch)
+            for model, optimizer in zip((divided, undivided), optimizers)
+        )
         print(f"step {step + 1}/{args.steps}  loss {loss:.8f}", flush=True)
         if not abs(loss - expected) <= 1e-5:  # written so that nan fails, too
-            sys.exit(f"model_parallel.py: step {step + 1}: the loss is {loss:.8f} divided, {expected:.8f} undivided\n  fix: report this; it is a bug")
+            sys.exit(
+                f"model_parallel.py: step {step + 1}: the loss is {loss:.8f} divided, {expected:.8f} undivided\n  fix: report this; it is a bug"
+            )
     print("equal to the undivided model in every step", flush=True)
 
 

@@ -71,7 +71,11 @@ def main():
     args, comm = parse_args(), MPI.COMM_WORLD
     library = MPI.Get_library_version().replace("\0", "").split(",")[0].splitlines()[0]
     # In one piece: with PYTHONUNBUFFERED, print writes its newline by itself, and mpirun joins the ranks' lines.
-    print(f"mpi rank {comm.rank}/{comm.size}  host {socket.gethostname()}  pid {os.getpid()}  {library}\n", end="", flush=True)
+    print(
+        f"mpi rank {comm.rank}/{comm.size}  host {socket.gethostname()}  pid {os.getpid()}  {library}\n",
+        end="",
+        flush=True,
+    )
 
     # Whole numbers, small enough for every order of adding them to give the same float32.
     numbers = np.arange(args.mib * 2**20 // 4, dtype=np.float32) % 1000
@@ -83,7 +87,10 @@ def main():
         # Of a ring, the best there is for large arrays: every rank sends, and receives, 2 (n-1)/n of its array
         # (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
         gb_per_s = numbers.nbytes * 2 * (comm.size - 1) / comm.size / fastest_s / 1e9
-        print(f"MPI: all {comm.size} ranks agree  {args.mib} MiB in {fastest_s * 1e3:.1f} ms  bus bandwidth {gb_per_s:.2f} GB/s", flush=True)
+        print(
+            f"MPI: all {comm.size} ranks agree  {args.mib} MiB in {fastest_s * 1e3:.1f} ms  bus bandwidth {gb_per_s:.2f} GB/s",
+            flush=True,
+        )
 
     if importlib.util.find_spec("torch"):
         check(comm, "torch", sum_over_torch(numbers + comm.rank), expected)

@@ -37,7 +37,9 @@ def stage_layers(blocks, me):
 def train_step(schedule, stage, inputs_ND, labels_N, device):
     """Computes the gradients of this rank's stage. Returns the loss in the last rank, None in the others."""
     losses = []  # of the micro-batches
-    inputs = [inputs_ND.to(device)] if stage.is_first else []  # the other stages get theirs from the one before
+    inputs = (
+        [inputs_ND.to(device)] if stage.is_first else []
+    )  # the other stages get theirs from the one before
     labels_N = labels_N.to(device) if stage.is_last else None
     # Forward and backward of every micro-batch, and all that is sent and received between.
     schedule.step(*inputs, target=labels_N, losses=losses)
@@ -49,7 +51,12 @@ def main():
     parser = argparse.ArgumentParser(description="one model as a pipeline over all ranks")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--blocks", type=int, default=8, help="divided over the ranks")
-    parser.add_argument("--micro-batches", type=int, default=8, help="parts of a batch; more of them keep the stages busier")
+    parser.add_argument(
+        "--micro-batches",
+        type=int,
+        default=8,
+        help="parts of a batch; more of them keep the stages busier",
+    )
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -73,12 +80,19 @@ def main():
         )
     me = ranks.join(me)
     if me.device.type == "cpu":
-        torch.set_num_threads(1)  # too small a model to share: with several ranks on a node, threads would only get in each other's way
+        torch.set_num_threads(
+            1
+        )  # too small a model to share: with several ranks on a node, threads would only get in each other's way
 
     mine = stage_layers(args.blocks, me)
     module = make_layers(mine, args.blocks, args.seed).to(me.device)
-    print(f"rank {me.rank} holds layers {mine[0]}-{mine[-1]}: {sum(p.numel() for p in module.parameters())} parameters", flush=True)
-    optimizer = torch.optim.SGD(module.parameters(), lr=args.lr, momentum=0.9)  # of this stage's parameters
+    print(
+        f"rank {me.rank} holds layers {mine[0]}-{mine[-1]}: {sum(p.numel() for p in module.parameters())} parameters",
+        flush=True,
+    )
+    optimizer = torch.optim.SGD(
+        module.parameters(), lr=args.lr, momentum=0.9
+    )  # of this stage's parameters
     stage = PipelineStage(module, me.rank, me.world, me.device)
     # cross_entropy is a mean over a micro-batch; the schedule divides the gradients by the number of micro-batches.
     schedule = Schedule1F1B(stage, args.micro_batches, loss_fn=F.cross_entropy)

@@ -25,7 +25,11 @@ DEADLOCK_S = 5  # how long --deadlock waits for what cannot come
 
 def parse_args():
     parser = argparse.ArgumentParser(description="send and recv between ranks")
-    parser.add_argument("--deadlock", action="store_true", help=f"all ranks send before any receives; given up after {DEADLOCK_S} s")
+    parser.add_argument(
+        "--deadlock",
+        action="store_true",
+        help=f"all ranks send before any receives; given up after {DEADLOCK_S} s",
+    )
     return parser.parse_args()
 
 
@@ -104,7 +108,9 @@ def exchange(me):
 def deadlock(me):
     """Never returns: every rank waits until the one to its right receives, which waits, too."""
     left, right = neighbours(me)
-    impatient = dist.new_group(timeout=timedelta(seconds=DEADLOCK_S))  # the group of all waits for minutes
+    impatient = dist.new_group(
+        timeout=timedelta(seconds=DEADLOCK_S)
+    )  # the group of all waits for minutes
     # Gloo waits with a single number, too. NCCL may take a small tensor into its buffers, and then the mistake shows
     # only when tensors have grown.
     tensor_N = torch.zeros(16 << 20, device=me.device)
@@ -131,7 +137,10 @@ def main():
         token = ring(me)
         again = ring_with_handles(me)
         left, right = exchange(me)
-        print(f"from rank {me.rank}: token {token}  with handles {again}  from the left {left}  from the right {right}", flush=True)
+        print(
+            f"from rank {me.rank}: token {token}  with handles {again}  from the left {left}  from the right {right}",
+            flush=True,
+        )
         if me.rank == 0:
             print(f"the token went round {me.world} ranks: {token}", flush=True)
     ranks.leave()

@@ -59,8 +59,12 @@ class Place:
             return torch.device("cpu")
         gpus = torch.cuda.device_count()
         if self.local_rank >= gpus > 1:
-            sys.exit(f"{self.local_world} processes on {socket.gethostname()}, which shows {gpus} GPUs\n  fix: start one process for each GPU")
-        return torch.device("cuda", 0 if gpus == 1 else self.local_rank)  # 1: Slurm may show each task its own
+            sys.exit(
+                f"{self.local_world} processes on {socket.gethostname()}, which shows {gpus} GPUs\n  fix: start one process for each GPU"
+            )
+        return torch.device(
+            "cuda", 0 if gpus == 1 else self.local_rank
+        )  # 1: Slurm may show each task its own
 
     def __str__(self):
         where = f"{self.master[0]}:{self.master[1]}" if self.world > 1 else "none"
@@ -74,8 +78,18 @@ def find(env=os.environ):
     if "RANK" in env and "WORLD_SIZE" in env:
         local_world = int(env.get("LOCAL_WORLD_SIZE", 1))
         node = int(env.get("GROUP_RANK", int(env["RANK"]) // local_world))
-        launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else _slurms(env) if in_step else "hand"
-        return _place(env, launcher, int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", 0)), local_world, node)
+        launcher = (
+            "torchrun" if "TORCHELASTIC_RUN_ID" in env else _slurms(env) if in_step else "hand"
+        )
+        return _place(
+            env,
+            launcher,
+            int(env["RANK"]),
+            int(env["WORLD_SIZE"]),
+            int(env.get("LOCAL_RANK", 0)),
+            local_world,
+            node,
+        )
     for prefix, local_rank, local_world in (
         ("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -84,20 +98,45 @@ def find(env=os.environ):
         # processes of its own node without one, and those of the others through one.
         if f"{prefix}RANK" in env and local_rank in env:
             rank, local = int(env[f"{prefix}RANK"]), int(env[local_world])
-            return _place(env, "mpi", rank, int(env[f"{prefix}SIZE"]), int(env[local_rank]), local, rank // local, step=False)
+            return _place(
+                env,
+                "mpi",
+                rank,
+                int(env[f"{prefix}SIZE"]),
+                int(env[local_rank]),
+                local,
+                rank // local,
+                step=False,
+            )
     if in_step:
         node = int(env["SLURM_NODEID"])
         local_world = _counts(env.get("SLURM_STEP_TASKS_PER_NODE", "1"))[node]
-        return _place(env, _slurms(env), int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_LOCALID"]), local_world, node)
+        return _place(
+            env,
+            _slurms(env),
+            int(env["SLURM_PROCID"]),
+            int(env["SLURM_STEP_NUM_TASKS"]),
+            int(env["SLURM_LOCALID"]),
+            local_world,
+            node,
+        )
     return Place("none", 0, 1, 0, 1, 0)
 
 
 def spawned(index, processes=None, env=os.environ):
     """The place of the child `index` of torch.multiprocessing.spawn. processes: per node; NPROC_PER_NODE where not given."""
     local_world = int(processes or env.get("NPROC_PER_NODE", 1))
-    own = env if "NNODES" in env else {"NODE_RANK": env["SLURM_NODEID"], "NNODES": env["SLURM_STEP_NUM_NODES"]} if _in_step(env) else {}
+    own = (
+        env
+        if "NNODES" in env
+        else {"NODE_RANK": env["SLURM_NODEID"], "NNODES": env["SLURM_STEP_NUM_NODES"]}
+        if _in_step(env)
+        else {}
+    )
     node, nodes = int(own.get("NODE_RANK", 0)), int(own.get("NNODES", 1))
-    return _place(env, "spawn", node * local_world + index, nodes * local_world, index, local_world, node)
+    return _place(
+        env, "spawn", node * local_world + index, nodes * local_world, index, local_world, node
+    )
 
 
 def join(place=None, timeout=timedelta(minutes=5)):
@@ -109,20 +148,36 @@ def join(place=None, timeout=timedelta(minutes=5)):
     import torch.distributed as dist
 
     me = place or find()
-    print(f"{me}\n", end="", flush=True)  # in one piece: unbuffered, print writes the newline by itself, and ranks' lines mix
+    print(
+        f"{me}\n", end="", flush=True
+    )  # in one piece: unbuffered, print writes the newline by itself, and ranks' lines mix
     # What reads these later, such as FSDP's device mesh, finds what torchrun would have set.
-    numbers = {"RANK": me.rank, "WORLD_SIZE": me.world, "LOCAL_RANK": me.local_rank, "LOCAL_WORLD_SIZE": me.local_world}
+    numbers = {
+        "RANK": me.rank,
+        "WORLD_SIZE": me.world,
+        "LOCAL_RANK": me.local_rank,
+        "LOCAL_WORLD_SIZE": me.local_world,
+    }
     os.environ.update({name: str(value) for name, value in numbers.items()})
     gpu = me.device.type == "cuda"
     if gpu:
-        torch.cuda.set_device(me.device)  # before anything touches CUDA: otherwise every rank opens a context on GPU 0
+        torch.cuda.set_device(
+            me.device
+        )  # before anything touches CUDA: otherwise every rank opens a context on GPU 0
     store = None
     if me.world == 1 and me.launcher != "torchrun":
         store = dist.HashStore()  # in this process: no address, no port
     else:
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = me.master[0], str(me.master[1])
     # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
-    dist.init_process_group("nccl" if gpu else "gloo", rank=me.rank, world_size=me.world, store=store, timeout=timeout, device_id=me.device if gpu else None)
+    dist.init_process_group(
+        "nccl" if gpu else "gloo",
+        rank=me.rank,
+        world_size=me.world,
+        store=store,
+        timeout=timeout,
+        device_id=me.device if gpu else None,
+    )
     return me
 
 
@@ -173,12 +228,24 @@ def _counts(tasks_per_node):
 
 def _place(env, launcher, rank, world, local_rank, local_world, node, step=True):
     """step: whether what Slurm says of a step is said to all processes of this world."""
-    hosts = tuple(expand(env.get("SLURM_STEP_NODELIST" if step and _in_step(env) else "SLURM_JOB_NODELIST", "")))
-    address = env.get("MASTER_ADDR") or ("127.0.0.1" if world == local_world else hosts[0] if hosts else "")
+    hosts = tuple(
+        expand(
+            env.get("SLURM_STEP_NODELIST" if step and _in_step(env) else "SLURM_JOB_NODELIST", "")
+        )
+    )
+    address = env.get("MASTER_ADDR") or (
+        "127.0.0.1" if world == local_world else hosts[0] if hosts else ""
+    )
     if not address:
-        sys.exit(f"{world} processes on several nodes, and MASTER_ADDR does not say where rank 0 is\n  fix: export MASTER_ADDR=THE_FIRST_NODE")
+        sys.exit(
+            f"{world} processes on several nodes, and MASTER_ADDR does not say where rank 0 is\n  fix: export MASTER_ADDR=THE_FIRST_NODE"
+        )
     # What they have in common, and those of another world on the same node have not.
-    common = [env.get("SLURM_JOB_ID"), env.get("SLURM_STEP_ID") if step else None, env.get("PMIX_NAMESPACE")]
+    common = [
+        env.get("SLURM_JOB_ID"),
+        env.get("SLURM_STEP_ID") if step else None,
+        env.get("PMIX_NAMESPACE"),
+    ]
     if launcher == "spawn" and not env.get("SLURM_JOB_ID"):
         common = [os.getppid()]  # who spawned them
     port = int(env.get("MASTER_PORT") or FIRST_PORT + zlib.crc32(repr(common).encode()) % PORTS)
@@ -195,7 +262,9 @@ def main():
     dist.all_reduce(total)
     expected = me.world * (me.world - 1) // 2
     if total.item() != expected:
-        sys.exit(f"rank {me.rank}: the sum over all ranks is {total.item()}, not {expected}\n  fix: see which rank's line above is missing or twice")
+        sys.exit(
+            f"rank {me.rank}: the sum over all ranks is {total.item()}, not {expected}\n  fix: see which rank's line above is missing or twice"
+        )
     if me.rank == 0:
         print(f"all {me.world} ranks agree: sum {total.item()}", flush=True)
     leave()

@@ -31,7 +31,12 @@ EXAMPLES, NUMBERS = 250, 8
 
 def parse_args():
     parser = argparse.ArgumentParser(description="DDP in processes that the program starts itself")
-    parser.add_argument("--processes", type=int, default=int(os.environ.get("NPROC_PER_NODE", 1)), help="on this node [NPROC_PER_NODE, or 1]")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=int(os.environ.get("NPROC_PER_NODE", 1)),
+        help="on this node [NPROC_PER_NODE, or 1]",
+    )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
@@ -42,7 +47,9 @@ def make_data(seed):
     """Returns inputs_ND and targets_N: a curve through noise, the same in every rank."""
     random = torch.Generator().manual_seed(seed)
     inputs_ND = torch.randn(EXAMPLES, NUMBERS, generator=random)
-    targets_N = torch.sin(inputs_ND @ torch.randn(NUMBERS, generator=random) / 2) + 0.1 * torch.randn(EXAMPLES, generator=random)
+    targets_N = torch.sin(
+        inputs_ND @ torch.randn(NUMBERS, generator=random) / 2
+    ) + 0.1 * torch.randn(EXAMPLES, generator=random)
     return inputs_ND, targets_N
 
 
@@ -52,10 +59,14 @@ def train(index, args):
     if me.device.type == "cpu":
         torch.set_num_threads(1)  # too small a network to share
     inputs_ND, targets_N = make_data(args.seed)
-    mine_ND, mine_N = (tensor[me.rank :: me.world].to(me.device) for tensor in (inputs_ND, targets_N))
+    mine_ND, mine_N = (
+        tensor[me.rank :: me.world].to(me.device) for tensor in (inputs_ND, targets_N)
+    )
 
     torch.manual_seed(args.seed)
-    net = nn.Sequential(nn.Linear(NUMBERS, 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)).to(me.device)
+    net = nn.Sequential(nn.Linear(NUMBERS, 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0)).to(
+        me.device
+    )
     model = DDP(net, device_ids=[me.device.index] if me.device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     for step in range(args.steps):

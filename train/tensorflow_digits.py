@@ -32,15 +32,21 @@ from pathlib import Path
 
 import numpy as np
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else a dozen lines about this CPU; read when tensorflow is imported
+os.environ.setdefault(
+    "TF_CPP_MIN_LOG_LEVEL", "2"
+)  # else a dozen lines about this CPU; read when tensorflow is imported
 
 TEST_IMAGES = 360  # a fifth of the 1,797
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="MultiWorkerMirroredStrategy on scikit-learn's handwritten digits")
+    parser = argparse.ArgumentParser(
+        description="MultiWorkerMirroredStrategy on scikit-learn's handwritten digits"
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=192, help="global: over all workers together")
+    parser.add_argument(
+        "--batch-size", type=int, default=192, help="global: over all workers together"
+    )
     parser.add_argument("--lr", type=float, default=0.003, help="learning rate of Adam")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -56,7 +62,10 @@ def find_worker():
     addresses = chiefs + workers
     count = max(1, len(addresses))
     # Before tensorflow is imported and waits for the others: when that hangs, these lines show who is missing.
-    print(f"worker {worker}/{count}  host {socket.gethostname()}  task {task['index']}  cluster [{', '.join(addresses)}]", flush=True)
+    print(
+        f"worker {worker}/{count}  host {socket.gethostname()}  task {task['index']}  cluster [{', '.join(addresses)}]",
+        flush=True,
+    )
     return worker, count
 
 
@@ -66,7 +75,9 @@ def load():
     sklearn = importlib.util.find_spec("sklearn")
     if sklearn is None:
         fix = f"{sys.executable} -m pip install scikit-learn"
-        sys.exit(f"tensorflow_digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {fix}")
+        sys.exit(
+            f"tensorflow_digits.py: the digits come with scikit-learn, which this Python lacks\n  fix: {fix}"
+        )
     file = Path(sklearn.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = np.loadtxt(file, delimiter=",", dtype=np.float32)  # 64 pixels, label
     images_ND, labels_N = rows[:, :64] / 16, rows[:, 64].astype(np.int64)
@@ -82,7 +93,9 @@ def batches(tf, images_ND, labels_N, batch_size, shuffle_seed=None):
     if shuffle_seed is not None:
         # Seeded alike in every worker: the shares are disjoint only if the order is the same. And whole batches
         # only: Keras averages over the workers, which is the mean over the images if their shares are equal.
-        dataset = dataset.shuffle(len(labels_N), seed=shuffle_seed).batch(batch_size, drop_remainder=True)
+        dataset = dataset.shuffle(len(labels_N), seed=shuffle_seed).batch(
+            batch_size, drop_remainder=True
+        )
     else:
         dataset = dataset.batch(batch_size)
     options = tf.data.Options()
@@ -96,24 +109,39 @@ def main():
     worker, workers = find_worker()
     if importlib.util.find_spec("tf_keras") is None:
         fix = f"{sys.executable} -m pip install tensorflow tf_keras"
-        sys.exit(f"tensorflow_digits.py: this Python lacks tf_keras, Keras 2 for several workers\n  fix: {fix}")
+        sys.exit(
+            f"tensorflow_digits.py: this Python lacks tf_keras, Keras 2 for several workers\n  fix: {fix}"
+        )
     import tensorflow as tf
     import tf_keras as keras
 
     # Too small a network to share between cores; and sums in one order, so every run gives the same.
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # waits for all workers that TF_CONFIG names
+    strategy = (
+        tf.distribute.MultiWorkerMirroredStrategy()
+    )  # waits for all workers that TF_CONFIG names
     replicas = strategy.num_replicas_in_sync  # one for each GPU of a worker, else one
     if args.batch_size % replicas:
-        sys.exit(f"tensorflow_digits.py: --batch-size {args.batch_size} does not divide among {replicas} replicas\n  fix: give a multiple of {replicas}")
+        sys.exit(
+            f"tensorflow_digits.py: --batch-size {args.batch_size} does not divide among {replicas} replicas\n  fix: give a multiple of {replicas}"
+        )
     chief = worker == 0
     if chief:
-        print(f"tensorflow {tf.__version__}  keras {keras.__version__}  workers {workers}  replicas {replicas}", flush=True)
+        print(
+            f"tensorflow {tf.__version__}  keras {keras.__version__}  workers {workers}  replicas {replicas}",
+            flush=True,
+        )
 
     train, test = load()
     keras.utils.set_random_seed(args.seed)
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(256, activation="relu"), keras.layers.Dense(10)])
+        model = keras.Sequential(
+            [
+                keras.layers.Input((64,)),
+                keras.layers.Dense(256, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.Adam(args.lr), loss=loss, metrics=["accuracy"])
 
@@ -123,9 +151,16 @@ def main():
 
     start = time.time()
     tell = keras.callbacks.LambdaCallback(on_epoch_end=say)
-    model.fit(batches(tf, *train, args.batch_size, args.seed), epochs=args.epochs, verbose=0, callbacks=[tell])
+    model.fit(
+        batches(tf, *train, args.batch_size, args.seed),
+        epochs=args.epochs,
+        verbose=0,
+        callbacks=[tell],
+    )
     # Every worker takes part, each with its share of the test images.
-    accuracy = model.evaluate(batches(tf, *test, args.batch_size), verbose=0, return_dict=True)["accuracy"]
+    accuracy = model.evaluate(batches(tf, *test, args.batch_size), verbose=0, return_dict=True)[
+        "accuracy"
+    ]
     if chief:
         print(f"trained in {time.time() - start:.1f} s", flush=True)
         print(f"test accuracy {accuracy:.3f}", flush=True)

@@ -1,4 +1,5 @@
-"""NeMo-Run's dry run of two nodes of two tasks: it prints the sbatch script that it would submit."""
+"""NeMo-Run's dry run of two nodes of two tasks: it prints the sbatch script that it
+would submit."""
 
 import nemo_run as run
 

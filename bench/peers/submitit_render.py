@@ -1,4 +1,5 @@
-"""submitit's sbatch file for two nodes of two tasks, as its executor writes it before it calls sbatch, which it would do at once."""
+"""submitit's sbatch file for two nodes of two tasks, as its executor writes it before it calls
+sbatch, which it would do at once."""
 
 import sys
 from pathlib import Path

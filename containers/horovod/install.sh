@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# install.sh - builds Horovod's last release, 0.28.1, for the torch that the image has. As it is, it does not compile: it
-# asks for C++14, and today's torch ends in "C++17 or later compatible compiler is required to use PyTorch".
+# install.sh - builds Horovod's last release, 0.28.1, for the image's torch. Unchanged it does not compile: it asks for C++14,
+# and today's torch stops with "C++17 or later compatible compiler is required to use PyTorch".
 set -euo pipefail
 cd -- "$(dirname -- "$0")"
 
-# Only what the base lacks. Above all no second MPI beside HPC-X in NVIDIA's images, which goes with their UCX and CUDA: CMake
-# would take either.
+# Installs only what the base lacks. NVIDIA's images have HPC-X, which fits their UCX and CUDA: beside a second MPI, CMake could
+# choose either.
 headers="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')"
 lacking=()
 [[ -e "${headers}/Python.h" ]] || lacking+=(python3-dev)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# install.sh - adds to a base image what training needs. All recipes of the image run it as root, inside.
+# install.sh - adds what training needs to a base image. Every recipe of the image runs it inside, as root.
 #
-#   TORCH_INDEX     an index with torch, for a base that has none [download.pytorch.org's, for CPUs; of a base with CUDA: PyPI's,
-#                   which is the build for CUDA, and 2.5 GB more: TORCH_INDEX=https://pypi.org/simple]
-#   PIP_INDEX_URL   an index with all else [PyPI]
+#   TORCH_INDEX     the index for torch, if the base has none [for CPUs, download.pytorch.org; for a base with CUDA, PyPI, whose
+#                   build for CUDA is 2.5 GB larger: TORCH_INDEX=https://pypi.org/simple]
+#   PIP_INDEX_URL   the index for all other packages [PyPI]
 #   APT_PACKAGES    Debian packages to add [none], such as "ibverbs-providers librdmacm1" for InfiniBand without NCCL
 #
-# Where pip cannot reach an index, put wheels beside it first:
+# Where pip cannot reach an index, put wheels beside this file first:
 #   pip download -d containers/install/wheels -r containers/install/requirements-cpu.txt --extra-index-url https://download.pytorch.org/whl/cpu
 set -euo pipefail
 cd -- "$(dirname -- "$0")"
@@ -25,7 +25,8 @@ install::die() {
   exit 1
 }
 
-# By what is written down of the packages: a torch that needs the driver's libraries does not import while an image is built.
+# Prints each package and its version from the metadata: while an image is built, a torch that needs the driver's libraries
+# cannot be imported.
 install::packages() {
   python3 -c '
 import importlib.metadata as metadata
@@ -33,7 +34,7 @@ for name, version in sorted({(item.metadata["Name"].lower(), item.version) for i
     print(name, version)'
 }
 
-# install::add FILE - what it lists, within what the base allows.
+# install::add FILE - installs the packages that it lists, within the base's constraints.
 install::add() {
   python3 -m pip install -r "$1" && return
   echo "kit: what $1 lists cannot be installed here: pip says why above" >&2
@@ -43,7 +44,8 @@ install::add() {
   exit 1
 }
 
-# install::torch FILE - FILE's torch and torchvision from an index of their own. PyPI would have others of the same version.
+# install::torch FILE - installs FILE's torch and torchvision from an index of their own: PyPI has other builds of the same
+# version.
 install::torch() {
   python3 -m pip install --no-deps --index-url "${torch_index}" -r <(grep '^torch' "$1") && return
   install::die "torch cannot be had from ${torch_index}: pip says why above" \
@@ -68,7 +70,7 @@ else
   [[ -z "${torch_index}" ]] || install::torch requirements-cpu.txt
   install::add requirements-cpu.txt
 fi
-# The project's own, where kit build found a requirements.txt there.
+# kit build puts the project's requirements.txt here, if it has one.
 if [[ -f project.txt ]]; then
   install::add project.txt
 fi

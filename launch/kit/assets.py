@@ -1,26 +1,49 @@
-"""Finds the folders that travel with the package: scripts, profiles, recipes and training programs."""
+"""Find the folders that travel with kit: scripts, profiles, recipes and training programs."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
-SOURCED = re.compile(r"# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/(\S+)\"\n")
-_LINT_MARK = re.compile(r"\A# shellcheck shell=bash\n")
+_SOURCED = re.compile(r"(?:# shellcheck source=\S+\n)?source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
+# The loop of lib/runtimes.sh, of which each turn becomes a subshell with the text of a file.
+_EACH_RUNTIME = re.compile(r"  for file in .*?/runtimes/\*\.sh; do\n.*?\n  done\n", re.DOTALL)
 
 
 def folder(name: str) -> Path:
-    """`launch/scripts`, `env`, `containers` or `train`: in the installed package, or in the checkout it runs from."""
+    """Return the path of `launch/scripts`, `env`, `containers` or `train`.
+
+    It is in the installed package, or in the checkout from which kit runs.
+    """
     package = Path(__file__).resolve().parent
     installed = package / "_assets" / name
     return installed if installed.is_dir() else package.parent.parent / name
 
 
 def part(name: str) -> str:
-    """A file of launch/scripts, as it is put into another one."""
-    return _LINT_MARK.sub("", (folder("launch/scripts") / name).read_text(encoding="utf-8"))
+    """Return the text of a file of launch/scripts."""
+    return (folder("launch/scripts") / name).read_text(encoding="utf-8")
 
 
 def script(name: str) -> str:
-    """A script that is no part of a run directory, with the files that it sources in their places."""
-    return SOURCED.sub(lambda match: script(match[1]), part(name))
+    """Return a script that runs without a run directory, with the files that it sources inside."""
+    text = _SOURCED.sub(lambda match: script(match[1]), part(name))
+    return _EACH_RUNTIME.sub(lambda _: "".join(map(_subshell, _runtimes())), text)
+
+
+def _runtimes() -> list[str]:
+    return sorted(path.stem for path in (folder("launch/scripts") / "runtimes").glob("*.sh"))
+
+
+def _subshell(runtime: str) -> str:
+    return f'(\n{script(f"runtimes/{runtime}.sh")}"$@" {shlex.quote(runtime)}\n)\n'
+
+
+def py_spy() -> str:
+    """Return the file of the py-spy beside kit, or of this machine's; empty where there is none."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""

@@ -1,20 +1,26 @@
-"""The terminal: text that others wrote moves no cursor there and sets no title, whichever command prints it."""
+"""Write to the terminal so that other people's text cannot move the cursor or set a title."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-# Control characters but tabs and ends of lines, those of eight bits (and the bytes that would be them), and what turns the direction of writing.
-_ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]")
+# Control characters except tabs and line ends, also those of eight bits and the bytes that would
+# decode to them, and characters that change the direction of writing.
+_ACTS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]"
+)
 
 
 class Console(io.TextIOWrapper):
-    """A stream of text in which ? stands for each character that would act on a terminal."""
+    """A text stream that writes ? for each character that would act on a terminal."""
 
-    replaced: TextIO  # which closes the file where nobody holds it
+    replaced: TextIO  # keeps the file open: without a reference the stream would close it
 
     def write(self, text: str, /) -> int:
         return super().write(_ACTS.sub("?", text))
@@ -24,12 +30,29 @@ class Console(io.TextIOWrapper):
 
 
 def guarded(stream: TextIO) -> Console:
-    """Return a Console that writes where a stream does; a name that its encoding lacks is no reason to fail."""
+    """Return a Console that writes where a stream does, and escapes what the encoding lacks."""
     assert isinstance(stream, io.TextIOWrapper)
     errors = "backslashreplace" if stream.errors == "strict" else stream.errors
-    made = Console(stream.buffer, stream.encoding, errors, line_buffering=stream.line_buffering, write_through=stream.write_through)
+    made = Console(
+        stream.buffer,
+        stream.encoding,
+        errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    stream.reconfigure(errors=errors)
     made.replaced = stream
     return made
+
+
+def is_of_a_command() -> bool:
+    """Return whether this process is a command of kit: a program that imports kit shows its own."""
+    return isinstance(sys.stderr, Console)
+
+
+def note(text: str) -> None:
+    """Say something beside the output, which may be scripts or JSON."""
+    print(f"kit: {text}", file=sys.stderr, flush=True)
 
 
 def draw(text: str) -> None:
@@ -37,3 +60,22 @@ def draw(text: str) -> None:
     write = sys.stderr.write_as_it_is if isinstance(sys.stderr, Console) else sys.stderr.write
     write(f"\r{_ACTS.sub('?', text)}\x1b[K")
     sys.stderr.flush()
+
+
+def is_rich() -> bool:
+    """Return whether stdout shows panels and colours: it is a terminal, or colours are forced."""
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+@contextmanager
+def unguarded() -> Iterator[None]:
+    """Let kit's own text, such as its help, act on the terminal."""
+    guarded_out = sys.stdout
+    if isinstance(guarded_out, Console):
+        guarded_out.flush()
+        sys.stdout = guarded_out.replaced
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = guarded_out

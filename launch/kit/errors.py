@@ -1,8 +1,12 @@
-"""What can go wrong, in the form a user reads: where, what, and the fix."""
+"""Define errors in the form that a user reads: where, what, and the fix."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from difflib import get_close_matches
+from typing import NamedTuple, Optional
+
+from kit import redact
 
 
 class KitError(Exception):
@@ -10,8 +14,11 @@ class KitError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, fix: str = "", *, where: str = "") -> None:
+    def __init__(
+        self, problem: str, fix: str = "", *, where: str = "", exit_code: Optional[int] = None
+    ) -> None:
         super().__init__(problem)
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         self.problems = [Problem(where, problem, fix)]
 
     def __str__(self) -> str:
@@ -19,9 +26,18 @@ class KitError(Exception):
 
 
 class UsageError(KitError):
-    """The request itself is wrong: exit code 2, as for any command line."""
+    """A request that is wrong itself: exit code 2, as for any command line."""
 
     exit_code = 2
+
+
+class KitWarning(UserWarning):
+    """What a user should know, though kit goes on. The command line shows it on stderr."""
+
+
+def warn(text: object) -> None:
+    """Show a line, or a Problem, beside the output, as Python shows warnings."""
+    warnings.warn(str(text), KitWarning, stacklevel=3)
 
 
 class Problem(NamedTuple):
@@ -30,15 +46,13 @@ class Problem(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        from kit import tokens  # imported late: only a mistake needs it
-
         place = f"{self.where}: " if self.where else ""
         fix = f"\n  fix: {self.fix}" if self.fix else ""
-        return tokens.hidden(f"kit: {place}{self.problem}{fix}")
+        return redact.hidden(f"kit: {place}{self.problem}{fix}")
 
 
 class Problems:
-    """Collects every problem of a job, so that one run reports all of them, and what is only worth a warning."""
+    """Collects all problems and warnings of a job, so that one run reports all of them."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
@@ -62,13 +76,12 @@ class Problems:
 
 
 def _reading_order(problem: Problem) -> tuple[str, int]:
-    """Sorts by file, then line as a number; places without a line come first."""
+    """Return a key that sorts by file, then by line; places without a line come first."""
     place, _, line = problem.where.rpartition(":")
     return (place, int(line)) if place and line.isdigit() else (problem.where, 0)
 
 
 def did_you_mean(word: str, known: list[str], otherwise: str, cutoff: float = 0.6) -> str:
-    from difflib import get_close_matches  # imported late: only a mistake needs it
-
-    match = get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"did you mean '{match[0]}'?" if match else otherwise
+    """Return a question for the known word that is closest, or `otherwise` if none is close."""
+    found = get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"did you mean '{found[0]}'?" if found else otherwise

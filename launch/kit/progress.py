@@ -1,13 +1,20 @@
-"""How far something long is: a bar on a terminal, a line every ten seconds elsewhere, nothing where it is quick."""
+"""How far something long is: a bar on a terminal, else a line every ten seconds.
+
+A program that imports kit is shown nothing.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import Optional
+from typing import Callable, Optional
 
 from kit import console
+from kit.formats import size
+
+Note = Callable[[str], None]  # tells a user, while something long goes on
+Count = Callable[[int], None]  # called with the bytes that were done since the last call
 
 WIDTH = 24
 EVERY_S = {True: 0.1, False: 10.0}  # on a terminal; elsewhere
@@ -26,7 +33,12 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         if self.drawn and self.terminal:
             console.draw("")  # what it came to is for the caller to say
 
@@ -38,14 +50,14 @@ class Progress:
         now = time.monotonic()
         if now - self.shown < EVERY_S[self.terminal] or now - self.start < QUIET_S:
             return
-        line = f"kit: {self.what}: {self._figures(done, now - self.start)}"
-        if line == self.drawn:
+        line = f"{self.what}: {self._figures(done, now - self.start)}"
+        if line == self.drawn or not console.is_of_a_command():
             return
         self.shown, self.drawn = now, line
         if self.terminal:
-            console.draw(line)
+            console.draw(f"kit: {line}")
         else:
-            print(line, file=sys.stderr, flush=True)
+            console.note(line)
 
     def _figures(self, done: int, seconds: float) -> str:
         if self.total and done >= self.total:  # whoever calls may not be done with it
@@ -55,12 +67,12 @@ class Progress:
             return rate
         part = min(0.99, done / self.total)
         left = f", {seconds / part * (1 - part):.0f} s left" if part > 0.02 else ""
-        return f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}" if self.terminal else f"{part:.0%}, {rate}{left}"
+        return (
+            f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}"
+            if self.terminal
+            else f"{part:.0%}, {rate}{left}"
+        )
 
 
-def size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+def silent(text: str) -> None:
+    """Drop a note."""

@@ -1,17 +1,19 @@
-"""Writes a value so that its reader gets back the same bytes: bash in env.sh, Slurm in #SBATCH lines."""
+"""Quote values for bash and for #SBATCH lines, so that their readers get back the same bytes."""
 
 from __future__ import annotations
 
 import re
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+:./-][A-Za-z0-9_@%+=:./-]*\Z")
-_KEYWORDS = frozenset("if then elif else fi for in do done while until case esac function select time coproc".split())
+_KEYWORDS = frozenset(
+    "if then elif else fi for in do done while until case esac function select time coproc".split()
+)
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f'\\]")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
 def bash(value: str) -> str:
-    """A word of a bash script: bare where that is safe, in '...' where nothing needs an escape, else in $'...'."""
+    """Return a word of a bash script: bare if that is safe, in $'...' if it needs escapes."""
     if _PLAIN.match(value) and value not in _KEYWORDS:
         return value
     if "'" not in value and not re.search(r"[\x00-\x1f\x7f]", value):
@@ -29,7 +31,7 @@ def bash_array(words: list[str]) -> str:
 
 
 def sbatch(value: str) -> str:
-    """A value in an #SBATCH line, whose parser knows double quotes and the backslash, and takes # for a comment."""
+    """Return a value for an #SBATCH line, whose parser knows double quotes, backslashes and #."""
     if _PLAIN.match(value.replace(",", "")):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -1,18 +1,20 @@
-"""The signals that end kit: TERM and HUP clean up as Ctrl-C does, and none comes between a question to Slurm and its note."""
+"""Handle the signals that end kit: clean up as after Ctrl-C, and wait for what must be finished."""
 
 from __future__ import annotations
 
 import signal
-import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
+
+from kit.errors import warn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_cleanly() -> None:
-    """Let TERM and HUP raise SystemExit from now on, as INT raises KeyboardInterrupt; what nohup has ignored stays ignored."""
+    """Let TERM and HUP raise SystemExit, as INT raises KeyboardInterrupt; nohup keeps its HUP."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
@@ -24,17 +26,16 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 @contextmanager
 def deferred(doing: str) -> Iterator[None]:
-    """Act on a signal only afterwards; on a second one at once."""
-    import threading
-
+    """Act on a signal only at the end of the block; on a second one at once."""
     received: list[int] = []
 
     def note(number: int, _frame: object) -> None:
         received.append(number)
         if len(received) > 1:
             raise KeyboardInterrupt
-        with suppress(OSError, ValueError, RuntimeError):  # the terminal is gone, or in the midst of another line
-            print(f"kit: {doing}; once more to stop waiting", file=sys.stderr, flush=True)
+        # The terminal may be gone, or be in the midst of another line.
+        with suppress(OSError, ValueError, RuntimeError, Warning):
+            warn(f"kit: {doing}; once more to stop waiting")
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread

@@ -5,45 +5,37 @@
 #   collect.sh remove DAYS SCRATCH NODE:PATH...     removes those of this node that still are not needed
 set -euo pipefail +o posix
 
-# shellcheck source=remove.sh
-source "${KIT_SCRIPTS}/remove.sh"
+# shellcheck source=lib/messages.sh
+source "${KIT_RUN_DIR}/lib/messages.sh"
+# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/remove.sh"
+# shellcheck source=lib/container_name.sh
+source "${KIT_RUN_DIR}/lib/container_name.sh"
+# shellcheck source=lib/runtimes.sh
+source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
-collect::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
+# Names that only kit gives: of containers, and of copies of images, which are 16 digits of their content, too.
+readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?"
 
-# The folders in which kit makes containers, and the one with copies of images; only those that are this user's.
+# The folders in which runtimes make containers, and the one with copies of images; only those that are this user's.
 collect::folders() {
-  local -r scratch="$1"
-  local site folder
-  site="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true)"
-  for folder in "${scratch}/kit-${UID}/enroot/data" "${scratch}/kit-${UID}/images" ${ENROOT_DATA_PATH:+"${ENROOT_DATA_PATH}"} "${site}"; do
+  local folder
+  {
+    runtimes::ask runtime::folders
+    printf '%s\n' "${KIT_SCRATCH}/kit-${UID}/images"
+  } | sort -u | while read -r folder; do
     [[ ! -d "${folder}" || ! -O "${folder}" || -L "${folder}" ]] || printf '%s\n' "${folder}"
-  done | sort -u
+  done
 }
 
-# Names that only kit gives: 16 digits of an image's content.
-readonly collect_names='\.?(pyxis_)?kit-[0-9a-f]{16}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?'
-collect::is_ours() { [[ "${1##*/}" =~ ^(${collect_names})$ ]]; }
-
-# Days since a job last started with it: prepare touches a container's stamp, or the copy of the image.
-collect::idle_days() {
-  local -r path="$1"
-  local used_s
-  used_s="$(stat -c %Y -- "${path}/.kit-complete" 2>/dev/null || stat -c %Y -- "${path}")"
-  printf '%d' "$((($(date +%s) - used_s) / 86400))"
-}
+# Days since a job last started with it.
+collect::idle_days() { printf '%d' "$((($(date +%s) - $(container_name::used_s "$1")) / 86400))"; }
 
 # A process in a container has it among its mounts; a copy of an image that is in use may go, its readers keep it.
 collect::in_use() { [[ -d "$1" ]] && grep -qsF "${1##*/}" /proc/[0-9]*/mountinfo; }
 
 # collect::locked PATH COMMAND... - runs it while no job is making PATH, else fails.
-collect::locked() {
-  local name="${1##*/}"
-  local -r folder="${1%/*}"
-  name="${name#.}"
-  name="${name%.unfinished}"
-  name="${name%.stale}"
-  (flock --nonblock 9 && "${@:2}") 9>"${folder}/.${name}.lock"
-}
+collect::locked() { (flock --nonblock 9 && "${@:2}") 9>"$(container_name::lock "$1")"; }
 
 collect::is_needed() {
   local -r path="$1"
@@ -56,28 +48,28 @@ collect::is_needed() {
 }
 
 collect::list() {
-  local -r days="$1" scratch="$2"
+  local -r days="$1"
   local folder path size
   shopt -s nullglob dotglob
   while read -r folder; do
     for path in "${folder}"/*; do
-      if collect::is_ours "${path}" && [[ -O "${path}" && ! -L "${path}" ]] && ! collect::is_needed "${path}" "${days}"; then
+      [[ "${path##*/}" =~ ^(${collect_names})$ && -O "${path}" && ! -L "${path}" ]] || continue
+      if ! collect::is_needed "${path}" "${days}"; then
         read -r size _ < <(du --summarize --block-size=1024 -- "${path}" 2>/dev/null || printf '0\n')
-        printf '%s\t%d\t%d\t%s\n' "$(collect::node)" "${size}" "$(collect::idle_days "${path}")" "${path}"
+        printf '%s\t%d\t%d\t%s\n' "$(kit::node)" "${size}" "$(collect::idle_days "${path}")" "${path}"
       fi
     done
-  done < <(collect::folders "${scratch}")
+  done < <(collect::folders)
 }
 
 collect::remove() {
-  local -r days="$1" scratch="$2"
   local listed path
-  listed="$(collect::list "${days}" "${scratch}")"
-  for path in "${@:3}"; do
-    [[ "${path}" == "$(collect::node):"* ]] || continue
+  listed="$(collect::list "$1")"
+  for path in "${@:2}"; do
+    [[ "${path}" == "$(kit::node):"* ]] || continue
     path="${path#*:}"
     if [[ $'\n'"${listed}"$'\n' != *$'\t'"${path}"$'\n'* ]] || ! collect::locked "${path}" collect::delete "${path}"; then
-      printf 'kit: %s: %s is in use again, and stays\n' "$(collect::node)" "${path}" >&2
+      kit::say "${path} is in use again, and stays"
     fi
   done
 }
@@ -99,8 +91,9 @@ collect::delete() {
   remove::tree "${aside}" "${collect_names}"
 }
 
+KIT_SCRATCH="${3:-/tmp}"
 case "${1:-}" in
-  list) collect::list "${@:2}" ;;
-  remove) collect::remove "${@:2}" ;;
+  list) collect::list "$2" ;;
+  remove) collect::remove "$2" "${@:4}" ;;
   *) printf 'collect.sh: list or remove?\n' >&2 && exit 2 ;;
 esac

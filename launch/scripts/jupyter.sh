@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# jupyter.sh - runs inside the container, for `kit shell --jupyter`: starts Jupyter, and says how to reach it.
+# jupyter.sh - starts Jupyter in the container, for `kit shell --jupyter`, and says how to reach it.
 #
-#   jupyter.sh ADDRESS [USER@LOGIN]    ADDRESS: at which this node listens; the tunnel goes through LOGIN
+#   jupyter.sh ADDRESS [USER@LOGIN]    ADDRESS: where this node listens; the tunnel is through LOGIN
 #
-# Who has the token can run anything here as this user. So it is in this process's environment and in a file, both the
-# user's alone, in no argument and in no log; Jupyter's own log, which could name it, is the user's alone, too.
+# Who has the token can run anything here as this user. So it is in this process's environment and
+# in a file, both the user's alone, and in no argument. Jupyter's log, which could name it, is the
+# user's alone, too.
 set -euo pipefail +o posix
 umask 077
 
-# shellcheck source=remove.sh
-source "${KIT_SCRIPTS}/remove.sh"
+# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/remove.sh"
 
 jupyter::die() {
   printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2
@@ -21,13 +22,15 @@ jupyter::find() {
   for name in jupyter-lab jupyter-notebook jupyter-server; do
     ! command -v "${name}" || return 0
   done
-  jupyter::die "there is no Jupyter in the container (looked for jupyter-lab, jupyter-notebook, jupyter-server)" \
-    "add the line jupyterlab to the image's requirements.txt and build it again: kit build (docs/interactive.md)"
+  local -r names='jupyter-lab, jupyter-notebook, jupyter-server'
+  local -r add="add the line jupyterlab to the image's requirements.txt and build it again"
+  jupyter::die "there is no Jupyter in the container (looked for ${names})" \
+    "${add}: kit build (docs/interactive.md)"
 }
 
 jupyter::listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
-# jupyter::port ADDRESS - one on which nothing listens; below those that the kernel gives to outgoing connections.
+# jupyter::port ADDRESS - one that is free; below those that the kernel gives to connections.
 jupyter::port() {
   local -i port tries
   for ((tries = 0; tries < 100; tries++)); do
@@ -77,7 +80,8 @@ jupyter::wait() {
   local -ri begin_s=SECONDS
   until jupyter::listens "$1" "$2"; do
     kill -0 "${jupyter_pid}" 2>/dev/null || jupyter::failed "$3"
-    ((SECONDS - begin_s < 120)) || jupyter::die "Jupyter does not answer after 120 s" "what it says: $3"
+    ((SECONDS - begin_s < 120)) ||
+      jupyter::die "Jupyter does not answer after 120 s" "what it says: $3"
     sleep 0.2
   done
 }
@@ -92,8 +96,8 @@ jupyter::explain() {
   [[ -z "$3" ]] || printf '  on your own machine:  ssh -N -L %d:%s:%d %s\n' "$2" "$1" "$2" "$3"
   if [[ -t 1 ]]; then
     printf '  then open:            %s\n' "$(<"${url_file}")"
-  else
-    printf '  then open the address in %s, which is yours alone to read\n' "${url_file}" # this output may be a log
+  else # this output may be a log
+    printf '  then open the address in %s, which is yours alone to read\n' "${url_file}"
   fi
 }
 

@@ -1,4 +1,5 @@
-"""Starts a module as `python -m MODULE ARGS...` does, from the run's snapshot: -m itself would look into the working directory first."""
+"""Starts a module as `python -m MODULE ARGS...` does, from the run's snapshot: -m itself would look
+into the working directory first."""
 
 import os
 import runpy

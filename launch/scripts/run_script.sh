@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run_script.sh - sbatch starts it on the first node of the job; srun then starts it again on every node, first as
-# "run_script.sh prepare", and when all are ready as "run_script.sh start".
+# run_script.sh - what the job does, on its first node: it finds the nodes, has each of them prepared, starts the ranks, and
+# says how they ended. srun starts it again on every node: as "run_script.sh prepare", and then as "run_script.sh start".
 #
-# Read in this order: run_script.sh, then the launcher's script beside it, then your program.
-# Every value comes from env.sh. To submit by hand: sbatch run_script.sh
+# Every value comes from env.sh, and every function from the file of lib/ that is named after its subject. Read on in the
+# launcher's script beside this one, and then in your program. To submit by hand: sbatch run_script.sh
 set -euo pipefail +o posix # names with :: are none to a POSIX shell, which POSIXLY_CORRECT makes of bash
 
 # sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here.
@@ -20,636 +20,106 @@ fi
 # shellcheck source=/dev/null
 source "${KIT_RUN_DIR}/env.sh"
 
-# shellcheck source=lib.sh
-source "${KIT_SCRIPTS}/lib.sh"
-
-# shellcheck source=stamps.sh
-source "${KIT_SCRIPTS}/stamps.sh"
-
-# shellcheck source=remove.sh
-source "${KIT_SCRIPTS}/remove.sh"
-
-# shellcheck source=secrets.sh
-source "${KIT_SCRIPTS}/secrets.sh"
-
+# shellcheck source=lib/messages.sh
+source "${KIT_RUN_DIR}/lib/messages.sh"
+# shellcheck source=lib/environment.sh
+source "${KIT_RUN_DIR}/lib/environment.sh"
+# shellcheck source=lib/network.sh
+source "${KIT_RUN_DIR}/lib/network.sh"
+# shellcheck source=lib/events.sh
+source "${KIT_RUN_DIR}/lib/events.sh"
+# shellcheck source=lib/steps.sh
+source "${KIT_RUN_DIR}/lib/steps.sh"
+# shellcheck source=lib/node.sh
+source "${KIT_RUN_DIR}/lib/node.sh"
 # shellcheck source=runtimes/none.sh
-source "${KIT_SCRIPTS}/runtimes/${KIT_RUNTIME}.sh"
+source "${KIT_RUN_DIR}/lib/runtimes/${KIT_RUNTIME}.sh"
+# shellcheck source=stages/none.sh disable=SC2153 # KIT_STAGE is in env.sh
+source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
+# shellcheck source=lib/image.sh
+[[ -z "${KIT_IMAGE}" ]] || source "${KIT_RUN_DIR}/lib/image.sh"
+# shellcheck source=lib/mounts.sh
+((${#KIT_MOUNTS[@]} == 0)) || source "${KIT_RUN_DIR}/lib/mounts.sh"
+# shellcheck source=lib/secrets.sh
+[[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
+# shellcheck source=lib/spares.sh
+((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
-# shellcheck source=stages/none.sh
-source "${KIT_SCRIPTS}/stages/${KIT_STAGE}.sh"
+# job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.
+# shellcheck disable=SC2120 # lib/exec.sh passes them
+job::main() {
+  # shellcheck source=lib/job.sh
+  source "${KIT_RUN_DIR}/lib/job.sh"
+  environment::forget_shell
+  job::begin
 
-# shellcheck source=nodes/all.sh
-source "${KIT_SCRIPTS}/nodes/${KIT_NODES}.sh"
-
-# shellcheck source=preempt/none.sh
-source "${KIT_SCRIPTS}/preempt/${KIT_ON_PREEMPT}.sh"
-
-# shellcheck source=blame.sh
-source "${KIT_SCRIPTS}/blame.sh"
-
-# shellcheck source=beside.sh
-source "${KIT_SCRIPTS}/beside.sh"
-
-# ---------------------------------------------------------------- on the first node, once
-
-# batch::main [shell|jupyter NODE...] - instead of the ranks, what `kit shell` wants.
-batch::main() {
-  kit::forget_shell
-  [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
-    kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
-  [[ -z "${SLURM_HET_SIZE:-}" ]] ||
-    kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
-  secrets::are_there ||
-    kit::die "the values of this run's secrets are not here (${KIT_SECRETS}): kit puts them there at submission, and a run removes them at its end" \
-      "start it again with the values read anew: kit rerun ${KIT_RUN_DIR}"
-  KIT_GOES_ON='' # whether there is to be another attempt
-  trap batch::forget_secrets EXIT
-  # bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
-  KIT_SIGNAL=''
-  trap 'KIT_SIGNAL=TERM' TERM
-  preempt::listen
-  KIT_STAMPED=()
-  batch::stamp start
-  local -r restart="${SLURM_RESTART_COUNT:-0}"
-  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
-  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
-  mkdir -p -- "${KIT_LOG_DIR}"
-  # What the logs have from here on is not of an attempt before a requeue.
-  rm -f -- "${KIT_LOG_DIR}"/rank*.failed "${KIT_LOG_DIR}"/node*.failed
-  ((restart == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((restart + 1))"
-  KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
-  # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
-  NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
-  nodes::choose
-  local master=''
-  read -r master < <(batch::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
-
-  MASTER_ADDR=127.0.0.1
-  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${master}")" # one node alone needs no network
-  local near="${MASTER_ADDR}"
-  (($# == 0)) || near=127.0.0.1 # from a login node the way there may be closed
-  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
-  KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
-  KIT_ADDRESSES=''
-  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || batch::write_addresses "${restart}"
-  KIT_MPI_TYPE=none
-  [[ -z "${KIT_MPI}" ]] || KIT_MPI_TYPE="$(batch::mpi)"
-  KIT_FINGERPRINT=''
-  [[ ! -f "${KIT_IMAGE}" ]] || KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
-  image::check_submitted
-  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
-  batch::begin_stamps "${restart}"
-
+  ((KIT_SPARES == 0)) || spares::choose
+  job::choose_master "$#"
+  [[ -z "${KIT_IMAGE}" ]] || image::identify
   kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
   preempt::begin
-  batch::choose_srun
-  batch::stamp distribute
+  step::choose_options
+  event::note nodes_chosen nodes "${KIT_HOSTS}"
   stage::distribute
-  batch::stamp prepare
-  batch::keep_stamps
-  batch::make_ready
-  batch::set_facts
-  (($# == 0)) || beside::shell "$@"
-  batch::start_ranks
-}
+  event::note preparing
+  event::keep
+  ready::wait_for_nodes
+  job::note_facts
+  (($# == 0)) || exec::shell "$@"
 
-# batch::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.
-batch::hosts() { scontrol show hostnames "${KIT_HOSTS}"; }
-
-# batch::set_facts - what the tasks are told; and written down, for `kit exec`.
-batch::set_facts() {
-  local name
-  KIT_FACTS=()
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
-  stamp::write "${KIT_STAMP_FOLDER}/facts" "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}"
-}
-
-# batch::begin_stamps RESTART - the moments of this attempt are kept in memory, and written three times.
-batch::begin_stamps() {
-  KIT_STAMP_FOLDER="${KIT_LOG_DIR}/stamps/$(($1 + 1))"
-  mkdir -p -- "${KIT_STAMP_FOLDER}" 2>/dev/null || true
-  KIT_STAMPED+=("nodes ${KIT_HOSTS}")
-  trap 'batch::stamp end "$?"; batch::keep_stamps; batch::forget_secrets' EXIT
-}
-
-# batch::forget_secrets - at the end of the run; not where Slurm starts this job again, or may do so.
-batch::forget_secrets() {
-  [[ -n "${KIT_SECRETS:-}" && -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
-  local facts restarts
-  facts=" $(scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
-  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
-  # Where Slurm does not answer, kit removes them when it sees that the job has ended.
-  [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
-  # Preempted, and not yet back in the queue: a site may give jobs some time to end.
-  [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
-  rm -f -- "${KIT_SECRETS_FILE}" || true
-  # Another task of an array may need its own.
-  [[ -n "$(cd -- "${KIT_RUN_DIR}/.secrets" && compgen -G '*')" ]] || remove::tree "${KIT_RUN_DIR}/.secrets" '\.secrets' || true
-}
-
-# batch::stamp WHAT [MORE] - notes a moment of the whole run.
-batch::stamp() {
-  stamp::now
-  KIT_STAMPED+=("$1 ${KIT_NOW}${2:+ $2}")
-}
-
-batch::keep_stamps() {
-  ((${#KIT_STAMPED[@]} == 0)) || stamp::write "${KIT_STAMP_FOLDER}/batch" "${KIT_STAMPED[@]}"
-  KIT_STAMPED=()
-}
-
-# batch::write_addresses RESTART - of all nodes, a line each, for launchers that need them; the master's is enough for most.
-# Sets KIT_ADDRESSES to their file: what 10,000 nodes have is too long for an argument.
-batch::write_addresses() {
-  local -a hosts addresses
-  local host address
-  mapfile -t hosts < <(batch::hosts)
-  # One call for all. Of each host's lines the first has its name, too.
-  mapfile -t addresses < <(getent ahostsv4 "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
-  addresses[0]="${MASTER_ADDR}" # found with more care; and one node alone needs no network
-  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]:1}" == *' 127.'* ]]; then
-    addresses=("${MASTER_ADDR}")
-    for host in "${hosts[@]:1}"; do
-      address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
-      addresses+=("${address}")
-    done
-  fi
-  KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.$1" # a requeued job's nodes may have an older file in memory
-  printf '%s\n' "${addresses[@]}" >"${KIT_ADDRESSES}"
-}
-
-# batch::choose_srun - sets KIT_SRUN, to which a step adds its tasks and where their output goes; and KIT_SRUN_EACH, which
-# starts one task on every node, whose errors go to the node's log.
-batch::choose_srun() {
-  KIT_SRUN=(
-    srun
-    --nodes="${NNODES}"
-    --kill-on-bad-exit=1 # one dead node must not leave the others waiting in a collective
-    --wait=0             # but a node that ends well may end long before one that still writes a checkpoint
-    --export=ALL         # sbatch --export=NONE is inherited otherwise
-    --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
-  )
-  # Without spares these are all of the job's nodes.
-  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
-  KIT_BINDS="$(slurm::binds)"
-  # Since 22.05 srun does not inherit the job's --cpus-per-task.
-  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
-  KIT_SRUN_EACH=(
-    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1 ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="log/${KIT_ID}/%N.out"
-  )
-}
-
-# batch::make_ready - checks and containers on every node, in a step of its own: the ranks start when all are
-# ready, since a rendezvous gives the others little time, and would not say which is late.
-batch::make_ready() {
-  local pipe answers all_said rc line number=''
-  # Each node answers with its name and its moments, over srun's own connection. bash reads a pipe by the character, so what
-  # 10,000 nodes say goes past it: tee keeps it, or goes on without where the disk is full, and ends when srun has. srun is a job,
-  # since bash 4.4 waits only for the process substitution that it started last. A second pipe, which those behind it alone hold
-  # open, gets the number of answers at their end: a read whose time is up just then would lose a line, but not the end.
-  exec {pipe}<> <(:)
-  exec {all_said}<"/proc/self/fd/${pipe}"
-  exec {answers}> >(
-    trap '' TERM INT HUP USR1 USR2 # it ends with srun, not with a signal to the job
-    exec 1>&"${pipe}" 2>/dev/null
-    tee -- "${KIT_STAMP_FOLDER}/ready" | grep -cE '^[^ ]+( [0-9.]+){3}$'
-  )
-  exec {pipe}>&-
-  "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {all_said}<&- &
-  local -ri srun_pid=$! begin_s=SECONDS
-  exec {answers}>&-
-  local -i report_s=30
-  while :; do
-    rc=0
-    ! preempt::asked || exit 1
-    read -r -t 1 -u "${all_said}" line || rc=$?
-    if ((rc == 0)); then
-      number="${line}" # and the end is to come
-      continue
-    elif ((rc <= 128)); then
-      break # srun has ended
-    elif ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
-      kill -TERM "${srun_pid}" 2>/dev/null || true
-      kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(batch::late | batch::first_ten)" \
-        "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s"
-    elif ((SECONDS - begin_s >= report_s)); then
-      kit::say "waiting since ${report_s} s for $(batch::late | wc -l) of ${NNODES} nodes: $(batch::late | batch::first_ten)"
-      report_s+=report_s # 30 s, 60 s, 2 minutes ...
-      batch::keep_stamps
-    fi
-    # Of the answers so far it is known by now that they came before this moment.
-    batch::stamp heard "$(stat -c %s -- "${KIT_STAMP_FOLDER}/ready" 2>/dev/null || printf 0)"
-  done
-  exec {all_said}<&-
-  rc=0
-  wait "${srun_pid}" || rc=$?
-  [[ -z "${KIT_SIGNAL}" ]] || batch::end "${rc}"
-  ((rc == 0)) || batch::explain_failure "${rc}"
-  # srun's 0 does not say that it started everywhere. A full disk cuts the file short, and a busy machine may lose the number.
-  ((${number:-0} >= NNODES)) || [[ -z "$(batch::late)" ]] || batch::explain_absence "$(batch::late | batch::first_ten)" 'no answer to the preparing step'
-  batch::stamp all-ready
-}
-
-# batch::late - the nodes that have not answered.
-batch::late() { batch::hosts | grep -vxFf <(cut -d ' ' -f 1 -- "${KIT_STAMP_FOLDER}/ready" 2>/dev/null) || true; }
-
-# batch::first_ten - of the nodes on its input.
-batch::first_ten() {
-  local -a nodes
-  mapfile -t nodes < <(sort --version-sort)
-  printf '%s' "${nodes[*]:0:10}"
-  ((${#nodes[@]} <= 10)) || printf ' and %d more' "$((${#nodes[@]} - 10))"
-}
-
-batch::start_ranks() {
-  local -a step=(
-    "${KIT_SRUN[@]}"
-    --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
-    --ntasks-per-node="${KIT_TASKS_PER_NODE}"
-    --distribution=block:block # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
-    # Where the ranks share the node's one task, binding would pin them all to its CPUs.
-    ${KIT_BINDS:+--cpu-bind="${KIT_CPU_BIND}"}
-    --mpi="${KIT_MPI_TYPE}"
-    --output="log/${KIT_ID}/%N.out"
-  )
-  # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
-  if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then
-    step+=(--cpus-per-task="$((SLURM_CPUS_ON_NODE / KIT_TASKS_PER_NODE))")
-  fi
   stage::use
-  if declare -F runtime::srun_args >/dev/null; then
-    runtime::srun_args
-    step+=("${KIT_SRUN_ARGS[@]}")
-  fi
-  local ending='' rc
-  [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
-  ! preempt::asked || exit 1
-  batch::stamp launch
-  batch::keep_stamps
-  # Under Pyxis the script starts inside, where the image's variables win over what is exported here: so as arguments.
-  "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
-  local -r srun_pid=$!
-  while :; do
-    rc=0
-    wait "${srun_pid}" || rc=$?
-    ! preempt::asked "${srun_pid}" || continue
-    [[ -n "${KIT_SIGNAL}" ]] || break
-    KIT_SIGNAL=''
-    [[ -n "${ending}" ]] || batch::explain_end
-    ending=yes
-  done
-  [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
-  ((rc == 0)) || batch::explain_failure "${rc}"
-  batch::check_ends
-  batch::warn_of_strangers
+  ranks::run
+  ranks::check_ends
+  peers::warn
   kit::say "all ranks ended well"
 }
 
-# batch::check_ends - srun's 0 alone is not believed: each rank that began has to have noted its end, and one at least of each task.
-# Where the disk takes no notes, or a launcher of the site's own makes none, there is nothing to count.
-batch::check_ends() {
-  local -i tries
-  local absent=''
-  batch::stamp ranks-ended
-  batch::keep_stamps
-  [[ -f "${KIT_STAMP_FOLDER}/batch" && "$(grep -cE '^(launch|ranks-ended) ' -- "${KIT_STAMP_FOLDER}/batch")" == 2 ]] || return 0
-  for ((tries = 0; tries < 10; tries++)); do # another node's notes may take a moment to show
-    ((tries == 0)) || sleep 1
-    : >"${KIT_STAMP_FOLDER}/.refresh" && rm -f -- "${KIT_STAMP_FOLDER}/.refresh" # what an NFS client remembers of the folder
-    absent="$(batch::unended | batch::first_ten)"
-    [[ -n "${absent}" ]] || return 0
-  done
-  batch::explain_absence "${absent}" 'ranks there did not all begin and end'
-}
-
-# batch::unended - the nodes on which not all ranks noted that they ended.
-batch::unended() (
-  local hosts
-  shopt -s nullglob
-  cd -- "${KIT_STAMP_FOLDER}" 2>/dev/null || return 0
-  hosts="$(batch::hosts)" && [[ -n "${hosts}" ]] || return 0 # Slurm may not answer at the end
-  # shellcheck disable=SC2016 # awk's own variables
-  LC_ALL=C awk -v tasks="${KIT_TASKS_PER_NODE}" '
-    NR == FNR { host[NR] = "node." $1; next }
-    $1 == "rank" { begun[$2] = FILENAME }
-    $1 == "ended" { over[$2] = 1; ended[FILENAME]++; notes++ }
-    END {
-      if (!notes) exit
-      for (rank in begun) if (!(rank in over)) bad[begun[rank]] = 1
-      for (i = 1; i in host; i++) if (host[i] in bad || ended[host[i]] < tasks) print substr(host[i], 6)
-    }
-  ' - node.* 2>/dev/null <<<"${hosts}" || true
-)
-
-# batch::warn_of_strangers - where a program that means its ranks to meet left no trace of that: see peers.sh.
-batch::warn_of_strangers() {
-  local framework fix
-  framework="$(sed -n 's/^shares //p' -- "${KIT_STAMP_FOLDER}"/node.* 2>/dev/null | head -n 1)" || true # a full disk leaves no stamps
-  [[ -n "${framework}" ]] && ! grep -qs '^met ' -- "${KIT_STAMP_FOLDER}"/node.* || return 0
-  case "${framework}" in
-    lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), under \`launcher: torchrun\`" ;;
-    accelerate) fix="have the script itself as the command, under \`launcher: torchrun\`: Accelerator() reads its variables, and accelerate launch sets others" ;;
-    deepspeed) fix="have the script itself as the command, under \`launcher: torchrun\`, and call deepspeed.init_distributed()" ;;
-    *) fix="have every rank call torch.distributed.init_process_group(): docs/launchers.md" ;;
-  esac
-  printf 'kit: warning: %d ranks ended with 0, but none was ever connected with another: were these %d trainings of one rank?\n  fix: %s\n' \
-    "$((NNODES * NPROC_PER_NODE))" "$((NNODES * NPROC_PER_NODE))" "${fix}" >&2
-}
-
-# batch::mpi - how the image's MPI learns its rank; none for other programs, since a site's default of pmix makes srun
-# wait for an MPI program.
-batch::mpi() {
-  local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
-  local type
-  for type in pmix pmi2; do
-    [[ "${known}" != *" ${type} "* ]] || { printf '%s' "${type}" && return; }
-  done
-  kit::die "this site's Slurm has neither pmix nor pmi2 for MPI programs" "see: srun --mpi=list; programs without MPI: \`launcher: srun\`"
-}
-
-# batch::end CODE - after a signal.
-batch::end() {
-  batch::explain_end
-  exit "$(($1 > 0 ? $1 : 143))"
-}
-
-# Slurm ends the job: cancelled, out of time, preempted, or a node is gone. What Slurm itself prints names only the first node.
-batch::explain_end() {
-  local facts state restarts node node_state
-  facts=" $(scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
-  state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
-  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
-  if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
-    KIT_GOES_ON=yes
-    kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
-    return
-  fi
-  local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
-  if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
-    state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
-    fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
-    ! preempt::submit || return 0
-  fi
-  batch::forget_secrets # the ranks have them; and Slurm may kill this script, too, before they have ended
-  printf 'kit: error: %s: this job is being ended (%s)\n  fix: %s\n' "$(kit::node)" "${state:-state unknown}" "${fix}" >&2
-  while read -r node node_state; do
-    case "${node_state}" in
-      down* | fail* | *'*') printf 'kit: error: %s: this node is %s\n  fix: %s\n' "${node}" "${node_state}" \
-        "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})" >&2 ;;
-    esac
-  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
-}
-
-# batch::explain_failure SRUN_CODE - ends with the code of the rank that failed first. torchrun turns every code
-# into 1, and srun returns the largest of all nodes, so each rank notes its own (see the launcher's script).
-batch::explain_failure() {
-  local -r srun_code="$1"
-  local -a failed=()
-  # Making a file there refreshes what an NFS client remembers of the folder.
-  : >"${KIT_LOG_DIR}/.refresh" && rm -f -- "${KIT_LOG_DIR}/.refresh"
-  mapfile -t failed < <(cd -- "${KIT_LOG_DIR}" && ls -tr -- rank*.failed 2>/dev/null)
-  local node='' words='' code='' local_rank='' rank='' at='' how='' after=0
-  batch::ask_srun
-  # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-  if ((${#failed[@]} == 0)) && (cd -- "${KIT_LOG_DIR}" && compgen -G 'node*.failed' >/dev/null); then
-    batch::refusals >&2
-    exit 1
-  fi
-  if ((${#failed[@]})) && [[ "${words}" == Killed ]] && ! (cd -- "${KIT_LOG_DIR}" && grep -qF -- " ${node} " "${failed[@]}"); then
-    batch::explain_silence # what ranks of other nodes noted is that those of this one were gone
-  fi
-  if ! read -r rank code at local_rank how after < <(blame::first "${srun_code}"); then
-    ((${#failed[@]})) || batch::explain_silence
-    # Without awk, the oldest.
-    rank="${failed[0]//[!0-9]/}" how=failed after=0
-    read -r code at local_rank <"${KIT_LOG_DIR}/${failed[0]}" || code="${srun_code}" # a full disk leaves the note empty
-  fi
-  local who="rank ${rank} (local rank ${local_rank})"
-  [[ "${KIT_LAUNCHER}" != spawn ]] || who="the program of node ${rank}" # its ranks are its own
-  case "${how}" in
-    failed)
-      preempt::stopped "${code}"
-      how="$(batch::outcome "${code}")"
-      ;;
-    left) how='left with code 0, while others still waited for it' ;;
-    missing)
-      how='was not where the others waited for it: it hung, or was killed with its shell'
-      if [[ "${words}" == Killed && "${node}" == "${at}" ]]; then code=137; fi
-      ;;
-  esac
-  batch::show_end "${at}: ${who} ${how}" "rank${rank}.out" "${after}"
-  exit "${code}"
-}
-
-# batch::refusals - what nodes said when they could not start: each reason once, behind the names of all nodes that gave it.
-batch::refusals() {
-  local -A nodes=() said=()
-  local -a reasons=()
-  local line node='' reason=''
-  while IFS= read -r line || [[ -n "${line}" ]]; do
-    if [[ "${line}" == 'kit: error: '*': '* ]]; then
-      line="${line#kit: error: }"
-      node="${line%%: *}" reason="${line#*: }"
-      continue
-    fi
-    reason+=$'\n'"${line}" # its fix
-    [[ -n "${nodes["${reason}"]+set}" ]] || reasons+=("${reason}")
-    [[ -n "${said["${node} ${reason}"]+set}" ]] || nodes["${reason}"]+="${node}"$'\n' # each of its tasks may have said it
-    said["${node} ${reason}"]=yes
-  done < <(cat -- "${KIT_LOG_DIR}"/node*.failed)
-  for reason in "${reasons[@]}"; do
-    printf 'kit: error: %s: %s\n' "$(printf '%s' "${nodes["${reason}"]}" | batch::first_ten)" "${reason}"
-  done
-}
-
-# batch::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail. It stands in the job's own
-# log, whose place the #SBATCH lines set; after the last attempt's first line.
-batch::ask_srun() {
-  IFS=: read -r node words < <(tac -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null | sed "/^kit: [^ ]*: job ${KIT_ID} on /q" | tac |
-    sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
-}
-
-# batch::explain_silence - nobody on the caller's `node` could say why: its first process was killed, or did not even start. Ends
-# with its code.
-batch::explain_silence() {
-  if [[ -z "${node}" ]]; then
-    batch::show_end "no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})" \
-      "$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)"
-    exit "${srun_code}"
-  fi
-  code="${srun_code}"
-  [[ "${words}" != Killed ]] || code=137
-  [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
-  batch::show_end "${node}: nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})" "${node}.out"
-  case "${code}" in
-    126 | 127) printf '  fix: see whether %s has %s: it must be on a file system that every node sees\n' "${node}" "${KIT_RUN_DIR}" >&2 ;;
-    137) printf '  fix: its first process was killed, by the kernel when memory is short, or by hand: see dmesg there\n' >&2 ;;
-  esac
-  exit "${code}"
-}
-
-# batch::explain_absence NODES PROBLEM - what srun says of them is above, in the job's log; Slurm 22.05 ends with 0 all the same.
-batch::explain_absence() {
-  printf 'kit: error: %s: %s, though srun ended with 0\n  fix: see whether %s is there: it must be on a file system that every node sees\n' \
-    "$1" "$2" "${KIT_RUN_DIR}" >&2
-  exit 1
-}
-
-# batch::show_end PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without
-# those AFTER its exception, where they are many.
-batch::show_end() {
-  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${KIT_ID}" "$2" >&2
-  local -a lines=()
-  local line
-  local -i skipped="${3:-0}"
-  ((skipped > 15)) || skipped=0
-  while IFS= read -r line; do
-    lines+=("  | ${line}")
-    [[ "${line}" != 'kit: '*': attempt '* ]] || lines=()
-  done < <(tail -n "$((20 + skipped))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | head -n 20 | cut -b 1-2000)
-  ((${#lines[@]} == 0)) || printf '%s\n' "${lines[@]}" >&2
-}
-
-batch::outcome() {
-  local -ri code="$1"
-  if ((code > 128)) && kill -l "$((code - 128))" >/dev/null 2>&1; then
-    printf 'was killed by SIG%s' "$(kill -l "$((code - 128))")"
-    ((code != 137)) || printf ' (the usual sender is the kernel, out of memory)'
-  else
-    printf 'exited with code %d' "${code}"
-  fi
-}
-
-# ---------------------------------------------------------------- on every node
-
-node::check_start() {
-  [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
-    kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
-  # What ends this node, for the batch part to show; in a file, since the log may hold earlier attempts.
-  readonly KIT_FAILURE_FILE="${KIT_LOG_DIR}/node${SLURM_NODEID}.failed"
-}
-
-# node::prepare - all that this node needs before its ranks start; then its name and the moments of that, for the batch part.
+# node::prepare - on every node: all that its ranks need; then tells the first node that it is ready.
 node::prepare() {
-  local begun staged
-  stamp::now
+  local answer begun staged
+  exec {answer}>&1 >&2 # what tools print is for the log
+  ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
+  KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
+  event::now
   begun="${KIT_NOW}"
-  node::check_mounts
-  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || node::check_master
+  ((${#KIT_MOUNTS[@]} == 0)) || mounts::check
+  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || net::check_master
   stage::prepare
-  stamp::now
+  event::now
   staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
-  stamp::now
-  printf '%s %s %s %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${begun}" "${staged}" "${KIT_NOW}" >&"${KIT_ANSWER}"
+  event::line node_ready begun "${begun}" staged "${staged}" log "${KIT_LOG_FROM}"
+  printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }
 
-# Rank 0's process listens on MASTER_ADDR, so it must be an address of this node.
-node::check_master() {
-  command -v ip >/dev/null || return 0
-  [[ " $(ip -4 -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
-    kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
-      "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf"
-}
-
+# node::start - on every node, when all are ready: becomes the launcher's script, in the container.
 node::start() {
-  stamp::now
+  event::now
   export KIT_BEGUN="${KIT_NOW}"
-  export KIT_STAMPS="${KIT_LOG_DIR}/stamps/$((${SLURM_RESTART_COUNT:-0} + 1))/node.${SLURMD_NODENAME:-${HOSTNAME}}"
-  # srun expands nothing here: SLURM_NODEID is this step's, while in the batch part it is always 0.
+  # srun expands nothing here: SLURM_NODEID is this step's, while on the first node it is always 0.
   export NODE_RANK="${SLURM_NODEID}" NNODES="${SLURM_NNODES}"
   stage::use
-  node::set_facts
+  node::collect_facts
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
 }
 
-# node::choose_interface - where this node's own name is a loopback address, as Debian installs it, or none at all, Gloo and
-# TensorPipe would listen on loopback and nobody reach them: they get the interface of the way to the master, unless one was chosen.
-node::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] && command -v getent >/dev/null || return 0
-  local name address interface
-  read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  # Of a name without an address Gloo thinks the same.
-  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || address=127.0.0.1
-  [[ "${address}" == 127.* ]] || return 0
-  interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
-  [[ -n "${interface}" ]] || return 0
-  export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
-}
-
-# node::set_facts - a container may start from an empty environment or from its image's, so what belongs to this start, and what
-# the node says of its fabric, travels as arguments, which every runtime hands on as they are. Adds the mounts that these need.
-node::set_facts() {
-  local kit_name
-  KIT_NODE_FACTS=()
-  node::choose_interface
-  unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_STAMPS KIT_BEGUN USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
-    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
-    [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
-  done
-  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
-  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
-    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
-  done
-}
-
-# KIT_MOUNTS is a flat list of source, target and ro or rw.
-node::check_mounts() {
-  local -i i
-  local source
-  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
-    source="${KIT_MOUNTS[i]}"
-    [[ -e "${source}" ]] ||
-      kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system"
-    [[ -r "${source}" && (! -d "${source}" || -x "${source}") ]] ||
-      kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'"
-    [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || node::warn_of_writable_below "${source}"
-  done
-}
-
-# node::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
-# below it as they are.
-node::warn_of_writable_below() {
-  local root place options
-  local -a writable=()
-  [[ -r /proc/self/mountinfo ]] || return 0
-  root="$(readlink -f -- "$1")"
-  while read -r _ _ _ _ place options _; do
-    printf -v place '%b' "${place//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
-    [[ "${place}" != "${root%/}"/* || ",${options}," == *,ro,* ]] || writable+=("${place}")
-  done </proc/self/mountinfo
-  ((${#writable[@]} == 0)) ||
-    kit::say "only the file system of $1 itself is read-only for this job: what is mounted below it can be written, such as ${writable[0]}"
-}
-
 case "${1:-batch}" in
-  batch) batch::main ;;
-  prepare)
-    node::check_start
-    exec {KIT_ANSWER}>&1 >&2 # what tools print is for the log
-    ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
-    node::prepare
-    ;;
-  missing) stage::missing ;;       # with stage sbcast
-  check) nodes::answer "${@:2}" ;; # with spares
-  start)
+  batch) job::main ;;
+  prepare | start)
     for fact in "${@:2}"; do export "${fact?}"; done
-    node::check_start
-    node::start
+    node::begin
+    "node::$1"
     ;;
-  shell | jupyter)                    # kit shell: salloc starts it
-    exec {KIT_TERMINAL}<&0 </dev/null # what is typed meanwhile is for the shell
-    trap 'exit 130' INT
-    batch::main "$@"
+  missing) stage::missing ;;        # with stage sbcast
+  check) spares::answer "${@:2}" ;; # with spares
+  attach | exec | shell | jupyter)  # kit shell, kit exec
+    # shellcheck source=lib/exec.sh
+    source "${KIT_RUN_DIR}/lib/exec.sh"
+    exec::main "$@"
     ;;
-  attach) beside::attach "${@:2}" ;; # kit exec
-  exec) beside::exec "${@:2}" ;;     # both, on the node
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

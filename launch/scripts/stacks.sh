@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# stacks.sh - where the ranks of a job are at this moment, as far as this node can see. It changes nothing, and needs no Python.
+# stacks.sh - shows where the ranks of a job are on this node, for `kit hang`. It changes nothing,
+# and needs no Python.
 #
 #   stacks.sh JOB_ID VARIABLE CHILDREN PAUSE [PY_SPY...]
 #
-# VARIABLE names the rank in its process's environment: RANK or NODE_RANK. CHILDREN of the ranks, such as DataLoader workers,
-# are shown: "all", or "some": where their rank waits for them. PAUSE is "pause" or "no-pause": without py-spy, which pauses
-# each process for some milliseconds. PY_SPY are files that may be one.
+# VARIABLE names the rank in its process's environment: RANK or NODE_RANK. CHILDREN of the ranks,
+# such as DataLoader workers, are shown: "all", or "some": where their rank waits for them. PAUSE is
+# "pause" or "no-pause": without py-spy, which pauses each process for some milliseconds. PY_SPY are
+# files that may be one.
 #
-# It prints lines of fields, with tabs between them; each starts with the node's name (see launch/kit/runs/stacks.py):
-#   begin MACHINE | process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
+# It prints fields with tabs between them, the node's name first, for diagnose/hang/stacks.py:
+#   process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail +o posix
 
-readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms; a process that does not stop for it is left alone
+readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms
 readonly STACKS_CHILDREN=8                    # of a rank that waits for them
-readonly STACKS_LINE=900                      # bytes; srun hands on lines of up to 1024 in one piece
+readonly STACKS_LINE=900                      # bytes; srun keeps lines of up to 1024 whole
 readonly STACKS_END_S=18                      # no child is looked at after that: kit waits for 30 s
 LC_ALL=C                                      # so that bytes are what bash counts
 
@@ -21,15 +23,14 @@ declare -A RANK_OF=() NODE_OF=() PARENT_OF=() START_OF=() IS_PYTHON=() MAIN_OF=(
 
 stacks::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 
-# stacks::say PID FIELD... - a line about a process; tabs and line ends are what parts fields and lines.
+# stacks::say PID KIND FIELD... - a line about a process, without tabs and line ends in its fields.
 stacks::say() {
-  local line="${NODE_OF[$1]}"
-  local field
-  for field in "${@:2}"; do line+=$'\t'"${field//[$'\t\n']/ }"; done
+  local line="${NODE_OF[$1]}"$'\t'"$2"$'\t'"$1" field
+  for field in "${@:3}"; do line+=$'\t'"${field//[$'\t\n']/ }"; done
   printf '%s\n' "${line:0:STACKS_LINE}"
 }
 
-# stacks::stat PID - sets STAT to its fields from the third on; the second, its name, may hold anything.
+# stacks::stat PID - sets STAT to its fields behind the second, its name, which may hold anything.
 stacks::stat() {
   local text=''
   { read -r -d '' text <"/proc/$1/stat"; } 2>/dev/null || [[ -n "${text}" ]] || return 1
@@ -38,24 +39,25 @@ stacks::stat() {
 
 stacks::command() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null || true; }
 
-# stacks::find JOB_ID VARIABLE - the processes of the job's ranks, by what kit and Slurm put into their environment.
+# stacks::find JOB_ID VARIABLE - the processes of the job's ranks, by kit's and Slurm's variables.
 stacks::find() {
   local -r job="$1" variable="$2"
   local -A job_of=() is_ours=()
-  local file pair
+  local -r names="SLURM_JOB_ID|KIT_RUN_DIR|SLURMD_NODENAME|${variable}"
+  local pid pair
   while IFS= read -r pair; do
-    file="${pair%%/environ:*}"
-    pair="${pair#*/environ:}"
+    pid="${pair%%/environ:*}"
+    pid="${pid##*/}" pair="${pair#*/environ:}"
     case "${pair}" in
-      SLURM_JOB_ID=*) job_of["${file##*/}"]="${pair#*=}" ;;
-      KIT_RUN_DIR=*) is_ours["${file##*/}"]=yes ;;
-      SLURMD_NODENAME=*) NODE_OF["${file##*/}"]="${pair#*=}" ;;
-      "${variable}"=*) RANK_OF["${file##*/}"]="${pair#*=}" ;;
+      SLURM_JOB_ID=*) job_of["${pid}"]="${pair#*=}" ;;
+      KIT_RUN_DIR=*) is_ours["${pid}"]=yes ;;
+      SLURMD_NODENAME=*) NODE_OF["${pid}"]="${pair#*=}" ;;
+      "${variable}"=*) RANK_OF["${pid}"]="${pair#*=}" ;;
     esac
-  done < <(grep -zaHE "^(SLURM_JOB_ID|KIT_RUN_DIR|SLURMD_NODENAME|${variable})=" /proc/[0-9]*/environ 2>/dev/null | tr '\n\0' ' \n')
-  local pid
+  done < <(grep -zaHE "^(${names})=" /proc/[0-9]*/environ 2>/dev/null | tr '\n\0' ' \n')
   for pid in "${!RANK_OF[@]}"; do
-    if [[ "${job_of[${pid}]:-}" != "${job}" || -z "${is_ours[${pid}]:-}" || ! "${RANK_OF[${pid}]}" =~ ^[0-9]+$ ]] ||
+    if [[ "${job_of[${pid}]:-}" != "${job}" || -z "${is_ours[${pid}]:-}" ||
+      ! "${RANK_OF[${pid}]}" =~ ^[0-9]+$ ]] ||
       stacks::is_wrapper "${pid}" || ! stacks::stat "${pid}"; then
       unset "RANK_OF[${pid}]"
       continue
@@ -75,24 +77,26 @@ stacks::is_wrapper() {
     tee | sed | stdbuf) return 0 ;;
     bash) [[ "${command}" == *'.sh --rank '* ]] && return 0 ;;
     python* | pypy*)
-      [[ "${command}" == *multiprocessing.resource_tracker* || "${command}" == *' -m torch.distributed.run '* ]] && return 0
+      [[ "${command}" != *multiprocessing.resource_tracker* ]] || return 0
+      [[ "${command}" != *' -m torch.distributed.run '* ]] || return 0
       IS_PYTHON["$1"]=yes
       ;;
   esac
   return 1
 }
 
-# stacks::choose - sets MAIN_OF: for each rank the process that is its program. Of Python's processes, one that no other
-# of them started, and the newest of those; else the newest of all.
+# stacks::choose - sets MAIN_OF: for each rank the process that is its program. Of Python's it is
+# the newest that no other of them started; else the newest of all.
 stacks::choose() {
   local pid rank parent best
   for pid in "${!RANK_OF[@]}"; do
     rank="${RANK_OF[${pid}]}" parent="${PARENT_OF[${pid}]}"
-    [[ -z "${IS_PYTHON[${pid}]:-}" || -z "${IS_PYTHON[${parent}]:-}" || "${RANK_OF[${parent}]:-}" != "${rank}" ]] || continue
+    if [[ -n "${IS_PYTHON[${pid}]:-}" && -n "${IS_PYTHON[${parent}]:-}" &&
+      "${RANK_OF[${parent}]:-}" == "${rank}" ]]; then continue; fi
     best="${MAIN_OF[${rank}]:-}"
-    if [[ -z "${best}" || "${IS_PYTHON[${pid}]:-}" > "${IS_PYTHON[${best}]:-}" ]]; then
-      MAIN_OF["${rank}"]="${pid}"
-    elif [[ "${IS_PYTHON[${pid}]:-}" == "${IS_PYTHON[${best}]:-}" ]] && ((START_OF[${pid}] > START_OF[${best}])); then
+    if [[ -z "${best}" || "${IS_PYTHON[${pid}]:-}" > "${IS_PYTHON[${best}]:-}" ]] ||
+      { [[ "${IS_PYTHON[${pid}]:-}" == "${IS_PYTHON[${best}]:-}" ]] &&
+        ((START_OF[${pid}] > START_OF[${best}])); }; then
       MAIN_OF["${rank}"]="${pid}"
     fi
   done
@@ -108,19 +112,20 @@ stacks::children() {
   done
 }
 
-# stacks::tools PID [PY_SPY...] - every py-spy that there is, and may be run: those named, this node's, and the container's,
-# which one sees below /proc/PID/root without entering it.
+# stacks::tools PID [PY_SPY...] - each py-spy that may be run: those named, this node's, and the
+# container's, which is seen below /proc/PID/root without entering it.
 stacks::tools() {
   local -r pid="$1"
   local -a folders=()
-  local argument='' tool folder path=''
+  local argument='' tool folder path='' exe
   IFS= read -r -d '' argument <"/proc/${pid}/cmdline" || true
   path="$(grep -zaE '^PATH=' "/proc/${pid}/environ" 2>/dev/null | tr -d '\0')" || true
   IFS=: read -ra folders <<<"${path#PATH=}"
   for tool in "${@:2}" "$(command -v py-spy || true)"; do
     [[ ! -x "${tool}" ]] || printf '%s\n' "${tool}"
   done
-  for folder in "${argument%/*}" "$(dirname -- "$(readlink -- "/proc/${pid}/exe")")" "${folders[@]}"; do
+  exe="$(readlink -- "/proc/${pid}/exe")"
+  for folder in "${argument%/*}" "${exe%/*}" "${folders[@]}"; do
     [[ "${folder}" == /* && -x "/proc/${pid}/root${folder}/py-spy" ]] || continue
     printf '/proc/%s/root%s/py-spy\n' "${pid}" "${folder}"
   done
@@ -130,14 +135,16 @@ stacks::tools() {
 stacks::py_spy() {
   local -r pid="$1"
   local -a options=(--full-filenames)
-  # py-spy stops a process for some milliseconds, since a stack that changes while it is read may be of no moment at all. But a
-  # thread in the kernel's uninterruptible sleep (D) does not stop: it would do so later, when nobody is there to go on with it.
-  # And what is stopped already (T, t) stands still.
-  ! grep -qs '^State:[[:space:]]*[DTt]' "/proc/${pid}"/task/*/status || options+=(--nonblocking)
   local text rc=0
-  text="$(timeout --kill-after=1 "${STACKS_DUMP_S}" "${@:3}" "$2" dump "${options[@]}" --pid "${pid}" 2>&1)" || rc=$?
+  # A stack that changes while it is read may be of no moment at all, so py-spy stops the process.
+  # But a thread in the kernel's uninterruptible sleep (D) does not stop: it would do so later, when
+  # nobody is there to go on with it. And what is stopped already (T, t) stands still.
+  ! grep -qs '^State:[[:space:]]*[DTt]' "/proc/${pid}"/task/*/status || options+=(--nonblocking)
+  text="$(timeout --kill-after=1 "${STACKS_DUMP_S}" "${@:3}" \
+    "$2" dump "${options[@]}" --pid "${pid}" 2>&1)" || rc=$?
   # Ended by force, it may leave its stop signal behind.
-  ((rc != 124 && rc != 137)) || [[ " ${options[*]} " == *' --nonblocking '* ]] || kill -CONT "${pid}" 2>/dev/null || true
+  ((rc != 124 && rc != 137)) || [[ "${options[*]}" == *--nonblocking ]] ||
+    kill -CONT "${pid}" 2>/dev/null || true
   if ((rc == 0)) && [[ "${text}" == *$'\nThread '* ]]; then
     printf '%s\n' "${text}"
     return
@@ -151,92 +158,89 @@ stacks::py_spy() {
   return 1
 }
 
-# stacks::dump PID [PY_SPY...] - its stack by the first way that works, and how; or why there is none.
+# stacks::dump PID [PY_SPY...] - its stack by the first way that works, and how; or why it has none.
 stacks::dump() {
   local -r pid="$1"
   local -a tools=()
   local text tool problem='there is no py-spy' line
   if [[ "${STACKS_PAUSE}" == no-pause ]]; then
-    stacks::say "${pid}" means "${pid}" 'none: as asked'
+    stacks::say "${pid}" means 'none: as asked'
     return 1
   fi
   mapfile -t tools < <(stacks::tools "$@")
   for tool in "${tools[@]}"; do
     if text="$(stacks::py_spy "${pid}" "${tool}")" || stacks::enter "${pid}" "${tool}"; then
-      while IFS= read -r line; do stacks::say "${pid}" stack "${pid}" "${line}"; done <<<"${text}"
-      stacks::say "${pid}" means "${pid}" "py-spy: ${tool}"
+      while IFS= read -r line; do stacks::say "${pid}" stack "${line}"; done <<<"${text}"
+      stacks::say "${pid}" means "py-spy: ${tool}"
       return
     fi
     problem="${text}"
     [[ "${problem}" != *'no answer'* ]] || break # another would wait as long
   done
-  stacks::say "${pid}" means "${pid}" "none: ${problem}"
+  stacks::say "${pid}" means "none: ${problem}"
   return 1
 }
 
-# stacks::enter PID PY_SPY - sets text of the caller. Inside the container's user namespace this user may do more: it is theirs.
+# stacks::enter PID PY_SPY - sets text of the caller. Inside the container's user namespace, which
+# is theirs, this user may do more.
 stacks::enter() {
   [[ ! "/proc/$1/ns/user" -ef /proc/self/ns/user ]] && command -v nsenter >/dev/null || return 1
-  local tool
+  local tool rc=0
   exec {tool}<"$2" # the file need not exist inside
-  if text="$(stacks::py_spy "$1" "/proc/self/fd/${tool}" nsenter --user --mount --preserve-credentials --target "$1")"; then
-    exec {tool}<&-
-    return 0
-  fi
+  text="$(stacks::py_spy "$1" "/proc/self/fd/${tool}" \
+    nsenter --user --mount --preserve-credentials --target "$1")" || rc=$?
   exec {tool}<&-
-  return 1
+  return "${rc}"
 }
 
 # stacks::show PID [PY_SPY...] - everything about one process.
 stacks::show() {
   local -r pid="$1"
-  stacks::say "${pid}" process "${pid}" "${RANK_OF[${pid}]}" "${PARENT_OF[${pid}]}" "$(stacks::command "${pid}")"
-  if [[ -n "${IS_PYTHON[${pid}]:-}" ]] && stacks::dump "$@"; then return; fi
-  [[ -n "${IS_PYTHON[${pid}]:-}" ]] || stacks::say "${pid}" means "${pid}" 'none: it is not a Python program'
+  local -ra facts=("${RANK_OF[${pid}]}" "${PARENT_OF[${pid}]}" "$(stacks::command "${pid}")")
+  stacks::say "${pid}" process "${facts[@]}"
+  if [[ -z "${IS_PYTHON[${pid}]:-}" ]]; then
+    stacks::say "${pid}" means 'none: it is not a Python program'
+  elif stacks::dump "$@"; then
+    return
+  fi
   stacks::facts "${pid}"
 }
 
 # stacks::facts PID - what the kernel tells of it, and how busy it was for one second.
 stacks::facts() {
-  local -r pid="$1"
+  local -r pid="$1" of="/proc/$1"
   local -i before
-  local -a call=()
-  local value
   stacks::stat "${pid}" || return 0
   before=$((STAT[11] + STAT[12]))
-  stacks::say "${pid}" facts "${pid}" state "${STAT[0]}"
-  value="$(cat "/proc/${pid}/wchan" 2>/dev/null)" || true
-  stacks::say "${pid}" facts "${pid}" wchan "${value}"
-  read -ra call < <(cat "/proc/${pid}/syscall" 2>/dev/null) || true
-  if ((${#call[@]} > 1)); then
-    stacks::say "${pid}" facts "${pid}" syscall "${call[0]}"
-    value="$(readlink -- "/proc/${pid}/fd/$((call[1]))" 2>/dev/null)" || true
-    stacks::say "${pid}" facts "${pid}" file "${value}"
-  fi
-  value="$(head -n 6 "/proc/${pid}/stack" 2>/dev/null | sed 's/^\[<[^]]*>\] //; s/+.*//' | paste -sd ' ')" || true
-  stacks::say "${pid}" facts "${pid}" kernel "${value}"
-  value="$(cat "/proc/${pid}"/task/*/comm 2>/dev/null | sort | uniq -c | awk '{ n = $1; $1 = ""; print (n > 1 ? n " x" : "") $0 }' | paste -sd ,)" || true
-  stacks::say "${pid}" facts "${pid}" threads "${value}"
+  {
+    stacks::say "${pid}" facts state "${STAT[0]}"
+    stacks::say "${pid}" facts wchan "$(cat "${of}/wchan")"
+    stacks::say "${pid}" facts kernel \
+      "$(head -n 6 "${of}/stack" | sed 's/^\[<[^]]*>\] //; s/+.*//' | paste -sd ' ')"
+    stacks::say "${pid}" facts threads "$(cat "${of}"/task/*/comm | sort | uniq -c |
+      awk '{ n = $1; $1 = ""; print (n > 1 ? n " x" : "") $0 }' | paste -sd ,)"
+  } 2>/dev/null
   sleep 1
   stacks::stat "${pid}" || return 0
-  stacks::say "${pid}" facts "${pid}" cpu "$(((STAT[11] + STAT[12] - before) * 100 / $(getconf CLK_TCK)))"
+  stacks::say "${pid}" facts cpu \
+    "$(((STAT[11] + STAT[12] - before) * 100 / $(getconf CLK_TCK)))"
 }
 
-# stacks::rank PID CHILDREN [PY_SPY...] - the rank's program, and its children where those are asked or waited for.
+# stacks::rank PID CHILDREN [PY_SPY...] - its program, and its children where they are wanted.
 stacks::rank() {
   local -r pid="$1" children="$2"
-  local text shown child
+  local -r waits='torch/utils/data/dataloader|/(multiprocessing|concurrent/futures)/|/subprocess\.py'
+  local -i most="${STACKS_CHILDREN}"
+  local text child
   text="$(stacks::show "${pid}" "${@:3}")"
   printf '%s\n' "${text}"
-  shown=0
-  if [[ "${children}" != all ]]; then
-    # Its innermost frames alone: an idle thread of its own may wait for them all the time.
-    text="$(grep -A 8 '"MainThread"' <<<"${text}")" || return 0
-    grep -qE 'torch/utils/data/dataloader|/multiprocessing/|/subprocess\.py|/concurrent/futures/' <<<"${text}" || return 0
+  if [[ "${children}" == all ]]; then
+    most=1000000
+  # Its innermost frames alone: an idle thread of its own may wait for them all the time.
+  elif ! grep -A 8 '"MainThread"' <<<"${text}" | grep -E "${waits}" >/dev/null; then
+    return 0
   fi
-  while IFS= read -r child; do
-    [[ "${children}" == all ]] || ((shown++ < STACKS_CHILDREN)) || break
-    ((SECONDS < STACKS_END_S)) || break
+  while IFS= read -r child && ((most-- > 0 && SECONDS < STACKS_END_S)); do
     stacks::show "${child}" "${@:3}"
   done < <(stacks::children "${pid}" | sort -n)
 }
@@ -246,7 +250,6 @@ stacks::main() {
   local -a answers=()
   local rank answer
   STACKS_PAUSE="$4"
-  printf '%s\tbegin\t%s\n' "$(stacks::node)" "$(uname -m)"
   stacks::find "${job}" "${variable}"
   stacks::choose
   # All at once; and what each says stays together.

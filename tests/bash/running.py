@@ -12,6 +12,12 @@ from typing import Callable
 from samples import ROOT
 
 SCRIPTS = ROOT / "launch" / "scripts"
+# What most parts of a run need, as bash; KIT_RUN_DIR is SCRIPTS.
+BASICS = """
+for file in messages environment network events image; do
+  source "${KIT_RUN_DIR}/lib/${file}.sh"
+done
+"""
 STUBS = ROOT / "tests" / "bash" / "stubs"
 
 # A variable that all processes of a test inherit, wherever they go.
@@ -28,7 +34,7 @@ def as_ordinary_user() -> list[str]:
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
     """This process's environment without Slurm's, Enroot's and the GPUs' variables, with `folders` first on PATH."""
     owned = ("SLURM", "ENROOT_", "KIT_", "CUDA_", "NVIDIA_", "OMP_", "XDG_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(owned)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(owned) or name == "XDG_RUNTIME_DIR"}
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     return {**inherited, "PATH": path, "SLURMD_NODENAME": "node7", **variables}
 
@@ -84,8 +90,18 @@ def ended_ranks(nodes: int, tasks: int = 1) -> str:
     return f"""
     for ((node = 0; node < {nodes}; node++)); do
       for ((rank = node * {tasks}; rank < (node + 1) * {tasks}; rank++)); do
-        printf 'rank %d 1 1 1\\nended %d 0 0 1\\n' "${{rank}}" "${{rank}}"
-      done >"log/${{SLURM_JOB_ID}}/stamps/1/node.local${{node}}"
+        printf '{{"t": 1, "attempt": 1, "event": "rank_%s, "node": "local%d", "rank": %d%s}}\\n' \\
+          'started"' "${{node}}" "${{rank}}" '' 'ended"' "${{node}}" "${{rank}}" ', "local_rank": 0, "code": 0, "stopped": false'
+      done >"log/${{SLURM_JOB_ID}}/events/local${{node}}.jsonl"
+    done
+    """
+
+
+def ready_nodes(*nodes: str) -> str:
+    """Return bash that prints what nodes answer when they are ready."""
+    words = " ".join(nodes)
+    return f"""for node in {words}; do
+      printf '{{"t": 3, "attempt": 1, "event": "node_ready", "node": "%s", "begun": 1, "staged": 2, "log": 0}}\\n' "${{node}}"
     done
     """
 

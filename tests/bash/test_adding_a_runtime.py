@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from running import stub
+
 from samples import ROOT
 
 WALK = (ROOT / "docs" / "adding-a-runtime.md").read_text()

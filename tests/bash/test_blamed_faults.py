@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 import faulty
+
 from samples import ROOT
 
 ALL = os.environ.get("KIT_ALL_FAULTS") == "1"

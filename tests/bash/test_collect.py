@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -64,7 +65,8 @@ def test_what_no_job_has_used_for_some_days_is_listed_and_removed_when_told_to(k
     listed = collect(kit).stdout
     assert scratch.left() == everything
     assert [line.split(" days  ", 1)[1] for line in listed.splitlines()[:2]] == [f"{scratch.images}/{ID}.sqsh", f"{scratch.data}/kit-{ID}"]
-    assert listed.splitlines()[2:] == ["kit: 2 unused, 0.1 MiB", "kit: nothing is removed without --yes"]
+    assert re.fullmatch(r"kit: 2 unused, 1\d\d KiB", listed.splitlines()[2])
+    assert listed.splitlines()[3:] == ["kit: nothing is removed without --yes"]
     assert collect(kit, "--yes").stdout.splitlines()[-1] == "kit: done"
     assert scratch.left() == {"kit-1111111111111111", "1111111111111111.sif"}
     assert collect(kit, "--days", "3", "--yes").stdout.splitlines()[-1] == "kit: done"

@@ -11,13 +11,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
+from running import BASICS, NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
 
 # What run_script.sh does on a node; KIT_MOUNTS is the same for all.
-EXEC = """
+EXEC = f"""
+{BASICS}
 KIT_MOUNTS=('/data, "the" set' '/in "data"' ro /out /out rw)
-source "${KIT_SCRIPTS}/lib.sh"
-source "${KIT_SCRIPTS}/runtimes/${KIT_RUNTIME}.sh"
+source "${{KIT_RUN_DIR}}/runtimes/${{KIT_RUNTIME}}.sh"
 "$@"
 """
 APPTAINER_MOUNTS = [
@@ -40,7 +40,7 @@ KEEP_ID = ["--userns", "keep-id"] if os.getuid() else []
 
 def settings(runtime: str, scripts: Path = SCRIPTS, **more: str) -> dict[str, str]:
     return {
-        "KIT_SCRIPTS": str(scripts),
+        "KIT_RUN_DIR": str(scripts),
         "KIT_RUNTIME": runtime,
         "KIT_IMAGE": "docker://an/image:1" if runtime in ("docker", "podman") else "/images/an image.sif",
         "KIT_FINGERPRINT": "0123456789abcdef",
@@ -126,7 +126,7 @@ def test_paths_into_the_hosts_python_do_not_reach_a_container_that_has_the_hosts
     variables = dict.fromkeys(names, "/host") | {"LD_PRELOAD": ""}  # ld.so would complain of a file that does not exist
     stub(tmp_path / "bin", "apptainer", "exec env\n")
     call = {"apptainer": "runtime::exec true", "pyxis": "pyxis::check_version() { :; }; runtime::srun_args; env"}[runtime]
-    env = {**environment(tmp_path / "bin", **settings(runtime, KIT_RUN_DIR="/run")), **variables}
+    env = {**environment(tmp_path / "bin", **settings(runtime)), **variables}
     done = bash(EXEC.replace('"$@"', call), env=env)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.partition("=")[0] in names] == []

@@ -11,9 +11,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.runs import follow
-from running import TAG, commands, stub, until
+from kit.cli import messages
+from kit.plan.run_paths import RunPaths
+from kit.runs import log_files
+from running import TAG, commands, ready_nodes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
+
+import event_lines
 
 # Finds what is to be done and how; the rest of "$@" is the command of a task. `task NODE RANK` runs one of them.
 SRUN = """
@@ -27,7 +31,7 @@ task() {
 command=("$@")
 """
 WAIT = "exec 2>/dev/null\nwhile :; do sleep 0.05; done\n"
-READY = 'if [[ "${mode}" == prepare ]]; then printf "local%d 1 2 3\\n" 0 1; exit; fi\n'
+READY = f'if [[ "${{mode}}" == prepare ]]; then {ready_nodes("local0", "local1")} exit; fi\n'
 
 
 def job(folder: Path, srun: str, program: str = "true", nodes: int = 2, **other: object) -> Path:
@@ -132,13 +136,13 @@ def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_
     ]
     assert said(run) == refusal
     assert "kit: error: local1: the mount source /nowhere" in logs(run)["local1.out"]
-    follow.Tail(run, str(JOB_ID)).copy(last=True)
+    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines()[1:] == refusal
     # Where the batch script has not said it, the nodes' words are shown, after a while.
     (run / f"log/slurm-{JOB_ID}.out").write_text("")
-    follow.Tail(run, str(JOB_ID)).copy()
+    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy()
     assert capfd.readouterr().out == ""
-    follow.Tail(run, str(JOB_ID)).copy(last=True)
+    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines() == [refusal[0].replace(" local1", ""), refusal[1]]
 
 
@@ -157,7 +161,7 @@ LOST = "srun: error: task 1 launch failed: Slurmd could not connect IO"  # as Sl
 
 
 def test_a_node_that_never_answers_ends_the_job_whatever_sruns_code_is(tmp_path: Path) -> None:
-    run = job(tmp_path, f'echo "local0 1 2 3"\necho "{LOST}" >>"${{log}}"\n[[ "${{mode}}" == prepare ]] || touch started\n')
+    run = job(tmp_path, f'{ready_nodes("local0")}\necho "{LOST}" >>"${{log}}"\n[[ "${{mode}}" == prepare ]] || touch started\n')
     assert begin(run).wait(60) == 1
     assert said(run) == [
         "kit: error: local1: no answer to the preparing step, though srun ended with 0",
@@ -166,8 +170,11 @@ def test_a_node_that_never_answers_ends_the_job_whatever_sruns_code_is(tmp_path:
     assert not (run / "started").exists()
 
 
+SECOND = '{"t": 1, "attempt": 1, "event": "rank_started", "node": "local1", "rank": 2, "begun": 1, "entered": 1, "log": 0}'
+
+
 # None began there; or one began beside the task's own, as torchrun starts them, and was lost.
-@pytest.mark.parametrize("second", ["", 'task 1 1; echo "rank 2 1 1 1" >>"log/${SLURM_JOB_ID}/stamps/1/node.local1"'])
+@pytest.mark.parametrize("second", ["", f"""task 1 1; echo '{SECOND}' >>"log/${{SLURM_JOB_ID}}/events/local1.jsonl\""""])
 def test_a_rank_that_noted_no_end_ends_the_job_whatever_sruns_code_is(second: str, tmp_path: Path) -> None:
     run = job(tmp_path, f"{READY}task 0 0\n{second}\nexit 0\n")
     assert begin(run).wait(60) == 1
@@ -175,7 +182,7 @@ def test_a_rank_that_noted_no_end_ends_the_job_whatever_sruns_code_is(second: st
 
 
 def test_a_late_node_is_named_though_its_name_begins_as_that_of_one_which_is_ready(tmp_path: Path, tag: str) -> None:
-    run = job(tmp_path, f'printf "local%d 1 2 3\\n" 0 1 2 3 4 5 6 7 8 9\n{WAIT}', nodes=11)
+    run = job(tmp_path, f"{ready_nodes(*(f'local{node}' for node in range(10)))}\n{WAIT}", nodes=11)
     set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
     assert begin(run, 11, **{TAG: tag}).wait(60) == 1
     assert said(run)[0] == "kit: error: local0: not ready after 1 s: local10"
@@ -195,4 +202,4 @@ def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
     assert begin(run).wait(60) == 7
     assert said(run)[0].startswith("kit: error: local1: rank 1 (local rank 0) exited with code 7; ")
     assert (run / "code0").read_text() == "5\n"
-    assert [name for name in logs(run) if name.endswith(".failed")] == ["rank1.failed"]
+    assert event_lines.failed_ranks(run / f"log/{JOB_ID}") == {1: 7}

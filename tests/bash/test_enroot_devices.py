@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import SCRIPTS, environment, stub
 
-SET = 'source "$1/lib.sh"; source "$1/enroot.sh"; enroot::set_devices; env'
+SET = 'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/enroot.sh"; enroot::set_devices; env'
 NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "MELLANOX_VISIBLE_DEVICES")
 MLX5 = "/sys/bus/pci/drivers/mlx5_core/0000:3b:00.0/infiniband_verbs"
 EFA = "/sys/bus/pci/drivers/efa/0000:00:1d.0/infiniband_verbs"

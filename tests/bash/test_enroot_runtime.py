@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from kit.images import fingerprint
+from kit.config.image_files import fingerprint
 from kit.quote import bash as quoted
 from kit.quote import bash_array
-from running import NOBODY, SCRIPTS, STUBS, TAG, as_ordinary_user, bash, environment, processes, stub, until
+from running import BASICS, NOBODY, SCRIPTS, STUBS, TAG, as_ordinary_user, bash, environment, processes, stub, until
 
 # Its entrypoint ends well, and starts nothing.
 IMAGE = "hsqs\netc/environment PATH=/image/bin:/usr/bin:/bin\netc/environment BUILD=1\netc/os-release NAME=one two\netc/rc exit 0\nusr/lib/x data\n"
@@ -31,10 +31,10 @@ FILES = {
 }
 
 # What run_script.sh does on a node, with what env.sh would hold in $1.
-START = """
+START = f"""
+{BASICS}
 source "$1" && shift
-source "${KIT_SCRIPTS}/lib.sh"
-source "${KIT_SCRIPTS}/runtimes/enroot.sh"
+source "${{KIT_RUN_DIR}}/runtimes/enroot.sh"
 runtime::check
 runtime::prepare
 if (($#)); then runtime::exec "$@"; fi
@@ -69,7 +69,7 @@ class Node:
         return ["bash", "-c", f"set -euo pipefail\n{START}", "bash", str(env_sh), *words]
 
     def environment(self, *folders: Path, **variables: str) -> dict[str, str]:
-        return environment(*folders, STUBS, KIT_SCRIPTS=str(SCRIPTS), ENROOT_STUB_CALLS=str(self.calls), **variables)
+        return environment(*folders, STUBS, KIT_RUN_DIR=str(SCRIPTS), ENROOT_STUB_CALLS=str(self.calls), **variables)
 
     def start(self, *words: str, folders: tuple[Path, ...] = (), timeout_s: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
         """Prepares the container, and runs `words` in it if there are any."""
@@ -238,7 +238,7 @@ def open_node(open_folder: Path) -> Node:
 
 
 def _start_as_ordinary_user(node: Node) -> subprocess.CompletedProcess[str]:
-    env = environment(node.folder / "stubs", KIT_SCRIPTS=str(node.folder / "scripts"))
+    env = environment(node.folder / "stubs", KIT_RUN_DIR=str(node.folder / "scripts"))
     return subprocess.run([*as_ordinary_user(), *node.command()], env=env, capture_output=True, text=True, cwd="/")
 
 
@@ -319,7 +319,7 @@ def test_containers_are_where_the_sites_enroot_conf_says(node: Node) -> None:
 @pytest.mark.parametrize(("place", "code"), [("site", 0), ("home/ada/enroot", 1)])
 def test_the_sites_place_is_not_used_in_a_home_folder(node: Node, place: str, code: int) -> None:
     env = node.environment(ENROOT_STUB_SITE=str(node.folder / place), HOME=str(node.folder / "home/ada"), ENROOT_DATA_PATH="/nowhere")
-    found = bash('source "${KIT_SCRIPTS}/enroot.sh" && enroot::site_data_path', env=env)
+    found = bash('source "${KIT_RUN_DIR}/lib/enroot.sh" && enroot::site_data_path', env=env)
     assert (found.returncode, found.stdout, found.stderr) == (code, "" if code else f"{node.folder / place}\n", "")
 
 
@@ -332,7 +332,7 @@ def test_the_sites_place_is_not_used_where_it_is_somebody_elses(node: Node) -> N
     else:
         site = Path("/tmp")  # root's, and everybody may write there
     env = node.environment(ENROOT_STUB_SITE=str(site), HOME=str(node.folder / "home"))
-    found = bash('source "${KIT_SCRIPTS}/enroot.sh" && enroot::site_data_path', env=env)
+    found = bash('source "${KIT_RUN_DIR}/lib/enroot.sh" && enroot::site_data_path', env=env)
     assert (found.returncode, found.stdout, found.stderr) == (1, "", "")
 
 
@@ -411,5 +411,5 @@ def test_a_program_can_act_on_a_signal(node: Node) -> None:
 def test_bash_and_python_compute_the_same_fingerprint(node: Node) -> None:
     for size in (0, 1, 1 << 20, (1 << 20) + 1, (1 << 21) + 7):
         node.image.write_bytes(os.urandom(size))
-        computed = bash('source "$1" && image::fingerprint "$2"', SCRIPTS / "lib.sh", node.image, env=node.environment())
+        computed = bash('source "$1" && image::fingerprint "$2"', SCRIPTS / "lib/image.sh", node.image, env=node.environment())
         assert computed.stdout == f"{fingerprint(node.image)}\n"

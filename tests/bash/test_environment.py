@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit import inherit
+from kit.config import inherit
 from running import SCRIPTS, STUBS, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start, wrap_nodes
 
@@ -56,7 +56,7 @@ def test_a_command_beside_the_ranks_gets_as_little_of_its_own_shell(tmp_path: Pa
 
 @pytest.mark.parametrize("name", inherit.FINDING)
 def test_what_the_record_has_of_the_shell_stays_without_a_container(name: str) -> None:
-    script = f"KIT_RUNTIME=none; source {SCRIPTS}/lib.sh; kit::forget_shell; [[ -v {name} ]]; [[ ! -v OTHER ]]"
+    script = f"KIT_RUNTIME=none; source {SCRIPTS}/lib/environment.sh; environment::forget_shell; [[ -v {name} ]]; [[ ! -v OTHER ]]"
     env = {**environment(OTHER="1"), **({} if name in ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH") else {name: ""})}
     if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
         bash(script, env=env, check=True)
@@ -65,9 +65,7 @@ def test_what_the_record_has_of_the_shell_stays_without_a_container(name: str) -
 def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     (tmp_path / "mps").mkdir()
     (tmp_path / "topology.xml").touch()
-    text = (SCRIPTS / "run_script.sh").read_text()
-    function = text[text.index("\nnode::set_facts() {") : text.index("\n# KIT_MOUNTS is a flat list")]
-    script = f'KIT_MOUNTS=(); node::choose_interface() {{ :; }}{function}\nnode::set_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
+    script = f'KIT_MOUNTS=(); net::choose_interface() {{ :; }}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
     env = environment(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "mps"), NCCL_TOPO_FILE=str(tmp_path / "topology.xml"), PMIX_SERVER_TMPDIR="/not/there")
     places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hanging import py_spy
 from running import until
+
+from hanging import py_spy
 
 ENDED = """\
 import os, time

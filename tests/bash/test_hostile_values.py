@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
 from samples import HOSTILE_NAME, ROOT
 
 REPORT = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), sys.argv[0]]))\n"
@@ -155,12 +156,12 @@ def test_mounts_that_a_runtime_cannot_express_are_refused(kit, open_folder: Path
 @settings(max_examples=300, deadline=None, database=None, derandomize=True)
 @given(value=st.text(string.ascii_letters + "_0123456789-. ", min_size=1, max_size=8))
 def test_a_variables_name_is_settable_or_refused(value: str) -> None:
+    from kit.config.variables import environment
+    from kit.config.yaml_source import Located
     from kit.errors import Problems
-    from kit.given import Given
-    from kit.values import environment
 
     problems = Problems()
-    found = environment(Given({value: Given("x", "job.yaml:1")}, "job.yaml:1"), problems)
+    found = environment(Located({value: Located("x", "job.yaml:1")}, "job.yaml:1"), problems)
     assert bool(found) != bool(problems.found)
     if found:
         arrived = subprocess.run(["bash", "-c", f"export {value}=x; exec env"], capture_output=True, text=True)

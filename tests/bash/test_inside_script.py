@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from running import NOBODY, as_ordinary_user, environment
+from running import NOBODY, SCRIPTS, as_ordinary_user, environment
 from test_run_script import logs, run_dir, slurm, start
+
+import event_lines
 
 FACTS = ("NNODES=2", "NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000")
 
 
 def inside(run: Path, *facts: str, launcher: str = "srun", **variables: str) -> subprocess.CompletedProcess[str]:
     """The launcher's script as a container starts it, with `variables` from the image or the host."""
-    command = ["bash", f"{launcher}.sh", *FACTS, f"KIT_LOG_DIR={run}/log", *facts]
+    command = ["bash", f"{launcher}.sh", *FACTS, f"KIT_LOG_DIR={run}/log", f"KIT_EVENTS={run}/log/events/node7.jsonl", *facts]
+    (run / "log/events").mkdir(exist_ok=True)
     return subprocess.run(command, cwd=run, env=environment(**variables), capture_output=True, text=True, timeout=60)
+
+
+def own_tmp(run: Path, folder: Path) -> Path:
+    """Has the run's script take another folder, FOLDER, for the container's /tmp, and returns the home that it makes there."""
+    script = (run / "lib/container.sh").read_text()
+    assert script.count('"/tmp/kit-home-${UID}"') == 1
+    (run / "lib/container.sh").write_text(script.replace('"/tmp/kit-home-${UID}"', '"${FOLDER}/kit-home-${UID}"'))
+    return folder / f"kit-home-{os.getuid()}"
 
 
 def show(*names: str) -> str:
@@ -42,21 +55,19 @@ def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user
 
 def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_written(tmp_path: Path) -> None:
     run = run_dir(tmp_path, show("HOME"), nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
-    done = inside(run, launcher="spawn", HOME="/not/in/the/container")
-    assert done.stdout == f"[node1] HOME /tmp/kit-home-{os.getuid()}\n", done.stderr
-    assert Path(f"/tmp/kit-home-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    home = own_tmp(run, tmp_path)
+    done = inside(run, launcher="spawn", HOME="/not/in/the/container", FOLDER=str(tmp_path))
+    assert done.stdout == f"[node1] HOME {home}\n", done.stderr
+    assert home.stat().st_mode & 0o777 == 0o700
     done = inside(run, launcher="spawn", HOME=str(tmp_path))
     assert done.stdout == f"[node1] HOME {tmp_path}\n", done.stderr
 
 
 @pytest.mark.parametrize("whose", ["a link", "somebody else's"])
 def test_a_home_that_somebody_else_prepared_in_tmp_is_refused(whose: str, tmp_path: Path) -> None:
-    """Caches hold code that is loaded; and everybody may write to /tmp, for which another folder stands here."""
+    """Caches hold code that is loaded; and everybody may write to /tmp."""
     run = run_dir(tmp_path, "true", nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
-    script = (run / "spawn.sh").read_text()
-    assert script.count('"/tmp/kit-home-${UID}"') == 1
-    (run / "spawn.sh").write_text(script.replace('"/tmp/kit-home-${UID}"', '"${FOLDER}/kit-home-${UID}"'))
-    home = tmp_path / f"kit-home-{os.getuid()}"
+    home = own_tmp(run, tmp_path)
     if whose == "a link":
         (tmp_path / "elsewhere").mkdir()
         home.symlink_to(tmp_path / "elsewhere")
@@ -88,7 +99,8 @@ def test_ranks_in_another_order_than_the_nodes_are_refused(rank: int, local_rank
             f"kit: error: node7: rank {rank} is local rank {local_rank} of node 1: ranks are not in the nodes' order\n"
             "  fix: unset SLURM_HOSTFILE and SLURM_ARBITRARY_NODELIST: with them Slurm orders the tasks in another way\n",
         )
-        assert (run / "log/node1.failed").read_text() == done.stderr
+        (refused,) = event_lines.read(run / "log", "node_refused")
+        assert (refused["node"], refused["problem"]) == ("node7", f"rank {rank} is local rank {local_rank} of node 1: ranks are not in the nodes' order")
         assert not list((run / "log").glob("rank*"))
 
 
@@ -162,17 +174,19 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
     source.chmod(mode if os.getuid() == 0 else (mode & 0o7) * 0o111)
     run = run_dir(open_folder, "true", nodes=2, launcher="srun")
     facts_of_node(run, source)
-    for path in (run, *run.iterdir(), run / "log"):
+    (run / "log/events").mkdir()
+    for path in (run, *run.rglob("*")):
         path.chmod(0o777)
     env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
     done = subprocess.run([*as_ordinary_user(), "bash", "run_script.sh", "prepare"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
     if good:
-        assert (done.returncode, done.stderr) == (0, "") and re.match("local1 [0-9.]+ ", done.stdout)
+        assert (done.returncode, done.stderr) == (0, "") and json.loads(done.stdout)["event"] == "node_ready"
     else:
         assert done.returncode == 1 and done.stdout == ""
         problem = rf"kit: error: local1: the mount source {source} cannot be read by \S+\n  fix: check its owner and mode: ls -ld '{source}'\n"
         assert re.fullmatch(problem, done.stderr), done.stderr
-        assert (run / "log/node1.failed").read_text() == done.stderr
+        (refused,) = event_lines.read(run / "log", "node_refused")
+        assert (refused["node"], refused["cause"]) == ("local1", "mount-missing")
 
 
 @pytest.mark.parametrize("below", ["writable", "read-only", "none"])
@@ -183,6 +197,8 @@ def test_what_stays_writable_below_a_read_only_mount_is_named(below: str, tmp_pa
     facts_of_node(run, Path("'{source}'"))
     text = (run / "env.sh").read_text().replace("{source}", str(source))
     (run / "env.sh").write_text(text.replace("KIT_RUNTIME=none", "KIT_RUNTIME=apptainer"))
+    shutil.copytree(SCRIPTS / "lib", run / "lib", dirs_exist_ok=True)
+    shutil.copy(SCRIPTS / "runtimes/apptainer.sh", run / "lib/runtimes")
     disk = {"writable": ["--tmpfs", str(source / "be low")], "read-only": ["--ro-bind", "/etc", str(source / "be low")], "none": []}[below]
     env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
     done = subprocess.run(

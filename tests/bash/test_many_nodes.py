@@ -10,8 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.runs import stamps
+from kit.diagnose.timeline import moments
 from running import environment, stub
+
+import event_lines
 
 NODES = 10000
 
@@ -39,32 +41,44 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+def answer(node: str, begun: str, staged: str, ready: str) -> str:
+    return f'{{"t": {ready}, "attempt": 1, "event": "node_ready", "node": "{node}", "begun": {begun}, "staged": {staged}, "log": 0}}\n'
+
+
+def ready(*times: str) -> str:
+    """The command that makes of nodes' names what they answer when they are ready."""
+    return f"sed 's/.*/{answer('&', *times).strip()}/'"
+
+
 def start(run: Path, answers: str, nodes: int = NODES) -> subprocess.CompletedProcess[str]:
     """The batch script, with an srun whose prepare step prints what `answers`, some bash, does."""
     stub(run.parent / "bin", "srun", f'if [[ "$*" == *prepare* ]]; then {answers}; fi\n')
-    notes = run / "log/4711/stamps/1"
+    notes = run / "log/4711/events"
     notes.mkdir(parents=True, exist_ok=True)
     for number in range(nodes):
-        (notes / f"node.node{number:04}").write_text(f"rank {number} 1 1 1\nended {number} 0 0 1\n")
+        own = {"node": f"node{number:04}", "rank": number}
+        begun = event_lines.line("rank_started", 1, **own, begun=1, entered=1, log=0)
+        ended = event_lines.line("rank_ended", 1, **own, local_rank=0, code=0, stopped=False)
+        (notes / f"node{number:04}.jsonl").write_text(begun + ended)
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": f"node[0000-{nodes - 1:04}]", "SLURMD_NODENAME": "node0000"}
     return subprocess.run(["bash", "run_script.sh"], cwd=run, env=environment(run.parent / "bin", **job), capture_output=True, text=True, timeout=120)
 
 
 def test_what_all_nodes_answer_arrives_whole_and_with_the_time_by_which_it_came(run: Path) -> None:
     # In pieces that end in the middle of a line, the second later than bash waits at once.
-    done = start(run, f"sed 's/$/ 1.25 2.5 3.75/' '{run.parent}/hosts' | {{ head -c 70001; sleep 1.7; cat; }}")
+    done = start(run, f"{ready('1.25', '2.5', '3.75')} '{run.parent}/hosts' | {{ head -c 70001; sleep 1.7; cat; }}")
     assert done.returncode == 0, done.stderr
-    found = stamps.read(run / "log/4711")
+    found = moments.read(run / "log/4711")
     assert list(found.nodes) == [f"node{number:04}" for number in range(NODES)]
     answers = [node.prepared for node in found.nodes.values() if node.prepared]
-    assert [answer[1:] for answer in answers] == [(1.25, 2.5, 3.75)] * NODES
+    assert [(answer.begun, answer.staged, answer.ready) for answer in answers] == [(1.25, 2.5, 3.75)] * NODES
     first, second = sorted({answer.arrived for answer in answers})
-    assert [answer.arrived for answer in answers].count(first) == 70001 // len("node0000 1.25 2.5 3.75\n")
-    assert found.batch["prepare"] < first < second == found.batch["all-ready"]
+    assert [answer.arrived for answer in answers].count(first) == 70001 // len(answer("node0000", "1.25", "2.5", "3.75"))
+    assert found.batch["preparing"] < first < second == found.batch["nodes_ready"]
 
 
 def test_the_late_ones_among_many_are_named(run: Path) -> None:
-    done = start(run, f"grep -v '00$' '{run.parent}/hosts' | sed 's/$/ 1 2 3/'; exec sleep 30")
+    done = start(run, f"grep -v '00$' '{run.parent}/hosts' | {ready('1', '2', '3')}; exec sleep 30")
     assert done.returncode == 1
     named = " ".join(f"node{number:02}00" for number in range(10))
     assert f"kit: error: node0000: not ready after 2 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
@@ -78,7 +92,7 @@ def test_ten_thousand_nodes_cost_the_batch_script_what_two_do(kit, run: Path, tm
             shutil.rmtree(folder / "log", ignore_errors=True)
             (folder / "log").mkdir()
             before_s = cpu_s()
-            assert start(folder, f"exec sed 's/$/ 1.25 2.5 3.75/' '{folder.parent}/hosts'", nodes).returncode == 0
+            assert start(folder, f"exec {ready('1.25', '2.5', '3.75')} '{folder.parent}/hosts'", nodes).returncode == 0
             took[folder].append(cpu_s() - before_s)
     # Of the least of each, since other work on this machine adds to both. When bash read all names it was 20 times as much.
     assert min(took[run]) < 10 * min(took[few]), took
@@ -96,7 +110,7 @@ def test_the_addresses_of_ten_thousand_nodes_are_asked_for_at_once_and_are_no_ar
     # As getent answers: three lines for each host, of which the first has its name. The first host is this machine, and a Debian.
     answer = """awk '{ a = NR == 1 ? "127.0.1.1" : "10.0." int(NR / 256) "." NR % 256; print a " STREAM " $1 "\\n" a " DGRAM \\n" a " RAW " }'"""
     stub(run.parent / "bin", "getent", f'echo x >>"{run.parent}/asked"; [[ "$1" == ahostsv4 ]] && printf "%s\\n" "${{@:2}}" | {answer}\n')
-    done = start(run, f"exec sed 's/$/ 1 2 3/' '{run.parent}/hosts'; else printf '%s\\n' \"$@\" >'{run.parent}/argv'")
+    done = start(run, f"exec {ready('1', '2', '3')} '{run.parent}/hosts'; else printf '%s\\n' \"$@\" >'{run.parent}/argv'")
     assert done.returncode == 0, done.stderr
     assert (run / "log/4711/addresses.0").read_text().split() == [own_address(), *(f"10.0.{n // 256}.{n % 256}" for n in range(2, NODES + 1))]
     (named,) = [line for line in (run.parent / "argv").read_text().splitlines() if line.startswith("KIT_ADDRESSES=")]

@@ -27,7 +27,7 @@ def address(
     stub(folder / "bin", "scontrol", f'[[ "$1 $2 $3" == "show node -o" ]] || exit 3\ncase "$4" in\n{nodes}  *) echo "Node $4 not found" && exit 1 ;;\nesac\n')
     interfaces = "".join(f"eth{index} UP {address}/24\n" for index, address in enumerate(own.split()) if ":" not in address)
     stub(folder / "bin", "ip", f"printf '%s' '{interfaces}'\n")
-    return bash('source "$1" && net::address "$2"', SCRIPTS / "lib.sh", host, env=environment(folder / "bin", **variables))
+    return bash('source "$1/messages.sh" && source "$1/network.sh" && net::address "$2"', SCRIPTS / "lib", host, env=environment(folder / "bin", **variables))
 
 
 def test_the_address_comes_from_the_resolver(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_local_runs_may_use_loopback(tmp_path: Path) -> None:
 def port(folder: Path, job: int, restart: int = 0, ephemeral: str = "32768\t60999\n") -> int:
     """`net::port JOB RESTART 127.0.0.1` on a machine whose outgoing connections use the range `ephemeral`."""
     (folder / "range").write_text(ephemeral)
-    text = (SCRIPTS / "lib.sh").read_text()
+    text = (SCRIPTS / "lib/network.sh").read_text()
     assert text.count("/proc/sys/net/ipv4/ip_local_port_range") == 2
-    (folder / "lib.sh").write_text(text.replace("/proc/sys/net/ipv4/ip_local_port_range", '"${RANGE}"'))
-    found = bash('source "$1" && net::port "$2" "$3" 127.0.0.1', folder / "lib.sh", job, restart, env=environment(RANGE=str(folder / "range")))
+    (folder / "network.sh").write_text(text.replace("/proc/sys/net/ipv4/ip_local_port_range", '"${RANGE}"'))
+    found = bash('source "$1" && net::port "$2" "$3" 127.0.0.1', folder / "network.sh", job, restart, env=environment(RANGE=str(folder / "range")))
     assert (found.returncode, found.stderr) == (0, "")
     return int(found.stdout)
 

@@ -36,12 +36,12 @@ TABLE = routes(("eth0", "0.0.0.0/0"), ("eth0", "192.0.2.0/24"), ("ib0", "10.0.0.
 )
 def test_the_most_specific_route_names_the_interface(address: str, interface: str) -> None:
     for table in (TABLE, HEAD + "".join(reversed(TABLE.splitlines(keepends=True)[1:]))):
-        done = bash('source "$1"; net::interface "$2" <<<"$3"', SCRIPTS / "lib.sh", address, table, env=environment())
+        done = bash('source "$1"; net::interface "$2" <<<"$3"', SCRIPTS / "lib/network.sh", address, table, env=environment())
         assert done.stdout == interface, done.stderr
 
 
 def test_without_a_route_no_interface_is_named() -> None:
-    done = bash('source "$1"; net::interface 10.0.0.1 <<<"$2"', SCRIPTS / "lib.sh", routes(("lo", "192.0.2.0/24")), env=environment())
+    done = bash('source "$1"; net::interface 10.0.0.1 <<<"$2"', SCRIPTS / "lib/network.sh", routes(("lo", "192.0.2.0/24")), env=environment())
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -51,7 +51,7 @@ def route() -> tuple[str, str]:
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
         name, destination, *_ = line.split()
         address = str(ipaddress.ip_address(bytes.fromhex(destination)[::-1]) + 1)
-        done = bash('source "$1"; net::interface "$2" </proc/net/route', SCRIPTS / "lib.sh", address, env=environment())
+        done = bash('source "$1"; net::interface "$2" </proc/net/route', SCRIPTS / "lib/network.sh", address, env=environment())
         if done.stdout == name:
             return name, address
     pytest.fail("this machine has no route to anywhere")

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Union
 
 import pytest
 from running import SCRIPTS, bash, environment
 
 # Two ranks as their launchers start them, and the batch part's look at what they noted.
 RUN = """
-export KIT_LOG_DIR="$1" KIT_STAMPS="$1/stamps/node.n1" KIT_BEGUN=1 KIT_ENTERED=1 MASTER_ADDR=127.0.0.1 KIT_STAMP_FOLDER="$1/stamps" NNODES=1 NPROC_PER_NODE="$3"
-KIT_LAUNCHER="$2"
+export KIT_LOG_DIR="$1" KIT_EVENTS="$1/events/n1.jsonl" KIT_BEGUN=1 KIT_ENTERED=1 MASTER_ADDR=127.0.0.1 NNODES="${NNODES:-1}" NPROC_PER_NODE="$3"
+[[ "$2" == torchrun ]] || KIT_LAUNCHER="$2" # which the ranks under torchrun are not told
 [[ "$2" == spawn ]] || export WORLD_SIZE="$3"
-mkdir -- "${KIT_STAMP_FOLDER}"
-source "${KIT_SCRIPTS}/inside.sh"
-source "${KIT_SCRIPTS}/rank.sh"
+mkdir -- "$1/events"
+source "${KIT_RUN_DIR}/lib/container.sh"
+source "${KIT_RUN_DIR}/lib/rank.sh"
+source "${KIT_RUN_DIR}/lib/signals.sh"
+peers::has_device() { [[ -n "${DEVICE:-}" ]]; }
 count="$3"
-[[ "$2" != spawn ]] || count=1
+[[ "$2" != spawn ]] || count="${NNODES}"
 shift 3
 for ((RANK = 0; RANK < count; RANK++)); do
   (export RANK LOCAL_RANK="${RANK}" && rank::run "$@") >/dev/null &
 done
 wait
-source <(sed -n '/^batch::warn_of_strangers() {/,/^}/p' "${KIT_SCRIPTS}/run_script.sh")
-batch::warn_of_strangers
+KIT_LAUNCHER="${KIT_LAUNCHER:-torchrun}"
+peers::warn
 """
 # A star of connections, as that of torch's store; the port is the first argument, or the job's; then how long it lasts.
 MEET = """
@@ -54,6 +57,12 @@ FILES = {
     "meet.py": f"# {WORDS}{MEET}",
     "meet_without_words.py": MEET,
     "spawn.py": f"# {WORDS}MEET = {MEET!r}\n{SPAWN}",
+    "spawn_each.py": f"# {WORDS}import os, sys\nsys.argv[1] = str(int(sys.argv[1]) + int(os.environ['RANK']))\nMEET = {MEET!r}\n{SPAWN}",
+    "pair.py": f"# {WORDS}import os\nos.environ['WORLD_SIZE'] = '2'\n{MEET}",
+    "inner.sh": "true torchrun --nnodes=1 train.py\n",
+    # Without a GPU the ranks of Accelerate are connected, and each is alone.
+    "hf.py": f"def build():\n    from accelerate import Accelerator\n{MEET}",
+    "hf_cpu.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=True)\n{MEET}",
     "words.py": f"# {WORDS}",
     "fails.py": f"# {WORDS}raise SystemExit(3)\n",
     "alone.py": f"# dist.init_process_group()\n{ALONE}",
@@ -92,6 +101,8 @@ NAMED = [
     ("PYTHON lit.py", ALL, 'Trainer(num_nodes=1, devices=2, strategy="ddp")'),
     ("PYTHON says.py", ALL, 'Trainer(num_nodes=1, devices=2, strategy="ddp")'),
     ("bash hf.sh", ("spawn", 2), "accelerate launch sets others"),
+    ("bash inner.sh", ALL, "have the script that torchrun starts as the command"),
+    (("bash", "-c", ": ; true accelerate launch x.py"), ("spawn", 2), "accelerate launch sets others"),
 ]
 
 
@@ -100,13 +111,14 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
-def said(folder: Path, words: str, launcher: str, ranks: int) -> str:
+def said(folder: Path, words: Union[str, tuple[str, ...]], launcher: str, ranks: int, **variables: str) -> str:
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     names = {"PYTHON": "python3", "PORT": free_port(), "a?b.py": "a b.py"}
-    env = environment(KIT_SCRIPTS=str(SCRIPTS), MASTER_PORT=free_port())
-    done = bash(RUN, folder, launcher, ranks, *(names.get(word, word) for word in words.split()), env=env, cwd=folder)
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), MASTER_PORT=free_port(), **variables)
+    argv = words.split() if isinstance(words, str) else words
+    done = bash(RUN, folder, launcher, ranks, *(names.get(word, word) for word in argv), env=env, cwd=folder)
     assert done.returncode == 0
     return done.stderr
 
@@ -117,10 +129,45 @@ def test_nothing_is_said_of_ranks_that_met_or_never_meant_to(words: str, how: tu
 
 
 @pytest.mark.parametrize(("words", "how", "fix"), NAMED)
-def test_ranks_that_each_trained_alone_are_named_with_their_frameworks_line(words: str, how: tuple[str, int], fix: str, tmp_path: Path) -> None:
+def test_ranks_that_each_trained_alone_are_named_with_their_frameworks_line(
+    words: Union[str, tuple[str, ...]], how: tuple[str, int], fix: str, tmp_path: Path
+) -> None:
     first, second = said(tmp_path, words, *how).splitlines()
     assert first == "kit: warning: 2 ranks ended with 0, but none was ever connected with another: were these 2 trainings of one rank?"
     assert second.startswith("  fix: ") and fix in second
+
+
+def test_nodes_under_spawn_whose_ranks_met_each_for_themselves_are_named(tmp_path: Path) -> None:
+    first, second = said(tmp_path, "PYTHON spawn_each.py PORT", "spawn", 2, NNODES="2").splitlines()
+    assert first == "kit: warning: 2 programs ended with 0, but none was ever connected with another node's: were these 2 trainings of one node?"
+    assert "init_process_group()" in second
+
+
+def test_nodes_under_spawn_that_met_are_not(tmp_path: Path) -> None:
+    assert said(tmp_path, "PYTHON pair.py PORT", "spawn", 2, NNODES="2") == ""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launcher: str, tmp_path: Path) -> None:
+    assert said(tmp_path, "PYTHON hf.py PORT", launcher, 2) == (
+        "kit: warning: 2 ranks ended with 0, and there is no GPU, without which Accelerate trains in every rank alone\n"
+        '  fix: for CPUs: env: {ACCELERATE_USE_CPU: "true"}, or Accelerator(cpu=True)\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        ("hf_cpu.py PORT", {}),
+        ("hf.py PORT --cpu", {}),
+        ("hf.py PORT", {"ACCELERATE_USE_CPU": "true"}),
+        ("hf.py PORT", {"DEVICE": "yes"}),
+        ("hf.py PORT", {"PJRT_DEVICE": "TPU"}),
+    ],
+    ids=["in its text", "in its arguments", "in the environment", "with a device", "with a TPU"],
+)
+def test_accelerate_that_was_told_where_to_train_is_not(words: str, variables: dict[str, str], tmp_path: Path) -> None:
+    assert said(tmp_path, f"PYTHON {words}", *ALL, **variables) == ""
 
 
 @pytest.mark.parametrize(("master", "code"), [("10.1.2.3", 0), ("10.1.2.4", 1), ("127.0.0.1", 1)])
@@ -128,7 +175,7 @@ def test_a_connection_to_the_master_on_another_node_is_one(master: str, code: in
     table = "  sl  local_address rem_address   st\n   0: 0901000A:C350 0302010A:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
     (tmp_path / "table").write_text(table)
     script = f"""
-    source {SCRIPTS}/peers.sh
+    source {SCRIPTS}/lib/peers.sh
     ls() {{ echo "lrwx------ 1 me me 64 Nov 1 00:00 /proc/$$/fd/5 -> socket:[77]"; }}
     cd "$1"; peers::connections() {{ cat table; }}
     code=0; peers::are_met $$ || code=$?; echo "${{code}}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.images import fingerprint
+from kit.config.image_files import fingerprint
 from running import SCRIPTS, STUBS, bash, environment, stub
 
-ARGS = 'source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; runtime::srun_args; printf "%s\\n" "${KIT_SRUN_ARGS[@]}"'
-SETTINGS = {"KIT_IMAGE": "/i.sqsh", "KIT_FINGERPRINT": "0123456789abcdef", "KIT_RUN_DIR": "/run", "KIT_REMAP_ROOT": ""}
+ARGS = 'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/environment.sh"; source "$1/runtimes/pyxis.sh"; runtime::srun_args; printf "%s\\n" "${KIT_SRUN_ARGS[@]}"'
+SETTINGS = {"KIT_IMAGE": "/i.sqsh", "KIT_FINGERPRINT": "0123456789abcdef", "KIT_REMAP_ROOT": ""}
 # As Pyxis 0.24 prints them, shortened.
 OPTIONS = """\
       --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
@@ -38,7 +38,7 @@ def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp
     assert done.stdout.splitlines() == [
         "--container-image=/i.sqsh",
         "--container-name=kit-0123456789abcdef",
-        "--container-workdir=/run",
+        f"--container-workdir={SCRIPTS}",
         "--container-writable",
         "--no-container-mount-home",
         "--no-container-entrypoint",
@@ -82,7 +82,11 @@ def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path
     """grep is a stub that looks at the test's file instead of /etc/slurm."""
     (tmp_path / "plugstack.conf").write_text(f"{line}\n")
     stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" "{tmp_path}/plugstack.conf"\n')
-    done = bash('source "$1/lib.sh"; KIT_SCRIPTS="$1"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job', SCRIPTS, env=environment(tmp_path / "bin"))
+    done = bash(
+        'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/environment.sh"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job',
+        SCRIPTS,
+        env=environment(tmp_path / "bin"),
+    )
     assert done.returncode == (0 if is_job else 1), done.stderr
 
 
@@ -93,14 +97,14 @@ def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_fo
     site, mine = open_folder / "site", open_folder / "mine"
     site.mkdir()
     body = """
-    source "${KIT_SCRIPTS}/lib.sh"
-    source "${KIT_SCRIPTS}/runtimes/pyxis.sh"
+    source "${KIT_RUN_DIR}/lib/messages.sh"
+    source "${KIT_RUN_DIR}/runtimes/pyxis.sh"
     runtime::check
     env | grep -c '^ENROOT_.*_PATH=' || true
     runtime::prepare
     """
     names = ("ENROOT_DATA_PATH", "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH", "ENROOT_TEMP_PATH")
-    settings = {"KIT_SCRIPTS": str(SCRIPTS), "KIT_IMAGE": str(image), "KIT_FINGERPRINT": fingerprint(image) or "", "ENROOT_STUB_SITE": str(site)}
+    settings = {"KIT_RUN_DIR": str(SCRIPTS), "KIT_IMAGE": str(image), "KIT_FINGERPRINT": fingerprint(image) or "", "ENROOT_STUB_SITE": str(site)}
     env = environment(STUBS, **settings, **{name: str(mine) for name in names}, HOME=str(open_folder / "home"))
     done = bash(body, env=env)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

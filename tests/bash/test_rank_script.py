@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from running import SCRIPTS, TAG, commands, environment, until
 
+import event_lines
+
 RANK = """
 set -euo pipefail
-KIT_LOG_DIR="$1" RANK=3 LOCAL_RANK=1 KIT_SIGNALED="$2"
-export KIT_LOG_DIR RANK LOCAL_RANK
-source "${KIT_SCRIPTS}/inside.sh"
-source "${KIT_SCRIPTS}/rank.sh"
+mkdir -p "$1/events"
+KIT_LOG_DIR="$1" KIT_EVENTS="$1/events/node7.jsonl" RANK=3 LOCAL_RANK=1 KIT_LAUNCHER=mpi
+export KIT_LOG_DIR KIT_EVENTS RANK LOCAL_RANK
+source "${KIT_RUN_DIR}/lib/container.sh"
+source "${KIT_RUN_DIR}/lib/rank.sh"
+source "${KIT_RUN_DIR}/lib/$2.sh"
 rank::run bash -c "$3"
 """
 # What torchrun, and Slurm, do with a signal: to the group, or to the shell of the rank alone.
@@ -23,8 +27,8 @@ WAYS = ["group", "shell"]
 
 
 def start(folder: Path, way: str, program: str, tag: str, **variables: str) -> subprocess.Popen[str]:
-    env = environment(KIT_SCRIPTS=str(SCRIPTS), **{TAG: tag}, **variables)
-    command = ["bash", "-c", RANK, "bash", str(folder), "group" if way == "group" else "", program]
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}, **variables)
+    command = ["bash", "-c", RANK, "bash", str(folder), "group_signals" if way == "group" else "signals", program]
     return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -41,14 +45,14 @@ def log(folder: Path) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_a_program_says_when_it_is_asked_to_end_is_kept_and_it_is_not_blamed(way: str, number: signal.Signals, tmp_path: Path, tag: str) -> None:
     name = number.name.removeprefix("SIG")
-    program = f"trap 'sleep 0.2; echo saved; echo late >&2; exit 5' {name}; echo up; exec 3>&2 2>/dev/null; while :; do sleep 0.05; done"
+    program = f"trap 'sleep 0.2; echo saved; echo late >&2; exit 5' {name}; exec 3>&2 2>/dev/null; echo up; while :; do sleep 0.05; done"
     process = start(tmp_path, way, program.replace("echo late >&2", "echo late >&3"), tag)
     until(lambda: "up\n" in log(tmp_path), 60)
     send(process, way, number)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (5, "[rank3] up\n[rank3] saved\n[rank3] late\n")
     assert log(tmp_path) == "up\nsaved\nlate\n"
-    assert not (tmp_path / "rank3.failed").exists()
+    assert [event["stopped"] for event in event_lines.read(tmp_path, "rank_ended")] == [True]
     assert commands(tag) == []
 
 
@@ -65,9 +69,8 @@ def test_a_program_that_goes_on_after_a_signal_ends_with_its_own_code(way: str, 
     (tmp_path / "go").touch()
     process.communicate(timeout=60)
     assert process.returncode == code
-    assert (tmp_path / "rank3.failed").exists() == bool(code)
-    if code:
-        assert (tmp_path / "rank3.failed").read_text() == "7 node7 1\n"
+    (ended,) = event_lines.read(tmp_path, "rank_ended")
+    assert (ended["node"], ended["rank"], ended["local_rank"], ended["code"], ended["stopped"]) == ("node7", 3, 1, code, False)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -83,14 +86,14 @@ def test_a_checkpoint_is_asked_for_once_by_a_file(way: str, tmp_path: Path, tag:
     assert commands(tag) == []
 
 
-def test_an_older_attempts_log_stays_and_its_note_of_failure_goes(tmp_path: Path, tag: str) -> None:
+def test_an_older_attempts_log_stays_and_where_this_one_begins_is_noted(tmp_path: Path, tag: str) -> None:
     (tmp_path / "rank3.out").write_text("first\n")
-    (tmp_path / "rank3.failed").write_text("7 node7 1\n")
     process = start(tmp_path, "shell", "echo second", tag, SLURM_RESTART_COUNT="1")
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "[rank3] second\n")
     assert log(tmp_path) == "first\nkit: node7: attempt 2\nsecond\n"
-    assert not (tmp_path / "rank3.failed").exists()
+    (started,) = event_lines.read(tmp_path, "rank_started")
+    assert (started["attempt"], started["log"]) == (2, len("first\nkit: node7: attempt 2\n"))
 
 
 def test_a_process_that_the_program_leaves_behind_does_not_hold_the_rank(tmp_path: Path, tag: str) -> None:

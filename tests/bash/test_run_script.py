@@ -7,6 +7,7 @@ is the real one.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from kit.images import fingerprint
-from kit.plan import Plan
-from kit.render import render
-from kit.rundir import write
-from running import SCRIPTS, TAG, commands, ended_ranks, environment, stub, until
+from kit.config.image_files import fingerprint
+from kit.plan.render import render
+from kit.runs.run_dir import write
+from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_nodes, stub, until
+
+import event_lines
+from plans import changed, plan_of
 
 JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machine differ
 PORT = 61000 + JOB_ID % 4000
@@ -32,7 +35,7 @@ PORT = 61000 + JOB_ID % 4000
 def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, launcher: str = "srun", **other: Any) -> Path:
     """A run directory whose ranks are `bash -c PROGRAM`; `other` are more fields of the plan."""
     run = folder / "run"
-    plan = Plan(
+    plan = plan_of(
         name="test",
         run_dir=str(run),
         nodes=nodes,
@@ -48,7 +51,6 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, laun
         max_restarts=0,
         image=None,
         fingerprint=None,
-        image_sha256=None,
         workdir=str(folder),
         mounts=(),
         command=("bash", "-c", program),
@@ -59,11 +61,11 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, laun
         checkpoint_s=120,
         max_requeues=None,
         ready_timeout_s=1200,
-        scratch="/tmp",
+        scratch=str(folder),
         remap_root=False,
         cluster="generic",
     )
-    plan = plan._replace(**other)
+    plan = changed(plan, **other)
     return write(plan, render(plan))
 
 
@@ -130,8 +132,8 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
         "rank1.out": "rank 1 of 4\ntold to end\n",
         "rank2.out": "rank 2 of 4\ntold to end\n",
         "rank3.out": "rank 3 of 4\nthe reason is here\n",
-        "rank3.failed": "7 local1 1\n",
     }
+    assert event_lines.failed_ranks(run / f"log/{JOB_ID}") == {3: 7}
     assert "[rank3] the reason is here\n" in found["local1.out"]
     assert commands(tag) == []
 
@@ -204,7 +206,7 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4, launcher="torchrun")
     note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'
-    stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || { printf "local%d 1 2 3\\n" 0 1 2 && exit; }\n' + ended_ranks(3))
+    stub(tmp_path / "bin", "srun", note + '[[ "${mode}" == start ]] || { ' + ready_nodes("local0", "local1", "local2") + "exit; }\n" + ended_ranks(3))
     # sbatch --nodes=3 on the command line beats what was planned.
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), SLURM_CPUS_PER_TASK="12"))
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
@@ -271,11 +273,11 @@ def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -
     stub(tmp_path / "bin", "getent", f'[[ "$1" == ahostsv4 ]] || exit 3\n{lines}')
     node = 'echo "NodeName=local1 NodeAddr=192.0.2.7 State=IDLE"'
     stub(tmp_path / "bin", "scontrol", f'case "$1 $2" in "show hostnames") tr , "\\n" <<<"$3" ;; "show node") {node} ;; esac\n')
-    stub(tmp_path / "bin", "srun", 'case "$*" in *prepare*) printf "local%d 1 2 3\\n" 0 1 2 && exit ;; esac\n' + ended_ranks(3))
+    stub(tmp_path / "bin", "srun", 'case "$*" in *prepare*) ' + ready_nodes("local0", "local1", "local2") + "exit ;; esac\n" + ended_ranks(3))
     # What listens on the master's address is not the question here: connecting to it would wait for the network.
-    script = (run / "run_script.sh").read_text()
+    script = (run / "lib/network.sh").read_text()
     assert script.count("net::is_listening() {") == 1
-    (run / "run_script.sh").write_text(re.sub(r"(?m)^net::is_listening\(\) .*$", "net::is_listening() { return 1; }", script))
+    (run / "lib/network.sh").write_text(re.sub(r"(?m)^net::is_listening\(\) .*$", "net::is_listening() { return 1; }", script))
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
     assert done.returncode == 0, done.stderr
     assert logs(run)["addresses.0"].splitlines() == ["192.0.2.10", "192.0.2.7", "192.0.2.2"]
@@ -296,7 +298,7 @@ def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_p
 def test_a_slurm_without_pmix_ends_an_mpi_job(known: str, chosen: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
     set_in_env(run, "KIT_MPI", "yes")
-    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) echo local0 1 2 3 && exit ;; esac\n' + ended_ranks(1)
+    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) ' + ready_nodes("local0") + "exit ;; esac\n" + ended_ranks(1)
     stub(tmp_path / "bin", "srun", f'[[ "$1" != --mpi=list ]] || {{ printf "MPI plugin types are...\\n{known}\\n" >&2 && exit; }}\n{note}')
     done = start(run, env=slurm(folders=(tmp_path / "bin",)))
     if chosen:
@@ -365,7 +367,7 @@ def test_a_first_node_without_the_masters_address_is_refused(tmp_path: Path) -> 
     )
     stub(tmp_path / "bin", "ip", "printf 'lo UNKNOWN 127.0.0.1/8\\neth0 UP 192.0.2.1/24 \\n'")
     done = start(run, "prepare", env=slurm(folders=(tmp_path / "bin",), **variables))
-    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "local0", "")
+    assert (done.returncode, json.loads(done.stdout)["node"], done.stderr) == (0, "local0", "")
 
 
 def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(tmp_path: Path) -> None:
@@ -397,7 +399,7 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         1,
         "kit: error: node7: no GPU's device file (/dev/nvidia0) is in the container, and the job asked for 2\n"
-        "  fix: look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit (enroot, pyxis) or --nv (apptainer)\n",
+        "  fix: look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit, or by its runtime's own option\n",
     )
     inside = [*without, "--ro-bind", "/dev/null", "/dev/nvidia0", *inside]
     done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
@@ -587,10 +589,9 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
     )
 
 
-def test_a_failure_whose_note_is_empty_is_still_told(tmp_path: Path) -> None:
-    # A full disk or quota leaves the note of the failed rank empty.
+def test_a_failure_that_a_full_disk_cut_off_is_still_told(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
-    (run / "srun.sh").write_text(f': >"{run}/log/{JOB_ID}/rank0.failed"\nexit 5\n')
+    (run / "srun.sh").write_text(f'printf "{{\\"t\\": 1" >>"{run}/log/{JOB_ID}/events/local0.jsonl"\nexit 5\n')
     done = start(run)
     assert done.returncode != 0
     assert told(done) != []

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.secret_values import Secret
+from kit.config.secrets import Secret
 from running import SCRIPTS, TAG, environment, patient_srun, processes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 

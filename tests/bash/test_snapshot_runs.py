@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kit.quote import bash as quoted
 from running import SCRIPTS, bash, environment
+
 from samples import HOSTILE_NAME
 
 PROGRAM = """\
@@ -139,12 +140,16 @@ def test_the_snapshot_comes_before_any_other_pythonpath(kit, project: Path) -> N
 
 
 def test_without_a_snapshot_no_pythonpath_is_set() -> None:
-    script = 'source "$2"; KIT_CODE="$1"; inside::use_snapshot; printf "%s" "${PYTHONPATH-unset}"'
-    inside = SCRIPTS / "inside.sh"
-    env = {name: value for name, value in environment(KIT_SCRIPTS=str(SCRIPTS)).items() if name != "PYTHONPATH"}
-    assert bash(script, "", inside, env=env).stdout == "unset"
-    assert bash(script, "/run/code", inside, env=env).stdout == "/run/code"
-    assert bash(script, "/run/code", inside, env={**env, "PYTHONPATH": "/a:/b"}).stdout == "/run/code:/a:/b"
+    script = 'source "$2"; KIT_CODE="$1"; container::set_variables; printf "%s" "${PYTHONPATH-unset}"'
+    container = SCRIPTS / "lib/container.sh"
+    env = {
+        name: value
+        for name, value in environment(KIT_RUN_DIR=str(SCRIPTS), KIT_ON_PREEMPT="none", KIT_RUNTIME="none", NPROC_PER_NODE="1", KIT_TASKS_PER_NODE="1").items()
+        if name != "PYTHONPATH"
+    }
+    assert bash(script, "", container, env=env).stdout == "unset"
+    assert bash(script, "/run/code", container, env=env).stdout == "/run/code"
+    assert bash(script, "/run/code", container, env={**env, "PYTHONPATH": "/a:/b"}).stdout == "/run/code:/a:/b"
 
 
 # ---------------------------------------------------------------- again, and compared
@@ -165,7 +170,11 @@ def test_a_run_is_repeated_when_only_its_directory_is_left(kit, project: Path) -
     assert not (second / "log/mark").exists() and str(first) not in (second / "run_script.sh").read_text() + (second / "env.sh").read_text()
     assert (second / "code/data").is_symlink()
     facts = json.loads((second / "run.json").read_text())
-    assert facts["rerun_of"] == str(first) and facts["plan"]["run_dir"] == str(second) and facts["plan"]["command"][0] == f"{second}/code/train.py"
+    assert (
+        facts["rerun_of"] == str(first)
+        and facts["plan"]["layout"]["run_dir"] == str(second)
+        and facts["plan"]["program"]["command"][0] == f"{second}/code/train.py"
+    )
     assert kit("diff", "runs/first", "runs/second", cwd=project).stdout == "kit: first and second do not differ\n"
     third = kit("rerun", "runs/second", "--output", "runs/third", cwd=project)
     assert f'"{project}/runs/third/code"' in third.stdout
@@ -183,7 +192,9 @@ def test_hostile_names_survive_the_snapshot_and_the_repetition(kit, tmp_path: Pa
     for run in (first, second):
         (log,) = run.glob("log/*/rank0.out")
         assert json.loads(log.read_text()) == [f"{run}/code/{script}", f"--x={run}/code/{settings}", f"{run}/code"]
-        lint = subprocess.run(["shellcheck", "env.sh", "run_script.sh", "srun.sh"], cwd=run, capture_output=True, text=True)
+        lint = subprocess.run(
+            ["shellcheck", "-x", "-P", ".", "-P", "lib", "--exclude=SC1091", "env.sh", "run_script.sh", "srun.sh"], cwd=run, capture_output=True, text=True
+        )
         assert lint.returncode == 0, lint.stdout
     assert kit("diff", str(first), str(second), cwd=project).returncode == 0
     assert not list(tmp_path.rglob("[XY]")), "a command substitution was executed"
@@ -201,8 +212,8 @@ def test_a_run_of_an_older_kit_is_repeated_too(kit, project: Path) -> None:
     kit("run", "train.py", "--code", "snapshot", "--launcher", "srun", "--output", "first", "--", "conf.yaml", cwd=project)
     record = project / "first/run.json"
     facts = json.loads(record.read_text())
-    for key in ("spares", "left_out", "on_preempt", "profile"):
-        del facts["plan"][key]
+    for part, key in (("layout", "spares"), ("reasons", "left_out"), ("policy", "on_preempt"), ("profile", "text")):
+        del facts["plan"][part][key]
     record.write_text(json.dumps(facts))
     assert "kit: done in" in kit("rerun", "first", "--output", "second", cwd=project).stdout
     del facts["plan"]["header"]
@@ -232,7 +243,7 @@ def test_another_image_than_then_is_refused_unless_it_is_named(kit, project: Pat
     (project / "bin/sbatch").chmod(0o755)
     path = f"{project}/bin:{os.environ['PATH']}"
     kit("submit", "train.py", "--image", "x.sif", "--output", "../first", cwd=project, PATH=path)
-    then = json.loads((project.parent / "first/run.json").read_text())["plan"]["fingerprint"]
+    then = json.loads((project.parent / "first/run.json").read_text())["plan"]["container"]["fingerprint"]
     image.write_bytes(b"two")
     done = kit("rerun", "../first", "--output", "../second", cwd=project, PATH=path, check=False)
     assert done.returncode == 2
@@ -249,7 +260,7 @@ def test_another_image_than_then_is_refused_unless_it_is_named(kit, project: Pat
     mounts = [quoted(str(folder)) for folder in (project, project.parent / "second")]
     assert "".join(f"\n  {folder} {folder} rw" for folder in mounts) + "\n)\n" in env_sh
     done = kit("diff", "../first", "../second", cwd=project, check=False)
-    now = json.loads((project.parent / "second/run.json").read_text())["plan"]["fingerprint"]
+    now = json.loads((project.parent / "second/run.json").read_text())["plan"]["container"]["fingerprint"]
     assert (done.returncode, done.stdout.splitlines()[2:]) == (1, ["", "image:", f"  image: {image} -> {project}/y.sif", f"  fingerprint: {then} -> {now}"])
 
 

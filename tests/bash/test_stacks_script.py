@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hanging import py_spy
-from kit.runs import stacks
+from kit.diagnose.hang import stacks
 from running import SCRIPTS, TAG, stub, until
+
+from hanging import py_spy
 
 # Without py-spy beside it, which that of a virtual environment may have.
 PYTHON = Path(sys.executable).resolve()

@@ -11,15 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.images import fingerprint
+from kit.config.image_files import fingerprint
 from kit.quote import bash as quoted
 from running import SCRIPTS, bash, environment, stub
 
 # What run_script.sh does on a node, with what env.sh would hold in $1.
 PREPARE = """
 source "$1"
-source "${KIT_SCRIPTS}/lib.sh"
-source "${KIT_SCRIPTS}/stages/${KIT_STAGE}.sh"
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/image.sh"
+source "${KIT_RUN_DIR}/stages/${KIT_STAGE}.sh"
 stage::prepare
 image::check
 printf '%s\\n' "${KIT_IMAGE}"
@@ -49,7 +50,7 @@ class Node:
         return ["bash", "-c", f"set -euo pipefail\n{before}{PREPARE}", "bash", str(self.folder / "env.sh")]
 
     def environment(self) -> dict[str, str]:
-        return environment(self.folder / "bin", KIT_SCRIPTS=str(SCRIPTS))
+        return environment(self.folder / "bin", KIT_RUN_DIR=str(SCRIPTS))
 
     def prepare(self, before: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(before), env=self.environment(), capture_output=True, text=True, timeout=120)
@@ -258,7 +259,7 @@ def test_what_arrives_damaged_is_refused_and_what_does_not_arrive_is_said(node: 
 
 def test_only_nodes_that_lack_the_image_answer_that_they_do(node: Node) -> None:
     node.command()
-    ask = 'source "$1"; source "${KIT_SCRIPTS}/lib.sh"; source "${KIT_SCRIPTS}/stages/sbcast.sh"; stage::missing'
+    ask = 'source "$1"; source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/stages/sbcast.sh"; stage::missing'
     env = {**node.environment(), "SLURM_JOB_ID": "77"}
     assert bash(ask, node.folder / "env.sh", env=env).stdout == "node7\n"
     node.prepare()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import ended_ranks, stub
+from running import ended_ranks, ready_nodes, stub
 from test_run_script import run_dir, set_in_env, slurm, start
 
 
@@ -17,7 +17,7 @@ def test_no_step_asks_for_what_the_site_cannot_do(said: str, asked: bool, tmp_pa
     run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
     answer = f"TaskPlugin              = {said}\\nTaskPluginParam         = (null type)\\n"
     stub(tmp_path / "bin", "scontrol", f'[[ "$2" != config ]] || printf "{answer}"\n[[ "$2" != hostnames ]] || tr , "\\n" <<<"$3"\n')
-    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$*" >>asked\n[[ "$*" == *" start "* ]] || printf "local%d 1 2 3\\n" 0 1\n')
+    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$*" >>asked\n[[ "$*" == *" start "* ]] || { ' + ready_nodes("local0", "local1") + "}\n")
     start(run, env=slurm(nodes=2, folders=(tmp_path / "bin",)))
     assert [" --cpu-bind=" in line for line in (run / "asked").read_text().splitlines()] == [asked, asked]
 
@@ -39,7 +39,9 @@ def test_tasks_share_the_cpus_of_their_node(bind: str, tasks: int, variables: di
     run = run_dir(tmp_path, "true", nodes=2, launcher="srun", tasks_per_node=tasks, processes=tasks)
     set_in_env(run, "KIT_CPU_BIND", bind)
     stub(
-        tmp_path / "bin", "srun", '[[ "$*" == *" start "* ]] || { printf "local%d 1 2 3\\n" 0 1 && exit; }\nprintf "%s\\n" "$@" >argv\n' + ended_ranks(2, tasks)
+        tmp_path / "bin",
+        "srun",
+        '[[ "$*" == *" start "* ]] || { ' + ready_nodes("local0", "local1") + 'exit; }\nprintf "%s\\n" "$@" >argv\n' + ended_ranks(2, tasks),
     )
     own = slurm(nodes=2, folders=(tmp_path / "bin",))
     del own["SLURM_CPUS_PER_TASK"]

@@ -9,14 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.config.job import Job
+from kit.config.sweeps import parse
+from kit.config.yaml_source import Located
 from kit.errors import Problems
-from kit.given import Given
-from kit.job import Job
-from kit.plan import resolve
-from kit.render import render
-from kit.rundir import write
-from kit.sweeps import parse
+from kit.plan.render import render
+from kit.plan.resolve import resolve
+from kit.runs.run_dir import write
 from running import SCRIPTS, environment, stub
+
 from samples import HOSTILE_NAME
 
 JOB_ID = 7_000_000 + os.getpid() % 2000
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Path:
     """A run directory whose task N gets the Nth hostile value as {x}, and another as {y}."""
     problems = Problems()
     points = [{"x": value, "y": HOSTILE[place - 1]} for place, value in enumerate(HOSTILE)]
-    sweep = parse(Given([Given({name: Given(value, "") for name, value in point.items()}, "") for point in points], ""), problems)
+    sweep = parse(Located([Located({name: Located(value, "") for name, value in point.items()}, "") for point in points], ""), problems)
     command = ("bash", "-c", PROGRAM, "bash", "{x}", "<{x}{y}>{z}", "{ x }")
     job = Job(name="sweep", command=command, sweep=sweep, env={"VALUE": "is {y}"}, launcher="spawn", workdir=str(tmp_path))
     plan = resolve(job, str(tmp_path / "run"), problems)
@@ -76,7 +77,9 @@ def test_every_value_is_read_from_env_sh_as_it_was_written_and_the_file_is_lint_
         [*expected(task)[:3], f"VALUE={expected(task)[3]}", str(task)] for task in range(len(HOSTILE))
     ]
     assert [path.name for path in run.parent.iterdir()] == ["run"], "a value was evaluated"
-    lint = subprocess.run(["shellcheck", "env.sh", "run_script.sh", "spawn.sh"], cwd=run, capture_output=True, text=True)
+    lint = subprocess.run(
+        ["shellcheck", "-x", "-P", ".", "-P", "lib", "--exclude=SC1091", "env.sh", "run_script.sh", "spawn.sh"], cwd=run, capture_output=True, text=True
+    )
     assert lint.returncode == 0, lint.stdout
 
 
@@ -100,7 +103,7 @@ def test_a_failure_and_its_reason_are_found_under_the_tasks_name(run: Path) -> N
     done = start(run, 2)
     assert done.returncode == 7
     assert f"the program of node 0 exited with code 7; the end of log/{JOB_ID}_2/rank0.out:" in done.stderr
-    assert json.loads((run / "run.json").read_text())["plan"]["array"] == f"0-{len(HOSTILE) - 1}"
+    assert json.loads((run / "run.json").read_text())["plan"]["layout"]["array"] == f"0-{len(HOSTILE) - 1}"
 
 
 def test_a_preempted_task_alone_goes_on_never_the_whole_array(run: Path) -> None:

@@ -20,6 +20,7 @@ from bash_ranks import cancel_jobs_below
 from jobs import PROGRAM, RUNTIMES
 from login_node import Laptop
 from slurm_cluster import Cluster, control, script
+
 from whole_run import notes
 
 NO_ENGINE = 3  # exit status of engine.sh

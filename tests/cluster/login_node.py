@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.remote.host import MARK
 from slurm_cluster import Cluster, until
 
 SSH_DIR = "/shared/laptop kit's"
@@ -24,11 +23,11 @@ sleep "${3:-0}"
 exit "$1"
 """
 
-# Notes every call; and where the file `cut` names a number, the next rsync's connection ends after so many bytes of it.
+# Notes every call; and where the file `cut` names a number, the next connection that copies an image ends after so many bytes of it.
 WRAPPER = """\
 #!/bin/bash
 printf '%s\\n' "$*" >>{home}/calls
-if [[ "$*" == *'rsync --server'* && -e {home}/cut ]]; then
+if [[ "$*" == *'rsync --server'*--append* && -e {home}/cut ]]; then
   bytes="$(<{home}/cut)"
   rm {home}/cut
   stdbuf -o0 head -c "$bytes" | /usr/bin/ssh -F {home}/ssh_config "$@"
@@ -87,9 +86,20 @@ class Laptop:
     def there(self, *command: str, root: bool = False, check: bool = True) -> str:
         return self.cluster.run("ctl", *command, root=root, check=check).stdout
 
-    def own_kit(self) -> None:
-        """Makes kit's own folder over there, with its mark: kit refuses one that has other files and none."""
-        self.there("bash", "-c", 'umask 077 && mkdir -p "$1" && : >>"$1/$2"', "bash", self.ssh_dir, MARK)
+    @property
+    def work(self) -> str:
+        """The project's folder there."""
+        return f"{self.ssh_dir}/work/{self.project.name}"
+
+    def runs(self) -> list[str]:
+        """The names of the project's run directories there."""
+        return self.there("bash", "-c", 'ls "$1/runs" 2>/dev/null; true', "bash", self.work).split("\n")[:-1]
+
+    def age_history(self) -> None:
+        """Lets some minutes go by, after which Slurm's answer settles a submission."""
+        text = "import json, pathlib; p = pathlib.Path.home() / '.local/state/kit/runs.jsonl'; lines = [json.loads(l) for l in p.read_text().splitlines()]; "
+        text += "p.write_text(''.join(json.dumps({**l, 'created_s': l['created_s'] - 300}) + chr(10) for l in lines))"
+        self.there("python3", "-c", text)
 
     def hold(self, when: str) -> None:
         """The next sbatch waits before it asks Slurm, or after, until `release`."""
@@ -103,7 +113,7 @@ class Laptop:
 
     def kill_all_there(self) -> None:
         """As a site does that ends all processes of a user who has logged out."""
-        self.there("bash", "-c", "pkill -KILL -u ada -f 'bash -s|/sbatch|^sbatch'; true", root=True)
+        self.there("bash", "-c", "pkill -KILL -u ada -f 'bash -s|/sbatch|^sbatch|/kit-[0-9]'; true", root=True)
 
     def jobs(self) -> list[str]:
         """All jobs of ada that Slurm remembers, by the folder they work in."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from bash_ranks import on_all_nodes, remove_containers, tiny_image
 from jobs import nothing_left, read, submit
-from samples import HOSTILE_NAME
 from slurm_cluster import Cluster
+
+from samples import HOSTILE_NAME
 
 pytestmark = pytest.mark.cluster
 

@@ -121,9 +121,8 @@ def test_what_is_measured_is_what_a_plain_script_measures(network: Cluster, fold
 
     assert re.search(r"^best: 0\.0\d\d GB/s at (512 KiB|1 MiB), [12]\d\d % of the 0\.004 GB/s expected$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^no node and no link is slow: the slowest link, node\d - node\d, has \d+ % of the usual 0\.0\d\d GB/s$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  1 MiB +\d+ ms +\d+ ms +7x1 +0\.0\d+ +0\.0\d\d +█{30,}", done.stdout, re.MULTILINE), done.stdout
-    picture = ElementTree.fromstring(read(folder / f"{attempt}.svg"))
-    assert len(picture.findall("{*}circle[@class='size']")) == 2 and len(picture.findall("{*}rect[@class='link']")) == 6
+    assert re.search(r"^  1 MiB +\d+ ms +\d+ ms +7x1 +0\.0\d+ +0\.0\d\d$", done.stdout, re.MULTILINE), done.stdout
+    assert "every" in "".join(ElementTree.fromstring(read(folder / f"{attempt}.svg")).itertext())
     shown = bench(network, folder, "--show", attempt).stdout
     assert done.stdout.endswith(shown + f"kit: wrote {attempt}.svg\n")
 

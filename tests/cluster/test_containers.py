@@ -202,7 +202,7 @@ def test_however_a_job_ends_no_process_and_no_mount_is_left(end: str, kit_cluste
 def test_32_concurrent_prepares_make_one_container_and_hold_no_lock_afterwards(kit_cluster: Cluster, place: Path, tiny: Path) -> None:
     inside = kit_cluster.path(place)
     kit_cluster.run("ctl", "bash", "-c", f"cd {inside} && kit render job.yaml --image {kit_cluster.path(tiny / 'image.sqsh')} --runtime enroot --output run")
-    fingerprint = json.loads(read(place / "run/run.json"))["plan"]["fingerprint"]
+    fingerprint = json.loads(read(place / "run/run.json"))["plan"]["container"]["fingerprint"]
     script = """
     cd "$1/run" && mkdir -p log/1
     export SLURM_JOB_ID=1 SLURM_NODEID=0 SLURM_NNODES=1 SLURMD_NODENAME=node1 KIT_LOOPBACK=1 KIT_LOG_DIR="$1/run/log/1" KIT_FINGERPRINT="$2"
@@ -210,7 +210,7 @@ def test_32_concurrent_prepares_make_one_container_and_hold_no_lock_afterwards(k
     wait
     """
     done = kit_cluster.run("node1", "bash", "-c", script, "bash", inside, fingerprint, timeout=120)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node1"] * 32
+    assert [json.loads(line)["node"] for line in done.stdout.splitlines()] == ["node1"] * 32
     assert done.stderr.count("creating the container") == 1
     assert kit_cluster.run("node1", "bash", "-c", "flock --nonblock $(find /tmp/kit-1000 /scratch/enroot/data-1000 -name '.kit-*.lock') true").returncode == 0
     assert containers(kit_cluster, "node1") == [f"kit-{fingerprint}"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from bash_ranks import tiny_image
 from jobs import RUNTIMES, job_id, nothing_left, read, submit
 from slurm_cluster import HERE, Cluster, until
+
+import event_lines
 
 pytestmark = pytest.mark.cluster
 
@@ -26,7 +27,7 @@ sleep 300
 # Rank 2 fails first, and rank 0, of another node, after it. Slurm would end rank 0 as soon as the task of rank 2 is gone: so
 # that task is stopped until rank 0 has failed, too.
 FAIL_ONE_AFTER_THE_OTHER = """\
-until_noted() { until [[ -e "${KIT_LOG_DIR}/rank$1.failed" ]]; do sleep 0.05; done; }
+until_noted() { until grep -qsE "rank_ended.*rank.: $1, .*code.: [1-9]" "${KIT_LOG_DIR}"/events/*.jsonl; do sleep 0.05; done; }
 case "${RANK}" in
   2)
     task="${PPID}"
@@ -99,8 +100,7 @@ def test_a_rank_killed_by_the_kernel_is_named_with_its_signal(start: str, kit_cl
 def test_of_two_ranks_that_fail_the_first_is_named_and_its_code_is_the_jobs(kit_cluster: Cluster, project: Path) -> None:
     (project / "job.yaml").write_text("command: [bash, one_after_the_other.sh]\nlauncher: srun\n")
     done = submit(kit_cluster, project, "job.yaml", "-j", "2x2", "--output", "run", "--follow", check=False)
-    notes = {path.name: read(path).split()[0] for path in (project / "run/log").glob("*/rank*.failed")}
-    assert notes == {"rank2.failed": "7", "rank0.failed": "9"}
+    assert event_lines.failed_ranks(project / f"run/log/{job_id(project)}") == {2: 7, 0: 9}
     assert done.returncode == 7
     assert "kit: error: node2: rank 2 (local rank 0) exited with code 7; the end of " in done.stdout
     assert kit_cluster.wait(job_id(project)).exit_code == 7
@@ -117,7 +117,8 @@ def test_a_cancelled_job_does_not_end_well_though_its_programs_do(kit_cluster: C
     assert kit_cluster.wait(job).state == "CANCELLED"
     assert [read(log) for log in logs] == ["up\nasked to end\n"] * 2
     # Slurm keeps the signal in place of the script's code, which the run's own notes have.
-    assert re.search(r"^end \S+ 143$", read(project / f"run/log/{job}/stamps/1/batch"), re.MULTILINE)
+    (ended,) = event_lines.read(project / f"run/log/{job}", "ends")
+    assert ended["code"] == 143
     nothing_left(kit_cluster)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hanging import PROGRAM
 from jobs import job_id, read, submit
 from slurm_cluster import Cluster, until
+
+from hanging import PROGRAM
 
 pytestmark = pytest.mark.cluster
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from bash_ranks import REPORT, cifar_in, report, tiny_image
 from jobs import image_of, job_id, nothing_left, read, submit
-from samples import HOSTILE_NAME, ROOT
 from slurm_cluster import Cluster
+
+from samples import HOSTILE_NAME, ROOT
 
 pytestmark = pytest.mark.cluster
 
@@ -104,7 +105,7 @@ def test_an_image_that_is_gone_ends_the_job_and_every_node_says_so(kit_cluster: 
     assert (ended.state, ended.exit_code) == ("FAILED", 1)
     (message,) = [read(path) for path in (project / "run/log").glob("slurm-*.out")]
     assert f"the image {image} does not exist here or cannot be read\n  fix: put it on a file system that every node sees" in message
-    assert re.search(r"kit: error: node\d(?: node\d)?: the image", message)
+    assert re.search(r"kit: error: node\d(?: node\d)*: the image", message)
     nothing_left(kit_cluster)
 
 

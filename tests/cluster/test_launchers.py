@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from bash_ranks import cifar_in, tiny_image
 from jobs import RUNTIMES, image_of, job_id, nothing_left, read, submit
-from samples import ROOT
 from slurm_cluster import Cluster, script, until
+
+from samples import ROOT
 
 pytestmark = pytest.mark.cluster
 

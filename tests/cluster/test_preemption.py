@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from bash_ranks import cifar_in, tiny_image
 from jobs import job_id, nothing_left, read, submit
-from samples import ROOT
 from slurm_cluster import Cluster, until
+
+from samples import ROOT
 
 pytestmark = pytest.mark.cluster
 

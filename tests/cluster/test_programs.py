@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from jobs import job_id, nothing_left, submit
-from samples import ROOT
 from slurm_cluster import Cluster
+
+from samples import ROOT
 
 pytestmark = pytest.mark.cluster
 

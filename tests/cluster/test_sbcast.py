@@ -20,7 +20,7 @@ def test_sbcast_leaves_one_copy_on_each_node_also_where_one_was_already(kit_clus
     image = ["--image", tiny_image(kit_cluster, tiny, "apptainer"), "--runtime", "apptainer"]
     submit(kit_cluster, folder, "job.yaml", *image, "--slurm", "nodelist=node1", "--output", "one", "--follow")
     assert "of them do not have it" in said(folder, "one")
-    copies = [f"images/{json.loads(read(folder / 'one/run.json'))['plan']['fingerprint']}.sif"]
+    copies = [f"images/{json.loads(read(folder / 'one/run.json'))['plan']['container']['fingerprint']}.sif"]
     assert {node: on_disk(kit_cluster, node) for node in kit_cluster.nodes} == {"node1": copies, "node2": [], "node3": []}
 
     # node1 gets it once more, since Slurm sends to all nodes of a job, and does not keep that.

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from jobs import image_of, job_id, nothing_left, read, submit
-from kit import hostlist
+from kit.slurm import hostlist
 from slurm_cluster import HERE, Cluster, until
+
+import event_lines
 
 pytestmark = pytest.mark.cluster
 
@@ -105,7 +107,7 @@ def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, 
     kit_cluster.run("ctl", "scancel", job)
     kit_cluster.wait(int(job))
     # What was asked left no mark in the job's record.
-    assert not list((folder / "run/log").glob("*/node*.failed"))
+    assert not event_lines.read(folder / "run/log" / job, "node_refused")
 
 
 def wrong_requests_are_explained(cluster: Cluster, folder: Path, job: str) -> None:
@@ -113,7 +115,7 @@ def wrong_requests_are_explained(cluster: Cluster, folder: Path, job: str) -> No
         done = kit(cluster, folder, "exec", *arguments, check=False)
         return done.returncode, done.stderr
 
-    hosts = ", ".join(hostlist.expand(read(next((folder / "run/log").glob("*/stamps/1/facts"))).split("KIT_HOSTS=")[1].strip()))
+    hosts = ", ".join(hostlist.expand(str(event_lines.read(folder / "run/log" / job, "told")[-1]["facts"]).split("KIT_HOSTS=")[1].strip()))
     assert said(job, "--node", "node9", "--", "true") == (
         2,
         f"kit: --node: job ({job}) has no node node9\n  fix: name one of: {hosts}; or its number, from 0; or all\n",

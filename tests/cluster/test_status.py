@@ -44,7 +44,7 @@ def test_a_run_is_seen_from_its_waiting_to_its_end(kit_cluster: Cluster, project
     assert lines[failing].endswith("node2: rank 1 (local rank 0) exited with code 9")
     assert lines[running].endswith("  node[1-2]")
     until(lambda: "  rank1      up 1\n" in ask(kit_cluster, project, "status", running).stdout, 120, "no last line of a rank")
-    assert ask(kit_cluster, project, "logs", "running", "--rank", "0").stdout == "up 0\n"
+    until(lambda: ask(kit_cluster, project, "logs", "running", "--rank", "0", check=False).stdout == "up 0\n", 120, "no log of rank 0")
     assert ask(kit_cluster, project, "logs", failing, "--errors").stdout == "up 1\n"
     assert "[rank1] up 1\n" in ask(kit_cluster, project, "logs", ended, "--node", "node2").stdout
 

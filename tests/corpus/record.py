@@ -288,7 +288,7 @@ def keep(name: str, cause: str, run: Path) -> None:
     place = HERE / name
     shutil.rmtree(place, ignore_errors=True)
     for path in [run / "run.json", *sorted((run / "log").rglob("*"))]:
-        if path.is_file() and path.suffix in (".json", ".out", ".failed") and ".torchrun" not in path.parts:
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".out") and ".torchrun" not in path.parts:
             copy = place / path.relative_to(run)
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_bytes().decode("utf-8", "surrogateescape")

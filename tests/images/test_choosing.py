@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.build.choose import Choice, choose
 from kit.errors import KitError
+from kit.images.choose import Choice, choose
+
 from samples import ROOT
 
 

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from kit.build.sources import credentials, registry, transport
 from kit.errors import KitError
+from kit.registry import client, credentials, transport
 from test_registry import BLOBS, FILES, Server, contents, image, plain, serving
 
 SECRET = "hunter2 'x"
@@ -58,21 +58,21 @@ def private(server_login: str = LOGIN):
 
 def refused(server: Server) -> str:
     with pytest.raises(KitError) as error:
-        registry.open_image(f"{server.address}/app")
+        client.open_image(f"{server.address}/app")
     said = str(error.value)
     assert "hunter2" not in said and LOGIN not in said
     return said
 
 
 def login(name: str) -> str | None:
-    return registry.parse(name).open().login
+    return client.parse(name).open().login
 
 
 def test_a_helper_gives_the_login_and_the_secret_is_in_no_ones_arguments(home: Path) -> None:
     asked = answering(home, "mine")
     with serving(private()) as server:
         settings(home, credHelpers={server.address: "mine"})
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
         assert asked.read_text() == f"get:{server.address}\n"
         log_in = [headers.get("Authorization") for _, _, headers in server.requests]
     assert log_in[0] is None and set(log_in[1:]) == {f"Basic {LOGIN}"}
@@ -112,7 +112,7 @@ def test_a_public_image_asks_no_helper(home: Path) -> None:
     asked = answering(home, "mine")
     settings(home, credsStore="mine")
     with serving(plain(*image(*BLOBS))) as server:
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
     assert not asked.exists()
 
 
@@ -149,7 +149,7 @@ def test_a_helper_that_fails_is_told_with_the_refusal_and_is_nothing_to_a_public
         return plain(*image(*BLOBS))(path, headers)
 
     with serving(anyones) as server:
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 def test_a_token_that_only_docker_can_use_is_told(home: Path) -> None:
@@ -177,7 +177,7 @@ def enroot(home: Path, *lines: str) -> None:
 def test_a_login_in_enroots_file_is_used(home: Path) -> None:
     with serving(private()) as server:
         enroot(home, "# mine", "machine quay.io login me password no", f"  machine 127.0.0.1\tlogin me  password {SECRET}  ")
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kills
 import pytest
 from test_building import Engine, engine  # noqa: F401 - a fixture
 from test_registry import image, layer, plain, serving
+
+import kills
 
 KILLS = int(os.environ.get("KIT_KILLS", "12"))
 SEED = int(os.environ.get("KIT_KILLS_SEED", str(random.SystemRandom().randrange(10**6))))

@@ -20,8 +20,9 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
-from kit.build.sources import layer_cache, layers, registry, transport
 from kit.errors import UsageError
+from kit.progress import Note, silent
+from kit.registry import client, layer_cache, layers, transport
 from test_registry import BLOBS, FILES, Server, contents, digest, image, layer, plain, serving
 
 LOW, TOP = BLOBS
@@ -34,13 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KIT_LAYER_CACHE_GB", raising=False)
-    for module in (transport, registry):
+    for module in (transport, client):
         monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
     return tmp_path / "cache/kit/layers"
 
 
-def build(server: Server) -> None:
-    assert contents(registry.open_image(f"{server.address}/app")) == FILES
+def build(server: Server, note: Note = silent) -> None:
+    assert contents(client.open_image(f"{server.address}/app", note)) == FILES
 
 
 def names(folder: Path) -> set[str]:
@@ -73,7 +74,7 @@ def test_a_second_build_downloads_no_layer(folder: Path) -> None:
 def test_what_a_build_had_downloaded_when_it_ended_is_not_downloaded_again(folder: Path) -> None:
     with app() as server:
         server.cuts = chain([None, None, None], repeat(0))  # the manifest, the configuration and the upper layer
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         with pytest.raises(Exception, match="stopped in the middle"):
             contents(found)
         assert names(folder) == {NAMES[TOP]}
@@ -85,7 +86,7 @@ def test_what_a_build_had_downloaded_when_it_ended_is_not_downloaded_again(folde
 
 READ = """
 import sys
-from kit.build.sources import layers, registry
+from kit.registry import layers, client as registry
 for info, content in layers.merge(registry.open_image(sys.argv[1])):
     content.read()
 """
@@ -110,7 +111,7 @@ def test_what_a_killed_build_was_writing_goes_with_the_next_and_what_another_wri
             assert partial.stat().st_size > MEGA / 2
             other = layer(other=b"other")
             with serving(plain(*image(other))) as another:
-                assert contents(registry.open_image(f"{another.address}/other")) == {"other": b"other"}
+                assert contents(client.open_image(f"{another.address}/other")) == {"other": b"other"}
             assert names(folder) == {partial.name, digest(other)[7:]}
         finally:
             reader.send_signal(signal.SIGKILL)
@@ -134,14 +135,15 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b""), lambda path: os.truncate(path, 1000), lambda path: path.write_bytes(TOP + b"x")])
-def test_a_layer_that_is_not_what_its_name_says_is_downloaded_again(damage: Callable[[Path], object], folder: Path, capfd) -> None:
+def test_a_layer_that_is_not_what_its_name_says_is_downloaded_again(damage: Callable[[Path], object], folder: Path) -> None:
     with app() as server:
         build(server)
         damage(folder / NAMES[TOP])
         server.requests.clear()
-        build(server)
+        notes: list[str] = []
+        build(server, notes.append)
         assert downloads(server) == [TOP]
-        assert f"kit: {folder / NAMES[TOP]} is not what its name says: it is downloaded again\n" in capfd.readouterr().err
+        assert notes == [f"{folder / NAMES[TOP]} is not what its name says: it is downloaded again"]
         build(server)
         assert downloads(server) == [TOP]
 
@@ -165,12 +167,11 @@ class Broken:
     def __init__(self, content: bytes, error: OSError | None) -> None:
         self.content, self.error = content[:MEGA], error
 
-    def readinto(self, buffer: memoryview) -> int:
-        count = min(len(buffer), len(self.content))
-        if not count and self.error:
+    def read(self, size: int) -> bytes:
+        if not self.content and self.error:
             raise self.error
-        buffer[:count], self.content = self.content[:count], self.content[count:]
-        return count
+        chunk, self.content = self.content[:size], self.content[size:]
+        return chunk
 
     def close(self) -> None:
         pass
@@ -288,7 +289,7 @@ def test_a_limit_that_is_no_number_is_said(text: str, monkeypatch: pytest.Monkey
 def test_a_layer_that_one_build_reads_twice_is_downloaded_once() -> None:
     """As for a hard link to what an upper layer hides."""
     with app() as server:
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         for _ in range(2):
             for _, content in layers.merge(found):
                 if content:

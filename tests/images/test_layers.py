@@ -11,14 +11,15 @@ import subprocess
 import sys
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.build.sources import oci
-from kit.build.sources.layers import merge
 from kit.errors import KitError
+from kit.registry import oci
+from kit.registry.layers import merge
 
 CONFIG = oci.Config.from_json({})
 FOLDER, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -38,8 +39,12 @@ def tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return out.getvalue()
 
 
+def pieces(blob: bytes) -> Iterator[bytes]:
+    yield from (blob[start : start + 50_000] for start in range(0, len(blob), 50_000))
+
+
 def layer(blob: bytes) -> oci.Layer:
-    return oci.Layer(f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob), lambda: io.BytesIO(blob))
+    return oci.Layer(f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob), lambda: pieces(blob))
 
 
 def image(*blobs: bytes) -> oci.Image:
@@ -216,7 +221,7 @@ def test_a_layer_is_read_again_only_for_a_hard_link_whose_target_is_hidden() -> 
     blobs = [tar(*BASE), tar(BIN, entry("usr/bin/.wh.perl"))]
 
     def opener(number: int):
-        return lambda: (opened.append(number), io.BytesIO(blobs[number]))[1]
+        return lambda: (opened.append(number), pieces(blobs[number]))[1]
 
     layers = [oci.Layer("", len(blob), opener(number)) for number, blob in enumerate(blobs)]
     assert tree(merge(oci.Image("test", "", CONFIG, tuple(layers))))["usr/bin/perl5.36"][3] == b"perl"
@@ -287,8 +292,8 @@ def packers() -> list:
 @pytest.mark.parametrize("pack", packers())
 def test_a_damaged_layer_is_named_with_both_digests(pack) -> None:
     good = layer(pack(tar(entry("a", content="".join(random.choices("abcdef", k=100_000))))))
-    for blob in damaged(good.open().read()):
-        other = oci.Image("test", "", CONFIG, (good._replace(open=lambda blob=blob: io.BytesIO(blob)),))
+    for blob in damaged(b"".join(good.chunks())):
+        other = oci.Image("test", "", CONFIG, (good._replace(chunks=lambda blob=blob: pieces(blob)),))
         with pytest.raises(KitError) as error:
             tree(merge(other))
         found = hashlib.sha256(blob).hexdigest()
@@ -300,14 +305,14 @@ def test_a_damaged_header_is_told_by_the_digest() -> None:
     good = tar(entry("a", content="a"), entry("b", content="b"))
     blob = good[:1100] + b"?" + good[1101:]
     with pytest.raises(KitError, match=rf"layer 1 of 1 of test is damaged: it should be {layer(good).digest}, and is {layer(blob).digest}"):
-        tree(merge(oci.Image("test", "", CONFIG, (layer(good)._replace(open=lambda: io.BytesIO(blob)),))))
+        tree(merge(oci.Image("test", "", CONFIG, (layer(good)._replace(chunks=lambda: pieces(blob)),))))
 
 
 def test_a_damaged_layer_without_a_digest_is_noticed_by_its_compression() -> None:
     blob = gzip.compress(tar(entry("a", content="".join(random.choices("abcdef", k=100_000)))))
     for broken in damaged(blob)[:3]:
         with pytest.raises(KitError, match=r"layer 1 of 1 of test is damaged: "):
-            tree(merge(oci.Image("test", "", CONFIG, (oci.Layer("", 0, lambda broken=broken: io.BytesIO(broken)),))))
+            tree(merge(oci.Image("test", "", CONFIG, (oci.Layer("", 0, lambda broken=broken: pieces(broken)),))))
 
 
 def test_a_layer_that_is_no_tar_is_named() -> None:
@@ -386,10 +391,11 @@ def test_times_and_owners_are_said_once() -> None:
 
 MEASURED = """
 import re, sys
-from kit.build.sources import layers, oci
+from pathlib import Path
+from kit.registry import blobs, layers, oci
 from kit.errors import KitError
 try:
-    for _ in layers.merge(oci.Image("test", "", oci.Config(), (oci.Layer("", 0, lambda: open(sys.argv[1], "rb")),))):
+    for _ in layers.merge(oci.Image("test", "", oci.Config(), (oci.Layer("", 0, blobs.Extent(Path(sys.argv[1]), 0, 1 << 40).chunks),))):
         pass
 except KitError as error:
     print(error)

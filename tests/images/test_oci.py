@@ -10,9 +10,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kit.build.sources import oci
-from kit.build.sources.layers import merge
 from kit.errors import KitError
+from kit.registry import oci
+from kit.registry.layers import merge
 
 HERE = oci.architecture()
 SAID = {

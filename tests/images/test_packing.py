@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.build import metadata, pack, tarstream
-from kit.build.sources.oci import Config
 from kit.errors import KitError
+from kit.images import metadata, pack, tarstream
+from kit.registry.oci import Config
 
 LONG = "a-long-name/" * 30 + "end"
 VALUES = {
@@ -93,7 +93,7 @@ def test_headers_of_more_than_a_megabyte_are_refused() -> None:
 
 MEASURED = """
 import re, sys
-from kit.build import pack, tarstream
+from kit.images import pack, tarstream
 
 class Zeros:
     def read(self, size=-1):
@@ -101,7 +101,7 @@ class Zeros:
 
 with open("/dev/null", "wb") as stream:
     entry = tarstream.made("var/lib/dpkg/status")
-    print(pack._write([entry._replace(size=int(sys.argv[1]), content=Zeros())], stream).packages)
+    print(pack._write([entry._replace(size=int(sys.argv[1]), content=Zeros())], stream)[1])
 # Not ru_maxrss, which counts what the process was before this program: a fork of pytest.
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
@@ -177,8 +177,8 @@ def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
         ("var/lib/dpkg/status", status, {}),
     )
     with (tmp_path / "log").open("wb") as log:
-        packed = pack.squash(entries_open(stream), Config(), tmp_path / "i.sqsh", log)
-    assert packed.packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
+        packages = pack.squash(entries_open(stream), Config(), tmp_path / "i.sqsh", log)
+    assert packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
     assert (unpacked(tmp_path / "i.sqsh") / "var/lib/dpkg/status").read_bytes() == status
 
 
@@ -272,8 +272,8 @@ def test_a_stream_that_is_cut_off_leaves_an_error(tmp_path: Path) -> None:
 PACKS = """
 import io, sys
 from pathlib import Path
-from kit.build import pack, tarstream
-from kit.build.sources.oci import Config
+from kit.images import pack, tarstream
+from kit.registry.oci import Config
 from kit.errors import KitError
 
 folder = Path(sys.argv[1])

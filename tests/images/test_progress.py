@@ -8,7 +8,9 @@ import sys
 
 PROGRAM = """
 import sys
-from kit import progress
+from kit import console, progress
+
+sys.stderr = console.guarded(sys.stderr)
 
 class Clock:
     now_s = 1000.0
@@ -45,6 +47,13 @@ def test_a_file_gets_plain_lines(tmp_path) -> None:
     lines = (tmp_path / "log").read_text().splitlines()
     assert len(lines) == 4  # one for each ten seconds
     assert all(line.startswith("kit: packing x: ") and "\r" not in line and "%" in line for line in lines)
+
+
+def test_a_program_that_imports_kit_is_shown_nothing(tmp_path) -> None:
+    program = PROGRAM.replace("sys.stderr = console.guarded(sys.stderr)\n", "")
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", program, "45"], stderr=log, check=True)
+    assert program != PROGRAM and (tmp_path / "log").read_bytes() == b""
 
 
 def test_what_is_quick_says_nothing(tmp_path) -> None:

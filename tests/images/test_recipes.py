@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from kit import regular
-from kit.build import bases, choose, formats, recipe
-from kit.digests import Digests
 from kit.errors import UsageError
+from kit.files import safe_read
+from kit.files.digests import Digests
+from kit.images import bases, choose, recipe, recipe_files, recipe_formats
+from kit.images.build_request import BuildRequest
+
 from samples import ROOT
 
 DOCKERFILE = """\
@@ -56,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def find(target: Optional[str] = None, *, device: str = "gpu", arguments: Optional[dict[str, str]] = None, engine: str = "docker") -> recipe.Recipe:
     """As `kit build` does, with images in ./images."""
     _, file, folder, name = choose.choose(target, engine, device)
-    return recipe.load(file, folder, name, device, arguments or {}, Path("images").absolute())
+    return recipe.load(file, folder, name, BuildRequest(device=device, arguments=arguments or {}))
 
 
 def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
@@ -202,35 +204,36 @@ def test_what_dockerignore_names_stays_out(patterns: str, expected: list[str], p
     assert find().files() == expected
 
 
-def test_much_to_read_is_named_with_its_largest_part_before_it_is_read(project: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_to_read_is_named_with_its_largest_part_before_it_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
     for name, count in (("source/data/train/x", 700_000), ("source/data/train/y", 200_000), ("source/data/test", 99_000), ("a b.txt", 2_000)):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_bytes(bytes(count))
     for large, said in ((10**6, 1), (1_100_000, 0)):
-        monkeypatch.setattr(recipe, "LARGE", large)
-        find().contents()
-        line = f"kit: the recipe takes in 978 KiB of {project}, 879 KiB of it in source/data/train: where no step needs that, "
-        assert capfd.readouterr().err == said * f"{line}write source/data/train in {project}/.dockerignore\n"
+        monkeypatch.setattr(recipe_files, "LARGE", large)
+        notes: list[str] = []
+        find().contents(notes.append)
+        line = f"the recipe takes in 978 KiB of {project}, 879 KiB of it in source/data/train: where no step needs that, "
+        assert notes == said * [f"{line}write source/data/train in {project}/.dockerignore"]
     (project / "Dockerfile.dockerignore").write_text("source/data/train\n")
-    monkeypatch.setattr(recipe, "LARGE", 90_000)
-    find().contents()
-    assert f"of it in source/data/test: where no step needs that, write source/data/test in {project}/Dockerfile.dockerignore\n" in capfd.readouterr().err
+    monkeypatch.setattr(recipe_files, "LARGE", 90_000)
+    find().contents(notes.append)
+    assert notes[-1].endswith(f"of it in source/data/test: where no step needs that, write source/data/test in {project}/Dockerfile.dockerignore")
 
 
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read, in a minute in which all of them have been there for long."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found, opened, now_ns = [], regular.opened, time.time_ns
-    monkeypatch.setattr(regular, "opened", lambda path: (found.append(Path(path).name), opened(path))[1])
+    found, opened, now_ns = [], safe_read.opened, time.time_ns
+    monkeypatch.setattr(safe_read, "opened", lambda path: (found.append(Path(path).name), opened(path))[1])
     monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 60 * 10**9)
     return found
 
 
 def test_a_large_file_is_read_again_only_when_its_inode_says_that_it_changed(project: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     large = project / "source/deep/x.py"
-    large.write_bytes(bytes(recipe.WORTH_NOTING))
+    large.write_bytes(bytes(recipe_files.WORTH_NOTING))
     first = find().contents()
     assert "x.py" in reads and "a b.txt" in reads
     reads.clear()
@@ -238,7 +241,7 @@ def test_a_large_file_is_read_again_only_when_its_inode_says_that_it_changed(pro
     seen = {tuple(first.items())}
     facts = large.stat()
     for change in (
-        lambda: (large.write_bytes(b"1" + bytes(recipe.WORTH_NOTING - 1)), os.utime(large, ns=(facts.st_atime_ns, facts.st_mtime_ns))),
+        lambda: (large.write_bytes(b"1" + bytes(recipe_files.WORTH_NOTING - 1)), os.utime(large, ns=(facts.st_atime_ns, facts.st_mtime_ns))),
         lambda: large.chmod(0o755),
         lambda: os.replace(large.rename(project / "moved"), large.with_name("y.py")),
     ):
@@ -249,7 +252,7 @@ def test_a_large_file_is_read_again_only_when_its_inode_says_that_it_changed(pro
 
 
 def test_a_file_that_has_just_changed_is_not_believed_to_stay_so(project: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    (project / "source/deep/x.py").write_bytes(bytes(recipe.WORTH_NOTING))
+    (project / "source/deep/x.py").write_bytes(bytes(recipe_files.WORTH_NOTING))
     now_ns = time.time_ns() - 60 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     for _ in range(2):
@@ -261,7 +264,7 @@ def test_a_file_that_has_just_changed_is_not_believed_to_stay_so(project: Path, 
 @pytest.mark.parametrize("damage", [b"", b"\0\xff", b"[]", b'{"x": 1}', b"PATHS[]", b"PATHS[1, 2, 3, 4]", b"PATHS{}", b"PATHSnull", b'PATHS"x"'])
 def test_a_damaged_memory_of_what_was_read_costs_reading_again(damage: bytes, project: Path, reads: list[str], tmp_path: Path) -> None:
     large = project / "source/deep/x.py"
-    large.write_bytes(bytes(recipe.WORTH_NOTING))
+    large.write_bytes(bytes(recipe_files.WORTH_NOTING))
     first = find().contents()
     memory = tmp_path / "cache/kit/files.json"
     assert list(json.loads(memory.read_text())) == [str(large)]
@@ -395,10 +398,10 @@ def test_a_base_that_only_the_engine_can_name_is_left_to_it(project: Path) -> No
 
 @pytest.mark.parametrize("name", ["Dockerfile", "containers/image.def", "containers/image.enroot.sh"])
 def test_the_kits_own_recipes_make_the_same_image_from_the_same_files(name: str) -> None:
-    parts = formats.read(name, (ROOT / name).read_text())
+    parts = recipe_formats.read(name, (ROOT / name).read_text())
     assert [word.strip("${} ") for _, word in parts.bases] == ["BASE_IMAGE"]
     assert [word for _, word in parts.sources] == ["containers/install"]
-    dockerfile = formats.read("Dockerfile", (ROOT / "Dockerfile").read_text())
+    dockerfile = recipe_formats.read("Dockerfile", (ROOT / "Dockerfile").read_text())
     assert {key: value for key, value in parts.arguments.items() if value} == dockerfile.arguments
     assert parts.declared == dockerfile.declared == {"BASE_IMAGE", "CPU_BASE_IMAGE", "TORCH_INDEX", "PIP_INDEX_URL", "APT_PACKAGES"}
     assert "install.sh" in (ROOT / name).read_text()
@@ -413,7 +416,7 @@ def test_apptainers_recipe_copies_its_files_to_where_its_script_sees_them() -> N
 
 def test_the_base_is_chosen_in_one_place() -> None:
     """In the Dockerfile; wherever else the kit names one, it is that one."""
-    base = formats.read("Dockerfile", (ROOT / "Dockerfile").read_text()).arguments["BASE_IMAGE"]
+    base = recipe_formats.read("Dockerfile", (ROOT / "Dockerfile").read_text()).arguments["BASE_IMAGE"]
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(path for path in (ROOT / "containers").rglob("*") if path.is_file())]
     named = {str(path.relative_to(ROOT)): set(re.findall(r"nvidia/pytorch:[0-9][\w.-]+", path.read_text())) for path in files}
     assert {name for name, found in named.items() if found} == {

@@ -23,10 +23,10 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from kit.build.sources import layers, oci, registry, transport
 from kit.errors import KitError
+from kit.registry import client, layers, oci, transport
 
-MANIFEST, INDEX = registry.MANIFESTS[0], registry.INDEXES[0]
+MANIFEST, INDEX = client.MANIFESTS[0], client.INDEXES[0]
 SECRET = "hunter2"
 LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
 
@@ -37,7 +37,7 @@ def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
-    for module in (transport, registry):
+    for module in (transport, client):
         monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
     monkeypatch.setattr(transport, "PAUSE_S", 0.01)
 
@@ -132,10 +132,10 @@ def push(address: str, name: str, version: str, manifest: bytes, blobs: dict[str
 def test_a_pushed_image_is_resolved_opened_and_read(real: str) -> None:
     manifest, blobs = image(*BLOBS)
     push(real, "team/app", "v1", manifest, blobs)
-    assert registry.resolve(f"{real}/team/app:v1") == digest(manifest)
-    assert registry.resolve(f"{real}/team/app@{digest(manifest)}") == digest(manifest)
+    assert client.resolve(f"{real}/team/app:v1") == digest(manifest)
+    assert client.resolve(f"{real}/team/app@{digest(manifest)}") == digest(manifest)
     for name in (f"{real}/team/app:v1", f"{real}/team/app@{digest(manifest)}", f"{real}/team/app:other@{digest(manifest)}"):
-        found = registry.open_image(name)
+        found = client.open_image(name)
         assert found[:3] == (name, digest(manifest), oci.Config(("A=b",), "", (), (), {}))
         assert [(one.digest, one.size) for one in found.layers] == [(digest(blob), len(blob)) for blob in BLOBS]
         assert contents(found) == FILES
@@ -148,8 +148,8 @@ def test_this_machines_image_is_chosen_from_an_index(real: str) -> None:
     push(real, "multi", digest(own), own, own_blobs)
     both = index(vax=foreign, **{oci.architecture(): own})
     push(real, "multi", "latest", both, {}, INDEX)
-    assert registry.resolve(f"{real}/multi") == digest(both)
-    found = registry.open_image(f"{real}/multi")
+    assert client.resolve(f"{real}/multi") == digest(both)
+    found = client.open_image(f"{real}/multi")
     assert found.digest == digest(own)
     assert contents(found) == FILES
 
@@ -158,7 +158,7 @@ def test_an_image_for_other_machines_is_refused(real: str) -> None:
     foreign, blobs = image(BLOBS[0], architecture="vax")
     push(real, "foreign", "latest", foreign, blobs)
     with pytest.raises(KitError) as error:
-        registry.open_image(f"{real}/foreign")
+        client.open_image(f"{real}/foreign")
     assert error.value.problems[0].problem == f"{real}/foreign is for linux/vax, this machine is linux/{oci.architecture()}"
 
 
@@ -166,7 +166,7 @@ def test_an_image_for_other_machines_is_refused(real: str) -> None:
 def test_an_unknown_image_or_tag_is_said(real: str, name: str) -> None:
     manifest, blobs = image(*BLOBS)
     push(real, "team/app", "v1", manifest, blobs)
-    for ask in (registry.resolve, registry.open_image):
+    for ask in (client.resolve, client.open_image):
         with pytest.raises(KitError) as error:
             ask(f"{real}/{name}")
         assert error.value.problems[0].problem == f"registry {real} does not know the image or tag {real}/{name.partition(':')[0]}"
@@ -239,7 +239,7 @@ def plain(manifest: bytes, blobs: dict[str, bytes], ranges: bool = True):
 def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs, ranges)) as server:
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(1_000_000) if ranges else iter([1_000_000, 2_000_000])
         assert contents(found) == FILES
         sent = [headers.get("Range") for headers in server.asked(digest(BLOBS[1]))]
@@ -249,7 +249,7 @@ def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
 def test_a_download_may_break_as_often_as_it_likes_while_it_gets_on() -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs)) as server:
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(400_000)  # seven breaks, and three in a row would be the end
         assert contents(found) == FILES
 
@@ -257,7 +257,7 @@ def test_a_download_may_break_as_often_as_it_likes_while_it_gets_on() -> None:
 def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs, ranges=False)) as server:
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(1_000)
         with pytest.raises(KitError) as error:
             contents(found)
@@ -270,9 +270,9 @@ def test_what_is_not_what_was_asked_for_is_refused() -> None:
     swapped = {name: blob[:-1] + b"?" if name == digest(BLOBS[1]) else blob for name, blob in blobs.items()}
     with serving(plain(manifest, swapped)) as server:
         with pytest.raises(KitError, match="is damaged: it should be"):
-            contents(registry.open_image(f"{server.address}/app"))
+            contents(client.open_image(f"{server.address}/app"))
         with pytest.raises(KitError, match="gives something else"):
-            registry.open_image(f"{server.address}/app@sha256:{'0' * 64}")
+            client.open_image(f"{server.address}/app@sha256:{'0' * 64}")
 
 
 @pytest.mark.parametrize("login", [True, False])
@@ -291,8 +291,8 @@ def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) 
     with serving(handle) as server:
         if login:
             log_in(tmp_path, server.address)
-        assert registry.resolve(f"{server.address}/team/app") == digest(manifest)
-        assert contents(registry.open_image(f"{server.address}/team/app")) == FILES
+        assert client.resolve(f"{server.address}/team/app") == digest(manifest)
+        assert contents(client.open_image(f"{server.address}/team/app")) == FILES
         tokens = [path for _, path, _ in server.requests if path.startswith("/token")]
     assert tokens == ["/token?scope=repository%3Ateam%2Fapp%3Apull&service=it"] * 2  # one for each call, not for each request
 
@@ -306,7 +306,7 @@ def test_a_login_by_name_and_password_is_used(tmp_path: Path) -> None:
 
     with serving(handle) as server:
         log_in(tmp_path, server.address)
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 @pytest.mark.parametrize("status", [302, 303, 307, 308])
@@ -323,7 +323,7 @@ def test_a_redirect_to_another_host_takes_no_login_along(status: int, tmp_path: 
 
     with serving(answer) as storage, serving(handle) as server:
         log_in(tmp_path, server.address)
-        found = registry.open_image(f"{server.address}/app")
+        found = client.open_image(f"{server.address}/app")
         storage.cuts = repeat(1_000_000)
         assert contents(found) == FILES
         assert storage.requests
@@ -341,7 +341,7 @@ def test_whom_a_redirect_leads_to_cannot_ask_for_the_login(tmp_path: Path) -> No
     with serving(thief) as storage, serving(handle) as server:
         log_in(tmp_path, server.address)
         with pytest.raises(KitError, match="refuses your login"):
-            registry.open_image(f"{server.address}/app")
+            client.open_image(f"{server.address}/app")
         assert [(path, "Authorization" in headers) for _, path, headers in storage.requests] == [("/v2/app/manifests/latest", False)]
 
 
@@ -354,9 +354,9 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
     with serving(handle) as server:
         log_in(tmp_path, server.address)
         with pytest.raises(KitError, match=f"registry {server.address} redirects to http://storage.invalid, and kit follows to HTTPS alone"):
-            registry.resolve(f"{server.address}/redirect")
+            client.resolve(f"{server.address}/redirect")
         with pytest.raises(KitError, match=f"registry {server.address} has its logins at an address without HTTPS"):
-            registry.resolve(f"{server.address}/login")
+            client.resolve(f"{server.address}/login")
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
 )
 def test_a_redirect_that_is_not_followed_is_said_with_its_host_alone(location: str | None, said: str) -> None:
     with serving(lambda path, headers: (307, {"Location": location} if location else {}, b"")) as server, pytest.raises(KitError) as error:
-        registry.resolve(f"{server.address}/app")
+        client.resolve(f"{server.address}/app")
     assert error.value.problems[0].problem == f"registry {server.address} {said.format(server.address)}"
     assert SECRET not in str(error.value)
 
@@ -388,7 +388,7 @@ def test_a_part_that_is_missing_is_not_told_as_a_missing_image() -> None:
             return (404, {}, b"") if path.endswith(missing) else answer(path, headers)
 
         with serving(handle) as server, pytest.raises(KitError) as error:
-            contents(registry.open_image(f"{server.address}/app"))
+            contents(client.open_image(f"{server.address}/app"))
         expected = f"registry {server.address} has no more of {server.address}/app than its manifest: its part {missing} is not there"
         assert error.value.problems[0][1:] == (expected, "have the image pushed again")
 
@@ -423,7 +423,7 @@ DOCKER_CONFIG, DOCKER_LAYER = "application/vnd.docker.container.image.v1+json", 
 def test_what_is_no_image_of_a_container_is_refused(manifest: bytes, problem: str) -> None:
     with serving(plain(manifest, image(*BLOBS)[1])) as server:
         with pytest.raises(KitError, match=f"^kit: {server.address}/thing {problem} is of the type application/vnd"):
-            registry.open_image(f"{server.address}/thing")
+            client.open_image(f"{server.address}/thing")
         assert not server.asked(digest(BLOBS[0]))
 
 
@@ -434,10 +434,11 @@ def test_what_is_no_image_of_a_container_is_refused(manifest: bytes, problem: st
 )
 def test_images_of_all_tools_are_taken(config: str, kind: str) -> None:
     with serving(plain(typed(config, kind, kind), image(*BLOBS)[1])) as server:
-        assert len(registry.open_image(f"{server.address}/app").layers) == 2
+        assert len(client.open_image(f"{server.address}/app").layers) == 2
 
 
-def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word(capfd) -> None:
+def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word() -> None:
+    notes: list[str] = []
     own, own_blobs = image(*BLOBS)
     least = {"amd64": "v1", "arm64": "v8"}.get(oci.architecture(), "")
     tuned = image(BLOBS[0])[0].replace(b'"schemaVersion": 2', b'"schemaVersion":  2')
@@ -454,18 +455,17 @@ def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word(cap
             return (200, {}, manifests.get(path.rpartition("/")[2], both)) if "/manifests/" in path else plain(own, own_blobs)(path, headers)
 
         with serving(handle) as server:
-            return registry.open_image(f"{server.address}/app").digest
+            return client.open_image(f"{server.address}/app", notes.append).digest
 
     for variant in (None, "", least):
         assert opened(entry(tuned, "v9"), entry(own, variant)) == digest(own)
         assert opened(entry(own, variant), entry(tuned, "v9")) == digest(own)
         assert opened(entry(tuned, "fast"), entry(own, variant)) == digest(own)
-    assert capfd.readouterr().err == ""
+    assert notes == []
     assert opened(entry(tuned, "v9")) == digest(tuned)
     if least:
-        assert (
-            f"/app is for linux/{oci.architecture()}/v9 alone: on a CPU without that, its programs end with 'Illegal instruction'\n" in capfd.readouterr().err
-        )
+        (note,) = notes
+        assert note.endswith(f"/app is for linux/{oci.architecture()}/v9 alone: on a CPU without that, its programs end with 'Illegal instruction'")
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_a_manifest_of_another_form_is_no_image(change) -> None:
     manifest, blobs = image(*BLOBS)
     other = json.dumps(change(json.loads(manifest))).encode()
     with serving(plain(other, blobs)) as server, pytest.raises(KitError, match="/app is no image, or in Docker's format from before 2016"):
-        registry.open_image(f"{server.address}/app")
+        client.open_image(f"{server.address}/app")
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_a_refusal_names_the_registry_and_no_secret(status: int, login: bool, pr
     with serving(lambda path, headers: (status, {"WWW-Authenticate": 'Basic realm="x"'}, b"no")) as server:
         if login:
             log_in(tmp_path, server.address)
-        for ask in (registry.resolve, registry.open_image):
+        for ask in (client.resolve, client.open_image):
             server.requests.clear()
             with pytest.raises(KitError) as error:
                 ask(f"{server.address}/app")
@@ -528,10 +528,11 @@ def test_a_registry_that_recovers_is_asked_again() -> None:
         return (status, {}, b"") if status else answer(path, headers)
 
     with serving(handle) as server:
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
-def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(capfd) -> None:
+def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says() -> None:
+    notes: list[str] = []
     manifest, blobs = image(*BLOBS)
     answer, times = plain(manifest, blobs), []
     busy = {path: iter(["0", "1", "soon"]) for path in ("manifests", digest(BLOBS[1]))}
@@ -544,8 +545,8 @@ def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(capfd) -> 
         return answer(path, headers)
 
     with serving(handle) as server:
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
-        assert capfd.readouterr().err.count(f"kit: registry {server.address} takes no more requests for now: waiting 1 s\n") == 2
+        assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
+        assert notes.count(f"registry {server.address} takes no more requests for now: waiting 1 s") == 2
     assert len(times) == 6 and times[2] - times[1] > 1
 
 
@@ -553,7 +554,7 @@ def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs)) as server:
         server.cuts = iter([10, len(manifest) - 1])
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
         assert len(server.asked("/manifests/latest")) >= 3
 
 
@@ -562,7 +563,7 @@ def test_a_registry_that_cannot_be_reached_is_named() -> None:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(KitError) as error:
-            registry.resolve(f"{address}/app")
+            client.resolve(f"{address}/app")
     assert error.value.problems[0].problem == f"registry {address} cannot be reached: Connection refused"
 
 
@@ -577,10 +578,10 @@ def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(tm
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs), host=host, certificate=pem) as server:
         with pytest.raises(KitError, match=f"registry {server.address} cannot be reached: .*certificate verify failed"):
-            registry.resolve(f"{server.address}/app")
+            client.resolve(f"{server.address}/app")
         assert not server.requests
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt"))
-        assert contents(registry.open_image(f"{server.address}/app")) == FILES
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 # --- names and logins
@@ -605,7 +606,7 @@ DIGEST = f"sha256:{'a' * 64}"
     ],
 )
 def test_names_mean_what_they_mean_to_docker(given: str, parsed: tuple[str, str, str]) -> None:
-    assert registry.parse(given) == parsed
+    assert client.parse(given) == parsed
 
 
 @pytest.mark.parametrize(
@@ -632,12 +633,12 @@ def test_names_mean_what_they_mean_to_docker(given: str, parsed: tuple[str, str,
 )
 def test_what_is_no_name_is_said_before_anyone_is_asked(given: str) -> None:
     with pytest.raises(KitError) as error:
-        registry.parse(given)
+        client.parse(given)
     assert error.value.problems[0].problem == f"'{given}' is no name of an image in a registry"
 
 
 def test_only_this_machine_is_asked_without_https() -> None:
-    hosts = {host: registry.parse(f"{host}/a").open().base for host in ("localhost:1", "127.0.0.1", "[::1]:2", "localhost.example.com", "10.0.0.1:5000")}
+    hosts = {host: client.parse(f"{host}/a").open().base for host in ("localhost:1", "127.0.0.1", "[::1]:2", "localhost.example.com", "10.0.0.1:5000")}
     assert hosts == {
         "localhost:1": "http://localhost:1/v2/a",
         "127.0.0.1": "http://127.0.0.1/v2/a",
@@ -645,7 +646,7 @@ def test_only_this_machine_is_asked_without_https() -> None:
         "localhost.example.com": "https://localhost.example.com/v2/a",
         "10.0.0.1:5000": "https://10.0.0.1:5000/v2/a",
     }
-    assert registry.parse("python").open().base == "https://registry-1.docker.io/v2/library/python"
+    assert client.parse("python").open().base == "https://registry-1.docker.io/v2/library/python"
 
 
 @pytest.mark.parametrize(
@@ -661,23 +662,23 @@ def test_only_this_machine_is_asked_without_https() -> None:
 )
 def test_a_login_is_found_under_each_name_that_tools_give_it(key: str, image: str, tmp_path: Path) -> None:
     log_in(tmp_path, key)
-    assert registry.parse(image).open().login == LOGIN
-    assert registry.parse("other.example.com/x").open().login is None
+    assert client.parse(image).open().login == LOGIN
+    assert client.parse("other.example.com/x").open().login is None
 
 
 def test_podmans_file_comes_first_and_broken_files_are_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(tmp_path, "quay.io", auth=base64.b64encode(b"docker:x").decode())
     (tmp_path / "auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}, "quay.io/empty": {}, "x.io": {"auth": "!"}}}))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
-    assert registry.parse("quay.io/a").open().login == LOGIN
-    assert registry.parse("quay.io/empty/a").open().login == LOGIN
-    assert registry.parse("x.io/a").open().login is None
+    assert client.parse("quay.io/a").open().login == LOGIN
+    assert client.parse("quay.io/empty/a").open().login == LOGIN
+    assert client.parse("x.io/a").open().login is None
     (tmp_path / "auth.json").write_text("{")
-    assert registry.parse("x.io/a").open().login is None
+    assert client.parse("x.io/a").open().login is None
 
 
 def test_what_podman_login_wrote_is_found_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "containers").mkdir()
     (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}}}))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert registry.parse("quay.io/a").open().login == LOGIN
+    assert client.parse("quay.io/a").open().login == LOGIN

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import images, shelf
-from kit.build import bases, choose, make, recipe, store
-from kit.build.engines import step, tree
+from kit.config import image_files
 from kit.errors import KitError, UsageError
+from kit.images import bases, build, choose, inventory, recipe, store
+from kit.images.engines import build_steps, tree
 
 OLD = time.time() - 3 * 86400
 
@@ -124,10 +124,10 @@ def test_what_was_built_while_gc_asked_keeps_its_name(place: store.Place) -> Non
         (place.folder / f"{stem}.sqsh").touch()
         (place.folder / f"{stem}.json").write_text(json.dumps({"name": "mine", "file": f"{stem}.sqsh", "size": 0, "sha256": "", "kit": "", "digest": ""}))
     store.make_current(place)
-    (old,) = [item for item in shelf.kept(place.folder) if item.is_current]
+    (old,) = [item for item in inventory.kept(place.folder) if item.is_current]
     store.make_current(store.Place(place.folder, "mine", "new"))
-    shelf.remove(old)
-    assert images.named("mine", place.folder.parent) == str(place.folder / "mine-new.sqsh")
+    inventory.remove(old)
+    assert image_files.named("mine", place.folder.parent) == str(place.folder / "mine-new.sqsh")
     assert not old.file.exists()
 
 
@@ -140,7 +140,7 @@ def built(place: store.Place, content: bytes) -> Path:
     return place.file
 
 
-@pytest.mark.parametrize("size", [7, images.BLOCK, 3 * images.EDGE])
+@pytest.mark.parametrize("size", [7, image_files.BLOCK, 3 * image_files.EDGE])
 def test_images_that_differ_in_a_byte_in_their_middle_have_two_fingerprints(size: int, place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of two sets of weights do: their blocks, which nothing packs, lie at the same places."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
@@ -151,37 +151,36 @@ def test_images_that_differ_in_a_byte_in_their_middle_have_two_fingerprints(size
         other.unfinished.write_bytes(content)
         record = store.publish(other, {})
         published = other.file.read_bytes()
-        assert record["size"] == len(published) == size + images.BLOCK and published[:size] == content
-        assert published[size:].rstrip(b"\0") == images.SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
-        assert images.check(other.file) == record["sha256"] == hashlib.sha256(published).hexdigest()
-        found.add(images.fingerprint(other.file))
+        assert record["size"] == len(published) == size + image_files.BLOCK and published[:size] == content
+        assert published[size:].rstrip(b"\0") == image_files.SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
+        assert image_files.check(other.file) == record["sha256"] == hashlib.sha256(published).hexdigest()
+        found.add(image_files.fingerprint(other.file))
         content[size // 2] ^= 1
     assert len(found) == 2
     before = other.file.read_bytes()
-    assert images.seal(other.file) == hashlib.sha256(before).hexdigest() and other.file.read_bytes() == before
+    assert image_files.seal(other.file) == hashlib.sha256(before).hexdigest() and other.file.read_bytes() == before
 
 
 def test_an_image_that_was_changed_is_noticed_though_it_has_its_old_size_and_time(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
     image = built(place, b"what was built")
     before = image.stat()
-    assert images.check(image) == images.check(image) == hashlib.sha256(b"what was built").hexdigest()
+    assert image_files.check(image) == image_files.check(image) == hashlib.sha256(b"what was built").hexdigest()
     with image.open("r+b") as file:
         file.write(b"WHAT")
     os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(KitError, match="is not the file that was built"):
-        images.check(image)
+        image_files.check(image)
 
 
-def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
     monkeypatch.chdir(place.folder.parent)
     for path in (built(place, b"what was built"), place.record):
         os.utime(path, (OLD, OLD))
-    assert [item.file for item in shelf.unused(place.folder, 1)] == [place.file]
-    assert make._is_there(place, make.Request(), None)
-    assert capfd.readouterr().out == f"kit: {place.file} is up to date\n"
-    assert shelf.unused(place.folder, 1) == []
+    assert [item.file for item in inventory.unused(place.folder, 1)] == [place.file]
+    assert build.Making(build.BuildRequest(), place).existing() == build.Built(place.name, place.file, 14)
+    assert inventory.unused(place.folder, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -190,20 +189,20 @@ def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, 
 def test_a_broken_record_is_none(content: bytes, place: store.Place) -> None:
     place.record.write_bytes(content)
     place.file.touch()
-    assert images.record(place.record) == {} and not store.is_built(place)
+    assert image_files.record(place.record) == {} and not store.is_built(place)
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"x:1": 1}', '{"x:1": "sha256:1"}', '{"x:1": null}'])
 def test_a_broken_lock_file_is_named_with_a_fix(content: str, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM x:1\n")
     (tmp_path / "image.lock").write_text(content)
-    found = recipe.load(tmp_path / "Dockerfile", tmp_path, "x", "gpu", {}, tmp_path / "images")
+    found = recipe.load(tmp_path / "Dockerfile", tmp_path, "x", build.BuildRequest(folder=tmp_path / "images"))
     with pytest.raises(UsageError, match=r"image\.lock .*\n  fix: restore it, or remove it: it is made anew"):
         bases.pin(found, {}, lambda base: "", update=False)
 
 
 def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itself() -> None:
-    words, variables = step.hidden("--env", {"API_TOKEN": "s3cret", "HOME": "/x", "DOCKER_HOST": "y", "PATHS": "z"})
+    words, variables = build_steps.hidden("--env", {"API_TOKEN": "s3cret", "HOME": "/x", "DOCKER_HOST": "y", "PATHS": "z"})
     assert words == ["--env", "API_TOKEN", "--env", "HOME=/x", "--env", "DOCKER_HOST=y", "--env", "PATHS"]
     assert variables == {"API_TOKEN": "s3cret", "PATHS": "z"}
 
@@ -211,18 +210,18 @@ def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itsel
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (make.Request(name="My Model"), "--name: 'My Model' is no name of an image"),
-        (make.Request(name="x.sqsh"), "--name: 'x.sqsh' is no name of an image"),
-        (make.Request("Dockerfile", engine="apptainer", to="docker"), "Dockerfile is for docker or podman, not for apptainer"),
-        (make.Request("image.def", to="docker", engine="apptainer"), "--to: apptainer makes no image for an engine"),
+        (build.BuildRequest(name="My Model"), "--name: 'My Model' is no name of an image"),
+        (build.BuildRequest(name="x.sqsh"), "--name: 'x.sqsh' is no name of an image"),
+        (build.BuildRequest("Dockerfile", engine="apptainer", to="docker"), "Dockerfile is for docker or podman, not for apptainer"),
+        (build.BuildRequest("image.def", to="docker", engine="apptainer"), "--to: apptainer makes no image for an engine"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_before_anything_is_done(request_: make.Request, expected: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_request_that_cannot_be_is_refused_before_anything_is_done(request_: build.BuildRequest, expected: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in choose.FILES:
         (tmp_path / name).touch()
     with pytest.raises(KitError) as error:
-        make.build(request_)
+        build.build(request_)
     assert expected in str(error.value)
     assert not (tmp_path / "images").exists()
 
@@ -245,4 +244,4 @@ def test_gc_believes_a_record_only_beside_a_file_of_kit_builds_own_name(place: s
     for name in ("cat.png", "cat.log", f"{stem}.sqsh", "cow-0123456789abcdef.sqsh"):
         (place.folder / name).write_text("mine")
     (place.folder / "hen-0123456789abcdef.sqsh").symlink_to(outside)
-    assert shelf.kept(place.folder) == []
+    assert inventory.kept(place.folder) == []

@@ -7,7 +7,7 @@
 
 Each file is a list of such entries:
 
-    - file: launch/kit/cli.py
+    - file: launch/kit/cli/app.py
       old: "raise error"        # is in the file once
       new: "pass"
       why: KIT_TRACEBACK shows no traceback

@@ -6,8 +6,9 @@ import hashlib
 import pickle
 from pathlib import Path
 
-import cifar
 import pytest
+
+import cifar
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -16,14 +17,14 @@ def one_process(start):
 
 
 @pytest.fixture(scope="module")
-def stamps(tmp_path_factory):
-    return tmp_path_factory.mktemp("stamps") / "node.first"
+def events(tmp_path_factory):
+    return tmp_path_factory.mktemp("events") / "node1.jsonl"
 
 
 @pytest.fixture(scope="module")
-def two_nodes(start, stamps):
+def two_nodes(start, events):
     # The second node's disk is full, which is no reason to fail.
-    env = [{"KIT_STAMPS": str(stamps)}, {"KIT_STAMPS": "/dev/full"}]
+    env = [{"KIT_EVENTS": str(events)}, {"KIT_EVENTS": "/dev/full"}]
     return start(SCRIPT, ranks=2, nodes=2, env=env, torchrun=True).finish(timeout_s=200).check()
 
 
@@ -61,7 +62,7 @@ def test_the_number_of_ranks_does_not_change_the_losses(one_process, two_nodes):
     assert losses(two_nodes) == pytest.approx(losses(one_process), abs=0.002)
 
 
-def test_every_rank_stamps_its_first_step_once(two_nodes, stamps):
-    words = sorted(line.split() for line in stamps.read_text().splitlines())
-    assert [line[:2] for line in words] == [["step", "0"], ["step", "1"]]
-    assert all(-1 < stamps.stat().st_mtime - float(moment) < 60 for _, _, moment in words)
+def test_every_rank_notes_its_first_step_once(two_nodes, events):
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    assert sorted((event["event"], event["rank"]) for event in found) == [("first_step", 0), ("first_step", 1)]
+    assert all(-1 < events.stat().st_mtime - event["t"] < 60 for event in found)

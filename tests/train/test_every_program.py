@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from samples import ROOT
 
 # A program that each launcher starts on two local nodes by its job file, with options that differ; what rank 0 says at the end.

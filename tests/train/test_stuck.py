@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from hanging import PROGRAM, line_of, py_spy
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
+
 from far_side import OF_SLURM, Far, Slurm, install
 
 
@@ -42,15 +43,14 @@ def sockets() -> Iterator[Path]:
 @pytest.fixture
 def far(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     """A cluster that the profile `far` names by ssh; this process, and whatever it starts, is on the laptop's side."""
-    from kit.remote import host, mirror
+    from kit.remote.ssh import Host
 
     if not shutil.which("bwrap") and not os.environ.get("KIT_TEST_UNCONFINED"):
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     found = Far(tmp_path, sockets)
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
-    for known in (host.missed, host._open, mirror._copied, mirror._told):
-        known.clear()  # what another test's process of kit has learnt
+    Host.known.clear()  # what another test's process of kit has learnt
     monkeypatch.chdir(tmp_path)
     return found
 
@@ -69,17 +69,17 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 @pytest.fixture
 def kit_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """`kit ARGS` as a function call: a process of its own would take 0.15 s of CPU, and its coverage would be lost."""
-    from kit import cli
+    from kit.cli import entry
 
     def call(*words: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["kit", *words])
         capfd.readouterr()
         try:
-            code = cli._run(list(words))
+            code = entry.call(list(words))
         except SystemExit as end:
             code = int(end.code or 0)
         except Exception as error:
-            code = cli._report(error)
+            code = entry.report(error)
         return Done(code, *capfd.readouterr())
 
     return call

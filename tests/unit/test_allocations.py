@@ -13,12 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from far_side import Slurm
-from kit import cli, collect, shell
+from kit.cli import entry, leftovers, messages
 from kit.errors import KitError, UsageError
-from kit.plan import Plan
-from kit.runs import enter, history
+from kit.images import gc as image_gc
+from kit.plan.plan import Plan
+from kit.runs import execute, history, shell
 from kit.runs.history import Run
+
+import event_lines
+from far_side import Slurm
+from plans import changed, noted_run
 
 
 @pytest.fixture
@@ -29,13 +33,14 @@ def tmp_path(tame_path: Path) -> Path:
 
 def plan_of(tmp_path: Path, **more: str) -> Plan:
     """Of a job that needs nothing."""
-    from kit import job, plan
+    from kit.config import job_file
+    from kit.config.yaml_source import Located
     from kit.errors import Problems
-    from kit.given import Given
+    from kit.plan import resolve as plan
 
     problems = Problems()
-    given = {name: Given(value, "test") for name, value in {"name": "x", "launcher": "srun", "runtime": "none", **more}.items()}
-    return plan.resolve(job.load("true", given, [], problems), str(tmp_path / "run"), problems, "live", here=True)
+    given = {name: Located(value, "test") for name, value in {"name": "x", "launcher": "srun", "runtime": "none", **more}.items()}
+    return plan.resolve(job_file.load("true", given, [], problems), str(tmp_path / "run"), problems, "live")
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def allocated(tmp_path: Path, fake_slurm: Slurm) -> shell.Allocated:
     run = tmp_path / "run"
     (run / "log").mkdir(parents=True)
     (run / "run.json").write_text(json.dumps({"kit": "0.1.0", "plan": {}}))
-    return shell.Allocated(plan_of(tmp_path), run, None)
+    return shell.Allocated(plan_of(tmp_path), run, None, messages.note)
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def local(tmp_path: Path, fake_slurm: Slurm) -> shell.Local:
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
-    return shell.Local(plan_of(tmp_path), run, None)
+    return shell.Local(plan_of(tmp_path), run, None, messages.note)
 
 
 # ---------------------------------------------------------------- a shell's end
@@ -158,14 +163,14 @@ def test_who_waits_is_told_why_once_and_that_the_job_goes_on_is_noted(allocated:
 def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     monkeypatch.setattr(shell.Allocated, "until_the_end", lambda self, words: done.append((self.run, words)) or 5)
-    assert shell.shell(plan_of(tmp_path), "0", None, here=False, jupyter=False) == 5
+    assert shell.shell(plan_of(tmp_path), "0", None, messages.note, here=False, jupyter=False) == 5
     assert done == [(tmp_path / "run", ["bash", "run_script.sh", "shell", "0"])] and (tmp_path / "run/run_script.sh").is_file()
     monkeypatch.setattr(shell.Local, "until_the_end", lambda self, words: done.append((self.run, words)) or 6)
-    plan = plan_of(tmp_path)._replace(run_dir=str(tmp_path / "second"))
-    assert shell.shell(plan, "1", None, here=True, jupyter=True) == 6
+    plan = changed(plan_of(tmp_path), run_dir=str(tmp_path / "second"))
+    assert shell.shell(plan, "1", None, messages.note, here=True, jupyter=True) == 6
     assert done[1] == (tmp_path / "second", ["bash", "run_script.sh", "jupyter", "1"]) and (tmp_path / "second/jupyter.sh").is_file()
-    third = plan_of(tmp_path)._replace(run_dir=str(tmp_path / "third"))
-    shell.shell(third, "0", None, here=False, jupyter=True)
+    third = changed(plan_of(tmp_path), run_dir=str(tmp_path / "third"))
+    shell.shell(third, "0", None, messages.note, here=False, jupyter=True)
     assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
 
 
@@ -173,7 +178,7 @@ def test_without_salloc_the_shell_is_here_and_said_so(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(shell.shutil, "which", lambda _: None)
     monkeypatch.setattr(shell.Local, "until_the_end", lambda *_: 0)
-    assert shell.shell(plan_of(tmp_path), "0", None, here=False, jupyter=False) == 0
+    assert shell.shell(plan_of(tmp_path), "0", None, messages.note, here=False, jupyter=False) == 0
     assert "kit: there is no Slurm here (salloc): the shell is on this machine\n" in capfd.readouterr().err
 
 
@@ -190,14 +195,13 @@ esac
 @pytest.fixture
 def running(fake_slurm: Slurm, tmp_path: Path) -> Run:
     folder = tmp_path / "runs/x"
-    (folder / "log/7/stamps/0").mkdir(parents=True)
-    (folder / "log/7/stamps/10").mkdir()
+    folder.mkdir(parents=True)
     (folder / "run_script.sh").write_text(ATTACH)
-    (folder / "log/7/stamps/0/facts").write_text("KIT_HOSTS=old\nKIT_RENDEZVOUS_ID=6.0\n")
-    (folder / "log/7/stamps/10/facts").write_text("KIT_HOSTS=node[1-2]\nKIT_RENDEZVOUS_ID=7.10\nKIT_X=a=b c\n")
+    event_lines.add(folder / "log/7", "batch", "told", facts="KIT_HOSTS=old\nKIT_RENDEZVOUS_ID=6.0\n")
+    event_lines.add(folder / "log/7", "batch", "told", attempt=10, facts="KIT_HOSTS=node[1-2]\nKIT_RENDEZVOUS_ID=7.10\nKIT_X=a=b c\n")
     fake_slurm.job("7", nodes="node[1-2]", folder=str(folder))
     (tmp_path / "bin/srun").symlink_to("/bin/true")
-    return history.new(folder, "x", 2, 1, "7", local=False)
+    return noted_run(folder, "x", 2, 1, "7", local=False)
 
 
 def test_a_command_gets_the_nodes_and_the_facts_of_the_last_attempt(running: Run, kit) -> None:
@@ -209,14 +213,14 @@ def test_a_command_gets_the_nodes_and_the_facts_of_the_last_attempt(running: Run
 
 def test_nodes_are_named_by_name_or_number(running: Run) -> None:
     hosts = ["node1", "node2"]
-    assert [enter._hosts(running, hosts, name) for name in (None, "0", "1", "node2", "all")] == [["node1"], ["node1"], ["node2"], ["node2"], hosts]
+    assert [execute._hosts(running, hosts, name) for name in (None, "0", "1", "node2", "all")] == [["node1"], ["node1"], ["node2"], ["node2"], hosts]
     with pytest.raises(UsageError, match=r"--node: x \(7\) has no node 2\n  fix: name one of: node1, node2; or its number, from 0; or all"):
-        enter._hosts(running, hosts, "2")
+        execute._hosts(running, hosts, "2")
 
 
 def test_a_task_of_an_array_is_entered_by_its_own_job(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "of another")
-    environment = enter._environment(replace(running, id="12_3"), "15", ["node1"])
+    environment = execute._environment(replace(running, id="12_3"), "15", ["node1"])
     assert {name: environment[name] for name in environment if name.startswith("SLURM_")} == {
         "SLURM_ARRAY_JOB_ID": "12",
         "SLURM_ARRAY_TASK_ID": "3",
@@ -226,23 +230,22 @@ def test_a_task_of_an_array_is_entered_by_its_own_job(running: Run, monkeypatch:
 
 def test_what_cannot_be_entered_is_said_with_a_way(running: Run, fake_slurm: Slurm, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no command is given\n  fix: write it after --: kit exec x -- nvidia-smi"):
-        enter.enter("x", None, [], None)
+        execute.enter("x", None, [], None)
     (tmp_path / "bin/srun").unlink()
     if not shutil.which("srun"):
         with pytest.raises(KitError, match="srun is not installed here"):
-            enter.enter("x", None, ["true"], None)
-    for path in Path(running.folder).glob("log/7/stamps/*/facts"):
-        path.unlink()
+            execute.enter("x", None, ["true"], None)
+    Path(running.folder, "log/7/events/batch.jsonl").unlink()
     with pytest.raises(KitError, match="has not started its ranks yet: its nodes make their containers ready\n  fix: what they do: kit logs 7"):
-        enter._facts(running)
+        execute._facts(running)
     fake_slurm.job("7", "PENDING", "Priority", folder=running.folder)
     with pytest.raises(
         KitError, match=r"x \(7\) is not running: PENDING \(Priority: jobs of higher priority are before it\)\n  fix: where it is: kit status 7"
     ):
-        enter._running("x", None)
-    history.new(Path(running.folder), "y", 1, 1, "9", local=False, array="2-4")
+        execute._running("x", None)
+    noted_run(Path(running.folder), "y", 1, 1, "9", local=False, array="2-4")
     with pytest.raises(UsageError, match=r"y \(9\) is an array\n  fix: name one of its tasks: --task 2"):
-        enter._running("y", None)
+        execute._running("y", None)
 
 
 # ---------------------------------------------------------------- kit images gc
@@ -269,17 +272,17 @@ def unused(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -
 
 
 def gc(tmp_path: Path, **more: object) -> None:
-    collect.collect(tmp_path / "images", None, str(tmp_path / "site.yaml"), int(more.get("days", 7)), yes=bool(more.get("yes")))  # type: ignore[call-overload]
+    leftovers.collect(tmp_path / "images", None, str(tmp_path / "site.yaml"), int(more.get("days", 7)), yes=bool(more.get("yes")))  # type: ignore[call-overload]
 
 
 def test_what_nobody_uses_is_listed_and_goes_only_when_told(unused: Path, tmp_path: Path, capfd) -> None:
     gc(tmp_path)
     shown = capfd.readouterr().out.splitlines()
     assert [line.split() for line in shown[:2]] == [
-        ["0.0", "MiB", "30", "days", str(tmp_path / "images/mine-0123456789abcdef.sqsh")],
-        ["node7", "0.0", "MiB", "30", "days", str(unused)],
+        ["2", "KiB", "30", "days", str(tmp_path / "images/mine-0123456789abcdef.sqsh")],
+        ["node7", "4", "KiB", "30", "days", str(unused)],
     ]
-    assert shown[2:] == ["kit: 2 unused, 0.0 MiB", "kit: nothing is removed without --yes"]
+    assert shown[2:] == ["kit: 2 unused, 6 KiB", "kit: nothing is removed without --yes"]
     assert unused.exists()
     gc(tmp_path, yes=True)
     assert capfd.readouterr().out.splitlines()[-1] == "kit: done"
@@ -305,14 +308,14 @@ def test_layers_that_no_build_has_used_go_too(unused: Path, tmp_path: Path, capf
 
 def test_an_image_that_a_job_took_while_gc_asked_stays(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     image = tmp_path / "images/mine-0123456789abcdef.sqsh"
-    monkeypatch.setattr(collect, "_agreed", lambda: os.utime(image) or True)
+    monkeypatch.setattr(leftovers, "_agreed", lambda: os.utime(image) or True)
     gc(tmp_path)
     assert f"kit: {image} stays: it is in use again\n" in capfd.readouterr().out
     assert image.exists() and not unused.exists()
 
 
 def test_an_image_that_another_gc_has_removed_is_not_said_to_be_in_use(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_agreed", lambda: gc(tmp_path, yes=True) is None)
+    monkeypatch.setattr(leftovers, "_agreed", lambda: gc(tmp_path, yes=True) is None)
     gc(tmp_path)
     shown = capfd.readouterr().out
     assert "stays" not in shown and shown.count("kit: done") == 2
@@ -328,7 +331,7 @@ def test_on_a_terminal_it_asks(typed: str, agreed: bool, monkeypatch: pytest.Mon
             return typed
 
     monkeypatch.setattr(sys, "stdin", Terminal())
-    assert collect._agreed() is agreed
+    assert leftovers._agreed() is agreed
 
 
 def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_here_alone(unused: Path, tmp_path: Path, monkeypatch, capfd) -> None:
@@ -338,21 +341,20 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
         calls.append((nodes, command[4:], options))
         return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
 
-    monkeypatch.setattr(collect.slurm, "on_nodes", on_nodes)
-    collect.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
+    monkeypatch.setattr(image_gc.slurm, "on_nodes", on_nodes)
+    leftovers.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
     scratch = f"{tmp_path}/scratch"
     assert calls == [
         ("node[1-2]", ["list", "7", scratch], {"partition": "mine"}),
         ("node[1-2]", ["remove", "7", scratch, "node2:/local/a b", "node1:/local/c"], {"partition": "mine"}),
     ]
-    assert capfd.readouterr().out == ("  node1    0.0 MiB    8 days  /local/c\n  node2    2.0 GiB    9 days  /local/a b\nkit: 2 unused, 2.0 GiB\nkit: done\n")
+    assert capfd.readouterr().out == ("  node1      5 KiB    8 days  /local/c\n  node2    2.0 GiB    9 days  /local/a b\nkit: 2 unused, 2.0 GiB\nkit: done\n")
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
 
 
 def test_too_few_days_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--days: 0 is too few"):
         gc(tmp_path, days=0)
-    assert collect._size(1023) == "1.0 MiB" and collect._size(1024**2) == "1.0 GiB"
 
 
 # ---------------------------------------------------------------- the command line's last resort
@@ -360,21 +362,21 @@ def test_too_few_days_are_refused(tmp_path: Path) -> None:
 
 def test_an_internal_error_is_two_lines_and_with_a_variable_its_traceback(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.delenv("KIT_TRACEBACK", raising=False)
-    assert cli._report(ZeroDivisionError("x")) == 1
+    assert entry.report(ZeroDivisionError("x")) == 1
     assert capfd.readouterr().err == (
         "kit: internal error: ZeroDivisionError('x')\n  fix: please report it, with what KIT_TRACEBACK=1 in the environment adds\n"
     )
-    assert cli._report(FileNotFoundError(2, "No such file", "/x")) == 1 and "kit: /x: No such file\n" in capfd.readouterr().err
+    assert entry.report(FileNotFoundError(2, "No such file", "/x")) == 1 and "kit: /x: No such file\n" in capfd.readouterr().err
     monkeypatch.setenv("KIT_TRACEBACK", "1")
     error = ZeroDivisionError("x")
     with pytest.raises(ZeroDivisionError) as raised:
-        cli._report(error)
+        entry.report(error)
     assert raised.value is error
-    assert cli._report(KitError("mine", "f")) == 1 and "kit: mine\n" in capfd.readouterr().err  # which is no internal one
+    assert entry.report(KitError("mine", "f")) == 1 and "kit: mine\n" in capfd.readouterr().err  # which is no internal one
 
 
 def test_images_without_a_word_are_listed_and_gc_lists_nothing_else(unused: Path, tmp_path: Path, kit_here) -> None:
     done = kit_here("images")
     assert done.code == 0 and done.out.splitlines()[0].split() == ["NAME", "SIZE", "BUILT", "RUNS", "LAST", "RUN", "FILE"]
     done = kit_here("images", "gc", "--cluster", str(tmp_path / "site.yaml"))
-    assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 0.0 MiB", "kit: nothing is removed without --yes"]
+    assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 6 KiB", "kit: nothing is removed without --yes"]

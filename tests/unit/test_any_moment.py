@@ -21,8 +21,10 @@ from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
 import pytest
-from kit import cli, local, rundir, secret_values, signals
-from kit.runs import history, submit
+from kit import signals
+from kit.cli import entry
+from kit.runs import history, local, run_dir, secret_file, submit
+
 from scripted_slurm import ScriptedSlurm
 
 SIGNALS = int(os.environ.get("KIT_SIGNALS", 24))
@@ -111,11 +113,11 @@ class Project:
 
     def hidden_after_a_day(self) -> list[str]:
         """What is left of unfinished folders when a command makes a run directory two days later."""
-        old = time.time() - 2 * rundir.DAY_S
+        old = time.time() - 2 * run_dir.DAY_S
         for folder in self.folder.glob(".kit-*"):
             for path in (*folder.iterdir(), folder):
                 os.utime(path, (old, old), follow_symlinks=False)
-        rundir.make(self.folder / "next", lambda folder: None)
+        run_dir.make(self.folder / "next", lambda folder: None)
         return [path.name for path in self.folder.glob(".*")]
 
 
@@ -280,11 +282,11 @@ def forked(project: Project, words: tuple[str, ...], prepare: Callable[[], None]
             sys.argv = ["kit", *words, "--output", "run"]
             prepare()
             try:
-                code = cli._run(sys.argv[1:])
+                code = entry.call(sys.argv[1:])
             except SystemExit as ended:
                 code = ended.code if isinstance(ended.code, int) else 1
             except Exception as error:
-                code = cli._report(error)
+                code = entry.report(error)
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
@@ -319,7 +321,7 @@ def test_a_signal_while_the_scripts_are_started_ends_them(project: Project) -> N
 @pytest.mark.parametrize("words", [("run", "job.yaml"), ("submit", "job.yaml")])
 def test_a_signal_when_the_values_have_just_been_written_leaves_nothing_of_the_run(words: tuple[str, ...], project: Project) -> None:
     def prepare() -> None:
-        secret_values.place = struck(secret_values.place, signal.SIGTERM)
+        secret_file.place = struck(secret_file.place, signal.SIGTERM)
 
     assert forked(project, words, prepare) == 143
     assert project.with_the_value(project.root) == set() and not (project.folder / "run").exists()
@@ -335,7 +337,7 @@ def test_a_signal_just_before_sbatch_is_asked_leaves_nothing_of_the_run(project:
 
 def test_a_run_is_noted_before_its_values_are_written(project: Project, kit_here: Callable[..., Any]) -> None:
     def prepare() -> None:
-        secret_values.place = struck(secret_values.place, signal.SIGKILL)
+        secret_file.place = struck(secret_file.place, signal.SIGKILL)
 
     assert forked(project, ("run", "job.yaml"), prepare) == -9
     assert " LOST " in kit_here("status").out and project.with_the_value(project.root) == set()

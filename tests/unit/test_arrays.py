@@ -7,10 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import after, arrays, slurm
+from kit import slurm
+from kit.cli import run_views
+from kit.diagnose.why import report
 from kit.errors import UsageError
-from kit.runs import history, status, tasks
-from kit.why import report
+from kit.runs import dependencies, history, lookup, status
+from kit.slurm import task_numbers
+
+import event_lines
+from plans import noted_run
 
 
 @pytest.fixture
@@ -30,8 +35,8 @@ def tmp_path(tame_path: Path) -> Path:
     ],
 )
 def test_numbers_are_those_that_sbatch_would_start(text: str, numbers: list[int], compact: str) -> None:
-    assert arrays.numbers(text) == numbers
-    assert arrays.compact(numbers) == compact
+    assert task_numbers.numbers(text) == numbers
+    assert task_numbers.compact(numbers) == compact
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_numbers_are_those_that_sbatch_would_start(text: str, numbers: list[int]
     ],
 )
 def test_what_squeue_prints_is_read(printed: str, meant: list[str]) -> None:
-    assert arrays.ids(printed) == meant
+    assert task_numbers.ids(printed) == meant
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +86,8 @@ def submitted(tmp_path: Path, job_id: str, array: str = "", name: str = "train",
     (folder / "log").mkdir(parents=True)
     for task, text in said.items():
         (folder / f"log/slurm-{job_id}{task}.out").write_text(text)
-    return history.new(folder, name, 1, 1, job_id, local=False, array=array)
+        event_lines.of_batch(folder / f"log/{job_id}{task}", text)
+    return noted_run(folder, name, 1, 1, job_id, local=False, array=array)
 
 
 DONE = "kit: node1: all ranks ended well\n"
@@ -100,7 +106,7 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     detail = "array of 8: 1 running, 2 pending, 1 completed, 2 cancelled, 1 failed, 1 timeout"
     assert [(item.state, item.detail) for item in found] == [("RUNNING", detail)]
     assert len(calls(tmp_path)) == 1
-    status.show_one(found[0])
+    run_views.show_one(found[0])
     waits = "JobArrayTaskLimit: the array lets no more of its tasks run at once"
     assert [line.split(None, 4) for line in capsys.readouterr().out.split("run directory: ")[1].splitlines()[1:]] == [
         ["TASK", "STATE", "lr", "x", "TIME"],
@@ -126,7 +132,7 @@ def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_cal
         found = status.of(history.runs())[0]
         assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
     assert len(calls(tmp_path)) == 2
-    assert [tasks.one(history.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
+    assert [status.of_task(lookup.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
 
 
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:
@@ -150,9 +156,8 @@ def test_slurm_is_asked_for_all_numbers_of_an_array(tmp_path: Path, tools, monke
 def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, tools, kit) -> None:
     run = submitted(tmp_path, "5", "0-2", _0=DONE, _1="kit: node1: said by 1\n", _2="kit: node1: said by 2\n")
     for task in "12":
-        (Path(run.folder) / f"log/5_{task}").mkdir()
         (Path(run.folder) / f"log/5_{task}/rank0.out").write_text(f"rank of {task}\n")
-    (Path(run.folder) / "log/5_2/rank0.failed").write_text("3 node1 0\n")
+    event_lines.of_rank(Path(run.folder) / "log/5_2", 0, "3 node1 0")
     tools("squeue", "5_1|RUNNING|N/A|0:12|1:00|node1|None|@/train-5\n5_2|FAILED|N/A|0:12|1:00|node1|None|@/train-5")
     tools("scancel", "")
     environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
@@ -269,7 +274,7 @@ def test_a_wait_in_vain_is_refused(case: str, tmp_path: Path, submit) -> None:
     submitted(tmp_path, "5", name="gone")
     folder = tmp_path / "here"
     folder.mkdir()
-    history.new(folder, "here", 1, 1, "6", local=True)
+    noted_run(folder, "here", 1, 1, "6", local=True)
     done = submit("--after", *arguments, "--output", "run", check=False)
     assert done.returncode == 2 and done.stderr.startswith(message) and "\n  fix: " in done.stderr
     assert not any(line.startswith("sbatch") for line in calls(tmp_path)) and not (tmp_path / "run").exists()
@@ -286,7 +291,7 @@ def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path,
     submitted(tmp_path, "1")
     assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: what it waited for ended otherwise")]
     (tmp_path / "runs/train-1/run.json").write_text("{}")
-    report.why("1")
+    print(report.why("1"))
     assert capsys.readouterr().out == "train (1), 1x1: it ended CANCELLED: it never started: what it waited for ended otherwise\n"
 
 
@@ -305,7 +310,7 @@ def test_what_looks_into_one_job_says_so_of_an_array(command: str, message: str,
 
 
 def test_nobody_waits_for_the_failure_of_a_run_of_which_nobody_knows_the_end(tmp_path: Path) -> None:
-    wait = after.Wait("notok", submitted(tmp_path, "5"))
+    wait = dependencies.Wait("notok", submitted(tmp_path, "5"))
     with pytest.raises(UsageError, match="nobody knows how"):
-        after._is_over(wait, "LOST")
-    assert after._is_over(wait, "FAILED") and after._is_over(wait._replace(kind="any"), "LOST")
+        dependencies._is_over(wait, "LOST")
+    assert dependencies._is_over(wait, "FAILED") and dependencies._is_over(wait._replace(kind="any"), "LOST")

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import site_slurm
 from kit.errors import UsageError
+
+import site_slurm
 from samples import ROOT
 
 FOLDER = ROOT / "tests/bad_jobs"
@@ -51,22 +52,22 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @functools.cache
 def command() -> Any:
-    from kit import explained
+    from kit.cli import entry
 
     gc.enable()  # which the module turns off for its own start
-    return explained.everything()
+    return entry.tree()
 
 
 def submit(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """The exit code and stderr of `kit submit ARGUMENTS --dry-run`, in this process: a new one for each would take seconds."""
-    from kit import cli
+    from kit.cli import entry
 
     kit = command()
     capsys.readouterr()
     try:
         code = kit.main(["submit", *arguments, "--dry-run"], standalone_mode=False) or 0
     except Exception as error:
-        code = cli._report(error)
+        code = entry.report(error)
     return code, capsys.readouterr().err
 
 
@@ -141,7 +142,7 @@ def test_without_slurm_nothing_is_asked(slurm: Path, project: Path, capsys) -> N
     ],
 )
 def test_a_slurm_that_does_not_answer_is_a_warning_of_one_line(answer: str, said: str, slurm: Path, project: Path, capsys, monkeypatch) -> None:
-    from kit.site import check
+    from kit.cluster import check
 
     monkeypatch.setattr(check, "PATIENCE_S", 1)
     site_slurm.stand_in(slurm, "sinfo", answer)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import nodes
+from kit.plan import bad_nodes
 
 
 @pytest.fixture
@@ -16,13 +16,13 @@ def noted(tmp_path: Path) -> Path:
     file = tmp_path / "state/kit/bad-nodes/generic"
     file.parent.mkdir(parents=True)
     file.write_text(
-        f"{now - nodes.REMEMBERED_S - 5} old does not answer\n{now - 60} node3 shows 7 GPUs of 8\ncut o\n{now} node3 does not answer\n{now} node5 x\n"
+        f"{now - bad_nodes.REMEMBERED_S - 5} old does not answer\n{now - 60} node3 shows 7 GPUs of 8\ncut o\n{now} node3 does not answer\n{now} node5 x\n"
     )
     return file
 
 
 def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path, tmp_path: Path, kit) -> None:
-    assert [(node.name, node.why) for node in nodes.bad(str(noted))] == [("node3", "does not answer"), ("node5", "x")]
+    assert [(node.name, node.why) for node in bad_nodes.bad(str(noted))] == [("node3", "does not answer"), ("node5", "x")]
     (tmp_path / "train.py").touch()
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
 
@@ -42,6 +42,6 @@ def test_they_are_listed_and_can_be_taken_back(noted: Path, tmp_path: Path, kit)
     assert [line.split()[0] for line in listed] == ["NODE", "node3", "node5"]
     assert listed[1].endswith("  does not answer")
     assert kit("nodes", "--forget", "node3", **state).stdout == "kit: node3 is used again\n"
-    assert [node.name for node in nodes.bad(str(noted))] == ["node5"]
+    assert [node.name for node in bad_nodes.bad(str(noted))] == ["node5"]
     refused = kit("nodes", "--forget", "node3", check=False, **state)
     assert (refused.returncode, refused.stderr) == (2, "kit: node3 is not left out\n  fix: kit nodes lists those that are\n")

@@ -9,6 +9,7 @@ import measure
 import pytest
 import table
 from measure import Comparison, Goal
+
 from samples import ROOT
 
 
@@ -47,6 +48,14 @@ def test_a_missed_goal_is_told() -> None:
     compared = Comparison("x", "", {"kit": [1.1], "peer": [1.0]}, goals=[Goal("peer", 1.05), Goal("peer", 0.2, over=True)])
     assert compared.missed() == [Goal("peer", 1.05)]
     assert measure.told(compared).endswith("goal missed: at most 1.05 of peer: 1.1")
+
+
+def test_a_goal_may_leave_out_what_no_side_goes_below() -> None:
+    values = {"kit": [1.5, 9.0, 1.5], "peer": [2.0, 2.0, 2.0], "bare": [1.0, 1.0, 1.0]}
+    goals = [Goal("peer", 0.4, floor="bare"), Goal("peer", 0.5, floor="bare")]
+    compared = Comparison("x", "", values, goals=goals)
+    assert compared.missed() == goals[:1] and compared.reached(goals[0]) == 0.5
+    assert measure.told(compared).endswith("goal missed: at most 0.4 of peer, both over bare: 0.5")
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kit.why import ends, evidence
+from kit.diagnose.why import ends, evidence
+
+from event_lines import line
 from samples import ROOT
 
 SCRIPTS = ROOT / "launch/scripts"
@@ -38,7 +40,6 @@ class Case:
     left: tuple[int, ...] = ()  # ranks that ended with 0
     logs_first: bool = False  # each log was last written before any note
     same_time: bool = False
-    srun_code: int = 1
 
 
 CASES = {
@@ -71,7 +72,6 @@ CASES = {
     "a recursion": Case({0: (MISSED, "1 n0 0"), 1: (BEGIN + '  File "a.py", line 3, in f\n    f()\n' * 3000 + "RecursionError: maximum depth\n", "1 n0 1")}, 1),
     "an early warning of a peer": Case({0: (MISSED, "1 n0 0"), 1: ("warning: Connection refused, trying again\n" + OWN, "1 n0 1")}, 1),
     "an exception that Python ignored": Case({0: (MISSED + "Exception ignored in: <f>\n" + raised("OSError: gone"), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
-    "an attempt before a requeue": Case({0: (OWN + "kit: n0: attempt 2\n" + MISSED, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),
 }
@@ -83,31 +83,41 @@ ONLY_ALL_ENDS = {  # which the batch script alone knows
     ),
     "two never came": Case({0: (MISSED, "1 n0 0"), 1: ("", ""), 2: ("", "")}, 0),
     "a rank that ended well before another failed by itself": Case({0: (OWN, "1 n0 0"), 1: ("done\n", "")}, 0, left=(1,)),
-    "a full disk left the note empty": Case({0: ("epoch 1\n", " ")}, 0, 5, srun_code=5),
 }
 
 
 def make(case: Case, run: Path) -> Path:
     logs = run / "log/7"
-    (logs / "stamps/1").mkdir(parents=True)
+    (logs / "events").mkdir(parents=True)
+    begun = [line("rank_started", EPOCH_S - 2000, node="n0", rank=rank, begun=1, entered=2, log=0) for rank in case.ranks]
+    ended: dict[str, list[tuple[int, str]]] = {"n0": []}
     for age, (rank, (text, note)) in enumerate(case.ranks.items()):
         second = 0 if case.same_time else age
         (logs / f"rank{rank}.out").write_text(text)
         said_s = EPOCH_S - 900 - second if case.logs_first else EPOCH_S + 900 + second
         os.utime(logs / f"rank{rank}.out", (said_s, said_s))
         if note:
-            (logs / f"rank{rank}.failed").write_text(f"{note}\n" if note.strip() else "")
-            os.utime(logs / f"rank{rank}.failed", (EPOCH_S + second, EPOCH_S + second))
-    lines = [f"rank {rank} 1 2 3\n" for rank in case.ranks] + [f"ended {rank} 0 0 {5 + rank}\n" for rank in case.left]
-    (logs / "stamps/1/node.n0").write_text("".join(lines))
+            code, node, local_rank = note.split()
+            end = line("rank_ended", EPOCH_S + second, node=node, rank=rank, local_rank=int(local_rank), code=int(code), stopped=False)
+            ended.setdefault(node, []).append((EPOCH_S + second, end))
+    ended["n0"] += [
+        (EPOCH_S - 1000 + rank, line("rank_ended", EPOCH_S - 1000 + rank, node="n0", rank=rank, local_rank=0, code=0, stopped=False)) for rank in case.left
+    ]
+    # Each node's clock is a minute off, and the file server's alone is right.
+    for number, (node, lines) in enumerate(ended.items()):
+        written_s = max([EPOCH_S - 2000, *(at_s for at_s, _ in lines)])
+        path = logs / f"events/{node}.jsonl"
+        text = "".join([*(begun if node == "n0" else []), *(end for _, end in lines)])
+        path.write_text(re.sub(r'"t": (\d+)', lambda found: f'"t": {int(found[1]) + 60 * number}.5', text))
+        os.utime(path, (written_s + 0.5, written_s + 0.5))
     return logs
 
 
-def judge(logs: Path, srun_code: int, awk: str = "") -> list[str]:
+def judge(logs: Path) -> list[str]:
     """RANK CODE NODE LOCAL_RANK HOW AFTER, by the batch script's judge."""
-    script = f'set -euo pipefail\n{awk}source "$1"\nblame::first "$2"\n'
-    env = {**os.environ, "KIT_LOG_DIR": str(logs), "KIT_STAMP_FOLDER": str(logs / "stamps/1")}
-    done = subprocess.run(["bash", "-c", script, "bash", str(SCRIPTS / "blame.sh"), str(srun_code)], env=env, capture_output=True, text=True, timeout=60)
+    script = 'set -euo pipefail\nsource "$1"\nblame::first\n'
+    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs)}
+    done = subprocess.run(["bash", "-c", script, "bash", str(SCRIPTS / "lib/blame.sh")], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
@@ -115,7 +125,7 @@ def judge(logs: Path, srun_code: int, awk: str = "") -> list[str]:
 @pytest.mark.parametrize("name", [*CASES, *ONLY_ALL_ENDS])
 def test_the_batch_script_blames_the_right_rank(name: str, tmp_path: Path) -> None:
     case = {**CASES, **ONLY_ALL_ENDS}[name]
-    rank, code, node, _, how, _ = judge(make(case, tmp_path), case.srun_code)
+    rank, code, node, _, how, _ = judge(make(case, tmp_path))
     assert (int(rank), how) == (case.blamed, case.how)
     assert int(code) == case.code
     note = case.ranks[case.blamed][1].split()
@@ -131,20 +141,37 @@ def test_kit_why_blames_the_same_rank_where_the_batch_script_could_not(name: str
 
 def test_nobody_is_blamed_where_nobody_failed(tmp_path: Path) -> None:
     logs = make(Case({0: ("epoch 1\n", ""), 1: (MISSED, "")}, 0), tmp_path)
-    assert judge(logs, 1) == []
+    assert judge(logs) == []
     assert evidence.gather(tmp_path, "7", {}).first is None
 
 
 def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_kit_why() -> None:
-    found = re.search(r"^readonly KIT_GONE='(.*)'$", (SCRIPTS / "blame.sh").read_text(), re.MULTILINE)
-    assert found and found[1] == ends.GONE.pattern
+    found = re.search(r'^  GONE = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
+    assert found and "".join(re.findall(r'"([^"]*)"', found[1])) == ends.GONE.pattern
+
+
+def test_what_a_rank_said_in_an_attempt_before_a_requeue_does_not_count(tmp_path: Path) -> None:
+    logs = make(Case({0: (OWN + MISSED, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1), tmp_path)
+    path = logs / "events/n0.jsonl"
+    first = path.read_text()
+    second = first.replace('"attempt": 1', '"attempt": 2').replace(
+        '"rank": 0, "begun": 1, "entered": 2, "log": 0', f'"rank": 0, "begun": 1, "entered": 2, "log": {len(OWN)}'
+    )
+    path.write_text(first + second)
+    (logs / "events/batch.jsonl").write_text(line("start", EPOCH_S - 3000, 1) + line("start", EPOCH_S - 2500, 2))
+    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "SLURM_RESTART_COUNT": "1"}
+    script = f'set -euo pipefail\nsource "{SCRIPTS}/lib/blame.sh"\nblame::first\n'
+    assert subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60).stdout.split()[:2] == ["1", "1"]
+    judged = evidence.gather(tmp_path, "7", {})
+    assert judged.first and judged.first.rank == 1
+    assert OWN not in next(log.text for log in judged.logs if log.rank == 0)
 
 
 def test_how_far_an_exception_is_from_the_end_of_the_log_is_known(tmp_path: Path) -> None:
-    assert judge(make(CASES["its own words long before the end of its log"], tmp_path), 1)[-1] == "12000"
+    assert judge(make(CASES["its own words long before the end of its log"], tmp_path))[-1] == "12000"
 
 
 def test_many_ranks_are_judged_in_seconds(tmp_path: Path) -> None:
     case = Case(dict.fromkeys(range(300), ("step\n" * 4000 + MISSED, "1 n0 0")), 299)
     case.ranks[299] = (OWN, "1 n9 0")
-    assert judge(make(case, tmp_path), 1)[0] == "299"
+    assert judge(make(case, tmp_path))[0] == "299"

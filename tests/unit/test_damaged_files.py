@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+import event_lines
 import strangers
 from samples import ROOT
 
@@ -49,15 +50,12 @@ READERS: dict[str, list[tuple[str, ...]]] = {
     "../home/cache/kit/images.json": SHELF,
     "../home/config/kit/clusters/site.yaml": [*JOB, ("nodes", "--cluster", "site"), ("submit", "train.py", "--cluster", "site", "--dry-run")],
     f"{LOGS}/continued-by": [*LOOKS, *RUN],
-    f"{LOGS}/rank0.failed": RUN + LOOKS,
-    f"{LOGS}/node0.failed": RUN,
     f"{LOGS}/rank0.out": [*RUN[3:], *LOOKS, ("hang", "one")],
     f"{LOGS}/node1.out": [*RUN[3:], *LOOKS],
     f"{ONE}/log/slurm-1001.out": [*RUN[3:], *LOOKS],
-    f"{LOGS}/stamps/1/batch": TIMES,
-    f"{LOGS}/stamps/1/ready": TIMES,
-    f"{LOGS}/stamps/1/node.node1": TIMES,
-    f"{LOGS}/stamps/1/facts": [("exec", "one", "--", "true"), ("timeline", "one")],
+    f"{LOGS}/events/batch.jsonl": [*TIMES, *RUN, *LOOKS, ("exec", "one", "--", "true"), ("hang", "one")],
+    f"{LOGS}/events/ready.jsonl": TIMES,
+    f"{LOGS}/events/node1.jsonl": TIMES + RUN + LOOKS,
     f"{LOGS}/bench.json": BENCH,
     f"{ONE}/env.sh": RECORD,
     f"{ONE}/run_script.sh": RECORD,
@@ -284,7 +282,7 @@ def build(place: strangers.Place) -> None:
     known = home / "state/kit/runs.jsonl"
     known.write_text("".join(known.read_text().splitlines(keepends=True)[:-1]))  # as if kit had been killed before its end
     record = json.loads((project / ONE / "run.json").read_text())
-    record["job_id"], record["plan"]["run_dir"] = "1009", "/far/kit/runs/far"
+    record["job_id"], record["plan"]["layout"]["run_dir"] = "1009", "/far/kit/runs/far"
     record["plan"]["remote"] = ["login", "/far/kit", str(project / FAR), str(project), None, None]
     shutil.copytree(project / ONE, project / FAR)
     (project / FAR / "log/1009").mkdir()
@@ -298,12 +296,11 @@ def build(place: strangers.Place) -> None:
     (project / TWO / "log/slurm-1002_1.out").write_text("kit: node1: job 1002_1 on node1\nkit: error: node1: rank 0 (local rank 0) ended with 1\n")
     place.tool("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid partition specified' >&2; exit 1")
     logs = project / LOGS
-    shutil.copytree(ROOT / "tests/unit/recorded", logs)
-    (logs / "stamps/1/facts").write_text(FACTS)
-    (logs / "stamps/1/ready").write_text("node1 1795266354.1 1795266355.2 1795266356.3\nnode2 1795266354.1 1795266355.2 1795266356.3\n")
+    shutil.copytree(ROOT / "tests/unit/recorded/events", logs / "events")
+    event_lines.add(logs, "batch", "told", facts=FACTS)
     (logs / "bench.json").write_text(json.dumps(BENCHED))
-    (logs / "rank0.failed").write_text("1 node1 0\n")
-    (logs / "node0.failed").write_text("kit: error: node1: the image is not there\n")
+    event_lines.of_rank(logs, 0, "1 node1 0")
+    event_lines.add(logs, "node1", "node_refused", node="node1", cause="image-missing", problem="the image is not there", fix="build it")
     (logs / "rank0.out").write_text(f"epoch 1\n{ERROR}")
     (logs / "node1.out").write_text(f"[rank0] epoch 1\n{ERROR}")
     (logs / "continued-by").write_text("1001\n")

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import staging
+from kit.plan import staging
+
 from samples import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))

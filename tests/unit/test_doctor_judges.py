@@ -11,10 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.doctor import ask, checks, facts, here, judges, login, report, visit
-from kit.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
-from kit.doctor.facts import Asked, Cluster, Node
+from kit.cli import examination
+from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
+from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
+from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.rounds import Examination
 from kit.errors import KitError
+from kit.slurm import hostlist
+
+from documented_json import check as check_json
 from samples import ROOT
 
 
@@ -34,7 +39,7 @@ namespaces	ok
 subuid	ada:100000:65536
 subgid	ada:100000:65536
 scratch	/local	/local	yes	xfs	90000	1000000	2000000
-containers	/local/kit-1000/enroot/data	/local	yes	xfs	90000	1000000	2000000
+containers	/local/kit-1000/enroot/data	/local	yes	xfs	90000	1000000	2000000	7	1700000000	enroot
 limit	memlock	unlimited	unlimited
 limit	nofile	131072	131072
 limit	nproc	500000	500000
@@ -73,7 +78,7 @@ def cluster(count: int = 3, asked: Asked | None = None, **changes: str) -> Clust
 
 
 def judged(found: Cluster) -> Result:
-    return checks.judge(found, Node(facts.LOGIN), judges.CHECKS, ())
+    return checks.judge(found, Node(facts.LOGIN), node_checks.CHECKS, ())
 
 
 def found(result: Result) -> list[tuple[str, str, str]]:
@@ -94,11 +99,11 @@ CASES = [
     ("subgid", ("subuid", WARN)),
     ("scratch\t/local\t/\t/ is of root:root with mode 755\text4\t90000\t1\t1", ("scratch", FAIL)),
     ("scratch-owner\t/local/kit-1000 is of root:root with mode 755", ("scratch", FAIL)),
-    ("containers\t/local/d\t/local\tyes\txfs\t20000\t1000000\t2000000", ("space", FAIL)),  # an image of 8 GB, unpacked
-    ("containers\t/local/d\t/local\tyes\txfs\t90000\t12\t2000000", ("space", WARN)),
-    ("containers\t/local/d\t/local\tyes\tunknown\t-\t-\t-", ("space", WARN)),
-    ("containers\t/local/d\t/local\tyes\tlustre\t90000\t-\t-", ("disk", FAIL)),
-    ("containers\t/local/d\t/local\tyes\ttmpfs\t90000\t-\t-", ("disk", WARN)),
+    ("containers\t/local/d\t/local\tyes\txfs\t20000\t1000000\t2000000\t7\t1\tenroot", ("space", FAIL)),  # an image of 8 GB, unpacked
+    ("containers\t/local/d\t/local\tyes\txfs\t90000\t12\t2000000\t7\t1\tenroot", ("space", WARN)),
+    ("containers\t/local/d\t/local\tyes\tunknown\t-\t-\t-\t7\t1\tenroot", ("space", WARN)),
+    ("containers\t/local/d\t/local\tyes\tlustre\t90000\t-\t-\t7\t1\tenroot", ("disk", FAIL)),
+    ("containers\t/local/d\t/local\tyes\ttmpfs\t90000\t-\t-\t7\t1\tenroot", ("disk", WARN)),
     ("half-made\t/local/.kit-1.unfinished", ("containers", WARN)),
     ("cgroups\tv1\t1", ("cgroups", WARN)),
     ("folder\tmissing", ("folder", FAIL)),
@@ -149,7 +154,7 @@ def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change
 def test_every_check_is_tried_by_some_test() -> None:
     """So that the table holds none that nothing can lead to."""
     tested = (ROOT / "tests/cluster/test_doctor.py").read_text() + Path(__file__).read_text()
-    for check in judges.CHECKS:
+    for check in node_checks.CHECKS:
         assert f'"{check.name}"' in tested, check.name
 
 
@@ -205,12 +210,12 @@ def test_a_drained_node_matters_as_much_as_it_is_needed(needed: int, named: bool
 
 @pytest.mark.parametrize("state", ["IDLE", "MIXED+PLANNED", "ALLOCATED", "IDLE+CLOUD+POWERED_DOWN", "IDLE+POWERING_DOWN"])
 def test_states_of_nodes_that_are_well(state: str) -> None:
-    assert not judges.is_unwell(state)
+    assert not node_checks.is_unwell(state)
 
 
 @pytest.mark.parametrize("state", ["DOWN", "DOWN*", "IDLE*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE+NOT_RESPONDING", "FAIL", "UNKNOWN", "DOWN+CLOUD+POWERED_DOWN"])
 def test_states_of_nodes_that_are_not(state: str) -> None:
-    assert judges.is_unwell(state)
+    assert node_checks.is_unwell(state)
 
 
 def test_a_busy_node_is_a_note_and_no_warning() -> None:
@@ -259,7 +264,7 @@ def test_interfaces_are_chosen_as_nccl_does(wanted: str, name: str, chosen: bool
     ],
 )
 def test_names_are_folded_as_slurm_does(names: list[str], shown: str) -> None:
-    assert facts.folded(names) == shown
+    assert hostlist.fold(names) == shown
 
 
 class _Terminal(io.TextIOWrapper):
@@ -267,15 +272,16 @@ class _Terminal(io.TextIOWrapper):
         return True
 
 
-@pytest.mark.parametrize(("terminal", "encoding", "expected"), [(True, "utf-8", report.SIGNS), (True, "latin-1", report.WORDS), (False, "utf-8", report.WORDS)])
+@pytest.mark.parametrize(
+    ("terminal", "encoding", "expected"), [(True, "utf-8", examination.SIGNS), (True, "latin-1", examination.WORDS), (False, "utf-8", examination.WORDS)]
+)
 def test_signs_are_for_terminals_that_can_show_them(terminal: bool, encoding: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", (_Terminal if terminal else io.TextIOWrapper)(io.BytesIO(), encoding=encoding))
-    assert report.marks() == expected
+    assert examination.marks() == expected
 
 
 def shown(one: Cluster, width: int = 100) -> list[str]:
-    result = judged(one)
-    return [*report.table(result, report.SIGNS, width), *report.problems(result.findings, report.SIGNS), report.conclusion(one, result, True)]
+    return examination.lines(Examination(one, judged(one), "", on_slurm=True), examination.SIGNS, width)[1:]
 
 
 def test_64_nodes_with_some_bad_ones_fit_a_screen() -> None:
@@ -310,10 +316,9 @@ def test_a_line_that_was_cut_off_is_left_out() -> None:
     assert nodes["node1"].said == {}
 
 
-def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tells_all() -> None:
     one = cluster(2, node2="gpus\t7\t7")
-    report.print_json(one, judged(one))
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(json.dumps(examination.as_json(Examination(one, judged(one), "", on_slurm=True))))
     assert (said["starts"], said["runtime"], list(said["nodes"])) == (False, "enroot", ["node1", "node2"])
     assert said["nodes"]["node2"]["checks"]["gpus"] == "fail" and said["nodes"]["node2"]["said"]["shm"] == [["64000", "64000"]]
     assert [(item["node"], item["check"], item["evidence"]) for item in said["findings"]] == [("node2", "gpus", "7 of 8")]
@@ -339,6 +344,7 @@ def without_slurm(tmp_path: Path) -> Path:
 def test_a_machine_without_slurm_is_looked_into_for_kit_run(kit: Callable, without_slurm: Path) -> None:
     done = kit("doctor", "--json", check=False, PATH=str(without_slurm))
     said = json.loads(done.stdout)
+    check_json(said, "Doctor")
     assert list(said["nodes"]) == ["here"] and said["nodes"]["here"]["answered"]
     assert {"bash", "scratch", "shm", "limits", "torch", "runtimes"} <= said["nodes"]["here"]["checks"].keys()
     assert ("here", "runtimes", "warn") in [(item["node"], item["check"], item["verdict"]) for item in said["findings"]]
@@ -463,8 +469,8 @@ def rows(table: tuple[Check, ...]) -> str:
 
 def test_the_tables_of_the_document_are_the_code() -> None:
     head = "| check | looks at | verdict | in words | fix |\n|---|---|---|---|---|\n"
-    own = tuple(check for check in here.CHECKS if check.name in ("runtimes", "torch"))
-    for title, table in (("## The login node", login.LOGIN), ("## The compute nodes", judges.CHECKS), ("## Without Slurm", own)):
+    own = tuple(check for check in local_checks.CHECKS if check.name in ("runtimes", "torch"))
+    for title, table in (("## The login node", login.LOGIN), ("## The compute nodes", node_checks.CHECKS), ("## Without Slurm", own)):
         text = DOCUMENT.read_text()
         if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
             DOCUMENT.write_text(re.sub(rf"({title}\n[^#]*?){re.escape(head)}(?:\|.*\n)*", lambda found: f"{found[1]}{head}{rows(table)}", text))
@@ -477,7 +483,7 @@ def test_scratch_that_cannot_be_written_matters_to_every_runtime(runtime: str, e
     unwritable = "/local/x\t/local\tPermission denied\txfs\t90000\t1000000\t2000000"
     assert [item for item in found(judged(cluster(3, asked, node2=f"scratch\t{unwritable}"))) if item[1] == "scratch"] == expected
     # But only Enroot unpacks images there.
-    unpacks = found(judged(cluster(3, asked, node2=f"containers\t{unwritable}")))
+    unpacks = found(judged(cluster(3, asked, node2=f"containers\t{unwritable}\t7\t1\tenroot")))
     assert [item for item in unpacks if item[1] == "scratch"] == (expected if runtime == "enroot" else [])
 
 
@@ -504,8 +510,8 @@ def test_a_node_that_did_not_answer_has_sruns_words_or_how_far_it_came() -> None
 
 def test_how_long_it_took_is_said_in_seconds(kit_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found_here = cluster(1)
-    monkeypatch.setattr(here, "look", lambda *_: found_here)
-    monkeypatch.setattr(visit.shutil, "which", lambda _: None)
+    monkeypatch.setattr(local_checks, "look", lambda *_: found_here)
+    monkeypatch.setattr(rounds.shutil, "which", lambda _: None)
     said = kit_here("doctor").out
     (seconds,) = re.findall(r"no Slurm here, (\d+\.\d) s; runtime enroot", said)
     assert float(seconds) < 600

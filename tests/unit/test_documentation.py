@@ -8,12 +8,15 @@ import json
 import os
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import cluster, explained, plugins
-from kit import job as jobs
+from kit.cli import entry
+from kit.config import job as jobs
+from kit.config import plugins, profiles
+
 from samples import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -31,7 +34,13 @@ def block(language: str, containing: str) -> str:
 
 
 def test_the_table_of_keys_is_the_code() -> None:
-    rows = {key: (option, meaning) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", README, re.MULTILINE)}
+    """After a change of keys: make golden, and read the difference."""
+    made = runpy.run_path(str(ROOT / "docs/reference.py"))
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        made["README"].write_text(made["readme"](), encoding="utf-8")
+    rows = {
+        key: (option, meaning) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    }
     assert list(rows) == list(jobs.KEYS)
     for key, facts in jobs.KEYS.items():
         assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts.meaning)
@@ -70,6 +79,23 @@ def test_links_and_named_files_exist(document: str) -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_every_file_of_the_map_exists() -> None:
+    """Of the package and of the scripts by their own names, as the map shows them."""
+    words = re.findall(r"`([\w.-]+/[\w./-]*|\w+\.(?:py|sh))`", CONTRIBUTING)
+    floors = re.findall(r"^  (\w+)(?:/|\.py)  ", CONTRIBUTING, re.MULTILINE)
+    tops = re.findall(r"^([\w/]+/) ", CONTRIBUTING, re.MULTILINE)
+    places = ("", "launch/kit", "launch/scripts", "tests/unit")
+    named = {word for word in [*words, *tops] if "NAME" not in word} - {"tests/cluster/debs/"}  # made by who has them
+    assert {word for word in named if not any((ROOT / place / word).exists() for place in places)} == set()
+    assert floors == list(reversed(layers()))
+
+
+def layers() -> list[str]:
+    """The packages of kit, as import-linter has them: the highest first."""
+    text = (ROOT / "pyproject.toml").read_text().partition("\nlayers = [")[2].partition("]")[0]
+    return re.findall(r'^  "(\w+)"', text, re.MULTILINE)
+
+
 def test_every_runtime_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^`|]", README.split("## What runs where")[1].split("\n## ")[0], re.MULTILINE)
     assert sorted(rows) == plugins.names("runtimes")
@@ -80,7 +106,7 @@ def test_the_generic_profile_is_what_is_assumed_without_one(monkeypatch: pytest.
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     problems = Problems()
-    assert cluster.load(None, "", problems) == cluster.load("generic", "", problems)._replace(text="")
+    assert profiles.load(None, "", problems) == replace(profiles.load("generic", "", problems), description="", text="")
     assert not problems.found
 
 
@@ -102,7 +128,7 @@ def test_every_failure_in_the_table_has_its_test() -> None:
 
 
 def test_the_reference_is_the_code() -> None:
-    """After a change of commands, options or keys: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_documentation.py, and read the difference."""
+    """After a change of commands, options or keys: make golden, and read the difference."""
     made = runpy.run_path(str(ROOT / "docs/reference.py"))
     gc.enable()  # cli.py leaves that to main()
     if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
@@ -117,7 +143,7 @@ def test_the_reference_is_the_code() -> None:
 
 def _commands() -> dict[str, Any]:
     """All of them that a user may call, by what is typed."""
-    root = explained.everything()
+    root = entry.tree()
     gc.enable()
     found = {"kit": root}
     for name, command in root.commands.items():
@@ -136,8 +162,15 @@ def test_every_command_argument_and_option_says_what_it_is() -> None:
 
 def test_every_key_says_what_it_is() -> None:
     assert all(facts.meaning.strip() for facts in jobs.KEYS.values())
-    assert set(cluster.MEANINGS) == set(cluster.parsers()), "launch/kit/cluster.py: MEANINGS"
-    assert all(meaning.strip() for meaning in cluster.MEANINGS.values())
+    assert all(facts.meaning.strip() for facts in profiles.KEYS.values())
+
+
+def test_every_fact_at_the_head_of_a_plugin_is_listed_once() -> None:
+    listed = re.findall(r"^    # ([a-z-]+):", plugins.__doc__ or "", re.MULTILINE)
+    assert len(listed) == len(set(listed)) > 10
+    for kind in ("runtimes", "launchers", "stages", "preempt"):
+        for name in plugins.names(kind):
+            assert set(plugins.find(kind, name, "").facts) <= set(listed), f"{kind}/{name}.sh: list it in launch/kit/config/plugins.py"
 
 
 def test_every_command_is_explained_outside_of_the_reference() -> None:

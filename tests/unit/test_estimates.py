@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import site_slurm
+from documented_json import check, printed
 
 # Reads the script on its standard input, notes it, and answers by partition, nodes and time limit.
 SBATCH = """\
@@ -61,15 +63,15 @@ def answers(place: Path, cases: dict[str, float | str]) -> None:
 
 @functools.cache
 def command() -> Any:
-    from kit import explained
+    from kit.cli import entry
 
     gc.enable()  # which the module turns off for its own start
-    return explained.everything()
+    return entry.tree()
 
 
 def when(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout without the clock's times and with two blanks between its columns, stderr."""
-    from kit import cli
+    from kit.cli import entry
 
     kit = command()
     monkeypatch.setattr(sys, "argv", ["kit", "when", *arguments])
@@ -77,7 +79,7 @@ def when(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
     try:
         code = kit.main(["when", *arguments], standalone_mode=False) or 0
     except Exception as error:
-        code = cli._report(error)
+        code = entry.report(error)
     out, err = capsys.readouterr()
     return code, re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"\((\w\w\w|\d\d \w\w\w \d{4}) \d\d:\d\d\)", "(TIME)", out)), err
 
@@ -123,6 +125,24 @@ def test_partitions_and_shapes_are_sorted_by_their_start(slurm: Path, capsys, mo
     assert sorted(path.name for path in Path().iterdir()) == ["job.yaml", "train.py"]
 
 
+def test_json_has_the_estimates_as_documented(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\ngpus_per_node: 4\nslurm: {partition: gpu, mem: 100G}")
+    answers(slurm, {"gpu 2 *": 7800, "mixed 1 *": 0, "* * *": 'out "of" order'})
+    code, out, err = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu,mixed,down", "--json")
+    found = printed(out)
+    check(found, "When")
+    assert (code, err, found["not_asked"]) == (0, "", 0)
+    assert [(start["partition"], start["nodes"], start["options"]) for start in found["starts"]] == [
+        ("mixed", 1, ["-j", "1x8", "--gpus-per-node", "8", "--slurm", "mem=200G", "--slurm", "partition=mixed"]),
+        ("gpu", 2, []),
+    ]
+    assert 7700 < found["starts"][1]["start_s"] - time.time() < 7900
+    assert {"reason": "it starts no jobs at present", "places": ["down"]} in found["not_possible"]
+    answers(slurm, {"* * *": "no"})
+    code, out, err = when(capsys, monkeypatch, "job.yaml", "--json")
+    assert code == 1 and printed(out)["starts"] == [] and "in none of these" in err
+
+
 def test_a_shorter_time_is_shown_where_it_helps(slurm: Path, capsys, monkeypatch) -> None:
     job("nodes: 2\ntime: 24:00:00")
     answers(slurm, {"cpu 2 24*": 36000, "cpu 2 12*": 0, "old 2 *": 700 * 365 * 86400, "* * *": "no"})
@@ -155,7 +175,7 @@ def test_a_job_that_says_which_nodes_keeps_its_shape(text: str, slurm: Path, cap
 
 
 def test_spares_and_the_processes_of_srun_go_with_the_shape(slurm: Path, capsys, monkeypatch) -> None:
-    from kit.site import shapes
+    from kit.cluster import shapes
 
     scripts = []
     monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
@@ -209,7 +229,7 @@ def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path,
     ],
 )
 def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: tuple[str, ...], expected: str) -> None:
-    from kit.site.when import command as line
+    from kit.cli.starts import command as line
 
     assert line(typed.split(), options) == expected
 

@@ -1,272 +1,168 @@
-"""Commands and builds that run on the login node, with a copy of kit. A fake ssh; tests/cluster/test_laptop_build.py has a real one."""
+"""Commands that run on the login node of a cluster elsewhere, as they would by hand. A fake ssh; tests/cluster/test_laptop.py has a real one."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import subprocess
+import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from kit.remote import calls, install, records
+from kit.remote import project as brought
+from kit.remote.landing import MARK
+
 from far_side import Far
-from kit import cluster as clusters
-from kit.build.make import Request
-from kit.errors import KitError, UsageError
-from kit.remote import build, errand, whole
-from kit.remote.host import MARK, Unreachable
-from kit.remote.whole import Copy
-from kit.runs import history
-from kit.runs.history import Run
 from samples import docker_archive
+
+JOB = "command: [bash, train.sh]\nlauncher: srun\nruntime: none\ncluster: far\nname: job\nnodes: 2\n"
 
 
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Path]:
     """What kit copies, looked for once: it starts a Python for that."""
-    return whole._files()
+    return install._files()
 
 
 @pytest.fixture
-def site(far: Far, packed, monkeypatch: pytest.MonkeyPatch) -> clusters.Cluster:
-    monkeypatch.setattr(whole, "_files", lambda: packed)
-    return build.site_of("far")
+def project(far: Far, packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a job for the cluster elsewhere, which is the current folder."""
+    monkeypatch.setattr(install, "_files", lambda: packed)
+    folder = far.base / "project"
+    folder.mkdir()
+    (folder / "job.yaml").write_text(JOB)
+    (folder / "train.sh").write_text("echo told\n")
+    monkeypatch.chdir(folder)
+    return folder
 
 
-@pytest.fixture
-def copy(far: Far, site: clusters.Cluster) -> Copy:
-    """kit over there, of which a build that is no kit's needs nothing."""
-    far.own_kit()
-    return Copy(build.whole.Host("login"), str(far.kit), str(far.kit / "kit-0"), "python3")
+def work(far: Far, name: str = "project") -> Path:
+    return far.kit / "work" / name
+
+
+def run_of(far: Far, name: str = "job") -> Path:
+    """The run directory there."""
+    (found,) = (work(far) / "runs").glob(f"{name}-2*")
+    return found
 
 
 # ---------------------------------------------------------------- kit itself
 
 
-def test_kit_is_copied_once_and_runs_there_with_the_packages_it_needs(far: Far, site, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = whole.put(site, "nothing is built yet")
-    assert capfd.readouterr().err == "kit: copying kit to login, once\n"
-    assert (found.folder, Path(found.place).parent) == (str(far.kit), far.kit)
-    assert sorted(os.listdir(far.kit)) == [MARK, Path(found.place).name]  # and no part of it
-    clean = {"PATH": os.environ["PATH"], "HOME": str(far.home)}
-    done = subprocess.run([found.python, "-I", found.place, "--version"], capture_output=True, text=True, env=clean, cwd="/")
-    assert re.fullmatch(r"kit \S+\n", done.stdout)
-    assert not list(Path(found.place).rglob("*.so")) and (Path(found.place) / "kit/_assets/launch/scripts/run_script.sh").is_file()
-    before = far.calls()
-    assert whole.put(site, "nothing is built yet")[1:] == found[1:]
-    assert far.calls()[len(before) :] == ["call"] and capfd.readouterr().err == ""
-    # The same process has all it needs for one whole command there.
-    assert errand.run(site, ["images", "--images", "images"]) == 0
-    assert capfd.readouterr().out == f"kit: no images of kit build in {far.kit}/images\n"
-    assert os.listdir(far.kit / "calls") == []
+def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, project: Path, kit_here) -> None:
+    done = kit_here("images", "--cluster", "far")
+    assert (done.code, done.out) == (0, f"kit: no images of kit build in {far.kit}/images\n")
+    assert done.err == "kit: copying kit to login, once\n"
+    (copy,) = far.kit.glob("kit-*")
+    assert sorted(os.listdir(far.kit)) == [MARK, "given", copy.name]
+    assert not list(copy.rglob("*.so")) and (copy / "kit/_assets/launch/scripts/run_script.sh").is_file()
+    assert [path for path in far.kit.rglob("*") if path.stat().st_mode & 0o077] == []
+    assert kit_here("images", "--cluster", "far").err == ""
 
 
-def test_a_copy_that_was_quicker_is_taken_and_the_own_one_removed(far: Far, copy: Copy) -> None:
-    for name in ("part", "kit-0"):
-        copy.host.call("login::make_marked", str(far.kit / name), doing="x")
-    (far.kit / "kit-0/first").touch()
-    copy.host.call("whole::settle", str(far.kit / "part"), str(far.kit / "kit-0"), doing="x")
-    assert sorted(os.listdir(far.kit)) == [MARK, "kit-0"] and sorted(os.listdir(far.kit / "kit-0")) == [MARK, "first"]
-
-
-def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, site) -> None:
+def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, project: Path, kit_here) -> None:
     (far.home / "file").write_text("a file")
-    site = site._replace(ssh_dir="file/kit")
-    with pytest.raises(
-        KitError, match=r"cannot make kit's folder on login: .*Not a directory\n  fix: name one that you may write to: the profile's key `ssh_dir`"
-    ):
-        whole.put(site, "nothing is built yet")
+    far.profile("far", "ssh: login\nssh_dir: file/kit\n")
+    done = kit_here("images", "--cluster", "far")
+    assert done.err == (
+        f"kit: cannot make kit's folder {far.home}/file/kit on login: Not a directory\n  fix: name one that you may write to: the profile's key `ssh_dir`\n"
+    )
 
 
+@pytest.mark.parametrize("words", ["images", "submit job.yaml", "nodes"])
 @pytest.mark.parametrize("what", ["a file", "a folder with a file"])
-def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, far: Far, site) -> None:
+def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, words: str, far: Far, project: Path, kit_here) -> None:
     mine = far.kit if what == "a file" else far.kit / "thesis"
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
-    with pytest.raises(KitError) as error:
-        whole.put(site, "nothing is built yet")
-    assert str(error.value).startswith(f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it\n  fix: name a folder for kit alone")
-    assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == []
+    done = kit_here(*words.split(), "--cluster", "far")
+    start = f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it\n  fix: name a folder for kit alone"
+    assert done.code == 1 and done.err.startswith(start)
+    assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == [] and far.slurm.calls("sbatch") == []
 
 
-def test_a_login_node_without_a_python_is_told_what_needs_none(far: Far, site) -> None:
+@pytest.mark.parametrize(
+    ("profile", "fix"),
+    [
+        ("", "name one in the profile: `ssh_python: /path/to/python3`, or `ssh_python: module load NAME`"),
+        ("ssh_python: /no/python3\n", "name one in the profile"),
+    ],
+)
+def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: str, far: Far, project: Path, kit_here) -> None:
     for name in ("python3", *(f"python3.{minor}" for minor in range(9, 16))):
-        (far.base / "far/bin" / name).write_text("#!/bin/sh\necho Python 3.6.8\n")
+        (far.base / "far/bin" / name).write_text("#!/bin/sh\necho Python 3.6.8\nexit 1\n")
         (far.base / "far/bin" / name).chmod(0o755)
-    with pytest.raises(KitError) as error:
-        whole.put(site, "kit shell has not begun")
-    assert str(error.value).startswith("kit: login has no Python that runs this kit (python3 there: Python 3.6.8): kit shell has not begun\n")
-    assert "submit, status, logs, why and cancel need none there" in str(error.value)
+    far.profile("far", f"ssh: login\n{profile}")
+    done = kit_here("submit", "job.yaml")
+    assert done.code == 1 and done.err.startswith("kit: login has no Python 3.9 or later on PATH (")
+    assert "there: Python 3.6.8): kit submit has not begun\n" in done.err and fix in done.err
+    assert not (far.kit / "work").exists() and far.slurm.calls("sbatch") == []
 
 
-# ---------------------------------------------------------------- builds
+def test_the_profile_names_the_python_of_the_login_node(far: Far, project: Path, kit_here) -> None:
+    import sys
+
+    (far.base / "far/bin/python3").write_text("#!/bin/sh\nexit 1\n")
+    (far.base / "far/bin/python3").chmod(0o755)
+    (far.home / "my python").symlink_to(sys.executable)
+    far.profile("far", f"ssh: login\nssh_python: {far.home}/my python\n")
+    assert kit_here("nodes", "--cluster", "far").out == "kit: no node is left out\n"
 
 
-def test_an_image_here_is_built_there_and_the_same_command_does_nothing_more(far: Far, site, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    docker_archive(far.base / "mine.tar")
-    request = Request("mine.tar", name="mine", arguments={"API_TOKEN": "s3cret"})
-    assert build.build(request, site) == 0
-    said = capfd.readouterr()
-    assert "kit: copying mine.tar to login, " in said.err
-    (image,) = far.kit.glob("images/mine-*.sqsh")
-    assert f"kit: {image}: " in said.out and "  in a job: `image: mine`\n" in said.out
-    assert os.listdir(far.kit / "build") == []  # its end was told
-    assert build.build(request, site) == 0
-    assert capfd.readouterr().out == f"kit: {image} is up to date\n"
+@pytest.mark.parametrize("text", ["python3; rm -rf ~", "module purge", "$(x)"])
+def test_what_is_no_python_is_refused_with_its_line(text: str, far: Far, project: Path, kit_here) -> None:
+    far.profile("far", f"ssh: login\nssh_python: {json.dumps(text)}\n")
+    done = kit_here("nodes", "--cluster", "far")
+    assert done.code == 2 and f"far.yaml:2: '{text}' is neither a path nor a module to load\n" in done.err
+    assert far.calls() == []
 
 
-def test_a_build_that_fails_ends_with_its_code_and_keeps_what_was_copied(far: Far, site, capfd) -> None:
-    (far.base / "broken.tar").write_bytes(b"no tar")
-    assert build.build(Request("broken.tar"), site) == 1
-    (place,) = (far.kit / "build").iterdir()
-    assert (place / "image/broken.tar").is_file() and not (place / "status").exists() and not (place / "call.sh").exists()
-    assert "broken.tar" in capfd.readouterr().out
+# ---------------------------------------------------------------- the project
 
 
-def test_another_folder_for_images_is_refused(far: Far, site) -> None:
-    with pytest.raises(UsageError, match=r"--images: over there images are in kit/images"):
-        build.build(Request("x", folder=Path("/elsewhere")), site)
-    with pytest.raises(UsageError, match="the profile generic names no login node by `ssh`"):
-        build.site_of("generic")
-
-
-def place(far: Far, script: str, copy: Copy) -> str:
-    """A build over there that is this script, begun."""
-    folder = far.kit / "build/image-0123456789abcdef"
-    copy.host.call("login::make_marked", str(folder), doing="x")
-    library = build.assets.script("remote/login.sh") + build.assets.script("remote/whole.sh")
-    (folder / "work").write_text(script)
-    quoted = shlex.quote(str(folder))
-    (folder / "call.sh").write_text(f"{library}\nwhole::build {quoted} bash {quoted}/work {quoted}\n")
-    copy.host.call("whole::begin", str(folder), doing="x")
-    return str(folder)
-
-
-def test_a_build_is_followed_to_its_end_through_a_broken_connection(far: Far, copy: Copy, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = place(far, "echo one; echo zwei ä >&2; exit 4", copy)
-    # Up again at the first wait for the next try.
-    monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: far.up()))
-    far.down()
-    assert build._follow(copy, folder) == 4
-    said = capfd.readouterr()
-    assert said.out == "one\nzwei ä\n"
-    assert said.err.splitlines()[-2:] == [
-        "kit: connection to login lost (ssh: No route to host); trying again; the build goes on meanwhile",
-        "kit: login answers again",
-    ]
-    assert not os.path.exists(f"{folder}/status")
-
-
-def test_a_connection_that_stays_away_ends_the_following(far: Far, copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "PATIENCE_S", -1.0)
-    far.down()
-    with pytest.raises(Unreachable, match="No route to host"):
-        build._follow(copy, str(far.kit / "build/x"))
-
-
-@pytest.fixture
-def asked_few_times(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever would ask for ever fails instead."""
-    left = iter(range(5))
-    call = copy.host.call
-
-    def counted(*arguments: str, **options: object) -> object:
-        assert next(left, None) is not None, "asks for ever"
-        return call(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(copy.host, "call", counted)
-
-
-@pytest.mark.usefixtures("asked_few_times")
-def test_a_build_whose_end_another_kit_was_told_is_not_waited_for(far: Far, copy: Copy) -> None:
-    with pytest.raises(KitError, match="another kit of yours has been told how the build ended"):
-        build._follow(copy, str(far.kit / "build/x"))
-
-
-@pytest.mark.usefixtures("asked_few_times")
-def test_a_build_that_was_killed_over_there_is_not_waited_for(far: Far, copy: Copy, capfd) -> None:
-    folder = far.kit / "build/x"
-    copy.host.call("login::make_marked", str(folder), doing="x")
-    (folder / "output").write_text("step 1\n")  # and nobody holds its lock
-    with pytest.raises(KitError, match="the build on login was killed there"):
-        build._follow(copy, str(folder))
-    assert capfd.readouterr().out == "step 1\n"
-
-
-def test_a_build_that_runs_already_is_followed_and_not_begun_again(far: Far, copy: Copy, capfd) -> None:
-    folder = place(far, "echo first; until [[ -e go ]]; do sleep 0.05; done", copy)
-    build._start(copy, folder, ["build"], build.Reads(None, "kit"), Request())
-    assert capfd.readouterr().err == "kit: login builds it already; what it said:\n"
-    Path(folder, "go").touch()
-    assert build._follow(copy, folder) == 0
-    assert capfd.readouterr().out == "first\n"
-    copy.host.call("login::make_marked", folder, doing="x")
-    for name, text in (("output", "all\n"), ("status", "0\n")):
-        Path(folder, name).write_text(text)
-    build._start(copy, folder, ["build"], build.Reads(None, "kit"), Request())
-    assert capfd.readouterr().err == "kit: login has built it meanwhile; what it said:\n"
-    assert build._follow(copy, folder) == 0 and not os.path.exists(folder)
-
-
-def test_ctrl_c_ends_the_build_over_there_and_leaves_nothing_of_it(far: Far, copy: Copy, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = place(far, "echo $$ >pid; exec sleep 100", copy)
-    while not (Path(folder, "pid").exists() and Path(folder, "pid").read_text()):
-        time.sleep(0.02)
-    pid = Path(folder, "pid").read_text().strip()
-    assert build._stop(copy, folder) == 130
-    assert not os.path.exists(folder) and not os.path.exists(f"/proc/{pid}")
-    assert capfd.readouterr().err == "kit: ending the build on login\n"
-    assert build._stop(copy, folder) == 130  # gone already
-
-
-def test_ctrl_c_while_it_is_followed_ends_it_too(far: Far, site, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = []
-    monkeypatch.setattr(whole, "put", lambda *_: Copy(build.whole.Host("login"), "/kit", "/kit/kit-0", "python3"))
-    monkeypatch.setattr(build, "_start", lambda *_: None)
-    monkeypatch.setattr(build, "_follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    monkeypatch.setattr(build, "_stop", lambda _, folder: stopped.append(folder) or 130)
-    docker_archive(far.base / "mine.tar")
-    assert build.build(Request("mine.tar"), site) == 130
-    assert len(stopped) == 1 and re.fullmatch(r"/kit/build/image-[0-9a-f]{16}", stopped[0])
-
-
-def test_a_build_that_does_not_end_is_said_with_its_place(far: Far, copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy.host, "call", lambda *_, **__: subprocess.CompletedProcess([], 1), raising=False)
-    with pytest.raises(KitError, match="the build on login does not end\n  fix: see there: /kit/build/x"):
-        build._stop(copy, "/kit/build/x")
-
-
-# ---------------------------------------------------------------- a job's commands
-
-
-PROJECT = "command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\ncluster: far\nnodes: 2\n"
-
-
-def test_a_jobs_command_goes_there_with_its_project_and_its_answer_comes_back(far: Far, site, kit_here) -> None:
-    project = far.base / "project"
-    project.mkdir()
-    (project / "job.yaml").write_text(PROJECT)
-    (project / "train.py").write_text("x = 1\n")
-    os.chdir(project)
+def test_a_jobs_command_goes_there_with_its_project_and_its_answer_comes_back(far: Far, project: Path, kit_here) -> None:
     done = kit_here("bench", "job.yaml", "--dry-run", "--output", "given")
     assert done.code == 0, done.err
-    assert (far.kit / "work/project/train.py").read_text() == "x = 1\n"
-    assert os.listdir(far.kit / "calls") == []
-    assert f"{far.kit}/work/project" in done.out
-    assert "==> given/run_script.sh <==" in done.out  # --output is honoured over there
-    done = kit_here("bench", "job.yaml", "--dry-run")
-    assert re.search(r"==> [^\n]*kit/runs/\S+-\d{8}-\d{6}-[0-9a-f]+/run_script.sh <==", done.out), done.out[:300]
+    assert (work(far) / "train.sh").read_text() == "echo told\n"
+    assert f"{work(far)}" in done.out and "==> given/run_script.sh <==" in done.out
+    assert os.listdir(far.kit / "calls") == []  # nothing of it is left
 
 
-def test_what_the_user_has_over_there_stays_where_the_project_goes(far: Far, site, kit_here) -> None:
+def test_what_is_removed_and_changed_here_is_so_there_and_the_users_own_stays(far: Far, project: Path, kit_here) -> None:
+    (project / "old.py").write_text("x = 1\n")
+    (project / "sub").mkdir()
+    (project / "sub/a.py").write_text("a\n")
+    (project / "edited.py").write_text("x = 1\n")
+    kit_here("bench", "job.yaml", "--dry-run")
+    (work(far) / "results.pt").write_text("mine")
+    (work(far) / "edited.py").write_text("edited there\n")
+    (project / "old.py").unlink()
+    (project / "edited.py").unlink()
+    (project / "sub/a.py").write_text("another a\n")
+    kit_here("bench", "job.yaml", "--dry-run")
+    assert not (work(far) / "old.py").exists() and (work(far) / "sub/a.py").read_text() == "another a\n"
+    assert (work(far) / "results.pt").read_text() == "mine" and (work(far) / "edited.py").read_text() == "edited there\n"
+
+
+def test_a_file_that_was_changed_there_stays_and_no_job_is_submitted_with_it(far: Far, project: Path, kit_here) -> None:
+    kit_here("bench", "job.yaml", "--dry-run")
+    (work(far) / "train.sh").write_text("echo of the login node\n")
+    (project / "train.sh").write_text("echo newer\n")
+    said = f"what login has in {work(far)} under these names"
+    assert f"kit: {said} stays as it is: train.sh\n" in kit_here("bench", "job.yaml", "--dry-run").err
+    done = kit_here("submit", "job.yaml")
+    assert done.code == 2 and f"kit: {said} is not the project's: train.sh\n  fix: move them away there" in done.err
+    assert (work(far) / "train.sh").read_text() == "echo of the login node\n" and far.slurm.calls("sbatch") == []
+
+
+def test_what_the_user_has_there_stays_where_the_project_goes(far: Far, project: Path, kit_here) -> None:
     """Links, what is behind them, and the modes of folders."""
-    project, there = far.base / "project", far.kit / "work/project"
+    there = work(far)
     for folder in (project / "sub", project / "moved", there / "sub", far.home / "mine"):
         folder.mkdir(parents=True)
-    (project / "job.yaml").write_text(PROJECT)
     for name in ("train.py", "sub/x.py", "moved/x.py", "late.py"):
         (project / name).write_text("x = 1\n")
     for name, target in {"latest": "runs/1", "same": "sub", "notes": "sub", "fresh": "odd\nname"}.items():
@@ -279,62 +175,276 @@ def test_what_the_user_has_over_there_stays_where_the_project_goes(far: Far, sit
     (there / "sub").chmod(0o755)
     for path in (*there.iterdir(), far.home / "mine/x.py"):
         os.utime(path, (0, 0), follow_symlinks=False)
-    os.chdir(project)
     done = kit_here("bench", "job.yaml", "--dry-run")
     assert done.code == 0, done.err
     assert f"kit: what login has in {there} under these names stays as it is: late.py, latest, moved/x.py, notes\n" in done.err
     links = {path.name: os.readlink(path) for path in there.iterdir() if path.is_symlink()}
-    assert links == {"latest": "results", "same": "sub", "moved": "../../../mine", "late.py": "sub/y.py", "fresh": "odd\nname"}
+    assert links == {"latest": "results", "same": "sub", "moved": "../../../mine", "late.py": "sub/y.py", "fresh": "odd\nname", "images": "../../images"}
     assert ((there / "notes").read_text(), (far.home / "mine/x.py").read_text()) == ("mine", "mine")
     assert (there / "sub").stat().st_mode & 0o777 == 0o755 and (there / "sub/x.py").read_text() == "x = 1\n"
 
 
-def test_options_go_before_the_programs_own_arguments() -> None:
-    assert errand.with_options(["shell", "job.yaml", "--", "--cluster", "mine"], "--cluster", "x") == [
-        "shell",
-        "job.yaml",
-        "--cluster",
-        "x",
-        "--",
-        "--cluster",
-        "mine",
-    ]
-    assert errand.with_options(["images"], "--cluster", "x") == ["images", "--cluster", "x"]
+def test_the_copy_of_the_code_is_what_git_has_here_and_no_result_of_a_run_there(far: Far, project: Path, kit_here) -> None:
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    (project / "train.sh").write_text("echo changed\n")
+    (far.kit / "work/project").mkdir(parents=True)
+    far.own_kit()
+    (work(far) / "result.pt").write_text("x")
+    done = kit_here("submit", "job.yaml")
+    assert done.code == 0, done.err
+    code = run_of(far) / "code"
+    assert sorted(path.name for path in code.iterdir() if not path.is_symlink()) == ["job.yaml", "train.sh"]
+    assert (code / "result.pt").is_symlink()
+    git = json.loads((run_of(far) / "run.json").read_text())["git"]
+    assert re.fullmatch("[0-9a-f]{40}", git["revision"]) and "+echo changed" in git["diff"]
 
 
-def test_a_profile_has_over_there_what_is_not_about_the_way_there() -> None:
-    assert errand.profile_there("ssh: ada@login\nssh_dir: kit\nscratch: /local\nslurm: {partition: a}\n") == "scratch: /local\nslurm: {partition: a}\n"
-    assert errand.profile_there("ssh: ada@login\n") == "{}\n"
-
-
-def test_kit_exec_notes_the_run_over_there_and_runs_there(far: Far, site, capfd) -> None:
-    run = Run("7", str(far.base / "runs/x"), "x", "1x1", 5.0, ssh="login", there=f"{far.kit}/runs/x")
-    assert errand.enter(run, ["exec", run.there, "--", "true"]) == 2
-    assert "there is no run" in capfd.readouterr().err  # whose folder is not there
-    for _ in range(2):
-        errand.enter(run, ["runs"])
-    (line,) = (far.home / ".local/state/kit/runs.jsonl").read_text().splitlines()
-    assert {key: json.loads(line)[key] for key in ("id", "folder", "ssh", "there")} == {"id": "7", "folder": run.there, "ssh": "", "there": ""}
-
-
-def test_an_image_goes_before_the_command_that_needs_it_and_only_once(far: Far, site, kit_here) -> None:
-    (far.base / "job.yaml").write_text(PROJECT.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
-    (far.base / "my.sif").write_bytes(b"an image")
+def test_two_projects_of_one_name_have_folders_of_their_own(far: Far, project: Path, kit_here) -> None:
     kit_here("bench", "job.yaml", "--dry-run")
+    other = far.base / "other/project"
+    other.mkdir(parents=True)
+    (other / "job.yaml").write_text(JOB)
+    os.chdir(other)
+    assert kit_here("bench", "job.yaml", "--dry-run").code == 0
+    first, second = sorted(path.name for path in (far.kit / "work").iterdir())
+    assert first == "project" and re.fullmatch("project-[0-9a-f]{8}", second)
+
+
+def test_a_job_of_another_folder_is_read_and_works_where_it_lies(far: Far, project: Path, kit_here) -> None:
+    os.chdir(far.base)
+    done = kit_here("submit", "project/job.yaml", "--output", f"{project}/runs/x")
+    assert done.code == 0, done.err
+    assert (work(far) / "runs/x/run_script.sh").is_file()
+    jobs = far.base / "jobs"
+    jobs.mkdir()
+    (jobs / "it's a job.yaml").write_text(JOB + f"workdir: {project}\n")
+    os.chdir(jobs)
+    done = kit_here("submit", "it's a job.yaml", "--output", "runs/y")
+    assert done.code == 0, done.err
+    assert json.loads((work(far) / "runs/y/run.json").read_text())["plan"]["program"]["workdir"] == str(work(far))
+
+
+def test_a_working_directory_of_the_login_node_is_taken_as_it_is(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brought, "root_of", lambda job: "")  # it is not here
+    (far.home / "theirs").mkdir()
+    (far.home / "theirs/train.sh").write_text("echo theirs\n")
+    done = kit_here("submit", "job.yaml", "--workdir", str(far.home / "theirs"), "--output", str(far.home / "theirs/r"))
+    assert done.code == 0, done.err
+    assert (far.home / "theirs/r/code/train.sh").read_text() == "echo theirs\n" and not work(far).exists()
+
+
+def test_variables_that_a_job_inherits_are_those_of_this_shell(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "of the laptop")
+    assert kit_here("submit", "job.yaml", "--inherit", "NCCL_*").code == 0
+    assert "NCCL_DEBUG='of the laptop'" in (run_of(far) / "env.sh").read_text()
+
+
+def test_an_image_goes_before_the_command_that_needs_it_and_only_once(far: Far, project: Path, kit_here) -> None:
+    (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
+    (project / "my.sif").write_bytes(b"an image")
+    first = kit_here("bench", "job.yaml", "--dry-run")
+    assert first.code == 0 and "kit: copying my.sif to login, 8 bytes, once\n" in first.err, first.err
     (image,) = far.kit.glob("images/*.sif")
     assert image.read_bytes() == b"an image" and re.fullmatch(r"my-[0-9a-f]{16}\.sif", image.name)
-    assert "copying my.sif" not in kit_here("bench", "job.yaml", "--dry-run").err
+    assert image.name in first.out and "copying" not in kit_here("bench", "job.yaml", "--dry-run").err
 
 
-# ---------------------------------------------------------------- notes of bad nodes
+@pytest.mark.parametrize("earlier", [b"", b"an im", b"no part of it", b"an image that was longer"])
+def test_an_image_arrives_whole_whatever_an_earlier_copy_left(earlier: bytes, far: Far, project: Path, kit_here) -> None:
+    (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
+    (project / "my.sif").write_bytes(b"an image")
+    kit_here("bench", "job.yaml", "--dry-run")
+    (image,) = far.kit.glob("images/*.sif")
+    image.unlink()
+    image.with_name(f".{image.name}.part").write_bytes(earlier)
+    assert kit_here("bench", "job.yaml", "--dry-run").code == 0
+    assert image.read_bytes() == b"an image" and [path.name for path in far.kit.glob("images/.*")] == []
 
 
-def test_bad_nodes_of_a_cluster_elsewhere_are_listed_and_taken_back_there(far: Far, kit_here) -> None:
+# ---------------------------------------------------------------- runs
+
+
+def test_every_command_finds_the_cluster_of_a_run_by_itself(far: Far, project: Path, kit_here) -> None:
+    done = kit_here("submit", "job.yaml", "--output", "runs/r1")
+    assert done.out.startswith("kit: submitted job 1001\n")
+    assert not (project / "runs").exists()
+    there = work(far) / "runs/r1"
+    (there / "log/1001").mkdir(parents=True)
+    (there / "log/slurm-1001.out").write_text("epoch 1\n")
+    for word in ("1001", "job", "r1", "runs/r1", str(there)):
+        assert "epoch 1\n" in kit_here("logs", word).out
+    assert "PENDING" in kit_here("status", "1001").out and "PENDING" in kit_here("status").out
+    assert kit_here("logs").out == "epoch 1\n"  # the last run of this folder
+    again = kit_here("rerun", "r1", "--output", "runs/r2")
+    assert again.out.startswith("kit: submitted job 1002\n"), again.err
+    assert kit_here("diff", "r1", "r2").code in (0, 1)
+    assert kit_here("cancel", "1002").out == "kit: job (1002) is being cancelled\n"
+    assert far.slurm.states() == {"1001": "PENDING", "1002": "CANCELLED"}
+    os.chdir(far.base)
+    assert "1001" in kit_here("runs").out
+
+
+def test_a_local_run_of_the_same_name_is_meant_where_it_is_newer(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    done = kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1")
+    assert "told" in done.out, done.err
+    before = len(far.calls())
+    assert "told" in kit_here("logs", "job").out and len(far.calls()) == before
+    both = kit_here("status")
+    assert "1001" in both.out and "COMPLETED" in both.out and both.err == "kit: runs of far, on login:\n"
+
+
+def test_runs_of_different_machines_are_not_compared(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml", "--output", "runs/r1")
+    kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1", "--output", "runs/r2")
+    done = kit_here("diff", "r1", "r2")
+    assert done.code == 2 and "r1" in done.err
+
+
+def test_a_cluster_that_does_not_answer_is_named_and_the_others_are_shown(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1")
+    far.down()
+    done = kit_here("status")
+    assert done.code == 69 and "kit: the connection to login broke (ssh: No route to host): its runs are not shown\n" in done.err
+    assert "COMPLETED" in done.out
+
+
+def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, kit_here) -> None:
+    assert kit_here("nodes", "--cluster", "far", "--forget", "node3").code == 2
+    kit_here("submit", "job.yaml")
+    done = kit_here("exec", "1001", "--", "true")
+    assert done.code == 1 and done.err == "kit: job (1001) is not running: PENDING (Slurm has not looked at it yet)\n  fix: where it is: kit status 1001\n"
+
+
+def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_here) -> None:
     assert kit_here("nodes", "--cluster", "far").out == "kit: no node is left out\n"
-    notes = far.kit / "bad-nodes/far"
+    notes = far.home / ".local/state/kit/bad-nodes/far"
+    notes.parent.mkdir(parents=True)
     notes.write_text(f"{int(time.time())} node3 does not answer\n{int(time.time())} node5 x y\n")
     assert [line.split()[0] for line in kit_here("nodes", "--cluster", "far").out.splitlines()] == ["NODE", "node3", "node5"]
+    assert "#SBATCH --exclude=node3,node5" in kit_here("submit", "job.yaml", "--dry-run").out
     assert kit_here("nodes", "--cluster", "far", "--forget", "node3").out == "kit: node3 is used again\n"
     assert re.fullmatch(r"\d+ node5 x y\n", notes.read_text())
-    assert kit_here("nodes", "--cluster", "far", "--forget", "node3").code == 2
-    assert history.runs() == []
+
+
+# ---------------------------------------------------------------- builds
+
+
+def test_an_image_is_built_there_and_the_same_command_does_nothing_more(far: Far, project: Path, kit_here) -> None:
+    docker_archive(project / "mine.tar")
+    words = ("build", "mine.tar", "--name", "mine", "--cluster", "far", "--build-arg", "API_TOKEN=s3cret")
+    done = kit_here(*words)
+    assert done.code == 0, done.err + done.out
+    assert "kit: copying mine.tar to login, " in done.err
+    (image,) = far.kit.glob("images/mine-*.sqsh")
+    assert f"kit: {image}: " in done.out and "  in a job: `image: mine`\n" in done.out
+    assert os.listdir(far.kit / "calls") == []  # its end was told
+    assert kit_here(*words).out == f"kit: {image} is up to date\n"
+    (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer"))
+    assert image.name in kit_here("submit", "job.yaml", "--image", "mine", "--dry-run").out
+
+
+def test_a_build_that_fails_ends_with_its_code(far: Far, project: Path, kit_here) -> None:
+    (project / "broken.tar").write_bytes(b"no tar")
+    done = kit_here("build", "broken.tar", "--cluster", "far")
+    assert done.code == 1 and "broken.tar" in done.err
+
+
+def test_what_stays_on_this_machine_is_refused(far: Far, project: Path, kit_here) -> None:
+    for words in (["--images", "/elsewhere"], ["--locked", "x.json"], ["--secret", "id=x,src=y"]):
+        done = kit_here("build", "mine.tar", "--cluster", "far", *words)
+        assert done.code == 2 and done.err.startswith(f"kit: {words[0]}: "), done.err
+    assert "the profile generic names no login node by `ssh`" in kit_here("build", "--cluster", "generic").err
+
+
+# ---------------------------------------------------------------- a command that outlives its connection
+
+
+def test_a_connection_that_breaks_is_opened_again_and_nothing_is_missing_or_said_twice(far: Far, project: Path, kit_here) -> None:
+    kit_here("nodes", "--cluster", "far")
+    whole = kit_here("bench", "job.yaml", "--dry-run").out
+    far.cut_next_after(2000)
+    calls.AGAIN_S = 0.01
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    strip = re.compile(r"\d{8}-\d{6}-[0-9a-f]+")
+    assert done.code == 0 and strip.sub("", done.out) == strip.sub("", whole)
+    assert "kit: connection to login lost (" in done.err and done.err.endswith("kit: login answers again\n")
+
+
+def test_a_connection_that_stays_away_ends_with_its_own_code_and_the_same_command_shows_the_rest(
+    far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit_here("nodes", "--cluster", "far")
+    monkeypatch.setattr(calls, "PATIENCE_S", -1.0)
+    far.cut_next_after(30)
+    done = kit_here("submit", "job.yaml")
+    assert done.code == 69 and "kit submit goes on there: type the same command again to see it\n" in done.err
+    monkeypatch.undo()
+    os.chdir(project)
+    for name, value in far.environment.items():
+        monkeypatch.setenv(name, value)
+    again = kit_here("submit", "job.yaml")
+    assert re.search(
+        r"^kit: the same command of \w+ ago (has ended there meanwhile|goes on there), and is not begun anew; what it said:$", again.err, re.MULTILINE
+    )
+    assert again.code == 0 and again.out.startswith("kit: submitted job 1001\n") and len(far.slurm.calls("sbatch")) == 1
+    assert kit_here("submit", "job.yaml").out.startswith("kit: submitted job 1002\n")  # it was told: this is another
+
+
+def test_an_answer_that_was_lost_starts_nothing_twice(far: Far, project: Path, kit_here) -> None:
+    kit_here("bench", "job.yaml", "--dry-run")
+    known = len(far.calls())
+    kit_here("bench", "job.yaml", "--dry-run")
+    usual = len(far.calls()) - known
+    for number in range(usual):
+        far.lose_next_answer()
+        done = kit_here("submit", "job.yaml", "--name", f"n{number}")
+        assert done.code == 0 and "submitted job" in done.out, (number, done.err)
+    assert len(far.slurm.calls("sbatch")) == usual
+
+
+def test_a_run_is_noted_here_although_the_end_of_its_command_is_not_heard(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE_S", -1.0)
+    kit_here("nodes", "--cluster", "far")
+    far.cut_next_after(1)
+    assert kit_here("submit", "job.yaml").code == 69
+    assert records.clusters() == ["far"] and "1001" in kit_here("status").out
+
+
+def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    there = run_of(far)
+    (there / "log/1001").mkdir(parents=True)
+    (there / "log/slurm-1001.out").write_text("first\n")
+    far.slurm.job("1001", "RUNNING", folder=str(there))
+
+    def interrupt() -> None:
+        time.sleep(3)
+        os.kill(os.getpid(), 2)
+
+    threading.Thread(target=interrupt).start()
+    done = kit_here("logs", "1001", "-f")
+    assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001\n" in done.out
+
+
+def test_a_command_that_was_killed_there_is_not_waited_for(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    far.slurm.job("1001", "RUNNING", folder=str(run_of(far)))
+
+    def kill() -> None:
+        while not (found := [path for path in (far.kit / "calls").glob("*/spool") if path.stat().st_size]):
+            time.sleep(0.05)
+        held = subprocess.run(["pgrep", "-f", str(found[0].parent.name)], capture_output=True, text=True).stdout
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if any(os.readlink(file).endswith(f"{found[0].parent.name}/lock") for file in (process / "fd").iterdir()):
+                    os.kill(int(process.name), 9)
+            except OSError:
+                continue
+        assert held is not None
+
+    threading.Thread(target=kill).start()
+    done = kit_here("logs", "1001", "-f")
+    assert done.code == 1 and "kit: the command on login was killed there\n" in done.err

@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
+
 from far_side import FAKES, Far
 
 

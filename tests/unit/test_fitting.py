@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kit.site import asked, fits
-from kit.site.facts import Kind, Partition
+from kit.cluster import fits, request
+from kit.cluster.facts import Kind, Partition
+from kit.slurm import numbers
 
 PARTITION = Partition("gpu", (Kind(2, 64, 256_000, {"a100": 4}, ("ib",)), Kind(1, 128, 512_000, {"h100": 8}, ("ib", "big"))), time_limit_s=36 * 3600)
 
@@ -12,7 +13,7 @@ PARTITION = Partition("gpu", (Kind(2, 64, 256_000, {"a100": 4}, ("ib",)), Kind(1
 def misfits(partition: Partition = PARTITION, **options: str) -> list[tuple[str, str]]:
     """(the option, its fix) for a job of one node with these options of sbatch."""
     given = {"nodes": "1", "ntasks-per-node": "1", **{name.replace("_", "-"): value for name, value in options.items()}}
-    return [(item.option, item.fix) for item in fits.misfits(partition, asked.read(given))]  # type: ignore[arg-type]
+    return [(item.option, item.fix) for item in fits.violations(partition, request.read(given))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -51,4 +52,4 @@ def test_what_is_not_known_is_not_judged() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(60, "00:01:00"), (86399, "23:59:59"), (86400, "1-00:00:00"), (129600, "1-12:00:00")])
 def test_a_limit_is_written_as_sbatch_takes_it(seconds: int, text: str) -> None:
-    assert fits.slurm_time(seconds) == text
+    assert numbers.time_limit(seconds) == text

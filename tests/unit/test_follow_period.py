@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kit.errors import UsageError
-from kit.runs import follow
+from kit.runs import log_files
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [(None, 2), ("", 2), ("0.3", 0.3), ("60", 60), ("1e1", 10)])
@@ -12,12 +12,12 @@ def test_slurm_is_asked_every_two_seconds_unless_the_environment_says_otherwise(
     monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
     if text is not None:
         monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", text)
-    assert follow.period_s() == expected_s
+    assert log_files.period_s() == expected_s
 
 
 @pytest.mark.parametrize("text", ["often", "0", "0.05", "-1", "61", "nan", "inf", "1 s"])
 def test_what_is_no_period_is_refused_with_its_limits(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", text)
     with pytest.raises(UsageError) as refused:
-        follow.period_s()
+        log_files.period_s()
     assert refused.value.problems[0].problem == f"KIT_FOLLOW_PERIOD_S: {text!r} is no number of seconds from 0.1 to 60"

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from far_side import Far, Slurm
-from kit import commands, local, rundir, slurm
+from kit import slurm
+from kit.cli import following, messages, submission
 from kit.errors import KitError
-from kit.remote import host
-from kit.runs import follow, history, rerun, status, tasks
+from kit.runs import array_watch, history, job_status, local, local_processes, log_files, status
+from kit.runs import watch as watching
 from kit.runs.history import Run
+from kit.runs.watch import Watch
+
+from far_side import Slurm
+from plans import noted_run, plan_of, recorded
 
 
 class Clock:
@@ -41,7 +45,7 @@ def array(fake_slurm: Slurm, tmp_path: Path) -> Run:
     (folder / "run.json").write_text("{}")
     for number in range(3):
         fake_slurm.job(f"5_{number}", "PENDING", "Priority", folder=str(folder))
-    return history.new(folder, "x", 1, 1, "5", local=False, array="0-2")
+    return noted_run(folder, "x", 1, 1, "5", local=False, array="0-2")
 
 
 def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, fake_slurm: Slurm, monkeypatch, capfd) -> None:
@@ -54,28 +58,28 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         lambda: fake_slurm.answers(True),
         step("COMPLETED", "COMPLETED", "FAILED"),
     )
-    monkeypatch.setattr(tasks, "time", clock)
-    found = tasks.until_the_end(array)
+    monkeypatch.setattr(array_watch, "time", clock)
+    found = array_watch.until_the_end(array, messages.say)
     assert (found.state, found.detail, found.active) == ("FAILED", "array of 3: 2 completed, 1 failed", False)
     assert capfd.readouterr().out.splitlines() == [
         "kit: x (5): array of 3: 3 pending; Priority: jobs of higher priority are before it",
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [follow.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
+    assert clock.slept == [log_files.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
     clock = Clock(*[lambda: None] * 1000)
-    monkeypatch.setattr(tasks, "time", clock)
+    monkeypatch.setattr(array_watch, "time", clock)
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
-        tasks.until_the_end(array)
-    assert tasks.PATIENCE_S < sum(clock.slept) <= tasks.PATIENCE_S + 2 * follow.PERIOD_S
+        array_watch.until_the_end(array, messages.say)
+    assert array_watch.PATIENCE_S < sum(clock.slept) <= array_watch.PATIENCE_S + 2 * log_files.PERIOD_S
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
-    away = tasks.PATIENCE_S - 5
+    away = array_watch.PATIENCE_S - 5
 
     def for_long(answers: bool):
         def step() -> None:
@@ -87,48 +91,32 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
     clock = Clock(
         for_long(False), for_long(True), for_long(False), for_long(True), lambda: [fake_slurm.job(f"5_{n}", "COMPLETED", folder=array.folder) for n in range(3)]
     )
-    monkeypatch.setattr(tasks, "time", clock)
-    assert tasks.until_the_end(array).state == "COMPLETED"
+    monkeypatch.setattr(array_watch, "time", clock)
+    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED"
 
 
-def test_a_login_node_that_does_not_answer_is_asked_again(array: Run, monkeypatch, capfd) -> None:
-    host.missed["login"] = "x"
-    away = Run("5", array.folder, "x", "1x1", 0.0, array="0-2", ssh="login")
-    with pytest.raises(KitError, match=r"x \(5\): it cannot be reached\n  fix: later: kit status 5"):
-        tasks._try_again(away, "it cannot be reached")
-    assert host.missed == {}
-    answers = iter([status.Status(away, "UNKNOWN", "login cannot be reached", ""), status.Status(away, "COMPLETED", "all", "")])
+def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, monkeypatch, capfd) -> None:
+    answers = iter([job_status.Status(array, "UNKNOWN", "Slurm does not say", ""), job_status.Status(array, "COMPLETED", "all", "")])
     monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
-    monkeypatch.setattr(tasks, "time", clock)
-    assert tasks.until_the_end(away).state == "COMPLETED" and clock.slept == [follow.PERIOD_S]
+    monkeypatch.setattr(array_watch, "time", clock)
+    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [log_files.PERIOD_S]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
-def test_an_array_elsewhere_that_stays_away_ends_the_waiting_in_two_lines(far: Far, monkeypatch) -> None:
-    folder = far.base / "runs/x"
-    (folder / "log").mkdir(parents=True)
-    far.down()
-    monkeypatch.setattr(tasks, "PATIENCE_S", -1.0)
-    run = Run("5", str(folder), "x", "1x1", time.time(), array="0-2", ssh="login", there=f"{far.kit}/runs/x")
-    history.add(run)
-    with pytest.raises(KitError, match=r"x \(5\): login cannot be reached; its logs are what was here at its submission\n  fix: later: kit status 5"):
-        tasks.until_the_end(run)
-
-
 def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(array: Run, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(tasks, "until_the_end", lambda run: status.Status(run, "FAILED", "array of 3: 3 failed", ""))
+    monkeypatch.setattr(array_watch, "until_the_end", lambda run, say: job_status.Status(run, "FAILED", "array of 3: 3 failed", ""))
     with pytest.raises(KitError, match=r"x \(5\) FAILED: array of 3: 3 failed\n  fix: which tasks, and why: kit status 5"):
-        commands._say_array(array, follow=True)
+        following.see_off(array, follow_it=True)
 
-    def interrupt(run: Run) -> None:
+    def interrupt(run: Run, say: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks, "until_the_end", interrupt)
+    monkeypatch.setattr(array_watch, "until_the_end", interrupt)
     with pytest.raises(SystemExit) as end:
-        commands._say_array(array, follow=True)
+        following.see_off(array, follow_it=True)
     assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5\n"
-    commands._say_array(array, follow=False)
+    following.see_off(array, follow_it=False)
     assert capfd.readouterr().out == "  its 3 tasks: kit status 5; one's logs: kit logs 5 --task 0\n"
 
 
@@ -136,14 +124,14 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
 
 
 @pytest.fixture
-def watch(fake_slurm: Slurm, monkeypatch) -> commands.Watch:
-    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    found = commands.Watch("7")
+def watch(fake_slurm: Slurm, monkeypatch) -> Watch:
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    found = Watch("7", messages.say)
     found.period_s = 0.0
     return found
 
 
-def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: commands.Watch, fake_slurm: Slurm, capfd) -> None:
+def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: Watch, fake_slurm: Slurm, capfd) -> None:
     fake_slurm.job("7", "PENDING", "Priority")
     assert watch.ended() is None and watch.ended() is None
     fake_slurm.job("7", "PENDING", "None")
@@ -154,7 +142,7 @@ def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: commands.W
     assert capfd.readouterr().out == "kit: job 7 PENDING (Priority)\n"  # each change once
 
 
-def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: commands.Watch, fake_slurm: Slurm) -> None:
+def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: Watch, fake_slurm: Slurm) -> None:
     fake_slurm.job("7")
     fake_slurm.answers(False)
     watch.answered_s = 1000.0 - watch.PATIENCE_S
@@ -167,7 +155,7 @@ def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch
 
 
 @pytest.mark.parametrize(("exit_code", "code"), [("3:0", 3), ("0:9", 137), ("0:0", 0)])
-def test_the_end_is_slurms_state_and_code(exit_code: str, code: int, watch: commands.Watch, fake_slurm: Slurm) -> None:
+def test_the_end_is_slurms_state_and_code(exit_code: str, code: int, watch: Watch, fake_slurm: Slurm) -> None:
     fake_slurm.job("7", "FAILED", exit_code=exit_code)
     assert watch.ended() == slurm.State("FAILED", "None", code, "node1")
 
@@ -181,7 +169,7 @@ def run_of(tmp_path: Path) -> Run:
 def test_a_job_of_that_number_in_another_folder_is_not_followed(fake_slurm: Slurm, tmp_path: Path) -> None:
     fake_slurm.job("7", folder="/elsewhere")
     with pytest.raises(KitError, match="Slurm has forgotten job 7"):
-        commands._follow(run_of(tmp_path))
+        following.follow_job(run_of(tmp_path))
 
 
 def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: Slurm, tmp_path: Path, monkeypatch) -> None:
@@ -189,10 +177,10 @@ def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: 
     for state, exit_code, expected in (("FAILED", "3:0", 3), ("NODE_FAIL", "0:0", 1), ("TIMEOUT", "0:15", 143)):
         fake_slurm.job("7", state, exit_code=exit_code, folder=run.folder)
         with pytest.raises(KitError, match=rf"job 7 {state} with exit code \d+") as error:
-            commands._follow(run)
+            following.follow_job(run)
         assert error.value.exit_code == expected
     fake_slurm.job("7", "COMPLETED", folder=run.folder)
-    assert commands._follow(run) is None
+    assert following.follow_job(run) is None
 
 
 def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
@@ -201,7 +189,7 @@ def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Sl
     (Path(run.folder) / "log/7/continued-by").write_text("8\n")
     fake_slurm.job("7", "PREEMPTED", folder=run.folder)
     fake_slurm.job("8", "COMPLETED", folder=run.folder)
-    commands._follow(run)
+    following.follow_job(run)
     assert "kit: job 7 PREEMPTED; job 8 goes on for it\n" in capfd.readouterr().out
 
 
@@ -220,8 +208,8 @@ def run_here(tmp_path: Path, kit_here, script: str, more: str = "") -> int:
     (tmp_path / "job.yaml").write_text(f"command: [bash, -c, 'true']\nlauncher: srun\nruntime: none\n{more}")
     assert kit_here("render", "job.yaml", "--output", "run").code == 0
     (tmp_path / "run/run_script.sh").write_text(script)
-    plan = rerun._plan(tmp_path / "run", rundir.load(tmp_path / "run"))
-    return local.run(plan, local.note(plan, tmp_path / "run"))
+    plan = recorded(tmp_path / "run")
+    return local.run(plan, local.note(plan, tmp_path / "run"), None, messages.write_log)
 
 
 @pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])
@@ -229,7 +217,7 @@ def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str
     assert run_here(tmp_path, kit_here, f"setsid env SLURM_PROCID=0 sleep 60 &\n{script}") == code
     (run,) = history.runs()
     assert (run.state, run.why, run.local) == (state, f"exit code {code}" if code else "", True)
-    assert local.processes(run.id) == []
+    assert local_processes.find(run.id) == []
 
 
 # Waits for a signal, though not for ever, and says which one came.
@@ -246,7 +234,7 @@ PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SL
 def test_a_run_here_has_the_time_that_its_job_says(keys: str, code: int, state: str, said: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     assert run_here(tmp_path, kit_here, PATIENT, keys) == code
     (run,) = history.runs()
-    assert (run.state, follow.batch_log(Path(run.folder), run.id).read_text().splitlines()[0]) == (state, said)
+    assert (run.state, run.paths.batch_log(run.id).read_text().splitlines()[0]) == (state, said)
 
 
 def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
@@ -260,5 +248,5 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
-        commands.start_here(SimpleNamespace(secrets=()), SimpleNamespace(folder=tmp_path), None)  # type: ignore[arg-type]
+        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path), None)  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")

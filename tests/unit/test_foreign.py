@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit import foreign
+from kit.config import other_tools
 from kit.errors import Problems
 
 FIXES = {
@@ -12,6 +12,8 @@ FIXES = {
     "torchrun --nproc-per-node gpu --nnodes 1:4 t.py": "write `command: t.py`, and `launcher: torchrun`",
     "python3 -m torch.distributed.launch --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
     "/opt/venv/bin/accelerate launch --num_processes 16 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 8` and `launcher: torchrun`",
+    "accelerate launch --cpu --num_processes 2 t.py": 'write `command: t.py`, `processes_per_node: 2`, `launcher: torchrun` and `env: {ACCELERATE_USE_CPU: "true"}`',
+    "accelerate launch t.py --cpu": "write `command: t.py --cpu`, and `launcher: torchrun`",
     "accelerate launch --num_processes 3 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2` and `launcher: torchrun`",
     "deepspeed --num_gpus=8 t.py --deepspeed c.json": "write `command: t.py --deepspeed c.json`, `processes_per_node: 8` and `launcher: torchrun`",
     "fabric run --devices 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
@@ -27,7 +29,7 @@ FIXES = {
 @pytest.mark.parametrize("command", FIXES)
 def test_another_tools_start_is_refused_with_its_numbers(command: str) -> None:
     problems = Problems()
-    foreign.refuse(command.split(), "job.yaml:1", problems)
+    other_tools.refuse(command.split(), "job.yaml:1", problems)
     (problem,) = problems.found
     assert problem.fix == FIXES[command]
 
@@ -37,5 +39,5 @@ def test_another_tools_start_is_refused_with_its_numbers(command: str) -> None:
 )
 def test_a_program_of_ones_own_is_taken(command: str) -> None:
     problems = Problems()
-    foreign.refuse(command.split(), "job.yaml:1", problems)
+    other_tools.refuse(command.split(), "job.yaml:1", problems)
     assert problems.found == []

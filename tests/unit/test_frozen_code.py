@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit import snapshot, sources
 from kit.errors import KitError, Problems, UsageError
+from kit.plan import snapshot, source_files
+
 from samples import HOSTILE_NAME
 
 GIT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
@@ -47,9 +48,9 @@ def write(folder: Path, **files: str) -> None:
         path.write_text(text)
 
 
-def found(folder: Path) -> sources.Sources:
+def found(folder: Path) -> source_files.Sources:
     problems = Problems()
-    result = sources.find(str(folder), "code", problems)
+    result = source_files.find(str(folder), "code", problems)
     problems.raise_if_any()
     return result
 
@@ -99,7 +100,7 @@ def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project
         (project / folder).mkdir()
         (project / folder / "x.py").touch()
     (project / "weights.pt").write_bytes(b"")
-    os.truncate(project / "weights.pt", sources.LARGE + 1)
+    os.truncate(project / "weights.pt", source_files.LARGE + 1)
     result = found(project)
     assert sorted(result.names) == ["pkg/a.py", "train.py"]
     assert sorted(result.left_out) == ["images", "weights.pt"]
@@ -123,7 +124,7 @@ def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> N
     write(project, train_py="1")
     for name in ("a.pt", "b.pt", "c.pt", "d.pt"):
         (project / name).touch()
-        os.truncate(project / name, sources.LARGE + 1)
+        os.truncate(project / name, source_files.LARGE + 1)
     with pytest.raises(UsageError) as raised:
         found(project)
     assert str(raised.value) == (
@@ -136,7 +137,7 @@ def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> N
 @pytest.mark.parametrize(("limit", "value", "problem"), [("MOST_FILES", 2, "holds more than 2 files"), ("MOST_BYTES", 2, "together: 3 bytes")])
 def test_too_much_is_refused(limit: str, value: int, problem: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(project, a_py="1", b_py="1", c_py="1")
-    monkeypatch.setattr(sources, limit, value)
+    monkeypatch.setattr(source_files, limit, value)
     with pytest.raises(UsageError, match=problem):
         found(project)
 
@@ -205,12 +206,12 @@ def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], w
     done = kit("render", "job.yaml", "--output", "out", cwd=project)
     facts = json.loads((project / "out/run.json").read_text())
     if words is None:
-        assert facts["plan"]["command"] == command
+        assert facts["plan"]["program"]["command"] == command
         assert facts["code"] == {"live": True, "why": "the command names no file of the working directory"}
         assert "\n  code:          live: the command names no file of the working directory\n" in done.stdout
         assert not (project / "out/code").exists() and "\nKIT_CODE=\n" in (project / "out/env.sh").read_text()
         return
-    assert facts["plan"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
+    assert facts["plan"]["program"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
     assert str(project / "out") not in (project / "out/env.sh").read_text(), "the run directory may be moved"
     assert (project / "out/module.py").exists() == ("RUN/module.py" in words)
 
@@ -263,7 +264,7 @@ def test_what_another_mount_shows_in_the_working_directory_is_not_taken_for_its_
     (project / "x.sif").touch()
     arguments = ("train.py", "--image", "x.sif", "--mount", f"{tmp_path}/other:{project}/conf", "--output", "out")
     kit("render", *arguments, "--", "conf/a.yaml", cwd=project)
-    plan = json.loads((project / "out/run.json").read_text())["plan"]
+    plan = json.loads((project / "out/run.json").read_text())["plan"]["program"]
     assert plan["command"] == [f"{project}/out/code/train.py", "conf/a.yaml"]
 
 
@@ -272,7 +273,7 @@ def test_the_jobs_own_pythonpath_follows_the_snapshot(kit, project: Path) -> Non
     (project / "empty").mkdir()
     kit("render", "train.py", "--output", "out", "--env", f"PYTHONPATH=src:.:{project}/src:/opt/x:empty", cwd=project)
     code = f"{project}/out/code"
-    ((name, value),) = json.loads((project / "out/run.json").read_text())["plan"]["env"]
+    ((name, value),) = json.loads((project / "out/run.json").read_text())["plan"]["program"]["env"]
     assert (name, value.split(":")) == ("PYTHONPATH", [code, f"{code}/src", f"{code}/src", "/opt/x", "empty"])
 
 

@@ -234,12 +234,12 @@ CALLS += [
 
 def a_job(place: strangers.Place, random: random.Random) -> tuple[str, ...]:
     """Writes a file, and returns the command that reads it."""
-    from kit import cluster, job
+    from kit.config import job, profiles
 
     words = random.choice(CALLS)
     is_profile = "./site.yaml" in words
     file = place.project / ("site.yaml" if is_profile else "job.yaml")
-    file.write_bytes(job_file(random, list(cluster.parsers()) if is_profile else list(job.KEYS)))
+    file.write_bytes(job_file(random, list(profiles.KEYS) if is_profile else list(job.KEYS)))
     return words
 
 
@@ -249,29 +249,31 @@ ARGUMENTS = {"[JOB]": ["train.py", "job.yaml"], "RUN": ["one", "1001", "runs/one
 
 def a_line(place: strangers.Place, random: random.Random) -> tuple[str, ...]:
     """Words for a subcommand: what it needs, its own options with values near right and odd ones, and odd words."""
-    from kit import cli, declared, job
+    from kit.cli import entry
+    from kit.config import job
 
-    command = random.choice(list(cli.COMMANDS)) if random.random() < 0.97 else random.choice(["", "--version", "-h", "x", *ODD])
-    words, known = [command], cli.COMMANDS.get(command)
-    if known and known.commands and random.random() < 0.5:
+    commands = entry.tree().commands
+    command = random.choice(list(commands)) if random.random() < 0.97 else random.choice(["", "--version", "-h", "x", *ODD])
+    words, known = [command], commands.get(command)
+    if known and getattr(known, "commands", None) and random.random() < 0.5:
         words.append("gc")
         known = known.commands["gc"]
-    items = [item for item in (declared.taken(known.function) if known else []) if item.declared]
+    items = known.params if known else []
     for item in items:
-        if (item.declared.default is ... or random.random() < 0.5) and random.random() < 0.95:
-            if not item.declared.names:
-                words.append(random.choice(ARGUMENTS.get(item.declared.metavar or "", ["one", "train.py", "images"]) if random.random() < 0.9 else ODD))
-            elif item.declared.default is ...:
-                words += [item.declared.names[0], "new"]
+        if (item.required or random.random() < 0.5) and random.random() < 0.95:
+            if item.param_type_name == "argument":
+                words.append(random.choice(ARGUMENTS.get(item.metavar or "", ["one", "train.py", "images"]) if random.random() < 0.9 else ODD))
+            elif item.required:
+                words += [item.opts[0], "new"]
     for _ in range(random.choice([0, 1, 1, 2, 3]) if items else 1):
         item = random.choice(items) if items else None
-        if not item or not item.declared.names or random.random() < 0.15:
+        if not item or item.param_type_name == "argument" or random.random() < 0.15:
             words.append(random.choice([*ODD, "--help", "-h", "--dry-run", "--", "--nope", "-zzz"]))
             continue
-        name = random.choice([spelling for name in item.declared.names for spelling in name.split("/")])
+        name = random.choice([*item.opts, *item.secondary_opts])
         right = RIGHT.get(item.name, NUMBERS) if item.name in job.KEYS else [*NUMBERS, "one", "train.py", "images", "new"]
         value = random.choice(right if random.random() < 0.6 else ODD)
-        words += [name] if "bool" in item.kind else random.choice([[name, value], [f"{name}={value}"]])
+        words += [name] if item.is_flag else random.choice([[name, value], [f"{name}={value}"]])
     return tuple(word for word in words if word not in ("-f", "--follow"))  # they go on until the job ends
 
 

@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.diagnose.hang import hang, report, stacks
 from kit.errors import KitError
-from kit.runs import hang, history, stacks
+
+from documented_json import check
+from plans import noted_run
 
 RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
 QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|@"
@@ -31,7 +34,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (run / "log" / "7").mkdir(parents=True)
     plan = {"nodes": 2, "processes_per_node": 2, "tasks_per_node": 1, "launcher": "torchrun", "workdir": "/shared/project"}
     (run / "run.json").write_text(json.dumps({"plan": plan}))
-    history.new(run, "train", 2, 2, "7", local=False)
+    noted_run(run, "train", 2, 2, "7", local=False)
 
     def put(lines: str, queue: str = QUEUE) -> None:
         (tmp_path / "bin").mkdir()
@@ -42,44 +45,43 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return put
 
 
-def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    hang.show(None, full=False, pause=True, as_json=False)
-    return capsys.readouterr().out.splitlines()
+def shown(*, full: bool = False) -> list[str]:
+    return list(report.lines(hang.look(None, full=full, pause=True), full))
 
 
-def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> None:
     srun(f"grep ^node1 '{RECORDED}'; exec sleep 60")
-    assert shown(capsys)[:3] == [
+    assert shown()[:3] == [
         "kit: train (7), 4:12 of 1:00:00: 2 of 4 ranks seen on 2 nodes",
         "node2 did not answer within 1 s: what runs there is not shown",
         "2 ranks (0, 1) in all_reduce, called at loading.py:35 in main",
     ]
 
 
-def test_a_node_that_answers_in_part_is_shown_in_part(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_answers_in_part_is_shown_in_part(srun) -> None:
     srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
-    assert shown(capsys)[:2] == [
+    assert shown()[:2] == [
         "kit: train (7), 4:12 of 1:00:00: 3 of 4 ranks seen on 2 nodes",
         "node1, node2 did not answer within 1 s: not all that runs there is shown",
     ]
 
 
-def test_ranks_without_a_process_are_named_with_their_node(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_without_a_process_are_named_with_their_node(srun) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
-    assert shown(capsys)[1] == "rank 3 has no process on node2"
+    assert shown()[1] == "rank 3 has no process on node2"
 
 
-def test_one_whose_node_cannot_be_known_is_named_without(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_whose_node_cannot_be_known_is_named_without(srun) -> None:
     """With restarts torchrun orders the ranks in its own way."""
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}' | sed 's/^node1/nodeX/; s/^node2/node1/; s/^nodeX/node2/'")
-    assert shown(capsys)[1] == "rank 3 has no process on any node that answered"
+    assert shown()[1] == "rank 3 has no process on any node that answered"
 
 
-def test_json_holds_all_of_it(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_all_of_it(srun) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
-    hang.show(None, full=False, pause=True, as_json=True)
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(json.dumps(report.as_json(hang.look(None, full=False, pause=True))))
     assert (found["run"], found["ranks"], found["nodes"], found["silent_nodes"]) == ("7", 4, ["node1", "node2"], [])
+    check(found, "Hang")
     assert found["missing_ranks"] == [{"rank": 3, "node": "node2"}]
     assert [group["ranks"] for group in found["groups"]] == [[2], [0, 1]]
     assert found["groups"][0]["processes"][0]["children"][0]["threads"][0]["frames"][0] == {
@@ -99,32 +101,29 @@ def test_json_holds_all_of_it(srun, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_seen_ends_in_two_lines(lines: str, queue: str, message: str, srun) -> None:
     srun(lines, queue)
     with pytest.raises(KitError) as caught:
-        hang.show(None, full=False, pause=True, as_json=False)
+        shown()
     assert str(caught.value).startswith(f"kit: {message}")
     assert "\n  fix: " in str(caught.value)
 
 
-def test_in_full_every_thread_and_child_is_shown_with_all_its_frames(srun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_full_every_thread_and_child_is_shown_with_all_its_frames(srun) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
-    hang.show(None, full=True, pause=True, as_json=False)
-    said = capsys.readouterr().out
-    short = said[: said.index("kit: stacks by")].splitlines()
+    said = shown(full=True)
+    assert said[-1].startswith("kit: stacks by")
+    short = said[:-1]
     threads = [line for line in short if line.startswith("  thread ")]
     assert len(threads) > 2 and all(re.fullmatch(r"  thread \S.* of process \d+ on node[12], \w+", line) for line in threads)
     frames = [line for line in short if re.fullmatch(r"    \S+ +\S+:\d+", line)]
     assert any("stuck_in_reading" in line for line in frames) and any("loading.py:17" in line for line in frames)
-    hang.show(None, full=False, pause=True, as_json=False)
-    assert len(frames) > len([line for line in capsys.readouterr().out.splitlines() if re.fullmatch(r"    \S+ +\S+:\d+", line)])
+    assert len(frames) > len([line for line in shown() if re.fullmatch(r"    \S+ +\S+:\d+", line)])
 
 
-def test_without_a_stack_what_the_kernel_says_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    hang._print_full(stacks.Process("node1", 7, 0, 1, "python", facts={"state": "D", "wchan": "nfs_wait", "cpu": ""}), "/code")
-    assert capsys.readouterr().out == "    state: D\n    wchan: nfs_wait\n"
+def test_without_a_stack_what_the_kernel_says_is_shown_in_full() -> None:
+    process = stacks.Process("node1", 7, 0, 1, "python", facts={"state": "D", "wchan": "nfs_wait", "cpu": ""})
+    assert list(report._whole(process, "/code")) == ["    state: D", "    wchan: nfs_wait"]
 
 
-def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(
-    srun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(srun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "extensions/fused/lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
@@ -141,8 +140,8 @@ def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(
         lines += [f"node{node}\tstack\t{pid}\t    {frame}" for frame in [*frames, "<module> (/shared/project/train.py:3)"]]
     (tmp_path / "answers").write_text("\n".join([*lines, "node1\tend\t", "node2\tend\t", ""]))
     srun(f"cat '{tmp_path}/answers'")
-    said = shown(capsys)
+    said = shown()
     assert f"kit: all ranks wait for the lock of an extension that torch compiles; a build that was killed has left it: {lock}" in said
-    assert f"  fix: rm {lock}; the ranks then go on; where a build is running elsewhere, wait for it" in said
+    assert f"  fix: rm {lock}; the ranks then go on; if a build runs elsewhere, wait for it" in said
     (tmp_path / "answers").write_text("\n".join(lines).replace("file_baton.py:47", "cpp_extension.py:99", 1) + "\nnode1\tend\t\nnode2\tend\t\n")
-    assert "lock of an extension" not in "\n".join(shown(capsys))  # one of them compiles it
+    assert "lock of an extension" not in "\n".join(shown())  # one of them compiles it

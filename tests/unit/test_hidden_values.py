@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from kit import secret
+from kit import redact
+
+import event_lines
+from samples import ROOT
 
 
 @pytest.mark.parametrize(
@@ -20,7 +24,7 @@ from kit import secret
     ],
 )
 def test_a_line_of_a_file_shows_no_value_of_a_variable_that_is_secret(line: str, shown: str) -> None:
-    assert secret.hide(line) == shown
+    assert redact.hide(line) == shown
 
 
 def failed(folder: Path, token: str) -> Path:
@@ -30,7 +34,8 @@ def failed(folder: Path, token: str) -> Path:
     (run / "code").mkdir()
     (run / "code/job.yaml").write_text(f"command: train.py\nenv:\n  HF_TOKEN: {token}\n")
     (run / "log/slurm-7.out").write_text("kit: error: n1: rank 0 (local rank 0) exited with code 1; the end of log/7/rank0.out:\n")
-    (run / "log/7/rank0.failed").write_text("1 n1 0\n")
+    event_lines.of_batch(run / "log/7", (run / "log/slurm-7.out").read_text())
+    event_lines.of_rank(run / "log/7", 0, "1 n1 0")
     (run / "log/7/rank0.out").write_text('Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nMemoryError\n')
     plan = {
         "name": "x",
@@ -53,3 +58,9 @@ def test_neither_the_difference_of_two_runs_nor_the_cause_of_a_failure_shows_the
     said = kit("why", runs[0]).stdout
     assert "tok1" not in said.replace("run-tok1", "")
     assert "--env HF_TOKEN=... --env=MY_KEY=... --env LR=0.1" in said
+
+
+def test_the_scripts_hide_the_same_variables() -> None:
+    """launch/scripts/lib/container.sh has kit's words without their exceptions."""
+    words = re.sub(r"\(\?[^)]*\)", "", redact._OF_NAMES)
+    assert f"=~ {words} ]]" in (ROOT / "launch/scripts/lib/container.sh").read_text()

@@ -6,15 +6,20 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from kit import local, slurm
+from kit import formats, slurm
+from kit.cli import run_views
 from kit.errors import UsageError
-from kit.runs import history, status
+from kit.runs import history, job_chain, job_status, local, lookup, status
+
+import event_lines
+from plans import noted_run
 
 
 @pytest.fixture
@@ -54,7 +59,9 @@ def submitted(tmp_path: Path, job_id: str, name: str = "train", said: str = "") 
     folder = tmp_path / f"runs/{name}-{job_id}"
     (folder / "log" / job_id).mkdir(parents=True)
     (folder / f"log/slurm-{job_id}.out").write_text(said)
-    return history.new(folder, name, 2, 4, job_id, local=False)
+    if said:
+        event_lines.of_batch(folder / "log" / job_id, said)
+    return noted_run(folder, name, 2, 4, job_id, local=False)
 
 
 def test_the_history_holds_the_last_word_and_survives_what_is_cut_off(tmp_path: Path, state: Path) -> None:
@@ -65,14 +72,14 @@ def test_the_history_holds_the_last_word_and_survives_what_is_cut_off(tmp_path: 
     assert [(run.id, run.state, run.why) for run in history.runs()] == [("1", "FAILED", "why"), ("2", "", "")]
     assert state.stat().st_mode & 0o777 == 0o600
     for word in ("2", "other", second.folder, "other-2", None):
-        assert history.find(word) == second
+        assert lookup.find(word) == second
     (Path(second.folder) / "log/2").rmdir()
     (Path(second.folder) / "log/slurm-2.out").unlink()
     (Path(second.folder) / "log").rmdir()
     Path(second.folder).rmdir()
-    assert history.find(None).id == "1"
+    assert lookup.find(None).id == "1"
     with pytest.raises(UsageError, match="there is no run 2\n  fix: give a job id, a run directory, or a name; kit runs lists them"):
-        history.find("2")
+        lookup.find("2")
 
 
 QUEUE = """\
@@ -181,10 +188,11 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
     assert set(kit("logs", "run3", "--errors", **environment).stdout.split("==> ")[1:]) <= {"rank0.out <==\nsaid by 0\n", "rank1.out <==\nsaid by 1\n"}
     assert "has no failed rank" in kit("logs", "run0", "--errors", check=False, **environment).stderr
     assert "has ended: COMPLETED" in kit("cancel", "run0", **environment).stdout
-    run = history.find("run3")
+    run = lookup.find("run3")
     history.add(history.Run(run.id, run.folder, run.name, run.shape, run.created_s, local=True))
     (tmp_path / f"run3/log/slurm-{run.id}.out").write_text("")  # killed, too
-    assert status.of([history.find("run3")])[0].state == "LOST"
+    shutil.rmtree(tmp_path / f"run3/log/{run.id}/events")
+    assert status.of([lookup.find("run3")])[0].state == "LOST"
 
 
 def test_the_ranks_that_failed_are_shown_in_the_order_in_which_they_fell(tmp_path: Path, tools, kit_here) -> None:
@@ -192,20 +200,19 @@ def test_the_ranks_that_failed_are_shown_in_the_order_in_which_they_fell(tmp_pat
     folder = Path(run.folder, "log/7")
     for rank, failed_s in ((0, 30), (2, 10), (10, 20)):
         (folder / f"rank{rank}.out").write_text(f"said by {rank}\n")
-        (folder / f"rank{rank}.failed").write_text("1 node1 0\n")
-        os.utime(folder / f"rank{rank}.failed", (failed_s, failed_s))
+        event_lines.of_rank(folder, rank, "1 node1 0", 1000 + failed_s)
     assert kit_here("logs", "7", "--errors").out == "".join(f"==> rank{rank}.out <==\nsaid by {rank}\n" for rank in (2, 10, 0))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m 0s"), (3599, "59m 59s"), (7260, "2h 1m"), (90000, "1d 1h"), (-5, "0s")])
 def test_durations_are_two_units(seconds: float, text: str) -> None:
-    assert status.duration(seconds) == text
+    assert formats.elapsed(seconds) == text
 
 
 def test_a_hostile_name_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "x"
     folder.mkdir()
-    status.show([status.Status(history.Run("1", str(folder), "a\n\x1b[31mb  c", "1x1", time.time()), "RUNNING", "n", "")])
+    run_views.show([job_status.Status(history.Run("1", str(folder), "a\n\x1b[31mb  c", "1x1", time.time()), "RUNNING", "n", "")])
     assert capsys.readouterr().out.splitlines()[1].startswith("1   a??[31mb  c  RUNNING")
 
 
@@ -226,14 +233,14 @@ def test_a_run_goes_on_under_the_id_of_its_last_job_and_a_note_that_a_full_disk_
     notes = {job_id: Path(run.folder, "log", job_id, "continued-by") for job_id in "12"}
     notes["2"].parent.mkdir()
     notes["1"].write_text("2\n")
-    assert [history.find(word).id for word in (None, "1", "2", "train")] == ["2"] * 4
+    assert [lookup.find(word).id for word in (None, "1", "2", "train")] == ["2"] * 4
     for text in ("", "1\n"):  # and one that goes round ends somewhere
         notes["2"].write_text(text)
-        assert history.last_job(run.folder, "1") in ("1", "2")
+        assert job_chain.last_job(run.folder, "1") in ("1", "2")
 
 
 def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    asks = "import time; time.time = lambda: 1e9; from kit import local; print(local.new_id())"
+    asks = "import time; time.time = lambda: 1e9; from kit.runs import local; print(local.new_id())"
     others = [subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
     monkeypatch.setattr(time, "time", lambda: 1e9)
     ids = {local.new_id(), *others}
@@ -244,33 +251,33 @@ def test_without_a_name_the_last_run_of_this_folder_is_meant(tmp_path: Path, mon
     mine, other, elsewhere = (tmp_path / name for name in ("mine", "other", "elsewhere"))
     for number, folder in enumerate((mine, other), 1):
         (folder / "runs/train-1").mkdir(parents=True)
-        history.new(folder / "runs/train-1", f"train{number}", 1, 1, str(number), local=True)
+        noted_run(folder / "runs/train-1", f"train{number}", 1, 1, str(number), local=True)
     # Its directory is somewhere else; what it runs is in this folder.
     far = elsewhere / "train-2"
     far.mkdir(parents=True)
     (far / "run.json").write_text(json.dumps({"kit": 1, "plan": {"name": "far", "workdir": str(mine)}}))
     for folder, expected in ((mine, "train1"), (other, "train2"), (other / "runs/train-1", "train2"), (tmp_path, "train2")):
         monkeypatch.chdir(folder)
-        assert history.find(None).name == expected
-    history.new(far, "far", 1, 1, "3", local=True)
+        assert lookup.find(None).name == expected
+    noted_run(far, "far", 1, 1, "3", local=True)
     monkeypatch.chdir(mine)
-    assert history.find(None).name == "far"
+    assert lookup.find(None).name == "far"
     (tmp_path / "new").mkdir()
     monkeypatch.chdir(tmp_path / "new")
     with pytest.raises(UsageError, match="no run belongs to this folder"):
-        history.find(None)
+        lookup.find(None)
 
 
 def test_a_folder_that_is_named_comes_before_another_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         (tmp_path / f"{number}/out").mkdir(parents=True)
-        history.new(tmp_path / f"{number}/out", f"job{number}", 1, 1, str(number), local=True)
+        noted_run(tmp_path / f"{number}/out", f"job{number}", 1, 1, str(number), local=True)
     monkeypatch.chdir(tmp_path / "1")
-    assert history.find("out").name == "job1"
+    assert lookup.find("out").name == "job1"
 
 
 def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
     for number, name in enumerate("aba", 1):
         (tmp_path / name).mkdir(exist_ok=True)
-        history.new(tmp_path / name, name, 1, 1, str(number), local=True)
+        noted_run(tmp_path / name, name, 1, 1, str(number), local=True)
     assert [run.id for run in history.runs()] == ["2", "3"]

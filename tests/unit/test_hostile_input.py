@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import sweeps
+from kit.cli import messages
+from kit.config import sweeps
+from kit.config.yaml_source import Located, read
+from kit.diagnose.why import cause, logs
 from kit.errors import Problems, UsageError
-from kit.given import Given, read
-from kit.runs import follow
-from kit.why import cause, evidence
+from kit.plan.run_paths import RunPaths
+from kit.runs import log_files
 
 PROGRAM = "command: train.py\n"
 
@@ -101,11 +103,11 @@ def test_a_long_log_is_followed_from_its_end_and_in_pieces(log: Path, tmp_path: 
         file.truncate(10 * 2**30)  # sparse
         file.seek(0, 2)
         file.write(b"\nthe end\n")
-    follower = follow.Tail(tmp_path, "7")
+    follower = log_files.Tail(RunPaths(tmp_path), "7", messages.write_log)
     follower.copy()
     shown = capsys.readouterr().out
     assert shown.startswith("kit: the last of node1.out; the earlier lines: kit logs\n") and shown.endswith("the end\n")
-    assert len(shown) < 2 * follow.FIRST
+    assert len(shown) < 2 * log_files.FIRST
     lines = "".join(f"{number:06}\n" for number in range(400_000))  # 2.8 MB: several pieces
     with log.open("a") as file:
         file.write(f"{lines}begun")
@@ -119,17 +121,17 @@ def test_a_long_log_is_followed_from_its_end_and_in_pieces(log: Path, tmp_path: 
 
 def test_a_line_that_is_longer_than_a_piece_is_followed_too(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log.touch()
-    follower = follow.Tail(tmp_path, "7")
+    follower = log_files.Tail(RunPaths(tmp_path), "7", messages.write_log)
     follower.copy()
-    text = "x" * (3 * follow.PIECE) + "\n"
+    text = "x" * (3 * log_files.PIECE) + "\n"
     log.write_text(text)
     follower.copy()
     assert capsys.readouterr().out == text
 
 
 def test_a_log_that_ends_in_a_line_longer_than_what_is_shown_at_first_is_shown_once(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log.write_bytes(b"first\n" + b"x" * (2 * follow.PIECE))
-    follower = follow.Tail(tmp_path, "7")
+    log.write_bytes(b"first\n" + b"x" * (2 * log_files.PIECE))
+    follower = log_files.Tail(RunPaths(tmp_path), "7", messages.write_log)
     for _ in range(2):
         follower.copy()
     with log.open("ab") as file:
@@ -140,13 +142,13 @@ def test_a_log_that_ends_in_a_line_longer_than_what_is_shown_at_first_is_shown_o
 
 def test_a_fifo_among_the_logs_is_not_waited_for(log: Path, tmp_path: Path) -> None:
     os.mkfifo(log)
-    program = "import sys; from pathlib import Path; from kit.runs import follow; follow.Tail(Path(sys.argv[1]), '7').copy()"
+    program = "import sys; from pathlib import Path; from kit.runs import log_files as follow; follow.Tail(Path(sys.argv[1]), '7', print).copy()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=30)
-    assert evidence.read(log, cause.NODE) == evidence.Log(log, cause.NODE, [], "")
+    assert logs.read(log, cause.NODE) == logs.Log(log, cause.NODE, [], "")
 
 
 def test_given_text_stays_what_it_was(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"a: 010\r\nb: [no, 1:30]\r\n")
     found = read(tmp_path / "job.yaml", Problems())
     where = f"{tmp_path}/job.yaml"
-    assert found == {"a": Given("010", f"{where}:1"), "b": Given([Given("no", f"{where}:2"), Given("1:30", f"{where}:2")], f"{where}:2")}
+    assert found == {"a": Located("010", f"{where}:1"), "b": Located([Located("no", f"{where}:2"), Located("1:30", f"{where}:2")], f"{where}:2")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit import hostlist
+from kit.slurm import hostlist
 
 
 @pytest.mark.parametrize(

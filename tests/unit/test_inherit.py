@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from kit import inherit
+from kit.config import inherit
+from kit.config.yaml_source import Located
 from kit.errors import Problems
-from kit.given import Given
 
 TOKEN = "hf_" + "a1B2" * 9
 
@@ -28,7 +28,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def taken(*wanted: str, named: tuple[str, ...] = ()) -> tuple[dict[str, str], Problems]:
     problems = Problems()
-    words = inherit.parse(Given([Given(word, "job.yaml:2") for word in wanted], "job.yaml:2"), problems)
+    words = inherit.parse(Located([Located(word, "job.yaml:2") for word in wanted], "job.yaml:2"), problems)
     return inherit.take(words, "job.yaml:2", set(named), problems), problems
 
 
@@ -61,7 +61,7 @@ def test_all_is_what_the_program_may_want_and_nothing_that_tells_of_the_host(she
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"A": Given("1", "")}, "expected a variable's name or a pattern, not a mapping"),
+        ({"A": Located("1", "")}, "expected a variable's name or a pattern, not a mapping"),
         (None, "expected a variable's name or a pattern, not nothing"),
         ("", "expected a variable's name or a pattern, not ''"),
         ("A=1", "expected a variable's name or a pattern, not 'A=1'"),
@@ -72,7 +72,7 @@ def test_all_is_what_the_program_may_want_and_nothing_that_tells_of_the_host(she
 )
 def test_a_wrong_name_is_refused(value: Any, said: str) -> None:
     problems = Problems()
-    inherit.parse(Given(value, "job.yaml:2"), problems)
+    inherit.parse(Located(value, "job.yaml:2"), problems)
     assert [problem.problem for problem in problems.found] == [said]
 
 
@@ -121,8 +121,8 @@ def test_what_was_taken_is_in_the_record_and_compared(tmp_path: Path, kit_here, 
     (tmp_path / "job.yaml").write_text("command: train.py\nruntime: none\ninherit: [NCCL_*, TOKENIZERS_*]\nenv: {NCCL_DEBUG: WARN}\nsecrets: [HF_TOKEN]\n")
     assert kit_here("render", "job.yaml", "--output", "one").err == ""
     record = json.loads((tmp_path / "one/run.json").read_text())
-    assert record["plan"]["env"] == [["NCCL_ALGO", "Ring"], ["TOKENIZERS_PARALLELISM", "false"], ["NCCL_DEBUG", "WARN"]]
-    assert record["plan"]["inherited"] == ["NCCL_ALGO", "TOKENIZERS_PARALLELISM"]
+    assert record["plan"]["program"]["env"] == [["NCCL_ALGO", "Ring"], ["TOKENIZERS_PARALLELISM", "false"], ["NCCL_DEBUG", "WARN"]]
+    assert record["plan"]["program"]["inherited"] == ["NCCL_ALGO", "TOKENIZERS_PARALLELISM"]
     assert record["shell"]["PATH"] == os.environ["PATH"]
     assert TOKEN not in (tmp_path / "one/run.json").read_text() + (tmp_path / "one/env.sh").read_text()
     assert "\n  NCCL_ALGO=Ring\n  TOKENIZERS_PARALLELISM=false\n  NCCL_DEBUG=WARN\n" in (tmp_path / "one/env.sh").read_text()
@@ -142,7 +142,7 @@ def test_the_command_line_takes_back_what_the_file_says(tmp_path: Path, kit_here
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: train.py\nruntime: none\ninherit: all\n")
     kit_here("render", "job.yaml", "--output", "one", "--inherit", "none")
-    assert json.loads((tmp_path / "one/run.json").read_text())["plan"]["inherited"] == []
+    assert json.loads((tmp_path / "one/run.json").read_text())["plan"]["program"]["inherited"] == []
 
 
 def test_a_rerun_has_what_the_run_had(tmp_path: Path, kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +151,4 @@ def test_a_rerun_has_what_the_run_had(tmp_path: Path, kit, monkeypatch: pytest.M
     assert "NCCL_ALGO is Ring, MY_OWN is not there\n" in kit("run", "job.yaml", "--output", "one").stdout
     done = kit("rerun", "one", "--output", "two", NCCL_ALGO="Tree")
     assert "NCCL_ALGO is Ring, MY_OWN is not there\n" in done.stdout
-    assert json.loads((tmp_path / "two/run.json").read_text())["plan"]["inherited"] == ["NCCL_ALGO"]
+    assert json.loads((tmp_path / "two/run.json").read_text())["plan"]["program"]["inherited"] == ["NCCL_ALGO"]

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit import keys, rundir, sources
-from kit.build import recipe
 from kit.errors import Problems, UsageError
+from kit.images import recipe
+from kit.images.build_request import BuildRequest
+from kit.plan import git_facts, key_files, source_files
 
 MARK = "zq-a-value-of-mine-"  # in each key file, with its number
 TOKEN = "hf" + "_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"  # put together here, so that nobody who searches for tokens finds one
@@ -68,9 +69,9 @@ def commit(folder: Path, *names: str) -> None:
     git(folder, "commit", "-m", "x")
 
 
-def found(folder: Path) -> sources.Sources:
+def found(folder: Path) -> source_files.Sources:
     problems = Problems()
-    result = sources.find(str(folder), "code", problems, [str(folder / KEYRING)])
+    result = source_files.find(str(folder), "code", problems, [str(folder / KEYRING)])
     problems.raise_if_any()
     return result
 
@@ -134,20 +135,20 @@ def test_hidden_folders_that_git_does_not_track_are_left_out_as_they_are_without
 
 
 @pytest.mark.parametrize("by_git", [False, True])
-def test_no_image_gets_one_and_what_stays_out_is_said(by_git: bool, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_image_gets_one_and_what_stays_out_is_said(by_git: bool, project: Path, tmp_path: Path) -> None:
     (project / KEYRING).unlink()  # `kit build` knows of no job
     write(project / "Dockerfile", "FROM x\nCOPY . /opt/\n")
     if by_git:
         commit(project, "train.py", ".netrc")
     (tmp_path / "context").mkdir()
-    load("Dockerfile").lay_out(tmp_path / "context")
+    notes: list[str] = []
+    load("Dockerfile").lay_out(tmp_path / "context", notes.append)
     tracked = [".netrc"] if by_git else []
     assert holding_values(tmp_path / "context") == tracked
     laid_out = {str(path.relative_to(tmp_path / "context")) for path in regular(tmp_path / "context")}
     assert {*HARMLESS, "job.yaml", "Dockerfile", *tracked} == laid_out
-    said = capsys.readouterr().err
-    assert "kit: keys are not in the image: .aws/credentials, .bash_history, " in said
-    assert ("kit: these look like keys, and are copied, since git tracks them: .netrc\n" in said) == by_git
+    assert notes[0].startswith("keys are not in the image: .aws/credentials, .bash_history, ")
+    assert notes[1:] == ["these look like keys, and are copied, since git tracks them: .netrc"] * by_git
 
 
 def test_a_recipe_that_names_a_key_is_refused_with_its_line(project: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_recipe_that_names_a_key_is_refused_with_its_line(project: Path) -> No
 
 
 def load(name: str) -> recipe.Recipe:
-    return recipe.load(Path(name).absolute(), Path.cwd(), "image", "gpu", {}, Path("images").absolute())
+    return recipe.load(Path(name).absolute(), Path.cwd(), "image", BuildRequest())
 
 
 def test_a_program_that_holds_a_token_is_live_and_kit_says_why(project: Path, kit) -> None:
@@ -222,7 +223,7 @@ def test_no_program_that_a_checkout_names_for_git_is_started(project: Path) -> N
     write(project / "train.py", "print(2)\n")
     (project / "spied").unlink(missing_ok=True)
     found(project)
-    recorded = rundir._git(str(project), [])
+    recorded = git_facts.find(str(project), [])
     assert recorded and "+print(2)" in recorded["diff"]
     assert not (project / "spied").exists()
 
@@ -231,27 +232,27 @@ def test_what_a_run_says_of_git_is_the_whole_checkouts_also_from_a_folder_of_it(
     commit(project, "train.py", "sub/lib.py", ".env")
     for name in ("train.py", "sub/lib.py", ".env"):
         write(project / name, f"print('{MARK}')\n" if name == ".env" else "print(3)\n")
-    recorded = rundir._git(str(project / "sub"), [])
+    recorded = git_facts.find(str(project / "sub"), [])
     assert recorded and len(recorded["revision"]) == 40
     assert "b/train.py" in recorded["diff"] and "b/sub/lib.py" in recorded["diff"] and MARK not in recorded["diff"]
 
 
 @pytest.mark.parametrize("name", [*BY_NAME, *IN_HIDDEN_FOLDERS])
 def test_names_of_keys_are_known(name: str) -> None:
-    assert keys.is_key(name) and keys.is_key(f"deep/er/{name}")
+    assert key_files.is_key(name) and key_files.is_key(f"deep/er/{name}")
 
 
 @pytest.mark.parametrize("name", [name for name in HARMLESS if not name.endswith(".pem")])
 def test_names_that_only_sound_alike_are_not(name: str) -> None:
-    assert not keys.is_key(name)
+    assert not key_files.is_key(name)
 
 
 def test_many_files_are_refused_before_any_is_read_and_a_fifo_stops_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(project / "token.txt")
     os.mkfifo(project / "pipe")
     assert not {"token.txt", "pipe"} & {*found(project).names, *found(project).keys}
-    monkeypatch.setattr(sources, "MOST_FILES", 3)
-    monkeypatch.setattr(keys, "among", lambda *_: pytest.fail("a file was read"))
+    monkeypatch.setattr(source_files, "MOST_FILES", 3)
+    monkeypatch.setattr(key_files, "among", lambda *_: pytest.fail("a file was read"))
     with pytest.raises(UsageError, match="more than 3 files"):
         found(project)
 

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import cli, local, rundir, slurm
+from kit import slurm
+from kit.cli import entry
 from kit.errors import KitError
-from kit.runs import history, status, submit
+from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
+
+from plans import changed, noted_run, recorded
 from scripted_slurm import ScriptedSlurm
 
 
@@ -44,11 +47,11 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         capsys.readouterr()
         try:
-            code = cli._run(list(words))
+            code = entry.call(list(words))
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1
         except Exception as error:
-            code = cli._report(error)
+            code = entry.report(error)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -85,7 +88,7 @@ def test_a_job_that_slurm_took_is_submitted_whatever_sbatch_ended_with(end: str,
     fake.script("sbatch", f"take; {end}")
     code, out, errors = call("submit", "train.py", "--output", "run")
     assert (code, out.splitlines()[0]) == (0, "kit: submitted job 1001"), errors
-    assert noted() == {"run": "1001"} and rundir.load(tmp_path / "run")["job_id"] == "1001"
+    assert noted() == {"run": "1001"} and run_dir.load(tmp_path / "run")["job_id"] == "1001"
     assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
 
 
@@ -176,21 +179,21 @@ def test_a_job_is_submitted_also_where_that_cannot_be_printed(fake: ScriptedSlur
 
 
 def test_a_full_disk_after_sbatch_is_no_failure_of_the_submission(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = rundir.save
+    save = run_dir.save
 
     def full(run: Path, content: dict[str, Any]) -> None:
         if content.get("job_id"):
             raise OSError(28, "No space left on device")
         save(run, content)
 
-    monkeypatch.setattr(rundir, "save", full)
+    monkeypatch.setattr(run_dir, "save", full)
     assert call("submit", "train.py", "--output", "run")[0] == 0
     assert noted() == {"run": "1001"}
 
 
 def test_a_record_that_cannot_be_saved_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        rundir.save(tmp_path, {"x": object()})
+        run_dir.save(tmp_path, {"x": object()})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -262,7 +265,7 @@ def test_unfinished_folders_of_a_kit_that_was_killed_are_swept_after_a_day_and_n
             os.utime(tmp_path / name / ".made-by-kit", (old, old))
         if "new" not in name:
             os.utime(tmp_path / name, (old, old))
-    rundir.make(tmp_path / "mine", lambda folder: None)
+    run_dir.make(tmp_path / "mine", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
 
 
@@ -368,9 +371,9 @@ def test_a_run_of_a_cluster_without_a_name_is_not_judged_on_another_machine(fake
         call("submit", "train.py", "--output", name, "--secret", "A")
     (tmp_path / "slurm/jobs").write_text("")
     for name in ("known", "unsure"):
-        record = rundir.load(tmp_path / name)
+        record = run_dir.load(tmp_path / name)
         assert record["host"] == os.uname().nodename
-        rundir.save(tmp_path / name, {**record, "host": "login7"})
+        run_dir.save(tmp_path / name, {**record, "host": "login7"})
     assert "it was submitted on login7, where Slurm did not name its cluster: ask there" in call("status", "known")[1]
     assert "is not cancelled: it was submitted on login7" in call("cancel", "known")[2]
     assert " SUBMITTING " in call("status", "unsure")[1]
@@ -406,7 +409,7 @@ def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlu
         code, said, errors = call("cancel", "run")
         assert (code, said) == (1, "") and "kit: train (1001) is not cancelled: it is not in Slurm's queue, and neither" in errors
         assert fake.calls("scancel") == []
-        assert slurm.state("1001", history.find("run").works_in) is None
+        assert slurm.state("1001", lookup.find("run").works_in) is None
     (tmp_path / "slurm/jobs").write_text(mine)
     fake.script("squeue", "")
     assert " PENDING " in call("status", "run")[1]
@@ -519,7 +522,7 @@ def test_damage_in_the_history_hides_no_other_run(damage: bytes, fake: ScriptedS
     ],
 )
 def test_a_line_of_another_kind_than_kit_writes_is_passed_over(key: str, value: object, fake: ScriptedSlurm, tmp_path: Path) -> None:
-    run = history.new(tmp_path, "x", 1, 1, "5", local=False)
+    run = noted_run(tmp_path, "x", 1, 1, "5", local=False)
     text = history_file(tmp_path).read_text()
     assert history.runs() == [run]
     history_file(tmp_path).write_text(json.dumps({**json.loads(text), key: value}) + "\n")
@@ -566,7 +569,7 @@ def test_a_copy_of_a_run_directory_is_not_the_jobs(fake: ScriptedSlurm, call, tm
 def test_a_note_that_is_no_id_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "log/1002").mkdir(parents=True)
     (tmp_path / "log/1002/continued-by").write_text(text)
-    assert history.last_job(str(tmp_path), "1002") == "1002"
+    assert job_chain.last_job(str(tmp_path), "1002") == "1002"
 
 
 def test_a_note_whose_digits_were_cut_off_ends_no_other_job(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
@@ -584,9 +587,8 @@ def test_a_note_whose_digits_were_cut_off_ends_no_other_job(fake: ScriptedSlurm,
 @pytest.mark.parametrize("key", ["launcher", "runtime", "stage"])
 def test_a_record_names_no_plug_in_by_a_path(key: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "deep/er/run")
-    record = rundir.load(tmp_path / "deep/er/run")
-    record["plan"][key] = "../../x"
-    rundir.save(tmp_path / "deep/er/run", record)
+    record = run_dir.load(tmp_path / "deep/er/run")
+    run_dir.save(tmp_path / "deep/er/run", {**record, "plan": changed(record["plan"], **{key: "../../x"})})
     code, _, errors = call("rerun", "deep/er/run", "--output", "deep/er/again")
     assert code == 2 and f"unknown {key} '../../x'" in errors and not (tmp_path / "deep/er/again").exists()
 
@@ -610,7 +612,7 @@ def test_a_run_whose_kit_was_killed_is_still_running_and_is_ended_by_cancel(fake
     shown = call("status", "run")[1].splitlines()[1]
     assert " RUNNING  1x2 " in shown and shown.endswith(f"without kit, which was killed; to end it: kit cancel {job_id}")
     assert call("cancel", "run")[1].endswith("was ended\n")
-    assert local.processes(job_id) == [] and [run.state for run in history.runs()] == ["CANCELLED"]
+    assert local_processes.find(job_id) == [] and [run.state for run in history.runs()] == ["CANCELLED"]
     assert not (tmp_path / "run/.secrets").exists()
 
 
@@ -620,15 +622,15 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
     if is_stopped:
         process.send_signal(signal.SIGSTOP)  # Ctrl-Z
     assert call("cancel", "run")[1].endswith("was ended\n")
-    assert process.wait(60) == 143 and local.processes(job_id) == []
+    assert process.wait(60) == 143 and local_processes.find(job_id) == []
     assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "exit code 143")]
 
 
 def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     process, job_id = begin_here(tmp_path, "trap '' USR1; echo up; sleep 60", "on_preempt: checkpoint\ncheckpoint_s: 2\n")
-    (script,) = [number for number in local.processes(job_id) if local._leads(number)]
+    (script,) = [number for number in local_processes.find(job_id) if local_processes._leads(number)]
     os.kill(script, signal.SIGUSR1)
-    assert process.wait(60) == 75 and local.processes(job_id) == []
+    assert process.wait(60) == 75 and local_processes.find(job_id) == []
     assert " FAILED " in call("status", "run")[1] and "has ended: FAILED" in call("cancel", "run")[1]
 
 
@@ -636,39 +638,39 @@ def test_values_of_a_run_that_was_killed_with_its_kit_are_removed_when_that_is_s
     process, job_id = begin_here(tmp_path)
     process.kill()
     process.wait()
-    for number in local.processes(job_id):
+    for number in local_processes.find(job_id):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-    until(lambda: not local.processes(job_id))
+    until(lambda: not local_processes.find(job_id))
     assert (tmp_path / "run/.secrets/values").exists()
     assert " LOST " in call("status", "run")[1] and not (tmp_path / "run/.secrets").exists()
 
 
 def test_a_process_that_has_kits_number_later_is_not_kit(tmp_path: Path) -> None:
-    assert local.has_kit({"pid": os.getpid()}, time.time())
-    assert not local.has_kit({"pid": os.getpid()}, time.time() - 10 * 86400)
-    assert not any(local.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
+    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
+    assert not local_processes.has_kit({"pid": os.getpid()}, time.time() - 10 * 86400)
+    assert not any(local_processes.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
 
 
 def test_a_kit_that_has_ended_and_was_not_waited_for_is_gone() -> None:
     with subprocess.Popen("true") as process:
-        until(lambda: not local.has_kit({"pid": process.pid}, time.time()))
+        until(lambda: not local_processes.has_kit({"pid": process.pid}, time.time()))
 
 
 def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is that of a process which has nothing to do with the run, but is as old as it."""
     signalled: list[tuple[int, int]] = []
-    for name, stand_in in (("GRACE_S", 0.2), ("processes", lambda job_id: [os.getpid()]), ("end", lambda job_id: None)):
-        monkeypatch.setattr(local, name, stand_in)
+    for name, stand_in in (("GRACE_S", 0.2), ("find", lambda job_id: [os.getpid()]), ("end", lambda job_id: None)):
+        monkeypatch.setattr(local_processes, name, stand_in)
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     (tmp_path / "run.json").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename}))
-    local.cancel(history.new(tmp_path, "x", 1, 1, "7", local=True))
+    local_processes.cancel(noted_run(tmp_path, "x", 1, 1, "7", local=True))
     assert signalled == []
 
 
 def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
-    run = history.new(tmp_path, "x", 1, 1, "7", local=True)
+    run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
     assert status.of([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
 
 
@@ -686,9 +688,9 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     new = tmp_path / "r2"
     expected = [f"{new}/x", str(new), f"--out={new}/y", f"a:{new}/z,{new}", f"/mnt{run}/y", f"{run}-2/y", f"file://{new}/u", f'{{"dir": "{new}/q"}}']
     assert now.splitlines()[-10:] == [*expected, f"OUT={new}/out", f"ELSEWHERE=/mnt{run}/out"]
-    plan = rundir.load(new)["plan"]
-    assert plan["command"][-8:] == expected and plan["env"] == [["OUT", f"{new}/out"], ["ELSEWHERE", f"/mnt{run}/out"]]
-    assert "edited" not in rundir.load(new)
+    program = recorded(new).program
+    assert list(program.command[-8:]) == expected and program.env == (("OUT", f"{new}/out"), ("ELSEWHERE", f"/mnt{run}/out"))
+    assert "edited" not in run_dir.load(new)
 
 
 def test_a_rerun_of_what_an_older_kit_wrote_writes_nowhere_into_that_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
@@ -699,4 +701,4 @@ def test_a_rerun_of_what_an_older_kit_wrote_writes_nowhere_into_that_run(fake: S
     assert str(tmp_path / "r1") not in (tmp_path / "r2/env.sh").read_text()
     (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
     assert "env.sh was edited by hand" in call("rerun", "r1", "--output", "r3")[2]
-    assert rundir.load(tmp_path / "r3")["edited"] == ["env.sh"]
+    assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from kit import plugins, values
+from kit.config import plugins, values
+from kit.config.yaml_source import Located
 from kit.errors import Problems
-from kit.given import Given
+
 from samples import ROOT
 
 
@@ -21,13 +22,13 @@ def tmp_path(tame_path: Path) -> Path:
 @pytest.mark.parametrize(("text", "expected"), [("1", (1, 1)), ("2-4", (2, 4)), ("3-3", (3, 3))])
 def test_nodes_are_a_number_or_a_range(text: str, expected: tuple[int, int]) -> None:
     problems = Problems()
-    assert values.nodes(Given(text, "here"), problems) == expected and not problems.found
+    assert values.nodes(Located(text, "here"), problems) == expected and not problems.found
 
 
 @pytest.mark.parametrize("text", ["0", "4-2", "0-2", "2-", "-2", "1-2-3", "two", "2-x", None])
 def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
     problems = Problems()
-    assert values.nodes(Given(text, "job.yaml:2"), problems) is None
+    assert values.nodes(Located(text, "job.yaml:2"), problems) is None
     assert [problem.where for problem in problems.found] == ["job.yaml:2"]
 
 

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import local_disk
-from kit.runs import history
+from kit.runs import history, local_disk
 
 WARNING = "is on a disk of this machine (ext4), and a node that does not see it cannot even write the job's log\n  fix: start from a folder"
 

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from samples import ROOT
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -67,7 +68,7 @@ def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         said = email.message_from_bytes(archive.read(name))
     needed = [re.split(r"[<>=; ]", line)[0] for line in said.get_all("Requires-Dist") or [] if "extra ==" not in line]
-    assert sorted(needed) == ["py-spy", "pyyaml", "typer"] and said["Requires-Python"] == ">=3.9"
+    assert sorted(needed) == ["py-spy", "pyyaml", "rich", "typer"] and said["Requires-Python"] == ">=3.9"
 
 
 def test_an_installed_kit_works_outside_the_checkout_and_ships_its_scripts(wheel: Path, tmp_path: Path) -> None:

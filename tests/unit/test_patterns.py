@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import sources
-from kit.build import ignore
 from kit.errors import Problems, UsageError
+from kit.files import dockerignore
+from kit.plan import source_files
 
 
 def ignores(text: str, name: str) -> bool:
-    return ignore.matcher(ignore.patterns(text), ".dockerignore")(name)
+    return dockerignore.matcher(dockerignore.patterns(text), ".dockerignore")(name)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_short_pattern_means_what_its_expression_does() -> None:
         pattern = "".join(chance.choice(choices) for _ in range(chance.randint(1, 7)))
         if re.search(r"^/|/$|//|\*\*\*", pattern):
             continue
-        matches, wanted = ignore.matcher([pattern], ""), re.compile(expression(pattern))
+        matches, wanted = dockerignore.matcher([pattern], ""), re.compile(expression(pattern))
         for _ in range(10):
             name = "/".join("".join(chance.choice("ab*") for _ in range(chance.randint(1, 3))) for _ in range(chance.randint(1, 5)))
             assert matches(name) == bool(wanted.fullmatch(name)), (pattern, name)
@@ -139,7 +139,7 @@ def test_every_short_pattern_means_what_its_expression_does() -> None:
 @pytest.mark.parametrize("pattern", ["*a" * 40 + "b", "**/" * 40 + "b", "**/*a" * 20 + "/b", "[a-z]*" * 40 + "b"])
 def test_no_pattern_takes_long(pattern: str) -> None:
     start = time.process_time()
-    matches = ignore.matcher([pattern], "")
+    matches = dockerignore.matcher([pattern], "")
     for name in ("a" * 255, "/".join(["a" * 30] * 100)):
         assert not matches(name)
     assert time.process_time() - start < 5
@@ -157,7 +157,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 def test_what_is_no_pattern_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / ".kitignore").write_text(text)
     with pytest.raises(UsageError, match=problem):
-        sources.find(str(tmp_path), "code", Problems())
+        source_files.find(str(tmp_path), "code", Problems())
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "large"])
@@ -170,16 +170,16 @@ def test_a_file_of_patterns_that_is_none_is_refused_at_once(kind: str, tmp_path:
     elif kind == "folder":
         place.mkdir()
     else:
-        place.write_bytes(b"a\n" * ignore.MOST_BYTES)
+        place.write_bytes(b"a\n" * dockerignore.MOST_BYTES)
     with pytest.raises(UsageError, match=r"\.kitignore (cannot be read: it is no regular file|is longer than 1 MB)\n  fix: "):
-        sources.find(str(tmp_path), "code", Problems())
+        source_files.find(str(tmp_path), "code", Problems())
     (tmp_path / ".dockerignore").symlink_to(place)
     with pytest.raises(UsageError, match=r"/\.dockerignore "):
-        ignore.read(tmp_path, tmp_path / "Dockerfile")
+        dockerignore.read(tmp_path, tmp_path / "Dockerfile")
 
 
 def test_bytes_that_are_no_utf_8_are_matched_as_they_are(tmp_path: Path) -> None:
     (tmp_path / ".kitignore").write_bytes(b"\xff*\n.kitignore\n")
     for name in (b"\xffx", b"x"):
         (tmp_path / os.fsdecode(name)).touch()
-    assert sources.find(str(tmp_path), "code", Problems()).names == ("x",)
+    assert source_files.find(str(tmp_path), "code", Problems()).names == ("x",)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from samples import ROOT
 
 PROFILES = sorted((ROOT / "env").glob("*.yaml"))

@@ -5,36 +5,94 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from kit import arrays, hostlist, images, regular, run_record, rundir
-from kit.build import ignore
-from kit.build.sources import oci
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.config import image_files
+from kit.config.secrets import Secret
+from kit.config.values import Mount
 from kit.errors import KitError, UsageError
-from kit.plan import Plan
-from kit.runs import difference, history
+from kit.files import dockerignore, safe_read, typed_json
+from kit.plan.bad_nodes import Bad
+from kit.plan.plan import Container, Layout, Plan
+from kit.registry import oci
+from kit.runs import diff, history, job_chain, run_dir, run_record
+from kit.slurm import hostlist, task_numbers
+
+from plans import recorded
 from samples import ROOT
 
 KIT = ROOT / "launch/kit"
 
 
-def test_every_value_of_a_recorded_plan_has_a_kind() -> None:
-    assert set(run_record.PLAN) == set(Plan._fields) - {"code", "why_live", "expect"}
+def kinds(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type that a record has."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return {int: st.integers(1, 1_000_000), str: st.sampled_from(["0-3", "1,5-7%2"])}[arguments[0]]
+    if origin is Union:
+        return st.none() | kinds(arguments[0])
+    if origin is tuple:
+        items = map(kinds, arguments)
+        return st.lists(kinds(arguments[0]), max_size=3).map(tuple) if arguments[-1] is Ellipsis else st.tuples(*items)
+    if hasattr(kind, "_fields") or is_dataclass(kind):
+        return st.builds(kind, **{name: kinds(item) for name, item in typed_json._kinds(kind).items()})
+    text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+    return {str: text, int: st.integers(0, 10**9), float: st.floats(-1e10, 1e10), bool: st.booleans()}[kind]
+
+
+@given(kinds(Plan))
+def test_a_plan_is_read_back_as_it_was_written(plan: Plan) -> None:
+    faults: list[str] = []
+    written = json.loads(json.dumps(typed_json.plain({"kit": "1", "plan": plan})))
+    assert run_record.read(written, faults) == {"kit": "1", "plan": plan} and faults == []
+
+
+def test_what_a_record_lacks_is_empty_and_what_it_has_more_is_passed_over(run: Path) -> None:
+    change(run, "plan", {"layout": {"nodes": 7, "younger": [1]}, "younger": {}})
+    change(run, "younger", 8)
+    plan = recorded(run)
+    assert (plan.layout.nodes, plan.layout.name, plan.container.image, plan.program.command, plan.header) == (7, "", None, (), ())
+    run_dir.update(run, {"pid": 5})
+    assert json.loads((run / "run.json").read_text())["younger"] == 8 and recorded(run) == plan
 
 
 def test_the_records_of_older_kits_are_believed() -> None:
     records = list((ROOT / "tests/corpus").glob("*/run.json"))
     assert len(records) > 80
-    assert {name for path in records for name in run_record.faults(json.loads(path.read_text()))} == set()
+    faults: list[str] = []
+    for path in records:
+        run_record.read(json.loads(path.read_text()), faults)
+    assert faults == []
+
+
+def test_the_flat_plan_of_an_older_kit_is_read_by_its_names() -> None:
+    old = json.loads((ROOT / "tests/corpus/scancel/run.json").read_text())["plan"]
+    old |= {"secrets": [["A", "file", "/home/me/keys", "job.yaml:3"]], "left_out": [["node3", "had no GPU", 7.5]], "image_sha256": "ab", "profile": "x: y"}
+    plan = run_record.read({"plan": old}, [])["plan"]
+    assert plan.layout == Layout("train", "/shared/scancel/run", 2, 0, 1, 0, 1, None)
+    mount = Mount("/shared/scancel", "/shared/scancel", False, "")
+    assert plan.container == Container("apptainer", "/images/train.sif", "df9adc037e15b0ca", "ab", (mount,), False, "none")
+    assert (plan.program.launcher, plan.program.command, plan.program.workdir) == ("srun", ("train.py",), "/shared/scancel")
+    assert plan.program.secrets == (Secret("A", "file", "/home/me/keys", "job.yaml:3"),)
+    assert (plan.profile.cluster, plan.profile.text, plan.policy.ready_timeout_s) == ("generic", "x: y", 1200)
+    assert plan.header[-1] == ("no-requeue", None) and plan.reasons.left_out == (Bad("node3", "had no GPU", 7.5),)
+
+
+def test_every_field_of_a_plan_has_one_name_for_the_upgrade() -> None:
+    names = [name for part in get_type_hints(Plan).values() if is_dataclass(part) for name in typed_json._kinds(part)]
+    assert len(names) == len(set(names)) > 30
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     record = json.loads((ROOT / "tests/corpus/scancel/run.json").read_text())
     (tmp_path / "run").mkdir()
-    rundir.save(tmp_path / "run", record)
+    run_dir.save(tmp_path / "run", run_record.read(record, []))
     return tmp_path / "run"
 
 
@@ -54,48 +112,53 @@ def change(run: Path, place: str, value: Any) -> None:
         ("plan", []),
         ("git", "abc"),
         ("code", {"live": "yes"}),
-        ("plan.nodes", "2"),
-        ("plan.nodes", True),
-        ("plan.nodes", 0),
-        ("plan.tasks_per_node", 10**7),
+        ("plan.layout", []),
+        ("plan.layout.nodes", "2"),
+        ("plan.layout.nodes", True),
+        ("plan.layout.nodes", 0),
+        ("plan.layout.tasks_per_node", 10**7),
         ("plan.header", [["nodes"]]),
-        ("plan.env", {"A": "b"}),
-        ("plan.mounts", [["/a", "/b", "ro", ""]]),
-        ("plan.run_dir", "/a\0b"),
-        ("plan.image", "\ud800"),
-        ("plan.array", "0-9:0"),
-        ("plan.array", "%4"),
+        ("plan.program.env", {"A": "b"}),
+        ("plan.container.mounts", [["/a", "/b", True, ""]]),
+        ("plan.container.mounts", [{"source": "/a", "target": "/b", "read_only": "ro", "where": ""}]),
+        ("plan.container.mounts", [{"source": "/a", "target": "/b", "read_only": True}]),
+        ("plan.layout.run_dir", "/a\0b"),
+        ("plan.container.image", "\ud800"),
+        ("plan.layout.array", "0-9:0"),
+        ("plan.layout.array", "%4"),
+        ("plan.policy.max_requeues", -1),
         ("job_id", 7),
+        ("pid", -1),
         ("invocation", "kit submit"),
     ],
 )
 def test_a_value_of_another_kind_is_named_or_passed_over(place: str, value: Any, run: Path) -> None:
-    before = rundir.load(run)
+    before = run_dir.load(run)
     change(run, place, value)
     with pytest.raises(KitError) as raised:
-        difference.between(run, run)
+        diff.between(run, run)
     name = "code.live" if place == "code" else place
     assert str(raised.value).startswith(f"kit: {run}/run.json: {name} has a value that kit does not write\n  fix: ")
-    assert rundir.load_sound(run).keys() >= before.keys() - {place}
-    assert history.from_record(str(run), rundir.load_sound(run)).folder == str(run)
+    assert run_dir.load_sound(run).keys() >= before.keys() - {place}
+    assert history.from_record(str(run), run_dir.load_sound(run)).folder == str(run)
 
 
 def test_bytes_of_names_that_are_no_utf_8_are_text(run: Path) -> None:
-    change(run, "plan.workdir", os.fsdecode(b"/a\xff"))
-    assert rundir.load(run)["plan"]["workdir"] == os.fsdecode(b"/a\xff")
+    change(run, "plan.program.workdir", os.fsdecode(b"/a\xff"))
+    assert recorded(run).program.workdir == os.fsdecode(b"/a\xff")
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '{"a": ' * 60 + "1" + "}" * 60, '{"a": ' * 100_000, "\0", '{"a": ' + "9" * 5000 + "}", "", "\xff"])
 def test_what_is_no_object_of_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(text.encode("latin-1"))
     with pytest.raises((OSError, ValueError)):
-        regular.mapping(tmp_path / "x.json")
+        safe_read.mapping(tmp_path / "x.json")
 
 
 def test_folders_leave_no_open_file(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="it is no regular file"):
-        regular.opened(tmp_path)
+        safe_read.opened(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -107,14 +170,14 @@ def test_a_host_list_has_as_many_names_as_slurm_allows() -> None:
 
 
 def test_the_numbers_of_an_array_are_those_that_slurm_can_have() -> None:
-    assert arrays.numbers("0-999999999") == arrays.numbers("0-9:0") == []
-    assert arrays.is_sound("0-9:2%3") and arrays.is_sound("0-4000000:100")
-    assert not any(arrays.is_sound(text) for text in ("", "%4", "9-0", "0-9:0", "0-4000001:9", "0-100000", "0-99999,0-9", "a"))
+    assert task_numbers.numbers("0-999999999") == task_numbers.numbers("0-9:0") == []
+    assert task_numbers.is_sound("0-9:2%3") and task_numbers.is_sound("0-4000000:100")
+    assert not any(task_numbers.is_sound(text) for text in ("", "%4", "9-0", "0-9:0", "0-4000001:9", "0-100000", "0-99999,0-9", "a"))
 
 
 def test_a_pattern_that_no_name_can_match_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^kit: .kitignore:2: a pattern is longer than 1000 characters\n  fix: "):
-        ignore.matcher(["*.log", "[" * 100_000], ".kitignore")
+        dockerignore.matcher(["*.log", "[" * 100_000], ".kitignore")
 
 
 def test_a_hard_link_to_itself_in_an_archive_is_a_lack(tmp_path: Path) -> None:
@@ -137,7 +200,7 @@ def test_an_image_of_another_size_than_was_built_is_refused_without_reading_it(t
         file.truncate(1 << 40)  # sparse
     (tmp_path / "x.json").write_text(json.dumps({"file": "x.sqsh", "sha256": "0" * 64, "size": 7}))
     with pytest.raises(KitError, match=f"is not the file that was built: it has {1 << 40} bytes, not 7\n"):
-        images.check(image)
+        image_files.check(image)
 
 
 @pytest.mark.parametrize("noted", ["10", "1003_2", "1003_", "1003", "--me", ""])
@@ -145,25 +208,29 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
     (tmp_path / "log/1002_1").mkdir(parents=True)
     note = tmp_path / "log/1002_1/continued-by"
     note.write_text(noted)
-    assert history.last_job(str(tmp_path), "1002_1") == "1002_1"
+    assert job_chain.last_job(str(tmp_path), "1002_1") == "1002_1"
     note.write_text("1003_1\n")
-    assert history.last_job(str(tmp_path), "1002_1") == "1003_1"
+    assert job_chain.last_job(str(tmp_path), "1002_1") == "1003_1"
 
 
 # Where a file is opened that is no stranger's: kit's own scripts, what this very process made, /proc.
 OWN = {
     ("hang.py", 'script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")'),
-    ("history.py", "handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)"),
+    ("history.py", "handle = os.open("),
     ("rerun.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
-    ("secret_values.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),
+    ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),
     ("secret_values.py", "for child in file.read_text().split():"),
     ("submit.py", 'if script in process.read_bytes().split(b"\\0"):'),
 }
 OPENS = re.compile(r"\bopen\(|\.read_text\(|\.read_bytes\(|\bjson\.load\(")
 
 
-def test_whatever_is_read_back_is_opened_by_regular() -> None:
+def test_whatever_is_read_back_is_opened_by_safe_read() -> None:
     """Which waits for nobody, and reads no device; the others are named here."""
-    files = [*KIT.glob("runs/*.py"), *KIT.glob("why/*.py"), *(KIT / f"{name}.py" for name in ("rundir", "nodes", "shelf", "given", "secret_values"))]
+    files = [
+        *(path for path in KIT.glob("runs/*.py") if path.stem not in ("local", "local_disk", "local_processes", "shell")),
+        *KIT.glob("diagnose/*/*.py"),
+        *(KIT / f"{name}.py" for name in ("plan/bad_nodes", "images/inventory", "config/yaml_source")),
+    ]
     found = {(path.name, line.strip()) for path in files for line in path.read_text().splitlines() if OPENS.search(line)}
     assert found == OWN

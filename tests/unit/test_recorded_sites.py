@@ -13,11 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.cluster import load
+from kit.cli import first_job
+from kit.cluster import probe
+from kit.cluster.facts import Facts, Kind, Partition
+from kit.cluster.init import init as its
+from kit.cluster.init import look, survey
+from kit.config.profiles import load
 from kit.errors import KitError, Problems, UsageError
-from kit.site import init as its
-from kit.site import look, survey
-from kit.site.facts import Facts, Kind, Partition
+
 from samples import HOSTILE_NAME, ROOT
 
 SITES = Path(__file__).parent / "sites"
@@ -84,8 +87,8 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             if (site / name).exists():
                 (site / name).write_text((site / name).read_text().replace("PROJECT", str(project)))
         monkeypatch.setenv("PATH", f"{site}/bin:/usr/bin:/bin")
-        monkeypatch.setattr(look, "here", lambda folders: look.read((site / "look").read_text()))
-        its.init(**{"target": project, "image": None, "partition": None, "local": False, "ask_node": True, "force": False, **options})  # type: ignore[arg-type]
+        monkeypatch.setattr(probe, "here", lambda command: probe.read((site / "look").read_text()))
+        first_job.write(**{"target": project, "image": None, "partition": None, "local": False, "ask_node": True, "force": False, **options})  # type: ignore[arg-type]
         return capsys.readouterr().out.replace(str(tmp_path), "TMP")
 
     return call
@@ -144,10 +147,12 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
     change(site, "config", "hydra", cluster)
     init(site)
     assert [path.relative_to(tmp_path / "config") for path in (tmp_path / "config").rglob("*.*")] == [Path(f"kit/clusters/{name}.yaml")]
-    assert its._plan(tmp_path / "project/job.yaml", None).cluster == name
+    assert its.plan_of(tmp_path / "project/job.yaml").profile.cluster == name
 
 
-@pytest.mark.parametrize("devices, shipped", [("rdma\tmlx5_0\tInfiniBand\n", "infiniband"), ("rdma\trdmap0s6\tUnspecified\n", "efa"), ("", "generic")])
+@pytest.mark.parametrize(
+    "devices, shipped", [("c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "infiniband"), ("c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"), ("", "generic")]
+)
 def test_a_fabric_gets_what_its_own_profile_says(devices: str, shipped: str, slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
     (site / "node").write_text((site / "node").read_text() + devices)
@@ -170,7 +175,7 @@ def test_an_older_slurm_is_asked_for_gpus_by_gres(slurm, init, tmp_path: Path) -
     change(site, "config", "select/cons_tres", "select/cons_res")
     init(site)
     assert "\n# found: SelectType=select/cons_res, which knows no --gpus-per-node\ngpu_directive: gres\n" in files(tmp_path)["deep-thought.yaml"]
-    assert ("gres", "gpu:4") in its._plan(tmp_path / "project/job.yaml", None).header
+    assert ("gres", "gpu:4") in its.plan_of(tmp_path / "project/job.yaml").header
 
 
 RANKS = 'import torch\nprint(torch.distributed)\nif __name__ == "__main__":\n    print()\n'
@@ -191,8 +196,8 @@ def test_the_program_that_is_there_is_the_jobs(programs: dict[str, str], command
     for name, text in programs.items():
         (tmp_path / "project" / name).write_text(text)
     init(slurm("cpus"))
-    plan = its._plan(tmp_path / "project/job.yaml", None)
-    assert (plan.command, plan.launcher) == (command, launcher)
+    plan = its.plan_of(tmp_path / "project/job.yaml")
+    assert (plan.program.command, plan.program.launcher) == (command, launcher)
     assert not (tmp_path / "project/digits.py").exists()
 
 
@@ -224,9 +229,9 @@ def test_the_program_that_is_named_is_the_jobs(target: str, job: str, command: s
     said = init(slurm("laptop"), target=Path(target))
     assert re.search(rf"^  program +{command} +found: {command} was named$", said, re.MULTILINE)
     assert ("cd TMP/other && kit run" in said) == (job != "job.yaml")
-    plan = its._plan(tmp_path / "project" / job, None)
-    assert (plan.name, plan.command) == ("fit", (command,))
-    assert os.path.samefile(plan.workdir, tmp_path / "project" / os.path.dirname(job))
+    plan = its.plan_of(tmp_path / "project" / job)
+    assert (plan.layout.name, plan.program.command) == ("fit", (command,))
+    assert os.path.samefile(plan.program.workdir, tmp_path / "project" / os.path.dirname(job))
 
 
 @pytest.mark.parametrize("target, said", [("tran.py", "there is no program tran.py\n  fix: did you mean 'train.py'?"), ("notes", "notes is neither a folder")])
@@ -259,12 +264,14 @@ def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, 
 
 def test_a_folder_that_nodes_do_not_see_is_told(slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
-    change(site, "node", "nfs4\t900000000\tyes\t77", "nfs4\t900000000\tyes\t78")
+    change(site, "node", "\t77\t", "\t78\t")
     assert re.search(r"^  folder +not shared +guessed: TMP/project is another folder on c01$", init(site), re.MULTILINE)
     for name in ("look", "node"):
-        (site / name).write_text((site / name).read_text() + "folder\t/home/ada\tnfs4\t900\tyes\t5\t1700000000\n")
-    change(site, "node", f"folder\t{tmp_path}/project", "folder\t/elsewhere")
-    change(site, "look", "/tmp\txfs\t40000000\tyes\t128", "/tmp\ttmpfs\t40000000\tyes\t1")  # another one, of the same number
+        host = {"look": "login1", "node": "c01"}[name]
+        (site / name).write_text((site / name).read_text() + f"{host}\tlook\t/home/ada\t/home/ada\tyes\tnfs4\t900\t9\t9\t5\t1700000000\n")
+    change(site, "node", f"look\t{tmp_path}/project", "look\t/elsewhere")
+    change(site, "look", "/tmp\tyes\txfs", "/tmp\tyes\ttmpfs")
+    change(site, "look", "\t128\t", "\t1\t")  # another one, of the same number
     with pytest.raises(KitError) as error:
         init(site, force=True)
     fix = "start from a folder that all nodes share, such as one below /home/ada; if it is one: kit init --no-look"
@@ -370,22 +377,23 @@ def test_kit_submit_takes_the_job_that_is_here(kit, tmp_path: Path) -> None:
 def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: Path) -> None:
     folder = tmp_path / HOSTILE_NAME
     folder.mkdir()
-    found = look.here([str(folder), str(tmp_path / "nowhere")])
-    assert found.host and found.cpus == len(os.sched_getaffinity(0)) and found.memory_mb > 100
+    found = look.of(probe.here(probe.command({}, f"look={folder}", f"look={tmp_path}/nowhere")))
+    assert found.host and found.cpus == len(os.sched_getaffinity(0))
     assert found.folders.keys() == {str(folder)}
     assert found.folders[str(folder)].writable and found.folders[str(folder)].inode == str(folder.stat().st_ino)
 
 
 def test_two_machines_see_one_folder_or_two() -> None:
     def same(first: str, second: str) -> bool:
-        mine, theirs = (look.read(f"folder\t/x\t{line}\n".replace(" ", "\t")).folders["/x"] for line in (first, second))
+        kinds = [line.split() for line in (first, second)]
+        mine, theirs = (look.Folder(kind, 9, True, inode, changed) for kind, inode, changed in kinds)
         return mine.is_same(theirs)
 
-    assert same("nfs4 9 yes 77 1700000000", "nfs4 9 yes 77 1700000005")  # a client's cache is a minute old
-    assert not same("nfs4 9 yes 77 1700000000", "nfs4 9 yes 78 1700000000")
-    assert same("ext4 9 yes 77 1700000000", "ext4 9 yes 77 1700000000")  # containers of one machine
-    assert not same("xfs 9 yes 128 1700000000", "xfs 9 yes 128 1700000005")  # the tops of two disks
-    assert not same("tmpfs 9 yes 1 1700000000", "tmpfs 9 yes 1 1700000000")
+    assert same("nfs4 77 1700000000", "nfs4 77 1700000005")  # a client's cache is a minute old
+    assert not same("nfs4 77 1700000000", "nfs4 78 1700000000")
+    assert same("ext4 77 1700000000", "ext4 77 1700000000")  # containers of one machine
+    assert not same("xfs 128 1700000000", "xfs 128 1700000005")  # the tops of two disks
+    assert not same("tmpfs 1 1700000000", "tmpfs 1 1700000000")
 
 
 @pytest.mark.parametrize(

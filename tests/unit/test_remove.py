@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from samples import ROOT
 
 NOBODY = 65534
@@ -16,7 +17,7 @@ NAME = r"kit-[0-9a-f]{4}"
 PYTHON = """
 import sys
 from pathlib import Path
-from kit import remove
+from kit.files import remove
 from kit.errors import KitError
 
 for path in sys.argv[2:]:
@@ -54,7 +55,7 @@ def test_only_folders_of_kits_own_are_removed(language: str, tmp_path: Path) -> 
     paths = [Path("/"), mounted, holds_mount, linked, home, *([others] if os.getuid() == 0 else []), *names, plain, file, tmp_path / "kit-abcd"]
     binds = [word for path in (tmp_path, mounted, holds_mount / "deep") for word in ("--bind", str(path), str(path))]
     jail = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *binds]
-    env = {**os.environ, "HOME": str(home), "REMOVE": str(ROOT / "launch/scripts/remove.sh"), "PYTHONPATH": str(ROOT / "launch")}
+    env = {**os.environ, "HOME": str(home), "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh"), "PYTHONPATH": str(ROOT / "launch")}
     done = subprocess.run([*jail, *COMMANDS[language], NAME, *map(str, paths)], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) in ((0, ""), (1, "")), done.stderr
     stay = {mounted, holds_mount, linked, others, home, *names}
@@ -64,7 +65,7 @@ def test_only_folders_of_kits_own_are_removed(language: str, tmp_path: Path) -> 
 
 
 def test_what_lacks_kits_mark_stays(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from kit import remove; remove.tree(Path(sys.argv[1]), '.+', 'mark')"
+    code = "import sys; from pathlib import Path; from kit.files import remove; remove.tree(Path(sys.argv[1]), '.+', 'mark')"
     jail = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(tmp_path), str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "launch")}
     for kind in ("none", "folder", "link", "file"):
@@ -84,10 +85,10 @@ def test_what_lacks_kits_mark_stays(tmp_path: Path) -> None:
 REMOVING = re.compile(r"rmtree|\brm -[a-z]*[rR]|\brm --recursive|-exec(dir)? rm|-delete\b")
 # Everything else goes through the two functions that are tried above.
 ALLOWED = {
-    "launch/kit/remove.py": 1,
-    "launch/scripts/remove.sh": 1,
+    "launch/kit/files/remove.py": 1,
+    "launch/scripts/lib/remove.sh": 1,
     # Rsync, into a folder that login::make_marked has just made over there, or found with kit's mark.
-    "launch/kit/remote/build.py": 2,
+    "launch/kit/remote/context.py": 2,
 }
 
 

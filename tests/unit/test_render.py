@@ -1,9 +1,8 @@
-"""The generated scripts: a change of what users run shows up as a change of tests/golden.
+"""The files of a run directory: a change of what users run shows up as a change of tests/golden.
 
-tests/golden has the env.sh of every runtime, and of every other case what differs there; and for each the names of the
-files that its scripts are put together from. One case has its scripts whole, #SBATCH header included. The others are
-compared with launch/scripts itself, so that an edit of a script changes one golden file at most. After a wanted change: KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_render.py, and
-read the difference.
+tests/golden has the env.sh of every runtime, and of every other case what differs there; for each the names of its files;
+and one #SBATCH header. The scripts themselves are those of launch/scripts, which is checked here. After a wanted change:
+KIT_UPDATE_GOLDEN=1 pytest tests/unit/test_render.py, and read the difference.
 """
 
 from __future__ import annotations
@@ -11,25 +10,27 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections import Counter
+from pathlib import Path
 
 import pytest
-from kit import plugins, values
-from kit.plan import Plan
-from kit.render import render
-from kit.secret_values import Secret
-from kit.snapshot import Snapshot
-from kit.sources import Sources
+from kit.config import plugins, values
+from kit.config.secrets import Secret
+from kit.plan.plan import Plan
+from kit.plan.render import render
+from kit.plan.snapshot import Snapshot
+from kit.plan.source_files import Sources
+
+from plans import changed, plan_of
 from samples import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 SCRIPTS = ROOT / "launch" / "scripts"
-WHOLE = "apptainer"  # the case whose scripts are kept whole
+WHOLE = "apptainer"  # the case whose header is kept
 
 
 def plan(runtime: str) -> Plan:
     image = {"none": None, "enroot": "/images/train.sqsh", "docker": "docker://train", "podman": "docker://train"}.get(runtime, "/images/train.sif")
-    return Plan(
+    return plan_of(
         name="digits & more",
         run_dir="/shared/runs/digits",
         nodes=2,
@@ -45,7 +46,6 @@ def plan(runtime: str) -> Plan:
         max_restarts=0,
         image=image,
         fingerprint="0123456789abcdef",
-        image_sha256=None,
         workdir="/shared/project",
         mounts=(values.Mount("/shared/project", "/shared/project", False, ""), values.Mount("/data", "/data", True, "")) if image else (),
         command=("train.py", "--name", "it's $HOME\n"),
@@ -70,10 +70,11 @@ def plan(runtime: str) -> Plan:
 def cases() -> dict[str, Plan]:
     """Every runtime and every launcher, and what else changes a script, once each."""
     found = {runtime: plan(runtime) for runtime in plugins.names("runtimes")}
-    found |= {name: plan("none")._replace(launcher=name) for name in plugins.names("launchers") if name != "torchrun"}
-    found["sbcast"] = plan("enroot")._replace(stage="sbcast", remap_root=True)
-    found["local"] = plan("docker")._replace(stage="local", scratch="/local scratch")
-    found["checkpoint"] = plan("none")._replace(
+    found |= {name: changed(plan("none"), launcher=name) for name in plugins.names("launchers") if name != "torchrun"}
+    found["sbcast"] = changed(plan("enroot"), stage="sbcast", remap_root=True)
+    found["local"] = changed(plan("docker"), stage="local", scratch="/local scratch")
+    found["checkpoint"] = changed(
+        plan("none"),
         on_preempt="checkpoint",
         checkpoint_s=300,
         max_requeues=7,
@@ -81,20 +82,22 @@ def cases() -> dict[str, Plan]:
         bad_nodes="/shared/bad nodes",
         max_restarts=3,
     )
-    found["endless"] = plan("none")._replace(on_preempt="checkpoint")
-    found["sweep"] = plan("none")._replace(
+    found["endless"] = changed(plan("none"), on_preempt="checkpoint")
+    found["sweep"] = changed(
+        plan("none"),
         array="0-1",
         sweep=(("lr", ("0.1", "it's")),),
         command=("train.py", "--lr={lr}", "{other}"),
         env=(("RATE", "{lr}"),),
     )
-    found["frozen"] = plan("none")._replace(
+    found["frozen"] = changed(
+        plan("none"),
         command=("/shared/runs/digits/code/train.py", "--config=/shared/runs/digits/code/a b.yaml", ""),
         env=(("CONFIG", "/shared/runs/digits/code/c.yaml"),),
         secrets=(Secret("HF_TOKEN", "env", "HF_TOKEN", ""), Secret("WANDB_API_KEY", "file", "/home/me/keys", "")),
         code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), False),
     )
-    found["module"] = plan("none")._replace(code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
+    found["module"] = changed(plan("none"), code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
     return found
 
 
@@ -111,7 +114,7 @@ def check_golden(place: str, text: str) -> None:
 
 def env_file(case: str, text: str) -> tuple[str, str]:
     """The golden file for an env.sh: whole for a runtime, otherwise the lines that differ from those of its runtime."""
-    runtime = CASES[case].runtime
+    runtime = CASES[case].container.runtime
     if case == runtime:
         return "env.sh", text
     plain = render(CASES[runtime])["env.sh"]
@@ -120,78 +123,83 @@ def env_file(case: str, text: str) -> tuple[str, str]:
     return "env.diff", "".join("@@\n" if line.startswith("@@") else f"{line}\n" for line in list(lines)[2:])
 
 
-def own_lines(part: str) -> list[str]:
-    """The lines of a file of launch/scripts, but those that name what is put in their place."""
-    return re.sub(
-        r"(?m)\A# shellcheck shell=bash\n|^# shellcheck source=\S+\nsource \"\$\{KIT_SCRIPTS\}/.*\n",
-        "",
-        (SCRIPTS / part).read_text(),
-    ).splitlines()
+def header(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#SBATCH ")]
 
 
-TITLES = {own_lines(str(path.relative_to(SCRIPTS)))[0]: str(path.relative_to(SCRIPTS)) for path in SCRIPTS.rglob("*.sh")}
-
-
-def parts(script: str, text: str) -> list[str]:
-    """The files of launch/scripts in a generated script, in its order, by their first lines."""
-    source = script if script in ("run_script.sh", "module.py") else f"launchers/{script}"
-    return [source, *(TITLES[line] for line in text.splitlines()[1:] if line in TITLES)]
+def source(place: str) -> Path:
+    """The file of launch/scripts that a file of a run directory is a copy of."""
+    if place in ("run_script.sh", "module.py"):
+        return SCRIPTS / place
+    if "/" not in place:
+        return SCRIPTS / "launchers" / place
+    return SCRIPTS / (place if place.count("/") == 1 else place[len("lib/") :])
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_values_and_the_parts_of_a_run_are_the_golden_ones(case: str) -> None:
-    scripts = render(CASES[case])
-    name, text = env_file(case, scripts.pop("env.sh"))
-    check_golden(f"{case}/{name}", text)
-    check_golden(f"{case}/parts", "".join(f"{name}: {' '.join(parts(name, text))}\n" for name, text in scripts.items()))
+def test_the_values_and_the_files_of_a_run_are_the_golden_ones(case: str) -> None:
+    files = render(CASES[case])
+    check_golden(f"{case}/files", "".join(f"{name}\n" for name in files))
+    check_golden("/".join((case, env_file(case, files["env.sh"])[0])), env_file(case, files["env.sh"])[1])
 
 
-@pytest.mark.parametrize("name", ["run_script.sh", "torchrun.sh"])
-def test_the_scripts_of_one_run_are_the_golden_ones_whole(name: str) -> None:
-    check_golden(f"{WHOLE}/{name}", render(CASES[WHOLE])[name])
-
-
-def test_the_header_depends_on_the_plans_options_alone() -> None:
-    headers = {name: re.findall(r"(?m)^#SBATCH .*", render(case)["run_script.sh"]) for name, case in CASES.items()}
+def test_the_header_is_the_golden_one_and_depends_on_the_plans_options_alone() -> None:
+    headers = {name: header(render(case)["run_script.sh"]) for name, case in CASES.items()}
+    check_golden(f"{WHOLE}/header", "".join(f"{line}\n" for line in headers[WHOLE]))
     assert headers == dict.fromkeys(CASES, headers[WHOLE]) and len(headers[WHOLE]) == len(CASES[WHOLE].header)
-    assert render(CASES[WHOLE]._replace(header=()))["run_script.sh"].splitlines()[:2] == ["#!/usr/bin/env bash", "#"]
+    assert render(changed(CASES[WHOLE], header=()))["run_script.sh"].splitlines()[:2] == ["#!/usr/bin/env bash", "#"]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_script_is_its_parts_whole_and_nothing_else(case: str) -> None:
-    scripts = render(CASES[case])
-    assert set(scripts) == {
-        "env.sh",
-        "run_script.sh",
-        f"{CASES[case].launcher}.sh",
-        *(["module.py"] if case == "module" else []),
+def test_every_file_but_env_sh_is_the_one_of_launch_scripts(case: str) -> None:
+    files = render(CASES[case])
+    plain = source("run_script.sh").read_text()
+    assert files.pop("run_script.sh").replace("".join(f"#SBATCH {line[8:]}\n" for line in header(render(CASES[case])["run_script.sh"])) + "#\n", "", 1) == plain
+    del files["env.sh"]
+    assert files == {name: source(name).read_text() for name in files}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_has_every_file_that_its_scripts_source_without_a_condition(case: str) -> None:
+    """And no other: each file of lib/ is named by another one."""
+    files = render(CASES[case])
+    variables = {
+        "${KIT_RUNTIME}": CASES[case].container.runtime,
+        "${KIT_STAGE}": CASES[case].container.stage,
+        "${KIT_ON_PREEMPT}": CASES[case].policy.on_preempt,
     }
-    for name in set(scripts) - {"env.sh"}:
-        header = [line for line in scripts[name].splitlines() if line.startswith("#SBATCH ")]
-        found = Counter(scripts[name].splitlines()) - Counter([*header, "#"] if header else [])
-        assert found == Counter(line for part in parts(name, scripts[name]) for line in own_lines(part)), name
+    text = "".join(text for name, text in files.items() if name != "env.sh")
+    for variable, value in variables.items():
+        text = text.replace(variable, value)
+    always = set(re.findall(r'(?m)^source "\$\{KIT_RUN_DIR\}/(lib/\S+)"$', text))
+    named = set(re.findall(r'"\$\{KIT_RUN_DIR\}/(lib/[^"]+)"', text))
+    assert always <= {name for name in files if name.startswith("lib/")} <= named
+
+
+def test_what_a_person_reads_first_is_short() -> None:
+    for case, plan in CASES.items():
+        files = render(changed(plan, header=tuple((f"option-{number}", "1") for number in range(15))))
+        assert files["run_script.sh"].count("\n") <= 150, case
+        assert files[f"{plan.program.launcher}.sh"].count("\n") <= 80, case
+
+
+def test_each_file_of_lib_is_in_some_run() -> None:
+    there = {str(path.relative_to(SCRIPTS)) for folder in ("lib", "runtimes", "stages", "preempt") for path in (SCRIPTS / folder).iterdir()}
+    of_no_run = {"lib/contents.sh", "lib/reach.sh", "lib/runtimes.sh"}  # parts of probe.sh and collect.sh
+    assert {str(source(name).relative_to(SCRIPTS)) for case in CASES.values() for name in render(case) if name.startswith("lib/")} == there - of_no_run
 
 
 def test_the_same_plan_renders_the_same_bytes() -> None:
     assert render(plan("apptainer")) == render(plan("apptainer"))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_nothing_is_left_to_source_but_env_sh(case: str) -> None:
-    scripts = render(CASES[case])
-    sourced = [line for text in scripts.values() for line in text.splitlines() if re.match(r"\s*(source|\.) ", line)]
-    assert "KIT_SCRIPTS" not in "".join(scripts.values())
-    assert sourced and all("env.sh" in line for line in sourced)
-
-
 def test_values_are_in_env_sh_alone() -> None:
     scripts = render(plan("apptainer"))
-    body = "\n".join(line for line in scripts["run_script.sh"].splitlines() if not line.startswith("#SBATCH"))
+    body = "\n".join(line for name, text in scripts.items() if name != "env.sh" for line in text.splitlines() if not line.startswith("#SBATCH"))
     for value in ("/shared/runs", "/shared/project", "/images/train.sif", "it's $HOME", "GREETING"):
-        assert value not in body + scripts["torchrun.sh"]
+        assert value not in body
 
 
 def test_there_is_no_golden_file_that_no_case_has() -> None:
-    expected = {f"{WHOLE}/run_script.sh", f"{WHOLE}/torchrun.sh"}
-    expected |= {f"{case}/{name}" for case in CASES for name in (env_file(case, "")[0], "parts")}
+    expected = {f"{WHOLE}/header"} | {f"{case}/{name}" for case in CASES for name in (env_file(case, "")[0], "files")}
     assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*") if path.is_file()} == expected

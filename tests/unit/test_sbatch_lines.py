@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 import site_slurm
 
 ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-%j.out", "open-mode": "append"}

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from kit import secret_values
+from kit.config.secrets import Secret
 from kit.errors import UsageError
-from kit.secret_values import Secret
+from kit.runs import secret_values
 
 
 def read(source: str, at: str, workdir: Path) -> bytes:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import cluster, secret_values
-from kit import job as jobs
+from kit.config import job_file, profiles
+from kit.config import secrets as job_secrets
+from kit.config.secrets import Secret
 from kit.errors import KitError, Problems, UsageError
-from kit.secret_values import Secret
+from kit.runs import secret_file, secret_values
 from test_render import plan
+
+from plans import changed
 
 HOSTILE = "a 'b' \"c\" $(id) `id` \\ é\nsecond line\n"
 
@@ -28,8 +31,8 @@ def named(project: Path, secrets: Any, *words: str, env: Any = None) -> dict[str
     """The secrets of a job file, and of --secret words."""
     problems = Problems()
     (project / "job.yaml").write_text(json.dumps({"command": "train.py", "secrets": secrets}))
-    options = {"secrets": secret_values.given_as_words("--secret", list(words), problems)} if words else {}
-    job = jobs.load(str(project / "job.yaml"), options, [], problems)
+    options = {"secrets": job_secrets.from_words("--secret", list(words), problems)} if words else {}
+    job = job_file.load(str(project / "job.yaml"), options, [], problems)
     problems.raise_if_any()
     return job.secrets or {}
 
@@ -148,13 +151,13 @@ def test_the_file_is_its_owners_alone_and_what_kit_starts_has_the_values_no_more
     monkeypatch.setenv("A", HOSTILE)
     monkeypatch.setenv("OTHER", "o")
     secrets = (Secret("A", "env", "A", ""), Secret("B", "env", "OTHER", ""))
-    secret_values.place(plan("none")._replace(workdir=str(project), secrets=secrets), project)
+    secret_file.place(changed(plan("none"), workdir=str(project), secrets=secrets), project)
     folder = project / ".secrets"
     assert (folder / "values").read_bytes() == f"A={HOSTILE}\0B=o\0".encode()
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "values")] == [0o700, 0o600]
     assert (folder / ".gitignore").read_text() == "*\n"
     assert not {"A", "B", "OTHER"} & os.environ.keys()
-    secret_values.forget(project)
+    secret_file.forget(project)
     assert not folder.exists()
 
 
@@ -163,12 +166,12 @@ def test_every_task_of_an_array_has_a_file_of_its_own(links: bool, project: Path
     monkeypatch.setenv("A", "x")
     if not links:  # as on some file systems
         monkeypatch.setattr(os, "link", lambda *paths: (_ for _ in ()).throw(OSError()))
-    secret_values.place(plan("none")._replace(workdir=str(project), array="3,5-7%2", secrets=(Secret("A", "env", "A", ""),)), project)
+    secret_file.place(changed(plan("none"), workdir=str(project), array="3,5-7%2", secrets=(Secret("A", "env", "A", ""),)), project)
     files = sorted(path for path in (project / ".secrets").iterdir() if path.name != ".gitignore")
     assert [path.name for path in files] == ["3", "5", "6", "7"]
     assert {path.read_bytes() for path in files} == {b"A=x\0"} and {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert len({path.stat().st_ino for path in files}) == (1 if links else 4)
-    secret_values.forget(project, 5)
+    secret_file.forget(project, 5)
     assert not (project / ".secrets/5").exists() and (project / ".secrets/6").exists()
 
 
@@ -178,9 +181,9 @@ def test_a_full_disk_leaves_no_half_of_the_values(project: Path, monkeypatch: py
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(secret_values, "_write", full)
+    monkeypatch.setattr(secret_file, "_write", full)
     with pytest.raises(KitError, match=r"cannot write the job's secrets to .*: No space left on device"):
-        secret_values.place(plan("none")._replace(workdir=str(project), secrets=(Secret("A", "env", "A", ""),)), project)
+        secret_file.place(changed(plan("none"), workdir=str(project), secrets=(Secret("A", "env", "A", ""),)), project)
     assert not (project / ".secrets").exists()
 
 
@@ -193,10 +196,10 @@ def test_neither_a_dry_run_nor_rendering_reads_them_and_records_have_their_names
     assert "kit rerun run" in rendered.stdout
     assert not (project / "read").exists() and not (project / "run/.secrets").exists()
     facts = json.loads((project / "run/run.json").read_text())
-    assert [secret[:3] for secret in facts["plan"]["secrets"]] == [
-        ["A", "env", "A"],
-        ["F", "file", f"{project}/gone"],
-        ["C", "command", touches["C"]["command"]],
+    assert [{**secret, "where": ""} for secret in facts["plan"]["program"]["secrets"]] == [
+        {"name": "A", "source": "env", "at": "A", "where": ""},
+        {"name": "F", "source": "file", "at": f"{project}/gone", "where": ""},
+        {"name": "C", "source": "command", "at": touches["C"]["command"], "where": ""},
     ]
     everything = said + "".join(path.read_text() for path in (project / "run").glob("*") if path.is_file())
     assert "my-own-value" not in everything.replace(touches["C"]["command"], "")
@@ -214,7 +217,7 @@ def test_a_profile_may_name_them_for_every_job(project: Path, kit) -> None:
     said = kit("submit", "train.py", "--cluster", "site.yaml", "--secret", "A", "--secret", "B=env:C", "--dry-run").stdout
     assert "KIT_SECRETS='W B A' # " in said
     problems = Problems()
-    profile = cluster.load(str(project / "site.yaml"), "", problems)
+    profile = profiles.load(str(project / "site.yaml"), "", problems)
     assert profile.secrets["W"].at == f"{project}/ring.yaml" and not problems.found
 
 

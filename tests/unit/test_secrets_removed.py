@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import secret_values
+from kit.config.secrets import Secret
 from kit.errors import UsageError
-from kit.secret_values import Secret
+from kit.runs import secret_values
 
 VALUE = "zq-a-value-of-mine"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import values
+from kit.config import command
+from kit.config.yaml_source import Located
 from kit.errors import Problems
-from kit.given import Given
 
 GOOD: list[tuple[Any, list[str]]] = [
     ("train.py --a \\\n  --b\n", ["train.py", "--a", "--b"]),
@@ -52,8 +52,8 @@ WARNED = {
 
 def parsed(value: Any) -> tuple[Any, Problems]:
     problems = Problems()
-    given = Given([Given(word, "job.yaml:1") for word in value] if isinstance(value, list) else value, "job.yaml:1")
-    return values.command(given, problems), problems
+    given = Located([Located(word, "job.yaml:1") for word in value] if isinstance(value, list) else value, "job.yaml:1")
+    return command.parse(given, problems), problems
 
 
 @pytest.mark.parametrize(("value", "words"), GOOD)

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.cluster import facts
+from kit.cluster.facts import Facts, Kind, Partition
 from kit.errors import KitError
-from kit.site import facts
-from kit.site.facts import Facts, Kind, Partition
-from kit.slurm import texts
+from kit.slurm import numbers
 
 # Slurm 24.11, with names changed.
 SINFO = """\
@@ -82,14 +82,14 @@ def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
     ],
 )
 def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
-    assert texts.seconds(text) == expected
+    assert numbers.seconds(text) == expected
 
 
 @pytest.mark.parametrize(
     "gres, expected", [("gpu:a100:4(S:0-1),gpu:2,nic:1", {"a100": 4, "": 2}), ("(null)", {}), ("gpu:3", {"": 3}), ("mps:100,gpu:v100:1", {"v100": 1})]
 )
 def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> None:
-    assert texts.gpus(gres) == expected
+    assert numbers.gpus(gres) == expected
 
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:

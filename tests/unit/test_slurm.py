@@ -40,7 +40,7 @@ def test_the_job_id_is_found_in_sbatchs_answer(answer: str, stub, kit, tmp_path:
         "kit: submitted job 77",
         "  run directory: run",
         f"  code:          2 files, {size} bytes, as now",
-        "  follow it:     tail -F run/log/slurm-77.out",
+        "  follow it:     kit logs -f 77",
     ]
     assert done.stdout.splitlines() == expected
     assert json.loads((tmp_path / "run/run.json").read_text())["job_id"] == "77"

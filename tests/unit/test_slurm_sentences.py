@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kit.diagnose.why import cluster
 from kit.errors import KitError
-from kit.slurm import calls, jobs, sentences
-from kit.why import cluster
+from kit.slurm import client, sentences, submission
+
 from samples import ROOT
 
 RECORDED: dict[str, dict[str, str]] = yaml.safe_load((Path(__file__).parent / "recorded/sentences.yaml").read_text())
@@ -48,18 +49,17 @@ def test_the_last_word_on_a_job_tells_the_cause(end: str, cause: str, said: dict
 
 def test_a_refusal_is_told_from_a_broken_connection(said: dict[str, str]) -> None:
     for refusal in ("no such partition", "too many CPUs", "no such feature", "no such reservation"):
-        assert jobs._is_refusal(said[refusal]), refusal
+        assert submission._is_refusal(said[refusal]), refusal
     # Slurm 22.05 takes a job that is to wait for one which it does not know.
     if "no such job to wait for" in said:
         with pytest.raises(KitError, match="Slurm has forgotten a job that this one is to wait for"):
-            calls.check(["sbatch"], subprocess.CompletedProcess([], 1, "", said["no such job to wait for"]), None)
+            client.check(["sbatch"], subprocess.CompletedProcess([], 1, "", said["no such job to wait for"]), None)
 
 
 @pytest.mark.parametrize(("end", "told"), [("exit code", "node2:Exited with exit code 7"), ("killed", "node2:Killed")])
 def test_the_batch_script_reads_which_node_failed_first_and_how(end: str, told: str, said: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log/slurm-7.out").write_text(said[end])
-    script = (ROOT / "launch/scripts/run_script.sh").read_text()
-    (reads,) = re.findall(r"^batch::ask_srun\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)
-    bash = f'set -euo pipefail\nKIT_RUN_DIR="$PWD" KIT_ID=7 node= words=\n{reads}batch::ask_srun; printf %s "$node:${{words# }}"'
+    ending = ROOT / "launch/scripts/lib/ending.sh"
+    bash = f'set -euo pipefail\nKIT_RUN_DIR="$PWD" KIT_ID=7 KIT_LOG_FROM=0 node= words=\nsource "{ending}"; ending::ask_srun; printf %s "$node:${{words# }}"'
     assert subprocess.run(["bash", "-c", bash], cwd=tmp_path, capture_output=True, text=True, check=True).stdout == told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.runs import hang, kernel, stacks
+from kit.diagnose.hang import kernel, report, stacks
 
 RECORDED = Path(__file__).parent / "stacks"
 WAITING_IN_LOADER = "in _BaseDataLoaderIter.__next__, called at loading.py:33 in main"
@@ -40,7 +40,7 @@ def test_a_worker_belongs_to_its_rank(cluster: str) -> None:
 
 def test_the_innermost_frame_the_call_and_the_users_line_are_shown(cluster: str) -> None:
     by_rank = {process.rank: process for process in stacks.read(cluster).processes}
-    names = {rank: [(frame.name, frame.line) for frame in hang.matter(process.frames)] for rank, process in by_rank.items()}
+    names = {rank: [(frame.name, frame.line) for frame in report.telling(process.frames)] for rank, process in by_rank.items()}
     assert names[0] == [("all_reduce", 3252), ("main", 35)]
     assert names[2] == [("_PollLikeSelector.select", 415), ("_BaseDataLoaderIter.__next__", 725), ("main", 33)]
     assert names[3] == [("stuck_in_loading", 21)]
@@ -76,8 +76,8 @@ def test_ranks_in_one_import_are_together_wherever_in_it() -> None:
 def test_without_stacks_ranks_are_grouped_by_what_the_kernel_says() -> None:
     assert groups((RECORDED / "outside.txt").read_text(), "/home/ada/project") == [
         ([2], "waiting in poll_schedule_timeout.constprop.0"),
-        ([3], "waiting in clock_nanosleep, hrtimer_nanosleep"),
-        ([0, 1], "waiting in futex, futex_do_wait"),
+        ([3], "waiting in hrtimer_nanosleep"),
+        ([0, 1], "waiting in futex_do_wait"),
     ]
 
 
@@ -93,10 +93,9 @@ def test_a_node_that_was_cut_off_has_not_ended_and_its_whole_lines_count(cluster
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"state": "S", "machine": "x86_64", "syscall": "0", "file": "/data/a b.bin", "wchan": "folio_wait"}, "waiting in read of /data/a b.bin, folio_wait"),
-        ({"state": "S", "machine": "aarch64", "syscall": "98", "wchan": "0"}, "waiting in futex"),
-        ({"state": "S", "machine": "riscv64", "syscall": "98", "wchan": ""}, "waiting in system call 98"),
-        ({"state": "D", "machine": "x86_64", "wchan": "nfs_wait"}, "waiting for a file system or a driver, not to be interrupted, in nfs_wait"),
+        ({"state": "S", "wchan": "folio_wait"}, "waiting in folio_wait"),
+        ({"state": "S", "wchan": "0"}, "waiting"),
+        ({"state": "D", "wchan": "nfs_wait"}, "waiting for a file system or a driver, not to be interrupted, in nfs_wait"),
         ({"state": "S", "cpu": "97", "wchan": "x"}, "working (97 % of a CPU)"),
         ({"state": "T"}, "stopped (kill -CONT would let it go on)"),
         ({}, "waiting"),
@@ -107,4 +106,4 @@ def test_what_the_kernel_says_is_put_into_words(facts: dict[str, str], words: st
 
 
 def test_numbers_are_shortened() -> None:
-    assert hang.numbers([4, 0, 1, 2, 6, 7, 9]) == "0-2, 4, 6, 7, 9"
+    assert report.numbers([4, 0, 1, 2, 6, 7, 9]) == "0-2, 4, 6, 7, 9"

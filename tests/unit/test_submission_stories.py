@@ -25,15 +25,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
-import kit.commands
-import kit.runs.rerun
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from kit import cli, rundir, secret_values, slurm
-from kit.runs import follow, history, status, submit
-from kit.slurm import calls
+from kit import slurm
+from kit.cli import entry, submission
+from kit.errors import KitError
+from kit.plan import git_facts
+from kit.runs import history, run_dir, secret_file, status, submit, watch
+from kit.runs import log_files as follow
+from kit.slurm import client
 
 ANY = st.integers(0, 3)  # one of the run directories that were named before
 OWN, MEMBER, FOREIGN = "a", "gpu2", "b"  # this Slurm's cluster, one that it asks for by -M, and one that shares the home
@@ -267,6 +269,7 @@ def clock(fake: Slurm) -> Any:
         strftime=time.strftime,
         strptime=time.strptime,
         localtime=time.localtime,
+        mktime=time.mktime,
     )
 
 
@@ -288,22 +291,22 @@ def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     os.environ.update({"XDG_STATE_HOME": str(folder / "state"), "A": "x", **({"SLURM_CLUSTERS": modes["shell"]} if modes["shell"] else {})})
     os.uname = lambda: SimpleNamespace(nodename=f"login-of-{modes['home']}")  # type: ignore[assignment, return-value]
     sys.argv = ["kit", *words]
-    calls.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
-    calls.has = lambda tool: modes["sacct"] != "none"
-    rundir._git = lambda *_: None
-    submit.time = follow.time = kit.commands.time = clock(fake)  # type: ignore[attr-defined]
+    client.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
+    client.has = lambda tool: modes["sacct"] != "none"
+    git_facts._git = lambda *_: None
+    submit.time = history.time = follow.time = submission.time = watch.time = clock(fake)  # type: ignore[attr-defined]
     history.add = after(history.add, lambda run: "identified" if run.id else "noted")
-    rundir.save = after(rundir.save, lambda run, content: "answered" if content.get("job_id") else "saved")
-    rundir.give_up = before(rundir.give_up, "refused")
-    secret_values.place = after(secret_values.place, lambda *_: "placed")
+    run_dir.save = after(run_dir.save, lambda run, content: "answered" if content.get("job_id") else "saved")
+    run_dir.give_up = before(run_dir.give_up, "refused")
+    secret_file.place = after(secret_file.place, lambda *_: "placed")
     try:
-        code = cli._run(words)
+        code = entry.call(words)
     except KeyboardInterrupt:
         code = 130
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     except Exception as error:
-        code = cli._report(error) if isinstance(error, (slurm.Unsure, kit.commands.KitError)) else 99
+        code = entry.report(error) if isinstance(error, (slurm.Unsure, KitError)) else 99
         if code == 99:
             traceback.print_exc()
     sys.stdout.flush()
@@ -565,8 +568,8 @@ class Stories(RuleBasedStateMachine):
             patch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
             known = {run.folder: run for run in history.runs()}
             patch.setattr(submit, "time", clock(self.slurm))
-            patch.setattr(calls, "subprocess", instead_of_subprocess(self.slurm))
-            patch.setattr(calls, "has", lambda tool: self.slurm.modes()["sacct"] != "none")
+            patch.setattr(client, "subprocess", instead_of_subprocess(self.slurm))
+            patch.setattr(client, "has", lambda tool: self.slurm.modes()["sacct"] != "none")
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename=f"login-of-{OWN}"))
             return known, {item.run.folder: item.state for item in status.of(list(known.values()))}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit import job as jobs
-from kit import plan
+from kit.config import job_file
 from kit.errors import Problems, UsageError
+from kit.plan import resolve
 
 JOB = """\
 command: train.py --lr {lr} --name={name}-{lr} {other} {} {{1}}
@@ -114,7 +114,7 @@ def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, tmp_path: Path,
     Path("job.yaml").write_text("command: train.py {lr}\n" + text)
     problems = Problems()
     with pytest.raises(UsageError) as refused:
-        plan.resolve(jobs.load("job.yaml", {}, [], problems), str(tmp_path / "run"), problems)
+        resolve.resolve(job_file.load("job.yaml", {}, [], problems), str(tmp_path / "run"), problems)
     said = str(refused.value)
     assert said.startswith(f"kit: job.yaml:{message}\n  fix: ") and said.count("kit: ") == 1, said
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from kit import console, table
+from kit import console
+from kit.cli import tables
 from kit.runs import history
+
+import event_lines
 from strangers import ACTS
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\r\b\x7f\u202e\udc9b"
 SHOWN = "?]0;title??[2J?31m?????"
 PROGRAM = """
 import sys
-from kit import cli, console
-cli._open_streams()
+from kit import console
+from kit.cli import tables
+from kit.cli import entry, tables
+entry._open_streams()
 console.draw("half \\x1b]0;x\\x07")
 console.draw("")
 print("a\\x1b[2J", file=sys.stderr)
@@ -45,8 +51,55 @@ def test_kits_own_line_is_drawn_over_and_its_text_does_not_act() -> None:
 
 
 def test_a_table_has_a_line_for_each_row_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    table.show([("NAME", "STATE"), ("a\nb\x1b[2J", "x")])
+    tables.show([("NAME", "STATE"), ("a\nb\x1b[2J", "x")])
     assert capsys.readouterr().out == "NAME     STATE\na?b?[2J  x\n"
+
+
+ROWS = [("ID", "STATE", "WHY"), ("4711", "FAILED", "[red]" + "a reason of many words " * 9), ("4712", "COMPLETED", "a\x1b[2J")]
+TABLE = f"from kit.cli import tables; tables.show({ROWS!r})"
+
+
+def on_a_terminal(**environment: str) -> str:
+    """What the table looks like on a terminal of 60 columns."""
+    ours, theirs = os.openpty()
+    subprocess.run([sys.executable, "-c", TABLE], stdout=theirs, check=True, env={**os.environ, "COLUMNS": "60", "TERM": "xterm", **environment})
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    return shown
+
+
+def test_a_table_fits_the_terminal_with_colours_and_loses_no_word() -> None:
+    shown = on_a_terminal(NO_COLOR="")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "\x1b[31mFAILED" in shown and "\x1b[32mCOMPLETED" in shown
+    assert "[red]a reason" in plain and "a?[2J" in plain and plain.count("reason") == 9
+    assert max(map(len, plain.splitlines())) <= 60
+
+
+def test_a_terminal_without_utf8_shows_a_table_too() -> None:
+    """With the streams as the command line has them."""
+    program = 'import sys; from kit import console; from kit.cli import tables; sys.stdout = console.guarded(sys.stdout); tables.show([("A",), ("é☃",)])'
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "xterm"}
+    subprocess.run([sys.executable, "-c", program], stdout=theirs, check=True, env=environment)
+    os.close(theirs)
+    assert "\\xe9\\u2603" in os.read(ours, 10_000).decode()
+    os.close(ours)
+
+
+def test_no_color_is_heeded_on_a_terminal() -> None:
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", on_a_terminal(NO_COLOR="1"))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_pipe_gets_one_whole_line_for_each_row(forced: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    more = {"COLUMNS": "60", **({"FORCE_COLOR": "1", "TERM": "xterm"} if forced else {})}
+    done = subprocess.run([sys.executable, "-c", TABLE], env={**environment, **more}, capture_output=True, text=True, check=True)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert [" ".join(line.split()) for line in plain.splitlines()] == ["ID STATE WHY", " ".join(f"4711 FAILED {ROWS[1][2]}".split()), "4712 COMPLETED a?[2J"]
+    assert ("\x1b[31m" in done.stdout) == forced
 
 
 @pytest.fixture
@@ -55,8 +108,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "one"
     (folder / "log/5").mkdir(parents=True)
-    for name in ("slurm-5.out", "5/rank0.out", "5/rank0.failed", f"5/{ESCAPES.replace('/', '')}.out"):
+    for name in ("slurm-5.out", "5/rank0.out", f"5/{ESCAPES.replace('/', '')}.out"):
         (folder / "log" / name).write_bytes(f"kit: error: {ESCAPES[:-1]}\n".encode())
+    event_lines.add(folder / "log/5", "batch", "start", node=ESCAPES, nodes=ESCAPES, job=ESCAPES, log=0)
+    event_lines.add(folder / "log/5", "batch", "node_refused", node=ESCAPES, cause="refused", problem=ESCAPES, fix=ESCAPES)
+    event_lines.of_rank(folder / "log/5", 0, "1 node1 0")
     (folder / "run.json").write_text(json.dumps({"job_id": "5", "kit": ESCAPES, "plan": {"name": ESCAPES, "image": ESCAPES}}))
     history.add(history.Run("5", str(folder), f"a{ESCAPES[:-1]}", "1x1", time.time(), True, "FAILED", ESCAPES[:-1]))
     return folder

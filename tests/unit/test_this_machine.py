@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import this_machine
+from kit.config.job import Job
 from kit.errors import Problems
-from kit.job import Job
+from kit.plan import this_machine
 
 IDENTITY = "sha256:" + "5" * 64
 WHERE = {"image": "job.yaml:2", "gpus_per_node": "job.yaml:3"}

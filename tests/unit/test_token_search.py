@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from kit import secret, tokens
+from kit import redact
 
 MEGABYTE = 1 << 20
 TEXTS = {
@@ -27,12 +27,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_megabyte_takes_no_time(text: str) -> None:
-    tokens.kind("hf_ ghp_ sk- wandb_v AKIA xox nvapi- glpat- eyJ PRIVATE KEY ://")  # the expressions are made
+    redact.kind("hf_ ghp_ sk- wandb_v AKIA xox nvapi- glpat- eyJ PRIVATE KEY ://")  # the expressions are made
     seconds = []
     for _ in range(3):  # the machine may be busy
         start = time.process_time()
-        tokens.kind(text)
-        tokens.hidden(text)
+        redact.kind(text)
+        redact.hidden(text)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 2  # for both; an expression that goes back over what it has read takes minutes
 
@@ -40,12 +40,12 @@ def test_a_megabyte_takes_no_time(text: str) -> None:
 @pytest.mark.parametrize("text", ["KEY" * 100_000, "A" * 300_000, "A_KEY" + " " * 300_000, "KEY='" * 60_000])
 def test_neither_does_a_line_of_kit_diff(text: str) -> None:
     start = time.process_time()
-    secret.hide(text)
+    redact.hide(text)
     assert time.process_time() - start < 2
 
 
 def test_a_token_behind_a_long_text_is_found() -> None:
     token = "hf" + "_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
-    assert tokens.kind("eyJ" + "a" * MEGABYTE + " " + token) == "a Hugging Face token"
-    assert tokens.kind("x" * MEGABYTE + "https://me:" + "s3cret@example.org") == "an address with a password"
-    assert tokens.kind("-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\n") == "a private key"
+    assert redact.kind("eyJ" + "a" * MEGABYTE + " " + token) == "a Hugging Face token"
+    assert redact.kind("x" * MEGABYTE + "https://me:" + "s3cret@example.org") == "an address with a password"
+    assert redact.kind("-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\n") == "a private key"

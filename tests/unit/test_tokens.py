@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from kit import tokens
+from kit import redact
 
 # Put together here, so that nobody who searches the repository for tokens finds one.
 LIKE = {
@@ -39,23 +39,23 @@ HARMLESS = [
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in LIKE.items() for text in texts])
 def test_each_kind_is_known_alone_and_inside_other_text_and_is_hidden(kind: str, text: str) -> None:
     for whole in (text, f"--token={text}", f"before {text}"):
-        assert tokens.kind(whole) == kind
+        assert redact.kind(whole) == kind
         end = "s3cret" if "://" in text else text[-8:]
-        assert end not in tokens.hidden(f"kit: {whole}")
+        assert end not in redact.hidden(f"kit: {whole}")
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_other_text_is_left_alone(text: str) -> None:
-    assert tokens.kind(text, "NAME") is None
-    assert tokens.hidden(text) == text
+    assert redact.kind(text, "NAME") is None
+    assert redact.hidden(text) == text
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "MY_TOKEN", "API_KEY", "TOKEN"])
 def test_forty_digits_are_a_key_where_the_name_says_so(name: str) -> None:
     digits = "d0be2dc421be4fcd0172e5afceea3970e2f3d940"
-    assert tokens.kind(digits, name) == "a key"
+    assert redact.kind(digits, name) == "a key"
     for other in ("GIT_COMMIT", "REVISION", "KEYBOARD", "TOKENIZER"):
-        assert tokens.kind(digits, other) is None
+        assert redact.kind(digits, other) is None
 
 
 def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, kit) -> None:

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kit.remote import errand, whole
+from kit.plan import file_list
+from kit.remote import install, landing, packing
+
 from samples import ROOT
 
 
 def test_the_copy_runs_with_a_bare_python_and_finds_its_assets(tmp_path: Path) -> None:
-    for inside, path in whole._files().items():
+    for inside, path in install._files().items():
         (tmp_path / "copy" / inside).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, tmp_path / "copy" / inside)
-    (tmp_path / "copy/__main__.py").write_text(whole._MAIN)
+    (tmp_path / "copy/__main__.py").write_text(install._PROGRAMS["__main__.py"])
     (tmp_path / "program.py").touch()
 
     def call(*words: str) -> str:
@@ -32,15 +34,32 @@ def test_the_copy_runs_with_a_bare_python_and_finds_its_assets(tmp_path: Path) -
 
 def test_its_assets_are_those_of_a_wheel() -> None:
     included = (ROOT / "pyproject.toml").read_text().split("force-include]\n")[1].split("\n\n")[0]
-    assert dict(re.findall(r'^"(.+)" = "(.+)"$', included, re.MULTILINE)) == {name: f"kit/_assets/{name}" for name in whole.ASSETS}
+    assert dict(re.findall(r'^"(.+)" = "(.+)"$', included, re.MULTILINE)) == {name: f"kit/_assets/{name}" for name in install.ASSETS}
 
 
-def test_a_profile_keeps_all_but_the_way_to_it() -> None:
-    text = "ssh: login\nssh_dir: /shared/kit\nruntime: none\nslurm: {time: '1:00', exclusive: true, nice: 010}\n"
-    assert errand.profile_there(text) == "runtime: none\nslurm: {time: '1:00', exclusive: true, nice: 010}\n"
-    assert errand.profile_there("ssh: login\n") == "{}\n"
+def test_what_is_asked_before_the_copy_is_there_needs_python_alone(tmp_path: Path) -> None:
+    source = Path(landing.__file__).read_text()
+    assert set(re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)) <= {"__future__", "json", "os", "sys", "typing"}
+    assert landing.BROUGHT == file_list.NAME
+
+
+def test_a_profile_keeps_all_but_the_way_to_it_and_its_secrets() -> None:
+    text = "ssh: login\nssh_dir: /shared/kit\nssh_python: /p\nsecrets: [X]\nruntime: none\nslurm: {time: '1:00', exclusive: true, nice: 010}\n"
+    assert packing.profile_there(text) == "runtime: none\nslurm: {time: '1:00', exclusive: true, nice: 010}\n"
+    assert packing.profile_there("ssh: login\n") == "{}\n"
 
 
 def test_options_go_before_the_programs_own_arguments() -> None:
-    assert errand.with_options(["bench", "job.yaml"], "--cluster", "x") == ["bench", "job.yaml", "--cluster", "x"]
-    assert errand.with_options(["shell", "a", "--", "--cluster", "y"], "--cluster", "x") == ["shell", "a", "--cluster", "x", "--", "--cluster", "y"]
+    assert packing.with_options(["bench", "job.yaml"], "--cluster", "x") == ["bench", "job.yaml", "--cluster", "x"]
+    assert packing.with_options(["shell", "a", "--", "--cluster", "y"], "--cluster", "x") == ["shell", "a", "--cluster", "x", "--", "--cluster", "y"]
+
+
+def test_an_option_is_left_out_with_its_value_and_the_programs_own_stay() -> None:
+    words = ["build", "--cluster", "far", "x", "--images=a", "--name", "y", "--", "--cluster", "z"]
+    assert packing.without_option(words, "--cluster", "--images") == ["build", "x", "--name", "y", "--", "--cluster", "z"]
+
+
+def test_absolute_paths_of_the_project_are_relative_on_the_way() -> None:
+    words = ["/home/ada/p/job.yaml", "--output", "/home/ada/p/runs/x", "--workdir=/home/ada/p", "/home/ada/p2", "--", "/home/ada/p/y"]
+    expected = ["../job.yaml", "--output", "../runs/x", "--workdir=..", "/home/ada/p2", "--", "/home/ada/p/y"]
+    assert packing._relative(words, "/home/ada/p", "/home/ada/p/sub") == expected

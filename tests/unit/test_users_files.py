@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from kit.images.store import DIGITS
+from kit.remote.landing import MARK
+
 import two_homes
-from kit.build.store import DIGITS
-from kit.remote.host import MARK
 from samples import docker_archive
 from two_homes import UID, Laptop, LoginNode
 
@@ -96,6 +97,10 @@ build/pipe-{ID} |
 build/locked-{ID}/x
 calls/mine/call.sh
 calls/{ID}/call.sh
+calls/{SHORT}/{MARK}
+given/mine/x
+given/mine-{ID}/x
+given/mine-{SHORT}/{MARK}
 bad-nodes/mine.txt
 runs/mine/log/notes.txt
 runs/.kit-notes/x
@@ -156,7 +161,7 @@ to home -> .
 to files -> results
 to nothing -> nowhere
 unreadable/x
-kit/runs/r-theirs-20260101-000000-ab/sub/user.txt
+kit/work/project/runs/r-theirs/sub/user.txt
 """
 IN_THE_PROJECT = """
 data/large.bin
@@ -180,7 +185,7 @@ RECORDS = {  # what lies in images/ beside pictures, and looks like kit's
     f"old-{KITS}.json": {"file": f"old-{KITS}.sqsh"},
 }
 # What kit made, long ago: it is to go.
-KITS_BELOW_IT = f"kit-0.0.1-{KITS}/{MARK}\n.kit-0.0.1-{KITS}.01234567/{MARK}\nbuild/image-{KITS}/{MARK}"
+KITS_BELOW_IT = f"kit-0.0.1-{KITS}/{MARK}\n.kit-0.0.1-{KITS}.01234567/{MARK}\nbuild/image-{KITS}/{MARK}\ngiven/job-{KITS}/{MARK}\ncalls/{KITS}/{MARK}"
 KITS_IMAGES = f"old-{KITS}.sqsh\nold-{KITS}.json\nold-{KITS}.log\n.old-{KITS}.sqsh.12.partial\n.old-{KITS}.abc.partial/x"
 KITS_SCRATCH = f"images/{KITS}.sqsh\nenroot/data/kit-{KITS}/.kit-complete"
 KITS_CACHE = f".cache/kit/layers/{KITS * 4}\n.cache/kit/layers/.{KITS * 4}.abc_1.partial"
@@ -337,8 +342,7 @@ class World:
         self.left_by_kit = [folder / line for folder, lines in left.items() for line in lines.split("\n")]
 
     def run_there(self, name: str) -> Path:
-        (found,) = (self.kit_there / "runs").glob(f"{name}-2*")
-        return found
+        return self.kit_there / "work/project/runs" / name
 
     def note(self, *folders: Path) -> None:
         """The user puts notes into these folders of kit's."""
@@ -357,7 +361,9 @@ NOTES = "my notes.txt\nlog/my notes.txt\nlog/tb/events.out\nlog/thesis -> ../../
 
 
 def a_node_failed(world: World) -> None:
-    (world.kit_there / "bad-nodes/far").write_text(f"{int(time.time())} node3 does not answer\n")
+    notes = world.login.home / ".local/state/kit/bad-nodes/far"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    notes.write_text(f"{int(time.time())} node3 does not answer\n")
 
 
 def the_job_runs(world: World) -> None:
@@ -366,24 +372,23 @@ def the_job_runs(world: World) -> None:
     (there / "log/slurm-1001.out").write_text("epoch 1 loss 0.5 important\n")
     (there / "log/1001/rank0.out").write_text("epoch 1 loss 0.5 important\n")
     world.login.slurm.job("1001", "RUNNING", folder=str(there))
-    world.note(there, world.project / "runs/r-first")
+    world.note(there)
 
 
 def the_site_purges(world: World) -> None:
     for path in (world.run_there("r-first") / "log").rglob("*.out"):
         if str(path.relative_to(world.login.base)) not in world.far.known:
             path.unlink()
-    world.here.keep(world.project / "runs/r-first/log")  # the only copy
 
 
 def the_job_ends(world: World) -> None:
     """Meanwhile the user has moved its logs to a larger disk."""
-    logs, elsewhere = world.project / "runs/r-first/log", world.laptop.home / "logs of mine"
+    logs, elsewhere = world.run_there("r-first") / "log", world.login.home / "logs of mine"
     logs.rename(elsewhere)
     logs.symlink_to(elsewhere)
-    for name in [name for name in world.here.known if "/r-first/log/" in name]:
-        del world.here.known[name]
-    world.here.keep(logs, elsewhere)
+    for name in [name for name in world.far.known if "/r-first/log/" in name]:
+        del world.far.known[name]
+    world.far.keep(logs, elsewhere)
     world.login.slurm.job("1001", "FAILED", exit_code="3:0", folder=str(world.run_there("r-first")))
 
 
@@ -402,7 +407,11 @@ def sbatch_is_cut(world: World) -> None:
 
 
 def the_user_writes_notes(world: World) -> None:
-    world.note(world.run_there("r-lost"), world.project / "runs/r-lost")
+    """And a while has gone by: until then nobody knows whether Slurm has the job."""
+    world.note(world.run_there("r-lost"))
+    history = world.login.home / ".local/state/kit/runs.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    history.write_text("".join(json.dumps({**line, "created_s": line["created_s"] - 300}) + "\n" for line in lines))
 
 
 def slurm_is_here(world: World) -> None:
@@ -444,26 +453,26 @@ TYPED = [
     Typed("status", 0, "PENDING"),
     Typed("status first", 0, "RUNNING", the_job_runs),
     Typed("logs first", 0, "important"),
-    Typed("logs first", 0, "important", the_site_purges),
+    Typed("logs first", 1, "has no such log", the_site_purges),
     Typed("exec first -- true", 1, "has not started its ranks yet"),
     Typed("hang first", 1, ""),
     Typed("logs first -f", 3, "FAILED", the_job_ends),
     Typed("why first", 0, ""),
     Typed("timeline first", 1, ""),
     Typed("runs", 0, "FAILED"),
-    Typed("logs first", 0, "important"),
     Typed("rerun r-first --output runs/r-second", 0, "submitted job 1002"),
     Typed("diff r-first r-second", 0, ""),
     Typed("cancel 1002", 0, "is being cancelled"),
     Typed("submit job.yaml --cluster far --name refused --output runs/r-refused", 1, "invalid partition", sbatch_refuses),
     Typed("submit job.yaml --cluster far --name lost --output runs/r-lost", 1, "is not known", sbatch_is_cut),
+    Typed("status lost", 0, "SUBMITTING"),
     Typed("cancel lost", 0, "was never submitted", the_user_writes_notes),
     Typed("status lost", 0, "it was never submitted"),
     Typed("cancel lost", 0, "has ended: CANCELLED"),
     Typed("rerun lost", 1, "is not a run directory"),
-    Typed("submit job.yaml --cluster far --output runs/r-theirs-20260101-000000-ab", 1, "is there already"),
+    Typed("submit job.yaml --cluster far --output runs/r-theirs", 2, "already exists"),
     Typed("submit image.yaml --cluster far --output runs/r-image", 0, "submitted job"),
-    Typed("submit image.yaml --image pipe --cluster far --output runs/r-x", 2, "no image is called pipe"),
+    Typed("submit image.yaml --image pipe --cluster far --output runs/r-x", 2, "there is no image pipe"),
     Typed("submit image.yaml --image fifo --cluster far --output runs/r-x", 1, "it is no regular file"),
     Typed("images --cluster taken", 1, "is not kit's", kits_own_name_is_taken),
     Typed("render job.yaml --cluster far --output runs/r-rendered", 0, "wrote"),
@@ -518,22 +527,21 @@ TYPED = [
 ]  # fmt: skip
 # What kit may make beside what is the user's.
 MAY_BE_NEW_THERE = rf"""
-home/kit/({re.escape(MARK)}|kit-[^/]+-[0-9a-f]{{16}}|calls|bad-nodes/far)
-home/kit/build/image-[0-9a-f]{{16}}
+home/kit/({re.escape(MARK)}|kit-[^/]+-[0-9a-f]{{16}}|calls|given)
+home/kit/given/(clusters|image|job)-[0-9a-f]{{16}}
 home/kit/images/(mine-[0-9a-f]{{16}}\.(sqsh|json|log)|mine\.json|my-[0-9a-f]{{16}}\.sif)
-home/kit/runs/r-[a-z]+-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]+
-home/kit/runs/[a-z]+-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]+
-home/kit/work/project/(\.gitignore|[a-z]+\.(yaml|sh|sif|tar)|to\ (data|nothing)|images|runs)
+home/kit/work/project/runs/(r|project)-[a-z0-9-]+
+home/kit/work/project/(\.kit-brought\.json|\.gitignore|[a-z]+\.(yaml|sh|sif|tar)|to\ (data|nothing)|images)
 home/my\ results
 .*{KITS}.*
-home/\.local/state/kit/runs.jsonl
+home/\.local/state/kit/(runs.jsonl|bad-nodes)
 home/\.cache/kit/images.json
 """
 MAY_BE_NEW_HERE = r"""
 home/project/runs/r-[a-z.]+
 home/project/runs/[a-z]+-[0-9]{8}-[0-9]{6}-[0-9a-f]+
 home/project/images/(mine-[0-9a-f]{16}\.(sqsh|json|log)|mine\.json)
-home/\.local/state/kit/runs\.jsonl
+home/\.local/state/kit/(runs\.jsonl|elsewhere\.jsonl|origin|calls)
 home/\.cache/kit/images\.json
 .*fedcba9876543210.*
 home/project/runs/\.kit-old\.abcdefgh

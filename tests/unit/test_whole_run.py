@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from samples import ROOT
 
 PASSES = "def test_it():\n    assert True\n"

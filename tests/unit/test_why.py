@@ -8,13 +8,17 @@ import re
 import resource
 import shutil
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from kit import slurm
+from kit.diagnose.why import facts, logs, report, verdict
+from kit.diagnose.why.cause import NODE, RANK, Weight
 from kit.errors import UsageError
-from kit.runs import history, status
-from kit.why import evidence, report, verdict
-from kit.why.cause import NODE, RANK, Weight
+from kit.runs import history, job_chain, job_status
+
+import event_lines
+from plans import noted_run
 from samples import HOSTILE_NAME, ROOT
 
 CORPUS = ROOT / "tests" / "corpus"
@@ -22,7 +26,7 @@ DOCUMENT = ROOT / "docs" / "why.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
-WITHOUT_WORDS = ("run-directory-missing", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
+WITHOUT_WORDS = ("deadline", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
@@ -45,15 +49,19 @@ def run_directory(place: Path, ranks: dict[int, tuple[str, str]], batch: str = "
     logs = place / "log" / "7"
     logs.mkdir(parents=True)
     (place / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"name": "made", "nodes": 2, "processes_per_node": nprocs}}))
-    (place / "log/slurm-7.out").write_text(f"kit: node1: job 7 on node[1-2]: 2 nodes x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}")
+    batch = f"kit: node1: job 7 on node[1-2]: 2 nodes x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}"
+    (place / "log/slurm-7.out").write_text(batch)
+    event_lines.of_batch(logs, batch)
     for age, (rank, (text, note)) in enumerate(ranks.items()):
         (logs / f"rank{rank}.out").write_text(text)
-        if note:
-            (logs / f"rank{rank}.failed").write_text(note)
-            os.utime(logs / f"rank{rank}.failed", (10**9 + age, 10**9 + age))
+        event_lines.of_rank(logs, rank, note, 10**9 + age, batch.count(": job 7 on "))
     for name, text in (nodes or {}).items():
         (logs / f"{name}.out").write_text(text)
     return place
+
+
+def show(word: Optional[str]) -> None:
+    print(report.why(word))
 
 
 def first_cause(said: str) -> str:
@@ -66,8 +74,8 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
 ) -> None:
     run = copy_of(name, tmp_path)
     unknown: list[str] = []
-    monkeypatch.setattr(verdict._Facts, "__missing__", lambda _, field: unknown.append(field) or field)
-    report.why(str(run))
+    monkeypatch.setattr(facts.Facts, "__missing__", lambda _, field: unknown.append(field) or field)
+    show(str(run))
     assert not unknown
     said = capsys.readouterr().out
     expected = (run / "cause").read_text().strip()
@@ -78,7 +86,12 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
     found = CAUSE.search(said)
     assert found and found[1] == expected, said
     line = (run / found[2]).read_text().split("\n")[int(found[3]) - 1]
-    assert found[4] and report._plain(line) == found[4]
+    if found[2].endswith(".jsonl"):  # an event is said in words
+        event = json.loads(line)
+        said = event.get("problem") or event.get("state") or f"ended with code {event['code']} on {event['node']}"
+        assert found[4] in (report._printable(said), report._printable(f"{event['node']}: {said}"))
+    else:
+        assert found[4] and report._printable(line) == found[4]
 
 
 def test_the_corpus_is_large_and_holds_no_path_of_a_machine() -> None:
@@ -127,13 +140,13 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
 
 @pytest.mark.parametrize(("text", "name"), KNOWN_BY_THEIR_TEXT_ONLY, ids=[text[:50] for text, _ in KNOWN_BY_THEIR_TEXT_ONLY])
 def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report.why(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     assert first_cause(capsys.readouterr().out) == name
 
 
 def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = {0: (PEER, "1 node1 0\n"), 3: ("ValueError: a bug of its own\n", "1 node2 1\n"), 1: (PEER, "1 node1 1\n")}
-    report.why(str(run_directory(tmp_path / "run", late)))
+    show(str(run_directory(tmp_path / "run", late)))
     said = capsys.readouterr().out
     assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks noted a failure\n" in said
     assert "cause: ValueError: a bug of its own (exception)\n" in said
@@ -142,14 +155,14 @@ def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Pa
 
 def test_slurms_word_beats_what_ranks_say_as_they_are_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
-    report.why(str(run_directory(tmp_path / "run", {0: ("OSError: [Errno 28] No space left on device\n", "1 node1 0\n")}, batch)))
+    show(str(run_directory(tmp_path / "run", {0: ("OSError: [Errno 28] No space left on device\n", "1 node1 0\n")}, batch)))
     said = capsys.readouterr().out
     assert first_cause(said) == "time-limit" and "it ended TIMEOUT\n" in said and "(disk-full)" in said
 
 
 def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "warning: OSError: [Errno 28] No space left on device: no cache\nepoch 1\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
-    report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert first_cause(capsys.readouterr().out) == "module-missing"
 
 
@@ -158,7 +171,7 @@ def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys:
     retried = "warning: Connection reset by peer, trying again\n"
     last = "Traceback (most recent call last):\n  File 'a.py', line 9\nZeroDivisionError: division by zero\n"
     teardown = "Exception ignored in: <function Pool.__del__>\nTraceback (most recent call last):\n  File 'b.py', line 1\nMemoryError\n"
-    report.why(str(run_directory(tmp_path / "run", {0: (caught + retried + last + teardown, "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (caught + retried + last + teardown, "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert "cause: ZeroDivisionError: division by zero (exception)\n" in said
     assert "(permission-denied)" in said.split("hints, by words in the logs")[1]
@@ -169,7 +182,7 @@ def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         "Traceback (most recent call last):\n  File 'a.py', line 1\nOSError: [Errno 28] No space left on device\n\n"
         "During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File 'a.py', line 3\nSaveError: checkpoint 7\n"
     )
-    report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert first_cause(capsys.readouterr().out) == "disk-full"
 
 
@@ -201,7 +214,7 @@ FALSE_WORDS = {
 @pytest.mark.parametrize("name", FALSE_WORDS)
 def test_words_are_not_taken_for_another_cause(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, code, cause = FALSE_WORDS[name]
-    report.why(str(run_directory(tmp_path / "run", {1: (text, f"{code} node1 1\n"), 0: (PEER, "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {1: (text, f"{code} node1 1\n"), 0: (PEER, "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert "  first: rank 1 on node1" in said and first_cause(said) == cause
     assert len(said.splitlines()) <= 25
@@ -211,9 +224,7 @@ def test_the_end_of_another_node_is_not_the_cause_of_an_exception(tmp_path: Path
     """srun ends the torchrun of a node whose ranks noted nothing."""
     ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 9533 got signal: 15\n"
     text = traceback("KeyError: 'labels'", "batch['labels']")
-    report.why(
-        str(run_directory(tmp_path / "run", {1: (text, "1 node2 1\n")}, "srun: error: node1: task 0: Terminated\n", {"node1": ended, "node2": "W failed\n"}))
-    )
+    show(str(run_directory(tmp_path / "run", {1: (text, "1 node2 1\n")}, "srun: error: node1: task 0: Terminated\n", {"node1": ended, "node2": "W failed\n"})))
     said = capsys.readouterr().out
     assert "cause: KeyError: 'labels', at /home/me/train.py:41 (exception)\n" in said
     assert "(terminated)" in said.split("hints, by words in the logs")[1]
@@ -222,7 +233,7 @@ def test_the_end_of_another_node_is_not_the_cause_of_an_exception(tmp_path: Path
 def test_an_exception_far_from_the_end_of_its_log_is_found_and_little_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frames = '  File "/home/me/train.py", line 3, in f\n    g()\n  File "/home/me/train.py", line 6, in g\n    f()\n' * 750
     text = f"Traceback (most recent call last):\n{frames}RecursionError: maximum recursion depth exceeded\n" + "at exit: flushed a buffer\n" * 11000
-    report.why(str(run_directory(tmp_path / "run", {1: (text, "1 node1 1\n")})))
+    show(str(run_directory(tmp_path / "run", {1: (text, "1 node1 1\n")})))
     said = capsys.readouterr().out
     assert "cause: RecursionError: maximum recursion depth exceeded, at /home/me/train.py:6 (exception)\n  shown by log/7/rank1.out:3002:\n" in said
     assert len(said.splitlines()) <= 25
@@ -234,7 +245,7 @@ def test_the_last_of_a_group_of_exceptions_is_the_cause(tmp_path: Path, capsys: 
         "  | ExceptionGroup: two (1 sub-exception)\n  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
         '    |   File "/home/me/train.py", line 9, in load\n    |     int("x")\n    | ValueError: bad number\n    +------------------------------------\n'
     )
-    report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert "cause: ValueError: bad number, at /home/me/train.py:9 (exception)\n" in capsys.readouterr().out
 
 
@@ -249,7 +260,7 @@ def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
     how: str, words: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch = f"kit: error: node2: rank 2 (local rank 0) {how}; the end of log/7/rank2.out:\n"
-    report.why(str(run_directory(tmp_path / "run", {0: (PEER, "1 node1 0\n"), 2: ("epoch 3\n", "")}, batch)))
+    show(str(run_directory(tmp_path / "run", {0: (PEER, "1 node1 0\n"), 2: ("epoch 3\n", "")}, batch)))
     said = capsys.readouterr().out
     assert f"  first: rank 2 on node2 (local rank 0): {words}; 1 more rank noted a failure\n" in said and first_cause(said) == cause
     assert "cause: rank 2 " in said and "  | epoch 3\n" in said
@@ -260,7 +271,7 @@ def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, caps
     for how, note, words in (("exited with code 4", "4 node2 0\n", "exit code 4"), ("left with code 0, while others still waited for it", "", "it left with")):
         run = run_directory(tmp_path / words, {0: (PEER, "1 node1 0\n"), 1: ("epoch 1\n", note)}, batch.format(how))
         (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"launcher": "spawn"}}))
-        report.why(str(run))
+        show(str(run))
         said = capsys.readouterr().out
         assert f"  first: the program of node 1 on node2: {words}" in said and "rank 1 " not in said.replace("rank 1 noted", "")
 
@@ -276,7 +287,7 @@ def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, caps
 def test_the_fix_for_a_signal_names_what_sent_it(plan: dict[str, object], fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "138 node1 0\n")})
     (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": plan}))
-    report.why(str(run))
+    show(str(run))
     said = capsys.readouterr().out
     assert first_cause(said) == "unhandled-signal" and f"signal.signal(signal.SIGUSR1, ...)); {fix}\n" in said
 
@@ -286,7 +297,7 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
     record = json.loads((run / "run.json").read_text())
     for local, words in ((False, "--slurm mem=0"), (True, "fewer ranks or DataLoader workers")):
         (run / "run.json").write_text(json.dumps({**record, "local": local}))
-        report.why(str(run))
+        show(str(run))
         said = capsys.readouterr().out
         assert first_cause(said) == "host-out-of-memory" and words in said and ("mem=0" in said) != local
     # Of these only Slurm's words tell.
@@ -301,12 +312,12 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
         "run-directory-missing",
     }
     words = re.compile(r"--slurm |\bsacct\b|\bscontrol\b|\bsinfo\b|\bsrun ")
-    assert {cause.name for cause in verdict.CAUSES if words.search(cause.here or cause.fix)} == by_slurm
+    assert {cause.name for cause in verdict.CAUSES if words.search(cause.local_fix or cause.fix)} == by_slurm
 
 
 def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "kit: error: node2: rank 3 (local rank 1) exited with code 4; the end of log/7/rank3.out:\n"
-    report.why(str(run_directory(tmp_path / "run", {0: ("epoch 1\n", "9 node1 0\n"), 3: ("epoch 1\n", "4 node2 1\n")}, batch)))
+    show(str(run_directory(tmp_path / "run", {0: ("epoch 1\n", "9 node1 0\n"), 3: ("epoch 1\n", "4 node2 1\n")}, batch)))
     assert "  first: rank 3 on node2 (local rank 1): exit code 4; 1 more rank" in capsys.readouterr().out
 
 
@@ -315,7 +326,7 @@ def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatc
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
     history.add(history.Run("7", str(run), "made", "2x2", 0.0, state="NODE_FAIL"))
     monkeypatch.chdir(tmp_path)
-    report.why(None)
+    show(None)
     said = capsys.readouterr().out
     assert said.startswith("made (7), 2x2: it ended NODE_FAIL\n") and "  shown by Slurm's word for the job: NODE_FAIL\n" in said
     assert "cause: a node went down: node1 (node-failed)\n" in said
@@ -329,31 +340,31 @@ def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_
     shutil.rmtree(run / "log")
     job = history.Run("7", str(run), "made", "2x2", 0.0)
     queued = slurm.Queued("FAILED", "NonZeroExitCode", "", "", "", "", str(run))
-    found = status.look(job, {"7": [queued]}, {})
+    found = job_status.look(job, {"7": [queued]}, {})
     fix = "(run-directory-missing): submit from a folder on a file system that every node sees"
     assert (found.state, found.detail) == ("FAILED", f"its nodes do not see {run} {fix}")
     history.add(history.ended(job, found.state, found.detail))
-    report.why("7")
+    show("7")
     said = capsys.readouterr().out
     assert first_cause(said) == "run-directory-missing" and f"put {run} on a file system that every node sees" in said
 
 
 def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report.why(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})))
     assert capsys.readouterr().out.startswith("made (7), 2x2: no log says that it has ended, but ranks failed\n  first: rank 0")
 
 
 def test_lines_of_an_attempt_before_a_requeue_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n"
     again = "kit: node1: job 7 on node[3-4]: 2 nodes x 2 processes, runtime none, master 10.0.0.3:61007\n"
-    report.why(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node3 0\n")}, batch + again)))
+    show(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node3 0\n")}, batch + again)))
     said = capsys.readouterr().out
     assert first_cause(said) == "memory-error" and "preempted" not in said
 
 
 def test_a_job_that_slurm_starts_again_has_not_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "kit: node1: all ranks have stopped for a checkpoint, progress: 12; Slurm starts this job again\n"
-    report.why(str(run_directory(tmp_path / "run", {0: ("saved\n", "75 node1 0\n")}, batch)))
+    show(str(run_directory(tmp_path / "run", {0: ("saved\n", "75 node1 0\n")}, batch)))
     assert capsys.readouterr().out.splitlines()[0] == "made (7), 2x2: Slurm starts it again"
 
 
@@ -361,25 +372,29 @@ def test_the_job_that_went_on_for_another_is_the_one_that_counts(tmp_path: Path,
     run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")}, "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT X DUE TO PREEMPTION ***\n")
     (run / "log/7/continued-by").write_text("9\n")
     (run / "log/9").mkdir()
-    (run / "log/slurm-9.out").write_text(
-        "kit: node2: job 9 on node2: 1 nodes x 1 processes, runtime none, master 10.0.0.1:61009\nkit: node2: all ranks ended well\n"
-    )
-    report.why(str(run))
+    (run / "log/slurm-9.out").write_text("kit: node2: all ranks ended well\n")
+    event_lines.add(run / "log/9", "batch", "ends", code=0)
+    show(str(run))
     assert capsys.readouterr().out == "made (9), 2x2: it COMPLETED: all ranks ended well\n"
     (run / "log/9/continued-by").write_text("7\n")  # nobody does that, but an endless loop would be worse
-    assert history.last_job(str(run), "7") in ("7", "9")
+    assert job_chain.last_job(str(run), "7") in ("7", "9")
 
 
 def test_what_a_rank_said_in_an_earlier_attempt_is_not_its_last_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\nkit: node1: attempt 2\nquiet\n"
-    report.why(str(run_directory(tmp_path / "run", {0: (log, "3 node1 0\n")}, "kit: error: node1: rank 0 (local rank 0) exited with code 3; the end of:\n")))
+    log = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\n"
+    run = run_directory(tmp_path / "run", {0: (f"{log}quiet\n", "")})
+    logs = run / "log/7"
+    event_lines.add(logs, "batch", "start", 10**9, 2, node="node1", log=0)
+    event_lines.add(logs, "node1", "rank_started", 10**9, 2, node="node1", rank=0, log=len(log))
+    event_lines.add(logs, "node1", "rank_ended", 10**9, 2, node="node1", rank=0, local_rank=0, code=3, stopped=False)
+    print(report.why(str(run)))
     said = capsys.readouterr().out
     assert "ModuleNotFoundError" not in said and "quiet" in said
 
 
 def test_a_job_that_was_to_start_again_and_was_refused_has_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "kit: node1: stopped; Slurm starts this job again\nkit: error: node1: the job that should go on is refused\n  fix: submit it by hand: sbatch x\n"
-    report.why(str(run_directory(tmp_path / "run", {0: ("saved\n", "75 node1 0\n")}, batch)))
+    show(str(run_directory(tmp_path / "run", {0: ("saved\n", "75 node1 0\n")}, batch)))
     said = capsys.readouterr().out
     assert said.splitlines()[0] == "made (7), 2x2: it ended FAILED" and "the job that should go on is refused" in said
 
@@ -389,16 +404,16 @@ def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monk
     run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})
     for name in ("slurm-7.out", "7"):
         (run / "log" / name).rename(run / "log" / name.replace("7", "7_3"))
-    history.new(run, "made", 2, 2, "7", local=False, array="0-3")
-    report.why("7_3")
+    noted_run(run, "made", 2, 2, "7", local=False, array="0-3")
+    show("7_3")
     assert first_cause(capsys.readouterr().out) == "memory-error"
     with pytest.raises(UsageError, match="is an array\n  fix: name one of its tasks, as in 7_0"):
-        report.why("7")
+        show("7")
 
 
 def test_an_exit_code_without_an_exception_is_called_so_with_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f"line {index}\n" for index in range(100))
-    report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")})))
+    show(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")})))
     said = capsys.readouterr().out
     assert said.splitlines()[:3] == [
         "made (7), 2x2: no log says that it has ended, but ranks failed",
@@ -408,8 +423,8 @@ def test_an_exit_code_without_an_exception_is_called_so_with_the_end_of_the_log(
     assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said
     assert said.splitlines()[11:] == [
         "cause: the program left with exit code 3, without an exception (exit-code)",
-        "  shown by log/7/rank0.failed:1:",
-        "  | 3 node1 0",
+        "  shown by log/7/events/node1.jsonl:2:",
+        "  | ended with code 3 on node1",
         "  fix: look for what exits with 3 in the program; all that it said: kit logs 7 --rank 0",
     ]
 
@@ -467,7 +482,7 @@ def test_whatever_a_program_prints_stays_on_its_line(tmp_path: Path, capsys: pyt
     )
     run = run_directory(tmp_path / HOSTILE_NAME, {0: ("", "1 node1 0\n")})
     (run / "log/7/rank0.out").write_bytes(text)
-    report.why(str(run))
+    show(str(run))
     said = capsys.readouterr().out
     assert "(file-missing)" in said and "\x1b" not in said and "{node}{again:☃" in said
     assert max(map(len, said.splitlines())) < 1100
@@ -475,14 +490,14 @@ def test_whatever_a_program_prints_stays_on_its_line(tmp_path: Path, capsys: pyt
 
 def test_a_long_log_is_read_from_its_end_and_its_lines_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n" * 200000 + "MemoryError\n", "1 node1 0\n")})
-    assert sum(map(len, evidence.read(run / "log/7/rank0.out", RANK).lines)) <= evidence.TAIL
-    report.why(str(run))
+    assert sum(map(len, logs.read(run / "log/7/rank0.out", RANK).lines)) <= logs.TAIL
+    show(str(run))
     assert "  shown by log/7/rank0.out:200001:\n  | MemoryError\n" in capsys.readouterr().out
 
 
 def test_ranks_lines_in_a_nodes_log_are_left_to_the_ranks_logs(tmp_path: Path) -> None:
     (tmp_path / "node1.out").write_text("[rank3] MemoryError\nFATAL: no\n")
-    assert evidence.read(tmp_path / "node1.out", NODE).text == "\nFATAL: no"
+    assert logs.read(tmp_path / "node1.out", NODE).text == "\nFATAL: no"
 
 
 def test_nothing_is_changed_and_nothing_is_written(tmp_path: Path, kit) -> None:
@@ -511,13 +526,12 @@ def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path,
     logs = run / "log/7"
     (tmp_path / "rank").write_text("step 1: loss 2.3\n" * 20000 + f"Traceback (most recent call last):\n{PEER}\n")
     (tmp_path / "node").write_text("[rank1] step 1: loss 2.3\n" * 20000 + "a warning\n" * 2000)
-    (tmp_path / "note").write_text("1 node7 1\n")
     for node in range(1000):
         os.link(tmp_path / "node", logs / f"node{node}.out")
     for rank in range(8000):
         if rank != 3291:
             os.link(tmp_path / "rank", logs / f"rank{rank}.out")
-            os.link(tmp_path / "note", logs / f"rank{rank}.failed")
+            event_lines.of_rank(logs, rank, f"1 node{rank // 8} {rank % 8}", 10**9 + 1)
     start_s = _time_of_children_s()
     kit("--version")
     before_s = _time_of_children_s()
@@ -546,13 +560,13 @@ def _time_of_children_s() -> float:
     ],
 )
 def test_options_are_put_into_the_command_in_place_of_those_that_it_had(words: str, options: str, command: str) -> None:
-    assert f"{verdict._Again(words.split()):{options}}" == command
+    assert f"{facts.Again(words.split()):{options}}" == command
 
 
 def test_the_command_is_without_a_run_directory_that_exists() -> None:
     typed = ["/opt/kit", "submit", "a b.yaml", "--output", "run", "--follow", "--output=x", "--", "--output", "y"]
-    assert f"{verdict._Again(verdict._invocation({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
-    assert f"{verdict._Again(verdict._invocation({'invocation': ['python', 'x']}))}" == "kit submit JOB"
+    assert f"{facts.Again(facts.typed({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
+    assert f"{facts.Again(facts.typed({'invocation': ['python', 'x']}))}" == "kit submit JOB"
 
 
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
@@ -562,18 +576,18 @@ def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
             re.fullmatch(r"[a-z0-9-]+", cause.name)
             and cause.title
             and cause.fix
-            and (cause.codes or (cause.patterns and cause.where) or cause.name in WITHOUT_WORDS)
+            and (cause.codes or (cause.patterns and cause.where) or cause.name in WITHOUT_WORDS or cause.weight == Weight.REFUSAL)
         )
         assert isinstance(cause.weight, Weight)
-        for text in (cause.title, cause.fix, cause.here):
-            assert verdict.told(text, verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]))) or text == ""
+        for text in (cause.title, cause.fix, cause.local_fix):
+            assert facts.fill(text, facts.Facts(again=facts.Again(["kit", "submit", "JOB"]))) or text == ""
 
 
 def test_the_options_of_every_fix_are_those_of_kit() -> None:
-    from kit import job
+    from kit.config import job
 
     known = {job.option_name(key) for key in job.KEYS}
-    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.here))
+    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.local_fix))
     commands = re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", fixes)
     assert len(commands) == fixes.count("{again:") > 0, "not every command was found"
     for options in commands:
@@ -590,14 +604,14 @@ def test_every_recorded_cause_exists() -> None:
 
 def rows() -> list[str]:
     """The table of docs/why.md: each cause once, with what is known of no run in capitals."""
-    known = verdict._Facts(again=verdict._Again(["kit", "submit", "JOB"]), own_fix="kit's own words", inside="the image")
+    known = facts.Facts(again=facts.Again(["kit", "submit", "JOB"]), own_fix="kit's own words", inside="the image")
     recorded: dict[str, int] = {}
     for name in RECORDED:
         cause = (CORPUS / name / "cause").read_text().strip()
         recorded[cause] = recorded.get(cause, 0) + 1
     shown: dict[str, str] = {}
     for cause in sorted(verdict.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
-        title, fix = (verdict.told(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
+        title, fix = (facts.fill(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
         shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or 'text only'} |")
     return [shown[name] for name in dict.fromkeys(cause.name for cause in verdict.CAUSES)]
 
@@ -613,5 +627,5 @@ def test_the_table_of_causes_is_the_code() -> None:
 def test_lines_are_counted_up_to_a_limit_and_in_longer_files_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rank0.out"
     file.write_text("one\ntwo\nthree\nfour\n")
-    monkeypatch.setattr(evidence, "COUNTED", 8)
-    assert [evidence.Log(file, RANK, ["x"], "x", skipped).number(1) for skipped in (0, 4, 7, 8, 9)] == [2, 3, 3, 4, None]
+    monkeypatch.setattr(logs, "COUNTED", 8)
+    assert [logs.Log(file, RANK, ["x"], "x", skipped).number(1) for skipped in (0, 4, 7, 8, 9)] == [2, 3, 3, 4, None]

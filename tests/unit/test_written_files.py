@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kit.site import files
+from kit.cluster.init import files
 
 
 def test_a_file_is_named_as_the_user_would_type_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

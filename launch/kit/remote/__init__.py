@@ -1,1 +1,4 @@
-"""kit on a laptop: the cluster's login node by the system's ssh, run directories by rsync. docs/laptop.md says how it behaves."""
+"""kit on a laptop: runs commands on a cluster's login node, by the system's ssh and rsync.
+
+docs/laptop.md says how it behaves.
+"""

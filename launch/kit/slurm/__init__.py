@@ -1,31 +1,38 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
-from kit.slurm.calls import Unsure, ask, ask_together, at, check, environment, is_elsewhere
+from kit.slurm.client import Unsure, ask, ask_together, at, check, environment
 from kit.slurm.jobs import (
     FINAL,
     ID,
     Job,
     Queued,
     State,
-    Unknown,
     accounted,
-    allocate,
     cancel,
     cancel_by_name,
     cluster_name,
-    estimate,
     is_active,
     of_folder,
     queue,
     same_folder,
     state,
-    submit,
-    test_only,
     why_waiting,
-    would_start,
 )
-from kit.slurm.nodes import NodeFacts, accounts, all_nodes, answers, config, default_partition, down_nodes, has_pyxis, hosts, mpi_types, partitions
+from kit.slurm.nodes import (
+    NodeFacts,
+    accounts,
+    all_nodes,
+    answers,
+    config,
+    default_partition,
+    down_nodes,
+    hosts,
+    mpi_types,
+    partitions,
+    srun_has,
+)
 from kit.slurm.steps import begin_on_nodes, in_job, on_nodes
+from kit.slurm.submission import Unknown, allocate, estimate, submit, test_only, would_start
 
 __all__ = [
     "FINAL",
@@ -54,17 +61,16 @@ __all__ = [
     "down_nodes",
     "environment",
     "estimate",
-    "has_pyxis",
     "hosts",
     "in_job",
     "is_active",
-    "is_elsewhere",
     "mpi_types",
     "of_folder",
     "on_nodes",
     "partitions",
     "queue",
     "same_folder",
+    "srun_has",
     "state",
     "submit",
     "test_only",

@@ -1,4 +1,7 @@
-"""Sentences of Slurm's, which change between versions. Each is read here alone; tests/unit/recorded/sentences.yaml has them as versions print them."""
+"""Read sentences of Slurm, which change between versions.
+
+tests/unit/recorded/sentences.yaml has them as each version prints them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import re
 import time
 from typing import NamedTuple, Optional
 
-# Who says it in the log of a batch script or of a node: Debian's builds add the node's name, 26.05 has the time instead.
+# The start of slurmstepd's lines in a log: Debian's builds add the node's name, 26.05 has the time
+# instead.
 STEPD = r"(?:slurmstepd[^\s:]*:|\[[^\]\s]+\]) error:"
 
 _CANCELLED = r"\*\*\* JOB \S+ ON (?P<node>\S+) CANCELLED AT \S+"
@@ -20,8 +24,16 @@ class Estimate(NamedTuple):
 
 def estimate(answer: str) -> Optional[Estimate]:
     """Return what sbatch --test-only expects; None where it says something else."""
-    found = re.search(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: on cluster \S+)?(?: a)? using \d+ processors on (?:nodes )?(\S+)", answer)
-    return Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2]) if found else None
+    found = re.search(
+        r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: on cluster \S+)?"
+        r"(?: a)? using \d+ processors on (?:nodes )?(\S+)",
+        answer,
+    )
+    return (
+        Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2])
+        if found
+        else None
+    )
 
 
 def without_slip(answer: str) -> str:
@@ -30,13 +42,23 @@ def without_slip(answer: str) -> str:
 
 
 def cancelled(reason: str = "") -> str:
-    """Return the pattern of slurmstepd's last word on a job, for this reason; without one, for a person's cancelling alone."""
-    return rf"{_CANCELLED} DUE (?:TO|to) {reason}" if reason else rf"{_CANCELLED}(?: DUE (?:TO|to) SIGNAL[^*\n]*)? \*\*\*"
+    """Return the pattern of slurmstepd's last line on a job, for this reason.
+
+    Without a reason it matches a job that a person cancelled.
+    """
+    return (
+        rf"{_CANCELLED} DUE (?:TO|to) {reason}"
+        if reason
+        else rf"{_CANCELLED}(?: DUE (?:TO|to) SIGNAL[^*\n]*)? \*\*\*"
+    )
 
 
 def ended_by(log: str) -> str:
-    """Return the state of a job by slurmstepd's last word on it; empty where the log of the batch script has none."""
+    """Return the state of a job by slurmstepd's last line in its log; empty if it has none."""
     found = re.search(rf"{_CANCELLED}(?: DUE (?:TO|to) ([^*\n]*?))? \*\*\*", log)
     if not found:
         return ""
-    return next((state for words, state in _STATES.items() if (found[2] or "").startswith(words)), "CANCELLED")
+    return next(
+        (state for words, state in _STATES.items() if (found[2] or "").startswith(words)),
+        "CANCELLED",
+    )

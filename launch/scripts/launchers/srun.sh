@@ -4,24 +4,23 @@
 # cpu-bind: cores
 # signals: passed-on
 set -euo pipefail +o posix
+[[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
+readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-# shellcheck source=inside.sh
-source "${KIT_SCRIPTS}/inside.sh"
-
-# shellcheck source=rank.sh
-source "${KIT_SCRIPTS}/rank.sh"
-
-# shellcheck source=tasks.sh
-source "${KIT_SCRIPTS}/tasks.sh"
-
-# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+# shellcheck source=lib/container.sh
+source "${KIT_RUN_DIR}/lib/container.sh"
+# shellcheck source=lib/rank.sh
+source "${KIT_RUN_DIR}/lib/rank.sh"
+# shellcheck source=lib/signals.sh
+source "${KIT_RUN_DIR}/lib/signals.sh"
+# shellcheck source=lib/tasks.sh
+source "${KIT_RUN_DIR}/lib/tasks.sh"
 
 launcher::main() {
-  inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::choose_program torch
+  container::begin "$@"
+  program::choose torch
   tasks::set_ranks
-  # Last, so that neither the image nor the lines above win over the job's own variables.
-  inside::job_env
+  container::job_env
   rank::run "${KIT_PROGRAM[@]}"
 }
 

@@ -6,24 +6,24 @@
 # addresses: all
 # signals: passed-on
 set -euo pipefail +o posix
+[[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
+readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-# shellcheck source=inside.sh
-source "${KIT_SCRIPTS}/inside.sh"
-
-# shellcheck source=rank.sh
-source "${KIT_SCRIPTS}/rank.sh"
-
-# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+# shellcheck source=lib/container.sh
+source "${KIT_RUN_DIR}/lib/container.sh"
+# shellcheck source=lib/rank.sh
+source "${KIT_RUN_DIR}/lib/rank.sh"
+# shellcheck source=lib/signals.sh
+source "${KIT_RUN_DIR}/lib/signals.sh"
 
 launcher::main() {
-  inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::choose_program tensorflow
+  container::begin "$@"
+  program::choose tensorflow
   unset TF_CONFIG # an exported one would keep tools from starting once it is too long
   TF_CONFIG="$(launcher::tf_config)"
   launcher::check_length
   export TF_CONFIG
-  # Last, so that neither the image nor the lines above win over the job's own variables.
-  inside::job_env
+  container::job_env
   RANK="${NODE_RANK}" LOCAL_RANK=0
   rank::run "${KIT_PROGRAM[@]}"
 }
@@ -46,7 +46,7 @@ launcher::tf_config() {
 launcher::check_length() {
   local -ri kit_longest=$((32 * $(getconf PAGE_SIZE 2>/dev/null || echo 4096) - 11))
   ((${#TF_CONFIG} <= kit_longest)) ||
-    inside::die "TF_CONFIG for ${NNODES} nodes would have ${#TF_CONFIG} characters, and Linux takes ${kit_longest} in one variable" \
+    kit::die "TF_CONFIG for ${NNODES} nodes would have ${#TF_CONFIG} characters, and Linux takes ${kit_longest} in one variable" \
       "TensorFlow's own way ends at 5,000 to 7,000 nodes: take fewer"
 }
 

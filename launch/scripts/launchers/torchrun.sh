@@ -6,33 +6,32 @@
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
 set -euo pipefail +o posix
+[[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
+readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-# shellcheck source=inside.sh
-source "${KIT_SCRIPTS}/inside.sh"
-
-# shellcheck source=rank.sh
-source "${KIT_SCRIPTS}/rank.sh"
-
-# Names here begin with kit_: a job's variable of the same name would not reach the program, since `local` hides it.
+# shellcheck source=lib/container.sh
+source "${KIT_RUN_DIR}/lib/container.sh"
+# shellcheck source=lib/rank.sh
+source "${KIT_RUN_DIR}/lib/rank.sh"
+# shellcheck source=lib/group_signals.sh
+source "${KIT_RUN_DIR}/lib/group_signals.sh"
 
 launcher::main() {
-  inside::begin "${BASH_SOURCE[0]}" "$@"
-  inside::find_python torch
+  container::begin "$@"
+  program::find_python torch
   [[ -n "${KIT_HAS}" ]] ||
-    inside::die "no Python here has torch (looked for python3 and python in ${PATH})" \
-      "choose an image that has it, or activate the environment that has it before submitting"
-  inside::choose_program torch
+    kit::die "no Python here has torch (looked for python3 and python in ${PATH})" \
+      "choose an image that has it, or activate the environment that has it before submitting" no-torch
+  program::choose torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous
   launcher::choose_binding
-
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
     --max-restarts "${KIT_MAX_RESTARTS}" "${KIT_BINDING[@]}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
-  # Last, so that neither the image nor the lines above win over the job's own variables.
-  inside::job_env
+  container::job_env
   exec "$@"
 }
 
@@ -70,12 +69,10 @@ launcher::choose_binding() {
   ((KIT_GPUS_PER_NODE >= NPROC_PER_NODE)) || return 0
   kit_cpus="$(getconf _NPROCESSORS_ONLN 2>/dev/null)" || return 0
   [[ "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" == "${kit_cpus}" ]] || return 0
-  # torch 2.9 brought it.
-  ! inside::has_file "${KIT_PYTHON}" torch/numa/binding.py || KIT_BINDING=(--numa-binding node)
+  ! program::has_file "${KIT_PYTHON}" torch/numa/binding.py || KIT_BINDING=(--numa-binding node) # since torch 2.9
 }
 
 if [[ "${1:-}" == --rank ]]; then
-  KIT_SIGNALED=group
   cd -- "$2" # the user's start-up file (BASH_ENV) may have gone elsewhere
   rank::run "${@:3}"
 else

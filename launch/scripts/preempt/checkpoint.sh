@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # preempt/checkpoint.sh - asks the ranks for a checkpoint while there is time, sees that the job is started again, and
 # stops a run that does not get on. See docs/preemption.md.
 
@@ -50,7 +51,7 @@ preempt::check_progress() {
   elif ((${#begun_at[@]} >= 2)) && [[ "${begun_at[-1]}" == "${now}" && "${begun_at[-2]}" == "${now}" ]]; then
     problem="this run makes no progress: two attempts in a row ended where they began (${place})"
   fi
-  [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: sbatch ${KIT_RUN_DIR}/run_script.sh"
+  [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: sbatch ${KIT_RUN_DIR}/run_script.sh" no-progress
 }
 
 # preempt::asked [SRUN_PID] - whether Slurm wants a checkpoint; then has the ranks write it, and waits for them. Where they
@@ -60,6 +61,7 @@ preempt::asked() {
   KIT_ASKED=''
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
+  event::note checkpoint
   kit::say "asked all ranks for a checkpoint"
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri spare_s=$((KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2)) begin_s=SECONDS # what Slurm needs to end a job in order
@@ -74,7 +76,7 @@ preempt::stopped() { (($1 != KIT_GO_ON)) || preempt::go_on "all ranks have stopp
 
 # preempt::go_on WHY - ends this attempt, and sees that there is another.
 preempt::go_on() {
-  [[ -z "${KIT_SIGNAL}" ]] || batch::end "${KIT_GO_ON}" # cancelled meanwhile
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${KIT_GO_ON}" # cancelled meanwhile
   if [[ -n "${KIT_LOOPBACK:-}" ]]; then
     kit::say "$1; start it again to go on"
     exit "${KIT_GO_ON}"
@@ -83,6 +85,7 @@ preempt::go_on() {
   kit::say "$1, progress: $(preempt::progress); Slurm starts this job again"
   local answer
   KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
+  ending::note_requeue
   if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
     KIT_GOES_ON=''
     kit::say "it does not: ${answer}"
@@ -104,12 +107,14 @@ preempt::submit() {
   done
   if ! next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")"; then
     # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
-    printf 'kit: error: %s: the job that should go on is refused\n  fix: submit it by hand: sbatch %s/run_script.sh\n' "$(kit::node)" "${KIT_RUN_DIR}" >&2
+    KIT_OUTCOME=FAILED
+    event::note node_refused cause refused problem "the job that should go on is refused" fix "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+    kit::error "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
     return 1
   fi
   next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
-  # shellcheck disable=SC2034  # run_script.sh reads it at its end
   KIT_GOES_ON=yes
+  ending::note_requeue
   kit::say "job ${next} goes on"
 }

@@ -1,10 +1,16 @@
 # shellcheck shell=bash
 # runtimes/apptainer.sh - runs the image file as it is; there is nothing to create.
 # images: .sif .sqsh .squashfs folder
+# tool: apptainer
+# auto: 3
+# user-namespaces: unless-setuid
+
+# shellcheck source=lib/image.sh
+source "${KIT_RUN_DIR}/lib/image.sh"
 
 runtime::check() {
   command -v apptainer >/dev/null ||
-    kit::die "apptainer is not installed here" "install it on every node (module load apptainer?), or choose another runtime"
+    kit::die "apptainer is not installed here" "install it on every node (module load apptainer?), or choose another runtime" runtime-missing
   image::check
 }
 
@@ -12,7 +18,7 @@ runtime::prepare() { :; }
 
 runtime::exec() {
   [[ -z "${TMPDIR:-}" ]] || export APPTAINER_TMPDIR="${APPTAINER_TMPDIR:-${TMPDIR}}"
-  kit::forget_host
+  environment::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
@@ -29,3 +35,13 @@ runtime::exec() {
   done
   exec apptainer --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
 }
+
+# Without it, a container is the user's own user namespace.
+runtime::setuid() {
+  local folder
+  folder="$(timeout 10 apptainer buildcfg 2>/dev/null | sed -n 's/^LIBEXECDIR=//p')"
+  [[ ! -u "${folder}/apptainer/bin/starter-suid" ]] || printf '%s\n' "${folder}/apptainer/bin/starter-suid"
+}
+
+# shellcheck disable=SC2034  # contents.sh reads it
+runtime::bare_shell() { KIT_SHELL=(apptainer --quiet exec --no-home --no-mount cwd --pwd / "${KIT_IMAGE}" bash); }

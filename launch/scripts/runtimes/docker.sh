@@ -2,15 +2,17 @@
 # runtimes/docker.sh - for `kit run` on a machine with a Docker Engine. Not for a cluster: the engine would start the
 # container outside the job, where Slurm neither limits nor ends it.
 # images: docker://
+# tool: docker
+# auto: 1
 # where: local
 
-# shellcheck source=oci.sh
-source "${KIT_SCRIPTS}/oci.sh"
+# shellcheck source=lib/oci.sh
+source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {
-  command -v docker >/dev/null || kit::die "docker is not installed here" "install it, or use another runtime"
+  command -v docker >/dev/null || kit::die "docker is not installed here" "install it, or use another runtime" runtime-missing
   local problem
-  problem="$(docker info 2>&1 >/dev/null)" || kit::die "no Docker Engine answers: ${problem##*$'\n'}" "start it, or join the group docker: docker info"
+  problem="$(docker info 2>&1 >/dev/null)" || kit::die "no Docker Engine answers: ${problem##*$'\n'}" "start it, or join the group docker: docker info" runtime-missing
 }
 
 runtime::prepare() { oci::prepare docker; }
@@ -29,3 +31,5 @@ runtime::exec() {
 }
 
 runtime::enter() { oci::enter docker "$@"; }
+runtime::works() { oci::works docker; }
+runtime::bare_shell() { oci::bare_shell docker; }

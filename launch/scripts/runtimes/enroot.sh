@@ -1,15 +1,26 @@
 # shellcheck shell=bash
 # runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that.
 # images: .sqsh .squashfs
+# tool: enroot
+# auto: 1
+# user-namespaces: yes
+# own-disk: yes
+# containers-variable: ENROOT_DATA_PATH
 # unpacks: yes
 # mounts-refuse: space colon backslash
 
-# shellcheck source=enroot.sh
-source "${KIT_SCRIPTS}/enroot.sh"
+# shellcheck source=lib/enroot.sh
+source "${KIT_RUN_DIR}/lib/enroot.sh"
+
+# shellcheck source=lib/image.sh
+source "${KIT_RUN_DIR}/lib/image.sh"
+
+# shellcheck source=lib/scratch.sh
+source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 runtime::check() {
   command -v enroot >/dev/null ||
-    kit::die "enroot is not installed here" "install it on every node, or choose another runtime (apptainer runs .sqsh files, too)"
+    kit::die "enroot is not installed here" "install it on every node, or choose another runtime (apptainer runs .sqsh files, too)" runtime-missing
   image::check
 }
 
@@ -22,7 +33,7 @@ enroot::choose_paths() {
     return
   fi
   scratch::make
-  enroot::own_paths
+  enroot::set_paths
   (umask 077 && mkdir -p -- "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
     kit::die "cannot write to ${ENROOT_DATA_PATH} or ${KIT_MINE}" "check their owner and free space, or unset ENROOT_DATA_PATH"
   [[ -O "${ENROOT_DATA_PATH}" ]] ||
@@ -31,28 +42,29 @@ enroot::choose_paths() {
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
 }
 
-enroot::own_paths() {
+enroot::set_paths() {
   local -r mine="${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot"
   export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/data}"
   export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
 }
 
-# enroot::find_paths NAME - those that a moment ago were chosen; asking enroot again would take longer than looking.
-enroot::find_paths() {
+# enroot::use_paths NAME - those that `prepare` chose for this container; asking enroot again would take longer than looking.
+enroot::use_paths() {
   local -r own="${ENROOT_DATA_PATH:-${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot/data}/$1"
-  if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" || (-e "${own}/.kit-complete" && -O "${own}") ]]; then
-    enroot::own_paths
-  fi # else it is the site's, which enroot knows by itself
+  if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] || { container_name::is_whole "${own}" && [[ -O "${own}" ]]; }; then
+    enroot::set_paths
+  fi # else it is in the site's folder, which enroot knows by itself
 }
 
-# A container is named by its image's content, so a rebuilt image gets a new one and running jobs keep theirs.
 runtime::prepare() {
   enroot::choose_paths
-  enroot::ensure "kit-${KIT_FINGERPRINT}"
+  enroot::ensure "$(container_name::of_image)"
 }
 
 runtime::exec() {
-  enroot::find_paths "kit-${KIT_FINGERPRINT}"
+  local kit_container
+  kit_container="$(container_name::of_image)"
+  enroot::use_paths "${kit_container}"
   # A login shell would source dotfiles and reset the image's PATH.
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no
   enroot::set_devices
@@ -62,5 +74,12 @@ runtime::exec() {
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
     kit_args+=(--mount "${KIT_MOUNTS[kit_i]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[kit_i + 2]}")
   done
-  exec enroot start "${kit_args[@]}" "kit-${KIT_FINGERPRINT}" "$@"
+  exec enroot start "${kit_args[@]}" "${kit_container}" "$@"
+}
+
+runtime::folders() {
+  [[ -z "${ENROOT_DATA_PATH:-}" ]] || printf '%s\n' "${ENROOT_DATA_PATH}"
+  [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH:-}" ]] || enroot::site_data_path || true
+  printf '%s\n' "${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot/data"
+  enroot::configured
 }

@@ -2,13 +2,15 @@
 # runtimes/podman.sh - for `kit run` on a machine with Podman, as any user. Not for a cluster, whose nodes would each need
 # the image in their own storage.
 # images: docker://
+# tool: podman
+# auto: 2
 # where: local
 
-# shellcheck source=oci.sh
-source "${KIT_SCRIPTS}/oci.sh"
+# shellcheck source=lib/oci.sh
+source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {
-  command -v podman >/dev/null || kit::die "podman is not installed here" "install it, or use another runtime"
+  command -v podman >/dev/null || kit::die "podman is not installed here" "install it, or use another runtime" runtime-missing
 }
 
 runtime::prepare() { oci::prepare podman; }
@@ -22,8 +24,10 @@ runtime::exec() {
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
   [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
-  kit::keep "${KIT_PULLS}" # it would hand proxies on
+  environment::keep "${KIT_PULLS}" # it would hand proxies on
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
 
 runtime::enter() { oci::enter podman "$@"; }
+runtime::works() { oci::works podman; }
+runtime::bare_shell() { oci::bare_shell podman; }

@@ -1,15 +1,22 @@
 # shellcheck shell=bash
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
+# tool: enroot
+# srun-option: --container-image
+# auto: 2
+# user-namespaces: yes
 # unpacks: yes
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
-# shellcheck source=enroot.sh
-source "${KIT_SCRIPTS}/enroot.sh"
+# shellcheck source=lib/enroot.sh
+source "${KIT_RUN_DIR}/lib/enroot.sh"
+
+# shellcheck source=lib/image.sh
+source "${KIT_RUN_DIR}/lib/image.sh"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
-  kit::forget_host
+  environment::forget_host
   enroot::set_devices
   # Pyxis hands it on. A login shell would reset the image's PATH, and end where the image's HOME is missing.
   export ENROOT_LOGIN_SHELL=no
@@ -20,8 +27,8 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="kit-${KIT_FINGERPRINT}" # its content: under a name that exists, Pyxis ignores the image
-    --container-workdir="${KIT_RUN_DIR}"      # where run_script.sh finds itself
+    --container-name="$(container_name::of_image)" # under a name that exists, Pyxis ignores the image
+    --container-workdir="${KIT_RUN_DIR}"           # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
     --no-container-entrypoint
@@ -36,16 +43,16 @@ pyxis::check_version() {
   local help option
   help="$(srun --help 2>&1)"
   [[ "${help}" == *--container-image* ]] ||
-    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer"
+    kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer" runtime-missing
   for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
     [[ "${help}" == *"${option}"* ]] ||
-      kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed"
+      kit::die "the Pyxis of this site is too old: its srun has no ${option}" "use \`runtime: enroot\`, or have Pyxis 0.11 or later installed" runtime-missing
   done
 }
 
 runtime::check() {
   command -v enroot >/dev/null ||
-    kit::die "enroot is not installed here, and Pyxis needs it" "install it on every node"
+    kit::die "enroot is not installed here, and Pyxis needs it" "install it on every node" runtime-missing
   image::check
   # Pyxis uses the paths of the site's enroot.conf, whatever this user's environment says.
   unset ENROOT_DATA_PATH ENROOT_RUNTIME_PATH ENROOT_CACHE_PATH ENROOT_TEMP_PATH
@@ -56,7 +63,7 @@ runtime::check() {
 runtime::prepare() {
   ! pyxis::scope_is_job || return 0
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
-  enroot::ensure "pyxis_kit-${KIT_FINGERPRINT}"
+  enroot::ensure "pyxis_$(container_name::of_image)"       # as Pyxis calls it
 }
 
 # Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.
@@ -65,3 +72,5 @@ pyxis::scope_is_job() {
 }
 
 runtime::exec() { exec "$@"; }
+
+runtime::folders() { enroot::site_data_path || true; } # else Pyxis makes its own

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # stages/local.sh - every node copies the image to its own disk.
 
-# shellcheck source=stage.sh
-source "${KIT_SCRIPTS}/stage.sh"
+# shellcheck source=lib/copies.sh
+source "${KIT_RUN_DIR}/lib/copies.sh"
 
 stage::distribute() { :; }
 stage::prepare() {
   [[ -r "${KIT_IMAGE}" ]] ||
-    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees"
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees" image-missing
   stage::ensure stage::copy
 }
 

@@ -2,17 +2,17 @@
 # stages/sbcast.sh - the first node reads the image and Slurm hands it on from node to node, so the file server is read
 # once however many nodes there are.
 
-# shellcheck source=stage.sh
-source "${KIT_SCRIPTS}/stage.sh"
+# shellcheck source=lib/copies.sh
+source "${KIT_RUN_DIR}/lib/copies.sh"
 
 # Beside the user's folder, which need not exist yet: sbcast makes none.
 stage::received() { printf '%s/.kit-%s-%s.%s' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_FINGERPRINT}" "${SLURM_JOB_ID}"; }
 
 stage::distribute() {
-  [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'"
+  [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'" image-missing
   local missing
   # One step to ask is cheap beside sending an image to nodes that have it.
-  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || batch::explain_failure "$?"
+  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || ending::explain_failure "$?"
   [[ -n "${missing}" ]] || return 0
   kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: $(wc -l <<<"${missing}") of them do not have it"
   exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile

@@ -174,9 +174,9 @@ def test_a_damaged_file_is_refused_by_name_with_both_digests_and_built_again(dam
 def test_a_jobs_record_says_which_file_it_uses_and_the_list_which_jobs_use_a_file(kit, project: Path) -> None:
     kit("build", cwd=project)
     kit("render", "hello.sh", "--image", "hello", "--runtime", "enroot", "--output", "runs/first", cwd=project)
-    plan = json.loads((project / "runs/first/run.json").read_text())["plan"]
+    plan = json.loads((project / "runs/first/run.json").read_text())["plan"]["container"]
     assert plan["image"] == str(project / "images" / built(project)["file"])
-    assert plan["image_sha256"] == built(project)["sha256"]
+    assert plan["sha256"] == built(project)["sha256"]
     header, row, total = kit("images", cwd=project).stdout.splitlines()
     assert header.split() == ["NAME", "SIZE", "BUILT", "RUNS", "LAST", "RUN", "FILE"]
     assert re.fullmatch(rf"hello \*  [\d.]+ MiB +just now +1 +just now  first +{re.escape(built(project)['file'])}", row)

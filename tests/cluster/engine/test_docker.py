@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from samples import HOSTILE_NAME, ROOT
 from slurm_cluster import Cluster, until
+
+from samples import HOSTILE_NAME, ROOT
 
 pytestmark = pytest.mark.cluster
 

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kit.build import make
-from kit.build.options import Options
-from kit.build.sources import registry
+from kit.cli.build import make
 from kit.errors import KitError
+from kit.images.build_request import BuildRequest, Options
+from kit.registry import client
+
 from whole_run import notes
 
 pytestmark = pytest.mark.cluster
@@ -129,17 +130,17 @@ def project(builder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     (tmp_path / "token").write_text("s3cret")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DOCKER_BUILDKIT", "1" if builder == "buildkit" else "0")
-    monkeypatch.setattr(registry, "resolve", no_registry)
+    monkeypatch.setattr(client, "resolve", no_registry)
     return folder
 
 
-def no_registry(name: str) -> str:
+def no_registry(name: str, _: object) -> str:
     raise KitError(f"no registry has {name}", "none is asked")
 
 
 def build(capsys: pytest.CaptureFixture[str], options: Options = Options()) -> str:
     """The identity of the image that kit lets the engine make."""
-    make.build(make.Request(to="docker", options=options))
+    make(BuildRequest(to="docker", options=options))
     tag = capsys.readouterr().out.removeprefix("kit: ").strip()
     return docker("image", "inspect", "--format", "{{.Id}}", tag).stdout
 

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import kills
 import pytest
 from test_build import docker, push
+
+import kills
 
 pytestmark = pytest.mark.cluster
 

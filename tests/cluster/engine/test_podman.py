@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from samples import HOSTILE_NAME
 from slurm_cluster import Cluster, until
+
+from samples import HOSTILE_NAME
 
 pytestmark = pytest.mark.cluster
 

@@ -10,8 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from samples import ROOT
 from slurm_cluster import Cluster
+
+from samples import ROOT
 
 pytestmark = pytest.mark.cluster
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-import hostile_files
 import pytest
-from hostile_files import Facts
 from test_build import docker, push
+
+import hostile_files
+from hostile_files import Facts
 
 pytestmark = pytest.mark.cluster
 

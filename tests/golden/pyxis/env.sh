@@ -9,7 +9,6 @@ KIT_MAX_RESTARTS=0 # by torchrun, of all ranks, when one fails
 KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
 
 KIT_SPARES=0 # nodes that are allocated beyond NNODES, to do without bad ones
-KIT_NODES=all
 KIT_NAME='digits & more'
 KIT_LAUNCHER=torchrun
 KIT_TASKS_PER_NODE=1 # Slurm's tasks; the launcher starts the ranks

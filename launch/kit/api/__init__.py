@@ -1,0 +1,1 @@
+"""What `import kit` offers, and what the command line calls."""

@@ -1,0 +1,69 @@
+"""A run in the hands of a Python program."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit.diagnose.why import report
+from kit.diagnose.why.report import Report
+from kit.files import safe_read
+from kit.runs import array_status, array_watch, cancelling, log_files, lookup, status
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A run that was submitted or started, or a task of a job array."""
+
+    id: str  # Slurm's
+    name: str
+    folder: Path  # the run directory
+    task: Optional[int] = None  # of a job array; None is the whole
+
+    @property
+    def status(self) -> Status:
+        """Return the run's status by Slurm and its logs, which are asked now."""
+        run = self._run()
+        if self.task is not None:
+            return status.of_task(run, self.task)
+        return _with_tasks(status.of([run])[0])
+
+    def wait(self, timeout_s: Optional[float] = None) -> Status:
+        """Return the status when the run has ended, with all tasks of an array.
+
+        Raise KitError if the run goes on after `timeout_s` seconds. The run itself goes on then.
+        """
+        limit_s = math.inf if timeout_s is None else timeout_s
+        ended = array_watch.until_the_end(self._run(), lambda _: None, self.task, limit_s)
+        return _with_tasks(ended)
+
+    def logs(
+        self, rank: Optional[int] = None, *, node: Optional[str] = None, errors: bool = False
+    ) -> str:
+        """Return what the run wrote: all, a rank's, a node's, or that of the ranks that failed."""
+        files = array_status.logs(self._run(), self.task, log_files.Choice(node, rank, errors))
+        return b"".join(map(safe_read.read, files)).decode("utf-8", "replace")
+
+    def why(self) -> Report:
+        """Return why the run failed; str() of it is what `kit why` prints."""
+        return report.why(self._word)
+
+    def cancel(self) -> None:
+        """Cancel the run. Raise KitError where nobody knows which job that would end."""
+        cancelling.cancel(str(self.folder), self.task)
+
+    @property
+    def _word(self) -> str:
+        return str(self.folder) if self.task is None else f"{self.id}_{self.task}"
+
+    def _run(self) -> Run:
+        return lookup.find(str(self.folder))
+
+
+def _with_tasks(found: Status) -> Status:
+    """Return the status of an array with that of its tasks, which an ended one lacks."""
+    return found._replace(tasks=array_status.tasks(found)) if found.run.array else found

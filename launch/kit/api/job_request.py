@@ -1,0 +1,81 @@
+"""A job that somebody asks for: a file or a program, with values over those of the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from kit.cluster import check
+from kit.config import job_file, paths
+from kit.config.job import Job
+from kit.config.yaml_source import Located
+from kit.errors import Problems, UsageError, warn
+from kit.plan import resolve as plans
+from kit.plan import this_machine
+from kit.plan.plan import Plan
+from kit.runs import run_dir
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a command does with its job."""
+
+    code: str = "snapshot"  # what holds where the job does not say: snapshot or live
+    asks_site: bool = False  # the job is checked against what Slurm says of the cluster
+    runs_here: bool = False  # on this machine, whatever its cluster
+    is_dry: bool = False  # the job is only shown
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """The job that somebody names, and the keys that are set over those of the job's file."""
+
+    target: Optional[str]
+    arguments: list[str]
+    overrides: dict[str, Located]
+    problems: Problems = field(default_factory=Problems)
+
+    def load(self) -> Job:
+        """Return the named job, or the one that is here; `kit submit -- --lr 1` names none."""
+        target, arguments = self.target, self.arguments
+        if target is not None and not target.startswith("-"):
+            return job_file.load(target, self.overrides, arguments, self.problems)
+        if not os.path.isfile("job.yaml"):
+            fix = "name one: kit submit JOB; kit init writes a first one"
+            raise UsageError("no job is named, and there is no job.yaml here", fix)
+        arguments = [target, *arguments] if target else arguments
+        return job_file.load("job.yaml", self.overrides, arguments, self.problems)
+
+    def load_or_none(self) -> Job:
+        """Return the job for a shell, which can do without one."""
+        if self.target is None and not os.path.isfile("job.yaml"):
+            overrides = {"name": Located("shell", ""), **self.overrides}
+            return job_file.load("true", overrides, self.arguments, self.problems)
+        return self.load()
+
+    def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
+        """Return the plan of a loaded job. Raises UsageError with every problem found."""
+        if use.runs_here:
+            job = this_machine.fit(job, self.problems)
+        chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")
+        judge = check.Check(job, self.problems) if use.asks_site else None
+        plan = plans.resolve(job, str(chosen), self.problems, use.code, judge, is_dry=use.is_dry)
+        for warning in self.problems.warnings:
+            warn(warning)
+        return plan
+
+
+def given(values: Mapping[str, Any], where: str) -> dict[str, Located]:
+    """Return Python's values as a job file would have them; None is not given."""
+    return {key: _given(value, where) for key, value in values.items() if value is not None}
+
+
+def _given(value: Any, where: str) -> Located:
+    if isinstance(value, Mapping):
+        return Located({str(key): _given(item, where) for key, item in value.items()}, where)
+    if isinstance(value, (list, tuple)):
+        return Located([_given(item, where) for item in value], where)
+    return Located(None if value is None else str(value), where)

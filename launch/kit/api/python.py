@@ -1,0 +1,104 @@
+"""The functions of `import kit`. None of them prints; each raises KitError with a fix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from kit.api.handle import RunHandle
+from kit.api.job_request import JobRequest, Use, given
+from kit.config.job import Job
+from kit.errors import KitError, UsageError
+from kit.plan import render as rendering
+from kit.plan.plan import Plan
+from kit.remote import records, where
+from kit.runs import array_status, dependencies, run_dir
+from kit.runs import submit as submitting
+
+Target = Union[str, "os.PathLike[str]", None]
+
+
+def load(target: Target = None, arguments: Sequence[str] = (), **keys: Any) -> Job:
+    """Return the job of a file or of a program, `./job.yaml` by default, with these keys over it.
+
+    A key is a key of job files, with a value as YAML would have it: nodes=4, env={"A": "1"}.
+    """
+    request = _request("load", target, arguments, keys)
+    job = request.load()
+    request.problems.raise_if_any()
+    return job
+
+
+def render(
+    target: Target = None,
+    arguments: Sequence[str] = (),
+    *,
+    output: Target = None,
+    **keys: Any,
+) -> Path:
+    """Write the run directory, start nothing, and return its path."""
+    plan = _plan(_request("render", target, arguments, keys), output, Use())
+    return run_dir.write(plan, rendering.render(plan))
+
+
+def submit(
+    target: Target = None,
+    arguments: Sequence[str] = (),
+    *,
+    output: Target = None,
+    after: Sequence[str] = (),
+    **keys: Any,
+) -> RunHandle:
+    """Submit a job to Slurm, and return its run.
+
+    `after` names runs to wait for, as the option of `kit submit`. Where the answer to an earlier
+    call with the same values was lost, return the run of that call. Raise slurm.Unsure where
+    nobody can say yet whether Slurm has the job: the same call again does not submit it twice.
+    """
+    request = _request("submit", target, arguments, keys)
+    plan = _plan(request, output, Use(asks_site=True))
+    options, _ = dependencies.resolve(list(after), plan, ask=True)
+    words = ["kit.submit", str(target), *arguments, *after, repr(sorted(keys.items()))]
+    run = submitting.earlier(plan, words)
+    if run is None:
+        folder = run_dir.write(plan, rendering.render(plan))
+        run_dir.update(folder, {"invocation": tuple(words)})
+        run = submitting.submit(plan, folder, options, lambda _: None)
+    return RunHandle(run.id, run.name, Path(run.folder))
+
+
+def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:
+    """Return a run by its job id, directory or name; without one, the last run of this folder."""
+    word = None if run is None else os.fspath(run)
+    record = records.find(word, os.getcwd())
+    try:
+        found, number = array_status.find(word, task)
+    except UsageError:
+        if record:
+            raise _elsewhere(record.cluster) from None
+        raise
+    if record and word is None and record.created_s > found.created_s:
+        raise _elsewhere(record.cluster)
+    return RunHandle(found.id, found.name, Path(found.folder), number)
+
+
+def _request(
+    function: str, target: Target, arguments: Sequence[str], keys: dict[str, Any]
+) -> JobRequest:
+    overrides = given(keys, f"kit.{function}()")
+    return JobRequest(None if target is None else os.fspath(target), list(arguments), overrides)
+
+
+def _plan(request: JobRequest, output: Target, use: Use) -> Plan:
+    job = request.load()
+    if where.profile(job.cluster).ssh:
+        raise _elsewhere(str(job.cluster))
+    return request.plan(job, None if output is None else os.fspath(output), use)
+
+
+def _elsewhere(cluster: str) -> KitError:
+    """Return the error for a cluster elsewhere, whose commands return nothing to Python."""
+    fix = "start your program on its login node; or call the command: kit submit --json"
+    return KitError(f"{cluster} is a cluster elsewhere, which Python's kit cannot ask", fix)

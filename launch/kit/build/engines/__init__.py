@@ -1,1 +1,0 @@
-"""What builds an image of a recipe: one module for each tool, listed in known.py."""

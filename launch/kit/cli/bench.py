@@ -1,0 +1,93 @@
+"""Run: bench."""
+
+import functools
+import sys
+from typing import Annotated, Optional
+
+import typer
+
+from kit.api.job_request import JobRequest, Use
+from kit.cli import completion
+from kit.cli.app import app
+from kit.cli.help import RUN, Command, examples
+from kit.cli.job_options import SHAPED, takes_job
+from kit.cli.options import DryRun, Json, Local, Output, Svg
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
+
+Sizes = Annotated[
+    Optional[str],
+    typer.Option(
+        "--sizes",
+        metavar="LIST",
+        help="1K-256M, or 1M,8M,64M.",
+        show_default="1K to 64M; on GPUs to 1G",
+    ),
+]
+Repeats = Annotated[
+    Optional[int],
+    typer.Option("--repeats", metavar="N", help="Of each size.", show_default="for a second"),
+]
+Pairs = Annotated[
+    bool,
+    typer.Option("--pairs", help="Then every two nodes alone: names the slow node or link."),
+]
+Expected = Annotated[
+    Optional[str],
+    typer.Option(
+        "--expect",
+        metavar="GBPS",
+        help="The bus bandwidth to reach.",
+        show_default="the profile's",
+    ),
+]
+Share = Annotated[
+    Optional[str],
+    typer.Option(
+        "--share", metavar="PART", help="End with 1 below this share of it.", show_default="0.8"
+    ),
+]
+Measured = Annotated[
+    Optional[str],
+    typer.Option(
+        "--show",
+        metavar="RUN",
+        help="What a run measured before.",
+        autocompletion=completion.runs,
+    ),
+]
+
+
+@command(
+    epilog=examples("kit bench -j 2x8 --pairs", "kit bench job.yaml --expect 180"),
+)
+@functools.partial(takes_job, target=SHAPED)
+def bench(
+    job: JobRequest,
+    output: Output = None,
+    sizes: Sizes = None,
+    repeats: Repeats = None,
+    pairs: Pairs = False,
+    local: Local = False,
+    expect: Expected = None,
+    share: Share = None,
+    show: Measured = None,
+    svg: Svg = None,
+    as_json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure all-reduce in the job's image and shape.
+
+    Finds the slow node or link: docs/bench.md.
+    """
+    from kit.cli import benchmarking
+    from kit.cluster.bench import bandwidth
+    from kit.cluster.bench import bench as benchmark
+
+    shown = benchmarking.Shown(svg, as_json)
+    if show is not None:
+        sys.exit(benchmarking.show(bandwidth.of(show), shown))
+    request = benchmark.Request(sizes, repeats, pairs, local, expect, share, dry_run)
+    found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
+    plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))
+    sys.exit(benchmarking.run(plan, request, shown))

@@ -1,0 +1,214 @@
+"""Start: build."""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Callable, Optional
+
+import typer
+
+from kit.cli import completion as values
+from kit.cli import messages, options
+from kit.cli.app import app
+from kit.cli.help import START, Command, examples
+from kit.errors import Problems
+from kit.formats import size
+from kit.images.build_request import BuildRequest, Options
+from kit.progress import Progress
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=START)
+
+Target = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[RECIPE|IMAGE]",
+        help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME,"
+        " FILE.tar, FILE.sqsh.",
+        autocompletion=values.recipes,
+    ),
+]
+Words = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="[-- OPTIONS]", help="For docker or podman build, as they are."),
+]
+Name = Annotated[
+    Optional[str],
+    typer.Option(
+        "--name", metavar="NAME", help="What jobs call it.", show_default="the recipe's folder"
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="gpu|cpu",
+        help="Build on the recipe's base for GPUs or for CPUs.",
+        autocompletion=values.one_of("gpu", "cpu"),
+    ),
+]
+Engine = Annotated[
+    Optional[str],
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="docker, podman, apptainer, enroot.",
+        show_default="the first one here",
+        autocompletion=values.engines,
+    ),
+]
+Arguments = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--build-arg",
+        metavar="NAME[=VALUE]",
+        help="For the recipe; NAME alone takes the environment's value. May be given again.",
+    ),
+]
+Secrets = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--secret",
+        metavar="id=ID,src=FILE|env=NAME",
+        help="For RUN --mount=type=secret; in no layer. May be given again.",
+    ),
+]
+Ssh = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--ssh",
+        metavar="ID[=SOCKET]",
+        help="For RUN --mount=type=ssh. May be given again.",
+    ),
+]
+Stage = Annotated[
+    Optional[str],
+    typer.Option(
+        "--target", metavar="STAGE", help="Of a Dockerfile with several, the one to stop at."
+    ),
+]
+Platform = Annotated[
+    Optional[str],
+    typer.Option("--platform", metavar="OS/ARCH", help="Of another machine than this one."),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Run every step again.")]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="sqsh|sif|docker",
+        help="sqsh runs everywhere; docker stops at the engine's image.",
+        autocompletion=values.one_of("sqsh", "sif", "docker"),
+    ),
+]
+Folder = Annotated[str, typer.Option("--images", metavar="DIR", help="Where the file goes.")]
+Update = Annotated[
+    bool, typer.Option("--update", help="Ask the registry for the base's digest again.")
+]
+Locked = Annotated[
+    Optional[str],
+    typer.Option(
+        "--locked",
+        metavar="FILE",
+        help="Refuse bases and packages that differ from this record of a build: images/NAME.json.",
+    ),
+]
+Wait = Annotated[
+    int,
+    typer.Option(
+        "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."
+    ),
+]
+Elsewhere = Annotated[
+    Optional[str],
+    options.cluster(help="On the login node of a cluster elsewhere, and for it."),
+]
+
+
+@command(
+    epilog=examples(
+        "kit build",
+        "kit build docker://pytorch/pytorch:2.8.0 --name torch",
+        "kit build first --device cpu --build-arg TORCH_INDEX",
+    ),
+)
+def build(
+    target: Target = None,
+    words: Words = None,
+    name: Name = None,
+    device: Device = "gpu",
+    engine: Engine = None,
+    arguments: Arguments = None,
+    secrets: Secrets = None,
+    ssh: Ssh = None,
+    stage: Stage = None,
+    platform: Platform = None,
+    no_cache: NoCache = False,
+    to: To = "sqsh",
+    folder: Folder = "images",
+    update: Update = False,
+    locked: Locked = None,
+    wait: Wait = 3600,
+    cluster: Elsewhere = None,
+) -> None:
+    """Make one image file for Enroot, Pyxis and Apptainer."""
+    problems = Problems()
+    given = _build_arguments(arguments or [], problems)
+    words = words or []
+    if target and target.startswith("-"):  # kit build -- --network host
+        words, target = [target, *words], None
+    if words and not words[0].startswith("-"):
+        fix = "leave it out; options of the engine follow --, and begin with a dash"
+        problems.add("", f"kit build takes one recipe or image, and not also {words[0]}", fix)
+    _check_word("--device", device, ("gpu", "cpu"), problems)
+    _check_word("--to", to, ("sqsh", "sif", "docker"), problems)
+    problems.raise_if_any()
+    of_engine = Options(
+        tuple(secrets or ()), tuple(ssh or ()), stage, platform, no_cache, tuple(words)
+    )
+    record = Path(locked) if locked else None
+    make(
+        BuildRequest(
+            target, engine, device, name, to, Path(folder), given, update, wait, of_engine, record
+        )
+    )
+
+
+def make(request: BuildRequest) -> None:
+    """Build an image, and say what became of it."""
+    # Imported here: the help of kit needs no client of registries, which loads for long.
+    from kit.images.build import build
+
+    built = build(request, messages.note, _progress)
+    if built.file is None:
+        messages.say(built.name)
+    elif built.duration_s is None:
+        messages.say(f"{built.file} is up to date")
+    else:
+        messages.say(f"{built.file}: {size(built.bytes)}, in {built.duration_s:.0f} s")
+        print(f"  in a job: `image: {built.name}`")
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    with Progress(what, total) as progress:
+        yield progress.add
+
+
+def _check_word(option: str, word: str, known: tuple[str, ...], problems: Problems) -> None:
+    if word not in known:
+        problem = f"'{word}' is not one of {', '.join(known)}"
+        problems.add(option, problem, f"write {option} {known[0]}")
+
+
+def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
+    """Return NAME=VALUE, or NAME alone with the environment's value, as Docker has it."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            problem = f"{name} has no value, here or in the environment"
+            problems.add("--build-arg", problem, f"write --build-arg {name}=VALUE")
+        found[name] = value if equals else os.environ.get(name, "")
+    return found

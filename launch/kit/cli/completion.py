@@ -1,0 +1,118 @@
+"""Values that the Tab key offers. What cannot be found out is no error: there is nothing to offer.
+
+Names of files are not here: where these functions return nothing, the shell completes files.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Callable, Union
+
+from kit import assets, slurm
+from kit.config import profiles
+from kit.config import sbatch_options as known_options
+from kit.config.job import KEYS
+from kit.errors import KitError
+from kit.runs import history
+
+Values = list[Union[str, tuple[str, str]]]  # a value, or a value and its meaning
+
+SLURM_S = 1.0  # how long Slurm may take to name its partitions
+NEWEST = 200  # runs; a longer list helps nobody
+STATES = (
+    "PENDING",
+    "RUNNING",
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+)
+# Options of sbatch that take no value.
+_FLAGS = frozenset(
+    "contiguous exclusive hold no-kill no-requeue overcommit oversubscribe reboot requeue"
+    " spread-job use-min-nodes".split()
+)
+
+
+def one_of(*values: str) -> Callable[[], Values]:
+    """Return the completion of an option that takes one of a few words."""
+    return lambda: list(values)
+
+
+def _runs(*, ended: bool) -> list[tuple[str, str]]:
+    """Return ids and names, the newest first."""
+    known = [run for run in reversed(history.newest(NEWEST)) if ended or not run.state]
+    ids = [(run.id, " ".join(filter(None, [run.name, run.shape, run.state]))) for run in known]
+    names: dict[str, str] = {}
+    for run in known:
+        names.setdefault(run.name, f"the newest: {run.id}")
+    return [*ids, *names.items()]
+
+
+def runs() -> Values:
+    return list(_runs(ended=True))
+
+
+def active_runs() -> Values:
+    return list(_runs(ended=False))
+
+
+def runs_to_wait_for(incomplete: str) -> Values:
+    """Return runs behind the condition that is typed: any:RUN, notok:RUN."""
+    kind, colon, _ = incomplete.rpartition(":")
+    return [(f"{kind}{colon}{value}", meaning) for value, meaning in _runs(ended=True)]
+
+
+def partitions() -> Values:
+    return list(slurm.partitions(SLURM_S))
+
+
+def sbatch_options(incomplete: str) -> Values:
+    name, equals, _ = incomplete.partition("=")
+    values = (
+        [f"partition={value}" for value in partitions()] if "partition".startswith(name) else []
+    )
+    if equals:
+        return list(values) if name == "partition" else []
+    known = [option if option in _FLAGS else f"{option}=" for option in known_options.options()]
+    return [*known, *(values if incomplete else [])]
+
+
+def clusters() -> Values:
+    return list(profiles.names())
+
+
+def images() -> Values:
+    """Return the names that kit build has given."""
+    return sorted(path.stem for path in Path("images").glob("*.json") if path.is_symlink())
+
+
+def recipes() -> Values:
+    places = [Path("containers"), assets.folder("containers")]
+    return sorted({path.parent.name for place in places for path in place.glob("*/Dockerfile")})
+
+
+def _quietly(offer: Callable[[], list[str]]) -> Callable[[], Values]:
+    def values() -> Values:
+        with suppress(OSError, KitError):
+            return [*offer()]
+        return []
+
+    return values
+
+
+# The keys of a job whose values can be named.
+OF_KEY: dict[str, Callable[..., Values]] = {
+    **{
+        name: _quietly(offer)
+        for name, key in KEYS.items()
+        if (offer := key.choices or key.examples)
+    },
+    "slurm": sbatch_options,
+    "image": images,
+}
+engines = one_of("docker", "podman", "apptainer", "enroot")

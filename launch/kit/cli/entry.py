@@ -1,0 +1,141 @@
+"""A process of kit: its streams, its signals, its exit code, and how an error looks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import typer
+
+from kit import console, signals
+from kit.cli import option_hints, shells
+from kit.cli.app import app
+from kit.errors import KitError, Problem, UsageError, did_you_mean
+
+# The files of this package, and the commands that each of them adds to the app.
+COMMANDS = {
+    "start": ("init", "doctor", "schema", "completion"),
+    "build": ("build",),
+    "run": ("submit", "run", "rerun", "render", "shell", "exec"),
+    "estimate": ("when",),
+    "bench": ("bench",),
+    "watch": ("status", "runs", "logs"),
+    "explain": ("why", "timeline", "hang", "diff"),
+    "tidy": ("cancel", "images", "nodes"),
+}
+FILE_OF = {name: file for file, names in COMMANDS.items() for name in names}
+CTRL_C = 130
+CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
+
+
+def tree(name: str = "") -> Any:
+    """Return the app with this command; without a name, or with one that is none, with all."""
+    for file in [FILE_OF[name]] if name in FILE_OF else COMMANDS:
+        importlib.import_module(f"kit.cli.{file}")
+    return typer.main.get_command(app)
+
+
+def main() -> NoReturn:
+    """Run the command that was typed. Whatever goes wrong ends in two lines and an exit code."""
+    _open_streams()
+    try:
+        code = call(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = CTRL_C
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+    except SystemExit as ended:
+        code = _code(ended)
+    except Exception as error:
+        code = report(error)
+    sys.exit(_flushed(code))
+
+
+def call(words: list[str]) -> int:
+    """Run one command in this process and return its exit code; its errors are raised."""
+    if instruction := os.environ.get(shells.VARIABLE):
+        return shells.complete(tree(), instruction)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    signals.end_cleanly()
+    kit = tree(words[0] if words else "")
+    code = kit(words, prog_name="kit", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _open_streams() -> None:
+    """Guard the streams, so that what is printed does not act on the terminal.
+
+    Closed streams lead nowhere, so that no file of a run is opened in their place.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
+        elif number:
+            setattr(sys, name, console.guarded(getattr(sys, name)))
+
+
+def _code(ended: SystemExit) -> int:
+    if isinstance(ended.__context__, BrokenPipeError):  # Typer ends with 1 then
+        return CLOSED_PIPE
+    return ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
+
+
+def _flushed(code: int) -> int:
+    """Return the exit code once all output is out, or cannot be: then Python must not try again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:  # a closed pipe, or a full disk
+            code = code or (CLOSED_PIPE if isinstance(error, BrokenPipeError) else 1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return code
+
+
+def report(error: Exception) -> int:
+    """Print what went wrong, and return the exit code."""
+    if isinstance(error, KitError):
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if isinstance(error, typer.Abort):
+        return CTRL_C
+    if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
+        print(_usage_problem(error), file=sys.stderr)
+        return UsageError.exit_code
+    if os.environ.get("KIT_TRACEBACK"):
+        raise error
+    if isinstance(error, OSError):
+        file = f"{error.filename}: " if error.filename else ""
+        fix = "check that path, its rights, and free space"
+        print(Problem("", f"{file}{error.strerror}", fix), file=sys.stderr)
+    else:
+        fix = "please report it, with what KIT_TRACEBACK=1 in the environment adds"
+        print(Problem("", f"internal error: {error!r}", fix), file=sys.stderr)
+    return 1
+
+
+def _usage_problem(error: Any) -> Problem:
+    context = getattr(error, "ctx", None)
+    see = f"see: {context.command_path if context else 'kit'} --help"
+    if (
+        context
+        and (name := getattr(error, "option_name", None))
+        and hasattr(error, "possibilities")
+    ):
+        return Problem("", f"No such option: {name}", _option_meant(name, context.command, see))
+    return Problem("", error.format_message(), see)
+
+
+def _option_meant(name: str, command: Any, otherwise: str) -> str:
+    """Return the fix for an option that does not exist: the one that was probably meant."""
+    spellings = [word for item in command.params for word in (*item.opts, *item.secondary_opts)]
+    known = ["--help", *(word for word in spellings if word.startswith("-"))]
+    if {"shape", "arguments"} <= {item.name for item in command.params}:
+        return option_hints.option(name, known, sys.argv[1:])
+    return did_you_mean(name, known, otherwise)

@@ -1,0 +1,136 @@
+"""Explain: why, timeline, hang and diff.
+
+Each imports its own part when it is called: with all of them, a page of help would take twice
+as long.
+"""
+
+import functools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from kit.cli import completion, messages
+from kit.cli.app import app
+from kit.cli.help import EXPLAIN, Command, examples
+from kit.cli.options import Json, LastRun, OneRun, Svg
+from kit.runs.rerun import folder_of
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=EXPLAIN)
+
+
+@command(epilog=examples("kit why", "kit why 4711"))
+def why(run: LastRun = None, as_json: Json = False) -> None:
+    """Explain why a run failed: first failing rank, likely cause, suggested fix."""
+    from kit.diagnose.why import report
+
+    found = report.why(run)
+    if as_json:
+        from kit.cli import report_json
+
+        print(messages.json_text(report_json.of_report(found)))
+    else:
+        print(found)
+
+
+@command(
+    epilog=examples("kit timeline", "kit timeline 4711 --svg start.svg"),
+)
+def timeline(
+    run: LastRun = None,
+    attempt: Annotated[
+        Optional[int],
+        typer.Option(
+            "--attempt",
+            metavar="N",
+            help="Of a job that Slurm requeued.",
+            show_default="the last",
+        ),
+    ] = None,
+    svg: Svg = None,
+    as_json: Json = False,
+) -> None:
+    """Show where the time of a run's start went, on every node."""
+    from kit.diagnose.timeline import chart
+    from kit.diagnose.timeline import timeline as times
+
+    found = times.of(run, attempt)
+    if as_json:
+        from kit.cli import report_json
+
+        print(messages.json_text(report_json.of_timeline(found)))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+        for line in chart.picture(found, width):
+            print(line.plain)
+    if svg:
+        chart.save(found, Path(svg))
+        (messages.note if as_json else messages.say)(f"wrote {svg}")
+
+
+@command(
+    epilog=examples("kit hang", "kit hang 4711 --full"),
+)
+def hang(
+    run: LastRun = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Whole stacks, of all threads and children.")
+    ] = False,
+    pause: Annotated[
+        bool,
+        typer.Option(
+            "--pause/--no-pause",
+            help="--no-pause: without stacks, for which py-spy pauses each process for some"
+            " milliseconds.",
+        ),
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Show where the ranks of a run are at this moment.
+
+    Those at the same place stand together, the odd ones out first.
+    """
+    from kit.diagnose.hang import hang as stacks
+    from kit.diagnose.hang import report
+
+    ranks = stacks.look(run, full=full, pause=pause)
+    if as_json:
+        print(json.dumps(report.as_json(ranks), indent=2))
+    else:
+        print(*report.lines(ranks, full), sep="\n")
+
+
+@command(epilog=examples("kit diff 4711 4712"))
+def diff(
+    first: OneRun,
+    second: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what differs between two runs: settings, variables, image, code.
+
+    Ends with 1 where something does.
+    """
+    from kit.runs import diff as differences
+
+    folders = (folder_of(first), folder_of(second))
+    found = differences.between(*folders)
+    if as_json:
+        places = {"first": str(folders[0]), "second": str(folders[1])}
+        print(messages.json_text({**places, "differences": found}))
+    elif found:
+        print(f"--- {folders[0]}\n+++ {folders[1]}")
+        for title, lines in found.items():
+            print(f"\n{title}:")
+            for line in lines:
+                print(f"  {line}".encode("utf-8", "backslashreplace").decode())
+    else:
+        messages.say(f"{folders[0].name} and {folders[1].name} do not differ")
+    sys.exit(1 if found else 0)

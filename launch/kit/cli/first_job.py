@@ -1,0 +1,80 @@
+"""kit init: looking at a site, writing its profile and a first job, and saying what was done."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional
+
+from kit.cli import tables
+from kit.cluster.init import init
+from kit.cluster.init.init import Start
+from kit.cluster.init.survey import TEMPORARY
+
+TITLES = {
+    "folder": "folder",
+    "program": "program",
+    "partition": "partition",
+    "shape": "ranks",
+    "account": "account",
+    "runtime": "container",
+    "image": "image",
+    "gpu_directive": "GPUs asked by",
+    "scratch": "node's disk",
+    "fabric": "network",
+}
+# Words for decisions without a value.
+NO_VALUE = {
+    "account": "Slurm's own choice",
+    "runtime": "none",
+    "image": "none yet",
+    "gpu_directive": "not at all",
+    "scratch": TEMPORARY,
+    "fabric": "Ethernet",
+}
+
+
+def write(
+    target: Path,
+    image: Optional[str],
+    partition: Optional[str],
+    *,
+    local: bool,
+    ask_node: bool,
+    force: bool,
+) -> None:
+    """Write the files for `target`, which is the project's folder or the program in it."""
+    start = init.look(target, image, partition, local=local, tell=_say_asked if ask_node else None)
+    _show(start)
+    agrees = _agrees if sys.stdin.isatty() else None
+    for line in init.write(start, force=force, agrees=agrees):
+        print(f"kit: {line}")
+    if start.site.cluster:
+        print(f"kit: Slurm would take it: {init.estimate(start)}")
+    print("kit: next")
+    for line in init.next_commands(start, target):
+        print(f"  {line}")
+
+
+def _show(start: Start) -> None:
+    where = f", and {start.site.node.host} of it" if start.site.node else ""
+    print(f"kit: looked at {start.chosen.title}{where}")
+    decisions = start.chosen.decisions
+    shown = [
+        (f"  {title}", key, decisions[key]) for key, title in TITLES.items() if key in decisions
+    ]
+    tables.show(
+        [(title, it.value or NO_VALUE[key], f"{it.how}: {it.why}") for title, key, it in shown]
+    )
+
+
+def _say_asked(node: str) -> None:
+    words = f"asking {node} what it has, by a job of some seconds; without it: kit init --no-look"
+    print(f"kit: {words}", file=sys.stderr, flush=True)
+
+
+def _agrees(problem: str) -> bool:
+    try:
+        return input(f"kit: {problem}; replace it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D
+        return False

@@ -1,0 +1,87 @@
+"""Following a job: its logs until it ends, and then its exit code. Ctrl-C leaves the job alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from kit import slurm
+from kit.cli import messages
+from kit.errors import KitError, UsageError
+from kit.plan.run_paths import RunPaths
+from kit.runs import array_watch, job_chain, log_files, secret_file
+from kit.runs.history import Run
+from kit.runs.watch import Watch
+from kit.slurm import task_numbers
+
+
+def see_off(run: Run, *, follow_it: bool) -> None:
+    """Follow a run that was submitted, if that is wanted; of an array say how to see its tasks."""
+    if run.array:
+        _see_off_array(run, follow_it=follow_it)
+    elif follow_it:
+        follow_job(run)
+
+
+def _see_off_array(run: Run, *, follow_it: bool) -> None:
+    """Follow an array by its summary: the logs of its tasks would be mixed up."""
+    numbers = task_numbers.numbers(run.array)
+    if not follow_it:
+        one = f"one's logs: kit logs {run.id} --task {numbers[0]}"
+        print(f"  its {len(numbers)} tasks: kit status {run.id}; {one}")
+        return
+    try:
+        found = array_watch.until_the_end(run, messages.say)
+    except KeyboardInterrupt:
+        _leave_alone(run.id)
+    if found.state != "COMPLETED":
+        fix = f"which tasks, and why: kit status {run.id}"
+        raise KitError(f"{run} {found.state}: {found.detail}", fix)
+
+
+def _leave_alone(job_id: str) -> NoReturn:
+    messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}")
+    sys.exit(130)
+
+
+def follow_again(run: Run) -> None:
+    """Follow a run that was submitted before."""
+    if not run.id:
+        raise UsageError(f"{run} has no job yet", f"where it is: kit status {run.name}")
+    if run.local or run.state:
+        what = "runs in its own terminal" if run.local else "has ended"
+        raise UsageError(f"{run} {what}", f"its logs: kit logs {run.id}")
+    follow_job(run)
+
+
+def follow_job(run: Run) -> None:
+    """Show the logs until the job ends. Raise KitError with its exit code."""
+    with slurm.at(run.asked_of):
+        _follow_here(run)
+
+
+def _follow_here(run: Run) -> None:
+    job_id, folder = run.id, Path(run.folder)
+    watch = Watch(job_id, messages.say, run.works_in)
+    try:
+        tail = log_files.Tail(RunPaths(folder), job_id, messages.write_log)
+        state = log_files.until(tail, watch.ended)
+    except KeyboardInterrupt:
+        _leave_alone(job_id)
+    if state.name == "COMPLETED":
+        return
+    following = job_chain.last_job(run.folder, job_id)
+    if following != job_id:
+        messages.say(f"job {job_id} {state.name}; job {following} goes on for it")
+        _follow_here(replace(run, id=following))
+        return
+    secret_file.forget(folder)  # its own script does that, unless its node is gone
+    dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
+    why = f"; dead: {', '.join(dead)}" if dead else ""
+    raise KitError(
+        f"job {job_id} {state.name} with exit code {state.exit_code}{why}",
+        f"see: kit why {job_id}; its logs: {messages.short(folder)}/log",
+        exit_code=state.exit_code or 1,
+    )

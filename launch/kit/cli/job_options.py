@@ -1,0 +1,123 @@
+"""What a command line says of a job: JOB, ARGS, -j, and an option for every key, from `KEYS`."""
+
+import functools
+import inspect
+import re
+from typing import Annotated, Any, Callable, Optional
+
+import typer
+
+from kit.api.job_request import JobRequest
+from kit.cli import completion
+from kit.config import job as jobs
+from kit.config.yaml_source import Located
+from kit.errors import Problems
+
+JOB = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job file (.yaml), or a program: train.py",
+        show_default="job.yaml",
+    ),
+]
+SHAPED = Annotated[
+    Optional[str],
+    typer.Argument(metavar="[JOB]", help="A job file (.yaml) of the same shape."),
+]
+_ARGS = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="[-- ARGS...]", help="Arguments for the program."),
+]
+_SHAPE = Annotated[
+    Optional[str],
+    typer.Option(
+        "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", rich_help_panel="Nodes"
+    ),
+]
+
+
+def _located(key: str, value: Any, problems: Problems) -> Optional[Located]:
+    option, from_words = jobs.option_name(key), jobs.KEYS[key].from_words
+    return from_words(option, value, problems) if from_words else Located(str(value), option)
+
+
+def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Located]:
+    """Return the keys that are set on the command line, as a job file would have them."""
+    found: dict[str, Located] = {}
+    for key in jobs.KEYS:
+        if (value := values.get(key)) not in (None, []):
+            given = _located(key, value, problems)
+            found.update({key: given} if given is not None else {})
+    if (shape := values.get("shape")) is not None:
+        _add_shape(shape, found, problems)
+    return found
+
+
+def _add_shape(shape: str, found: dict[str, Located], problems: Problems) -> None:
+    parts = re.fullmatch(r"(\d+(?:-\d+)?)x(\d+)", shape, re.ASCII)
+    if not parts:
+        fix = "write -j 2x8 for 2 nodes of 8 processes, -j 2-4x8 for 2 to 4"
+        problems.add("-j", f"'{shape}' is not NODESxPROCESSES", fix)
+    for key, value in zip(("nodes", "processes_per_node"), parts.groups() if parts else "11"):
+        if key in found:
+            said = f"-j and {jobs.option_name(key)} say the same thing"
+            problems.add("-j", said, "give one of them")
+        found[key] = Located(value, "-j")
+
+
+def request(values: dict[str, Any], problems: Optional[Problems] = None) -> JobRequest:
+    """Return the job that a command's values ask for, as Typer read them."""
+    problems = problems or Problems()
+    target, arguments = values.get("target") or values.get("job"), values.get("arguments") or []
+    return JobRequest(target, arguments, _overrides(values, problems), problems)
+
+
+def takes_job(command: Callable[..., None], target: Any = JOB) -> Callable[..., None]:
+    """Return the command with an option for every key of a job in the place of its parameter `job`.
+
+    Typer reads the options from the signature.
+    """
+    _, *own = inspect.signature(command).parameters.values()
+    arguments = [_parameter("target", target)]
+    if target is JOB:
+        arguments.append(_parameter("arguments", _ARGS))
+    keys = [_parameter("shape", _SHAPE), *_key_parameters()]
+    own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]
+    parameters = [*arguments, *own, *keys]
+
+    @functools.wraps(command)
+    def with_job(**values: Any) -> None:
+        mine = {item.name: values.pop(item.name) for item in own}
+        command(request(values), **mine)
+
+    with_job.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_job.__annotations__ = {item.name: item.annotation for item in parameters}
+    return with_job
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+@functools.cache
+def _key_parameters() -> tuple[inspect.Parameter, ...]:
+    """Return an option for every key but the command, which is an argument."""
+    found = []
+    for key, facts in jobs.KEYS.items():
+        if key == "command":
+            continue
+        name = jobs.option_name(key)
+        kind: Any = list[str] if facts.from_words else str if facts.metavar else bool
+        option = typer.Option(
+            name if facts.metavar else f"{name}/--no-{name[2:]}",
+            help=facts.meaning + (". May be given again." if facts.from_words else "."),
+            metavar=facts.metavar or None,
+            show_default=False,
+            rich_help_panel=facts.panel,
+            autocompletion=completion.OF_KEY.get(key),
+        )
+        found.append(_parameter(key, Annotated[Optional[kind], option]))
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""What a user probably meant by an option that a command does not have."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from kit.config import job as jobs
+from kit.config import sbatch_options, suggest
+
+# What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
+OTHER_OPTIONS = {
+    "-N": "nodes",
+    "-n": "processes_per_node",
+    "-G": "gpus_per_node",
+    "-t": "time",
+    "-J": "name",
+    "-D": "workdir",
+    "--ntasks": "processes_per_node",
+    "--chdir": "workdir",
+    "--volume": "mounts",
+}
+PROGRAMS_OWN = "an argument of the program comes last, behind --"
+
+
+def option(name: str, known: list[str], typed: list[str]) -> str:
+    """Return the fix for an option that a command of a job does not have.
+
+    It is kit's name for it, sbatch's, or that the option is the program's own. `typed` is the
+    command line without `kit`.
+    """
+    value = _value_of(name, typed)
+    key = OTHER_OPTIONS.get(name) or (
+        suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)
+        if name.startswith("--")
+        else ""
+    )
+    if name == "--gres" and (gpus := re.fullmatch(r"gpu:([0-9]+)", value)):
+        key, value = "gpus_per_node", gpus[1]
+    if key in jobs.KEYS:
+        own = jobs.option_name(key)
+        return f"kit calls it {own}{f': {own} {value}' if value else ''}"
+    long = (
+        sbatch_options.SHORT.get(name[1:], "")
+        if re.fullmatch("-[A-Za-z]", name)
+        else name[2:].replace("_", "-")
+    )
+    if long not in sbatch_options.options():
+        if close := _close(name, known, 0.82):
+            return f"did you mean '{close}'?"
+        long = _close(long, sbatch_options.options(), 0.8)
+    if long:
+        return (
+            f"an option of sbatch goes behind --slurm: --slurm {long}{f'={value}' if value else ''}"
+        )
+    job = typed[1] if len(typed) > 1 and not typed[1].startswith("-") else "JOB"
+    words = [typed[0] if typed else "submit", job, "--", name, *filter(None, [value])]
+    return f"{PROGRAMS_OWN}: kit {' '.join(words)}"
+
+
+def _value_of(name: str, typed: list[str]) -> str:
+    """What was typed behind an option: `--mem 64G`, `--mem=64G`, `-N2`; empty where nothing was."""
+    for word, following in zip(typed, [*typed[1:], ""]):
+        if word == name:
+            return "" if following.startswith("-") else following
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+        if len(name) == 2 and word.startswith(name):
+            return word[2:]
+    return ""
+
+
+def _close(word: str, known: list[str], cutoff: float) -> str:
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), "")

@@ -1,0 +1,52 @@
+"""Arguments and options that several commands take."""
+
+import functools
+from typing import Annotated, Optional
+
+import typer
+
+from kit.cli import completion
+
+# Options whose words are each command's own, and whose values complete: image(help="...").
+image = functools.partial(typer.Option, "--image", metavar="FILE", autocompletion=completion.images)
+partition = functools.partial(
+    typer.Option, "--partition", metavar="NAME", autocompletion=completion.partitions
+)
+cluster = functools.partial(
+    typer.Option, "--cluster", metavar="NAME", autocompletion=completion.clusters
+)
+
+_RUN = "A job id, a run directory or a name."
+
+OneRun = Annotated[str, typer.Argument(metavar="RUN", help=_RUN, autocompletion=completion.runs)]
+LastRun = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[RUN]",
+        help=_RUN,
+        show_default="the last run of this folder",
+        autocompletion=completion.runs,
+    ),
+]
+Task = Annotated[
+    Optional[int], typer.Option("--task", metavar="N", help="Of one task of an array.")
+]
+OneTask = Annotated[
+    Optional[int],
+    typer.Option("--task", metavar="N", help="This task of an array or a sweep."),
+]
+Output = Annotated[
+    Optional[str],
+    typer.Option(
+        "--output", metavar="DIR", help="The run directory.", show_default="./runs/NAME-TIME"
+    ),
+]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Show the logs until the job ends, and end with its exit code."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the scripts and submit nothing.")]
+Local = Annotated[bool, typer.Option("--local", help="On this machine, without Slurm.")]
+Json = Annotated[bool, typer.Option("--json", help="For other programs.")]
+Svg = Annotated[Optional[str], typer.Option("--svg", metavar="FILE", help="Draw it, too.")]
+Cluster = Annotated[Optional[str], cluster(help="The cluster's profile.", show_default="generic")]

@@ -1,0 +1,190 @@
+"""Run: submit, run, rerun, render, shell and exec."""
+
+import functools
+import sys
+from typing import Annotated, Optional
+
+import typer
+
+from kit.api.job_request import JobRequest, Use
+from kit.cli import completion, messages, options, submission
+from kit.cli.app import app
+from kit.cli.help import RUN, Command, examples
+from kit.cli.job_options import takes_job
+from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
+from kit.plan.render import render as render_plan
+from kit.plan.run_paths import RunPaths
+from kit.runs import local as local_runs
+from kit.runs import rerun as reruns
+from kit.runs import run_dir
+from kit.runs import submit as submitting
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
+
+LIVE = Use(code="live", runs_here=True)  # it starts at once
+
+After = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--after",
+        metavar="RUN",
+        help="Start when that run has ended well; any:RUN when it has ended, notok:RUN when it"
+        " failed. May be given again.",
+        autocompletion=completion.runs_to_wait_for,
+    ),
+]
+Parsable = Annotated[
+    bool, typer.Option("--parsable", help="Print the job's id alone, as sbatch does.")
+]
+TestOnly = Annotated[
+    bool,
+    typer.Option("--test-only", help="Ask Slurm when the job would start; submit nothing."),
+]
+
+
+@command(
+    epilog=examples(
+        "kit submit job.yaml",
+        "kit submit train.py -j 2x8 --image first --time 1:00:00 -- --lr 0.1",
+        "kit submit job.yaml --dry-run",
+        "kit submit job.yaml --after 4711 --slurm partition=gpu",
+    ),
+)
+@takes_job
+def submit(
+    job: JobRequest,
+    output: Output = None,
+    dry_run: DryRun = False,
+    test_only: TestOnly = False,
+    follow: Follow = False,
+    after: After = None,
+    as_json: Json = False,
+    parsable: Parsable = False,
+) -> None:
+    """Write the scripts and submit them to Slurm."""
+    plan = job.plan(job.load(), output, Use(asks_site=True, is_dry=dry_run))
+    submission.say_reasons(plan)
+    waits = submission.wait_options(after or [], plan, ask=not dry_run)
+    if dry_run:
+        submission.print_scripts(plan)
+        if waits:
+            messages.note(f"to be submitted by: sbatch {' '.join(waits)} run_script.sh")
+    elif test_only:
+        messages.say(submitting.estimate(plan, waits))
+    else:
+        answer = submission.Answer(follow, as_json, parsable)
+        with answer.alone():
+            submission.submit(plan, waits, answer)
+
+
+@command(
+    epilog=examples("kit run train.py -j 2x2", "kit run job.yaml --task 3"),
+)
+@takes_job
+def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
+    """Write the same scripts and run them on this machine, without Slurm."""
+    submission.run_here(job.plan(job.load(), output, LIVE), task)
+
+
+@command(
+    epilog=examples("kit rerun", "kit rerun 4711 --image first"),
+)
+def rerun(
+    run: LastRun = None,
+    output: Output = None,
+    image: Annotated[
+        Optional[str],
+        options.image(help="Another image than the run had."),
+    ] = None,
+    follow: Follow = False,
+) -> None:
+    """Start a run once more, with the code and the scripts that it had."""
+    again = reruns.find(run)
+    answer = submission.Answer(follow)
+    if noted := reruns.unsubmitted(again.folder):
+        submission.finish(again.plan, noted, answer)
+        return
+    if not again.is_local and submission.is_submitted_already(again.plan, answer):
+        return
+    plan = reruns.prepare(again, output, image)
+    name = again.folder.name
+    said = f"the code and the scripts are those of {name}"
+    if again.is_live:
+        said = f"{name} had live code: what runs now is {plan.program.workdir} as it is today"
+    messages.note(said)
+    folder = reruns.write(again, plan)
+    if again.is_local:
+        submission.start_here(plan, local_runs.note(plan, folder, again.task), again.task)
+    else:  # what it waited for then has ended
+        submission.hand_to_slurm(plan, folder, [], answer)
+
+
+@command(
+    epilog=examples("kit render job.yaml --output first", "sbatch first/run_script.sh"),
+)
+@takes_job
+def render(job: JobRequest, output: Output = None) -> None:
+    """Write the run directory and start nothing."""
+    plan = job.plan(job.load(), output, Use())
+    submission.say_reasons(plan)
+    folder = run_dir.write(plan, render_plan(plan))
+    typed = messages.typed(folder)
+    how = f"to submit it: sbatch {messages.typed(RunPaths(folder).script)}"
+    if plan.program.secrets:
+        how = f"to submit it: kit rerun {typed} (sbatch alone would start it without its secrets)"
+    messages.say(f"wrote {messages.short(folder)}{submission.of_code(plan)}\n  {how}")
+
+
+@command(
+    epilog=examples("kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter"),
+)
+@takes_job
+def shell(
+    job: JobRequest,
+    output: Output = None,
+    node: Annotated[
+        str, typer.Option("--node", metavar="N", help="The node: its number, or its name.")
+    ] = "0",
+    jupyter: Annotated[
+        bool, typer.Option("--jupyter", help="Start Jupyter there, and say how to reach it.")
+    ] = False,
+    local: Local = False,
+    task: OneTask = None,
+) -> None:
+    """Wait for nodes, and open a shell in the job's container on one.
+
+    The nodes are given back when the shell ends.
+    """
+    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=local))
+    submission.say_reasons(plan)
+    from kit.runs import shell as shells
+
+    code = shells.shell(plan, node, task, messages.note, here=local, jupyter=jupyter)
+    sys.exit(code)
+
+
+@command(
+    "exec",
+    epilog=examples("kit exec 4711 -- nvidia-smi", "kit exec 4711 --node all -- df -h /tmp"),
+)
+def exec_(
+    run: OneRun,
+    command: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="-- CMD...", help="The command, with its arguments."),
+    ] = None,
+    node: Annotated[
+        Optional[str],
+        typer.Option(
+            "--node",
+            metavar="N",
+            help="On this node, by its name or number, or on all.",
+            show_default="the first",
+        ),
+    ] = None,
+    task: Task = None,
+) -> None:
+    """Run a command in a running job's container, as its ranks run."""
+    from kit.runs import execute
+
+    execute.enter(run, node, command or [], task)

@@ -1,0 +1,176 @@
+"""Starting a run, on Slurm or on this machine: what the user is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional, TextIO
+
+from kit import formats, slurm
+from kit.cli import following, messages, run_views
+from kit.plan.plan import Plan
+from kit.plan.render import render
+from kit.runs import dependencies, local, run_dir, secret_file
+from kit.runs import submit as submitting
+from kit.runs.history import Run
+
+STOPPED = (75, 129, 130, 143)  # exit codes of what a user or a time limit ended
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command tells which job it has submitted."""
+
+    follow_it: bool = False
+    as_json: bool = False
+    parsable: bool = False  # as sbatch does: the job's id alone
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+
+    @property
+    def is_text(self) -> bool:
+        return not (self.as_json or self.parsable)
+
+    def alone(self) -> contextlib.AbstractContextManager[object]:
+        """Let everything but an answer for programs go to stderr."""
+        return contextlib.nullcontext() if self.is_text else contextlib.redirect_stdout(sys.stderr)
+
+    def give(self, run: Run, said: str, code: str = "") -> None:
+        """Print about a job that is submitted whether anybody can read it or not."""
+        if self.as_json:
+            text = messages.json_text(run_views.run_json(run))
+        elif self.parsable:
+            text = f"{run.id};{run.cluster}" if run.is_member else run.id
+        else:
+            is_followed = run.array or self.follow_it
+            how = "" if is_followed else f"\n  follow it:     kit logs -f {run.id}"
+            text = f"kit: {said}\n  run directory: {messages.short(Path(run.folder))}{code}{how}"
+        try:
+            print(text, file=self.out, flush=True)
+        except (OSError, ValueError):  # a full disk, a closed pipe
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def say_reasons(plan: Plan) -> None:
+    """Say what kit has chosen, and why; on stderr, for a dry run's output is the scripts."""
+    reasons, code = plan.reasons, plan.program.code
+    if plan.container.image and reasons.why_runtime:
+        messages.note(f"runtime {plan.container.runtime}: {reasons.why_runtime}")
+    if reasons.why_stage:
+        messages.note(f"stage {plan.container.stage}: {reasons.why_stage}")
+    for text in code.notes if code else ():
+        messages.note(text)
+
+
+def wait_options(after: list[str], plan: Plan, *, ask: bool) -> list[str]:
+    """Return sbatch's options for the runs that the job waits for, and say which they are."""
+    options, said = dependencies.resolve(after, plan, ask=ask)
+    for line in said:
+        messages.note(line)
+    return options
+
+
+def print_scripts(plan: Plan) -> None:
+    for name, text in render(plan).items():
+        if "/" in name:  # lib/ is the same for every job
+            continue
+        print(f"==> {messages.short(Path(plan.layout.run_dir))}/{name} <==", flush=True)
+        if sys.stdout.isatty():
+            print(text)
+        else:  # byte for byte
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def submit(plan: Plan, options: list[str], answer: Answer) -> None:
+    for node in plan.reasons.left_out:
+        until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
+        messages.say(
+            f"leaving out {node.name} until {until}, which {node.why};"
+            f" if it is well again: kit nodes --forget {node.name}"
+        )
+    if not is_submitted_already(plan, answer):
+        hand_to_slurm(plan, run_dir.write(plan, render(plan)), options, answer)
+
+
+def is_submitted_already(plan: Plan, answer: Answer) -> bool:
+    """Return True if an earlier call of the same command has submitted the job.
+
+    Its answer was lost. Raise Unsure where nobody can say yet.
+    """
+    earlier = submitting.earlier(plan, sys.argv)
+    if earlier:
+        age = f"{formats.elapsed(time.time() - earlier.created_s)} ago"
+        said = (
+            f"the same command of {age} did submit job {earlier.id},"
+            " though its answer was lost: nothing is submitted now"
+        )
+        answer.give(earlier, said)
+        following.see_off(earlier, follow_it=answer.follow_it)
+    return earlier is not None
+
+
+def hand_to_slurm(plan: Plan, run: Path, options: list[str], answer: Answer) -> None:
+    """Submit a run directory; where Slurm refuses it, nothing of it is kept."""
+
+    def say(noted: Run) -> None:
+        answer.give(noted, f"submitted job {noted.id}", of_code(plan))
+
+    submitted = submitting.submit(plan, run, options, say)
+    following.see_off(submitted, follow_it=answer.follow_it)
+
+
+def finish(plan: Plan, run: Run, answer: Answer) -> None:
+    """Submit a run directory of which nobody heard that Slurm has it, once that is known."""
+    run = submitting.settle(run)
+    if run.why:
+        raise slurm.Unsure(
+            f"whether Slurm has the job of {run.name} is not known yet",
+            f"in a minute: kit status {run.name}",
+        )
+    if run.id:
+        answer.give(run, f"{run.name} was submitted: job {run.id}")
+        following.see_off(run, follow_it=answer.follow_it)
+        return
+    folder = Path(run.folder)
+    secret_file.forget(folder)
+    options = list(run_dir.load(folder).get("sbatch_options", ()))
+    hand_to_slurm(plan, folder, options, answer)
+
+
+def run_here(plan: Plan, task: Optional[int] = None) -> None:
+    local.check_task(plan, task)
+    say_reasons(plan)
+    start_here(plan, local.note(plan, run_dir.write(plan, render(plan)), task), task)
+
+
+def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
+    """Run a run directory, and end with its exit code."""
+    folder = Path(noted.folder)
+    try:
+        local.place_secrets(plan, folder, task)
+        start_s = time.monotonic()
+        code = local.run(plan, noted, task, messages.write_log)
+    finally:
+        secret_file.forget(folder)
+    elapsed = f"{time.monotonic() - start_s:.1f} s"
+    place = messages.short(folder)
+    if code:
+        what = "stopped" if code in STOPPED else "failed"
+        messages.say(
+            f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {place}"
+        )
+        sys.exit(code)
+    messages.say(f"done in {elapsed}; the scripts that ran, and their logs: {place}")
+
+
+def of_code(plan: Plan) -> str:
+    """Return a line about the code that was copied, or why it was not."""
+    code, why_live = plan.program.code, plan.reasons.why_live
+    if not code:
+        return f"\n  code:          live: {why_live}" if why_live else ""
+    count = len(code.sources.names)
+    size = formats.size(code.sources.bytes)
+    return f"\n  code:          {count} file{'s' if count != 1 else ''}, {size}, as now"

@@ -1,0 +1,162 @@
+"""Tidy: cancel, images and nodes."""
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from kit.cli import completion, elsewhere, messages, options, tables
+from kit.cli.app import SETTINGS, app
+from kit.cli.help import TIDY, Command, Group, examples
+from kit.cli.options import Cluster, Json, Task
+from kit.config import profiles
+from kit.errors import Problems, UsageError
+from kit.formats import ago, size
+from kit.images import inventory
+from kit.plan import bad_nodes
+from kit.runs import cancelling
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
+
+
+@command(
+    epilog=examples("kit cancel 4711", "kit cancel 4711 --task 3"),
+)
+def cancel(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A job id, a run directory or a name.",
+            autocompletion=completion.active_runs,
+        ),
+    ],
+    task: Task = None,
+) -> None:
+    """End a run, with all tasks of an array."""
+    messages.say(cancelling.cancel(run, task))
+
+
+images = typer.Typer(cls=Group, context_settings=SETTINGS)
+app.add_typer(
+    images,
+    name="images",
+    rich_help_panel=TIDY,
+    help="List what kit build made, or remove what nobody uses.",
+    epilog=examples("kit images", "kit images gc --days 30"),
+)
+
+
+@images.callback(invoke_without_command=True)
+def images_list(
+    context: typer.Context,
+    folder: Annotated[
+        str, typer.Option("--images", metavar="DIR", help="Where the files are.")
+    ] = "images",
+    cluster: Annotated[
+        Optional[str],
+        options.cluster(help="Those of a cluster elsewhere."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    code = elsewhere.run("images", {"cluster": cluster}, lambda: None)
+    if code is not None:
+        sys.exit(code)
+    place = Path(folder).absolute()
+    found = inventory.kept(place)
+    if as_json:
+        from kit.cli import report_json
+
+        print(messages.json_text([report_json.of_image(item) for item in found]))
+        return
+    if not found:
+        messages.say(f"no images of kit build in {place}")
+        return
+    tables.show([("NAME", "SIZE", "BUILT", "RUNS", "LAST RUN", "FILE"), *map(_image_row, found)])
+    total = size(sum(item.bytes for item in found))
+    messages.say(f"{total} in {place}; * is what the name means in a job")
+
+
+def _image_row(item: inventory.ImageFile) -> tuple[str, ...]:
+    """Return an image's row of the table."""
+    name = item.name + (" *" if item.is_current else "")
+    last = f"{ago(item.used_s)}  {Path(item.runs[0]).name}" if item.runs else "-"
+    return name, size(item.bytes), ago(item.built_s), str(len(item.runs)), last, item.file.name
+
+
+@images.command(
+    "gc", cls=Command, epilog=examples("kit images gc", "kit images gc --nodes node[1-4] --yes")
+)
+def images_gc(
+    context: typer.Context,
+    folder: Annotated[
+        Optional[str],
+        typer.Option("--images", metavar="DIR", help="Where the files are.", show_default="images"),
+    ] = None,
+    nodes: Annotated[
+        Optional[str],
+        typer.Option(
+            "--nodes",
+            metavar="LIST",
+            help="Slurm's nodes, such as node[1-4].",
+            show_default="this machine",
+        ),
+    ] = None,
+    days: Annotated[
+        int,
+        typer.Option("--days", metavar="N", help="Keep what was used in the last N days."),
+    ] = 7,
+    cluster: Annotated[
+        Optional[str],
+        options.cluster(help="The cluster's profile, for its scratch folder."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+) -> None:
+    """Remove images, containers and copies that no job of yours has used for some days."""
+    from kit.cli import leftovers
+
+    of_group = context.parent.params if context.parent else {}
+    site = cluster or of_group.get("cluster")
+    place = Path(folder or of_group.get("folder") or "images").absolute()
+    leftovers.collect(place, nodes, site, days, yes=yes)
+
+
+@command(
+    epilog=examples("kit nodes", "kit nodes --forget node7"),
+)
+def nodes(
+    forget: Annotated[
+        Optional[str], typer.Option("--forget", metavar="NODE", help="Use this one again.")
+    ] = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """List the nodes that are left out of new jobs, since they could not work."""
+    problems = Problems()
+    site = profiles.load(cluster, "--cluster", problems)
+    problems.raise_if_any()
+    file = bad_nodes.file(site.name)
+    if forget:
+        if not bad_nodes.forget(file, forget):
+            raise UsageError(f"{forget} is not left out", "kit nodes lists those that are")
+        messages.say(f"{forget} is used again")
+        return
+    found = bad_nodes.bad(file)
+    if as_json:
+        from kit.cli import report_json
+
+        print(messages.json_text([report_json.of_node(node) for node in found]))
+        return
+    if not found:
+        messages.say("no node is left out")
+        return
+    rows = [
+        (node.name, time.strftime("%d %b %H:%M", time.localtime(node.until_s)), node.why)
+        for node in found
+    ]
+    tables.show([("NODE", "LEFT OUT UNTIL", "WHY"), *rows])

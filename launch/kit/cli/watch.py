@@ -1,0 +1,138 @@
+"""Watch: status, runs and logs."""
+
+import functools
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from kit.cli import completion, following, messages, run_views
+from kit.cli.app import app
+from kit.cli.help import WATCH, Command, examples
+from kit.cli.options import Json, LastRun, Task
+from kit.errors import KitError, UsageError
+from kit.files import safe_read
+from kit.runs import array_status, history
+from kit.runs import log_files as logging
+from kit.runs import status as states
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+
+command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
+
+
+@command(
+    epilog=examples("kit status", "kit status 4711", "kit status 4711 --task 3"),
+)
+def status(
+    run: Annotated[
+        Optional[str],
+        typer.Argument(
+            metavar="[RUN]",
+            help="A job id, a run directory or a name.",
+            show_default="all that are active or of the last day",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
+    task: Task = None,
+    as_json: Json = False,
+) -> None:
+    """Show where runs are, why they wait, and how they ended."""
+    if run is not None or task is not None:
+        found, number = array_status.find(run, task)
+        one = states.of([found])[0] if number is None else states.of_task(found, number)
+        if as_json:
+            print(messages.json_text(run_views.whole_json(one)))
+        else:
+            run_views.show_one(one)
+        return
+    recent = states.of(states.recent(history.runs()))
+    _list(recent, "no run of the last day; kit runs shows the others", as_json=as_json)
+
+
+def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
+    if as_json:
+        print(messages.json_text([run_views.status_json(item) for item in found]))
+    elif found:
+        run_views.show(found)
+    else:
+        messages.say(otherwise)
+
+
+@command(
+    epilog=examples("kit runs", "kit runs --state FAILED --last 5"),
+)
+def runs(
+    name: Annotated[
+        Optional[str],
+        typer.Option("--name", metavar="TEXT", help="Those whose names contain this."),
+    ] = None,
+    state: Annotated[
+        Optional[str],
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Those in this state: FAILED, COMPLETED ...",
+            autocompletion=completion.one_of(*completion.STATES),
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option("--last", metavar="N", help="The last N of them.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the runs that were ever submitted from here, the newest last."""
+    found = [run for run in history.runs() if not name or name in run.name]
+    matching = [item for item in states.of(found) if not state or item.state == state.upper()]
+    _list(matching[-last:], "no such run", as_json=as_json)
+
+
+@command(
+    epilog=examples("kit logs -f", "kit logs 4711 --rank 7", "kit logs 4711 --errors"),
+)
+def logs(
+    run: LastRun = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on until the run ends.")
+    ] = False,
+    node: Annotated[
+        Optional[str], typer.Option("--node", metavar="NAME", help="Of one node.")
+    ] = None,
+    rank: Annotated[Optional[int], typer.Option("--rank", metavar="N", help="Of one rank.")] = None,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Of those ranks alone that failed.")
+    ] = False,
+    task: Task = None,
+) -> None:
+    """Show what a run said.
+
+    The whole logs, or those of a node, of a rank, of the ranks that failed; of an array, those of
+    all tasks or of one.
+    """
+    found, number = array_status.find(run, task)
+    runs = array_status.chosen(found, number)
+    if follow:
+        if len(runs) > 1:
+            fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
+            raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
+        following.follow_again(runs[0])
+        return
+    files = array_status.logs(found, number, logging.Choice(node, rank, errors))
+    if not files:
+        folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
+        what = "failed rank" if errors else "such log yet"
+        which = runs[0] if number is not None else found
+        raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
+    _print(files, found)
+
+
+def _print(files: list[Path], run: Run) -> None:
+    """Print logs as they are: the program may draw on its user's terminal."""
+    for path in files:
+        if len(files) > 1:
+            name = path.relative_to(run.paths.log) if run.array else path.name
+            print(f"==> {name} <==")
+        sys.stdout.flush()
+        with safe_read.opened(path) as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.flush()

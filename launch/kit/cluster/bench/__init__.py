@@ -1,0 +1,1 @@
+"""`kit bench`: measure what a cluster's network reaches."""

@@ -1,0 +1,132 @@
+"""Run train/bandwidth.py with the image, the shape and the cluster of a job: `kit bench`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from kit import assets
+from kit.config import bandwidth_target, job_file
+from kit.config.job import Job
+from kit.config.yaml_source import Located
+from kit.errors import Problems, UsageError
+from kit.plan.plan import Plan
+from kit.plan.run_paths import RunPaths
+from kit.plan.snapshot import Snapshot
+from kit.plan.source_files import Sources
+
+PROGRAM = "bandwidth.py"
+FILES = (PROGRAM, "collectives.py", "ranks.py")  # the program in train/, and its imports
+LAUNCHERS = ("torchrun", "srun", "mpi")  # ranks.py knows the variables of these
+TIME = "00:30:00"  # a job's own limit is for training
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MOST_BYTES = 64 << 30
+NAME = "bench"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for, beside a job's own options."""
+
+    sizes: Optional[str] = None
+    repeats: Optional[int] = None
+    pairs: bool = False
+    local: bool = False
+    busbw: Optional[str] = None  # the expected GB/s, in the place of the profile's
+    share: Optional[str] = None
+    dry_run: bool = False
+
+
+def load(
+    target: Optional[str], overrides: dict[str, Located], arguments: list[str], problems: Problems
+) -> Job:
+    """Return the job without its command, and without the keys that repeat, resume or limit it."""
+    if target and not target.lower().endswith((".yaml", ".yml")):
+        show = f"to see what a run of it measured: kit bench --show {target}"
+        fix = f"kit bench starts a program of its own; {show}"
+        raise UsageError(f"'{target}' is no job file", fix)
+    if "launcher" in overrides and overrides["launcher"].value not in LAUNCHERS:
+        problem = f"kit bench does not run under {overrides['launcher'].value}"
+        fix = f"choose one of {', '.join(LAUNCHERS)}, or leave it out"
+        problems.add("--launcher", problem, fix)
+    program = str(assets.folder("train") / PROGRAM)
+    command = {"command": Located([Located(program, "kit bench")], "kit bench")}
+    job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
+    name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
+    launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
+    training: dict[str, Any] = dict.fromkeys(
+        ("sweep", "array", "on_preempt", "checkpoint_s", "max_requeues", "max_restarts")
+    )
+    time = job.time if "time" in overrides else TIME
+    return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
+
+
+def with_program(plan: Plan, request: Request) -> Plan:
+    """Return the plan with the program in its run directory, where every node sees it."""
+    problems = Problems()
+    arguments = [str(RunPaths(plan.layout.run_dir).code / PROGRAM)]
+    if request.sizes is not None:
+        arguments += ["--sizes", *map(str, sizes(request.sizes, problems))]
+    if request.repeats is not None:
+        if request.repeats < 1:
+            problems.add(
+                "--repeats",
+                f"{request.repeats} repetitions are none",
+                "give 1 or more, or leave it out",
+            )
+        arguments += ["--repeats", str(request.repeats)]
+    if request.pairs:
+        if plan.layout.nodes == 1:
+            problem = "one node has nobody to be paired with"
+            problems.add("--pairs", problem, "ask for more: --nodes 4")
+        arguments += ["--pairs"]
+    if plan.layout.nodes * plan.layout.processes_per_node == 1:
+        fix = "ask for more: -j 2x1, nodes x processes per node"
+        problems.add("", "one process alone has nothing to send", fix)
+    expected = plan.profile.expect or bandwidth_target.Expectation()
+    wanted = bandwidth_target.over(expected, request.busbw, request.share, problems)
+    if wanted.busbw:
+        arguments += ["--expect", f"{wanted.busbw:g}", f"{wanted.share:g}"]
+    problems.raise_if_any()
+    folder = assets.folder("train")
+    count = sum((folder / name).stat().st_size for name in FILES)
+    sources = Sources(str(folder), FILES, count, by_git=False, left_out=(), notes=())
+    code = Snapshot(sources, str(folder), (PROGRAM,), is_module=False)
+    return replace(
+        plan,
+        program=replace(plan.program, command=tuple(arguments), code=code),
+        reasons=replace(plan.reasons, why_live=""),
+    )
+
+
+def sizes(text: str, problems: Problems) -> list[int]:
+    """Return the bytes of "1K-256M,300M"; a range goes in steps of a factor of 2."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = [_size(end, problems) for end in ([first, last] if dash else [first])]
+        if None in ends:
+            continue
+        low, high = ends[0] or 0, ends[-1] or 0
+        if low > high:
+            problem = f"'{part}' goes from the larger to the smaller"
+            problems.add("--sizes", problem, f"write {last}-{first}")
+            continue
+        while low < high:
+            found.add(low)
+            low *= 2
+        found.add(high)
+    return sorted(found)
+
+
+def _size(text: str, problems: Problems) -> Optional[int]:
+    match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", text.strip().upper())
+    count = int(match[1]) * UNITS[match[2]] if match else 0
+    if not 4 <= count <= MOST_BYTES:
+        problem = f"'{text}' is no size"
+        if match:
+            problem = f"'{text}' is none of the sizes from 4 bytes, one number, to 64G"
+        problems.add("--sizes", problem, "write 64K, 1K-256M, or 1M,8M,64M")
+        return None
+    return count

@@ -1,0 +1,223 @@
+"""Compare a job with what its cluster has, before it is submitted.
+
+A job that could never start is an error, a wasteful one gets a warning. This takes two calls to
+Slurm at the same time, and a third one only for a job that names an account, wants MPI, or a
+runtime that is a plug-in of Slurm's.
+Nothing is said about a fact that is not certain: sbatch decides then. `kit render` checks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+from kit import slurm
+from kit.cluster import account_check, costs, facts, fits, request
+from kit.cluster.facts import Facts, Partition
+from kit.cluster.fits import Violation
+from kit.cluster.request import ResourceRequest
+from kit.config import plugins
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.config.yaml_source import Located
+from kit.errors import KitError, Problems, did_you_mean
+from kit.plan import runtimes
+from kit.plan.sbatch import Header
+
+PATIENCE_S = 5
+
+
+class Check:
+    """Judges the header of one job by the cluster: `plan.resolve(..., Check(job, problems))`."""
+
+    def __init__(self, job: Job, problems: Problems) -> None:
+        self.job = job
+        self.problems = problems
+        self.given: dict[str, Located] = {}
+        self.options: dict[str, Optional[str]] = {}
+        self.site_counts_cpus = False  # by the job's GPUs, if the job names no number
+
+    def __call__(
+        self,
+        header: Header,
+        given: dict[str, Located],
+        runtime: Optional[Plugin],
+        launcher: Optional[Plugin],
+    ) -> Header:
+        """Return the header without options that the site decides better.
+
+        `given` holds the sbatch options of the job and the profile, with their places.
+        """
+        runtimes.check_submittable(self.job, runtime, self.problems)
+        self.given = given
+        self.options = request.with_variables(dict(header))
+        # With --clusters, the facts here are those of another cluster.
+        if not _has_slurm() or "clusters" in self.options:
+            return header
+        try:
+            found = facts.ask(PATIENCE_S)
+        except KitError as error:
+            problem = f"Slurm does not answer ({error.problems[0].problem})"
+            self.problems.warn("", f"{problem}, so the job is not checked against the cluster")
+            return header
+        self._check_partitions(found)
+        self._check_srun(runtime, launcher)
+        return tuple(
+            line for line in header if not self.site_counts_cpus or line[0] != "cpus-per-task"
+        )
+
+    def _check_partitions(self, found: Facts) -> None:
+        names = self._partition_names(found)
+        if not found.partitions or names is None:
+            return
+        partitions = [found.partitions[name] for name in names]
+        self._check_account(partitions)
+        own_cpus = "cpus-per-task" in self.given
+        wanted = request.read(self.options, self.job.spares or 0, own_cpus=own_cpus)
+        one_rank_per_gpu = self.job.processes_per_node == wanted.gpus
+        wanted = wanted._replace(one_rank_per_gpu=one_rank_per_gpu)
+        judged = [(partition, fits.violations(partition, wanted)) for partition in partitions]
+        fitting = [partition for partition, violations in judged if not violations]
+        if fitting:
+            self._warn_of_costs(fitting, wanted)
+        elif judged:
+            partition, violations = min(judged, key=lambda pair: len(pair[1]))
+            for violation in violations:
+                fix = self._fix(violation, partition, wanted, found)
+                self.problems.add(self._where(violation.option), violation.problem, fix)
+        self.site_counts_cpus = bool(
+            fitting
+            and wanted.gpus
+            and not own_cpus
+            and all(partition.cpus_per_gpu for partition in fitting)
+        )
+
+    def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
+        exclusive = "exclusive" in self.options and self.options["exclusive"] is None
+        processes = self.job.processes_per_node or self.job.gpus_per_node or 1
+        self._warn(costs.whole_nodes(fitting[0], wanted, processes, exclusive=exclusive))
+        self._warn(costs.mixed_gpus(fitting[0], wanted))
+        if self.job.gpus_per_node is None:  # `gpus_per_node: 0` says that the job wants none
+            self._warn(costs.forgotten_gpus(fitting, wanted, self.options))
+        if not any(partition.up for partition in fitting):
+            problem = (
+                f"partition {fitting[0].name} starts no jobs at present, so this one will wait"
+            )
+            fix = "see why: sinfo --summarize; or name another partition"
+            self._warn(Violation("partition", problem, fix))
+
+    def _partition_names(self, found: Facts) -> Optional[list[str]]:
+        """Return the partitions that the job may run in; None if that is not known."""
+        text = self.options.get("partition")
+        if not text:
+            # A site's own plug-in may choose another partition than the default one.
+            default = found.default
+            is_certain = default and (
+                not fits.violations(default, request.read(self.options)) or _has_no_submit_plugin()
+            )
+            return [default.name] if default and is_certain else None
+        names = [name for name in text.split(",") if name]
+        unknown = [name for name in names if name not in found.partitions]
+        for name in unknown if found.partitions else []:
+            known = list(found.partitions)
+            fix = did_you_mean(name, known, f"the partitions are {', '.join(known)}")
+            self.problems.add(self._where("partition"), f"there is no partition '{name}' here", fix)
+        return [name for name in names if name not in unknown]
+
+    def _check_account(self, partitions: list[Partition]) -> None:
+        account = (self.options.get("account") or "").lower()  # as Slurm stores it
+        if not account:
+            return
+        if error := account_check.violation(account, partitions, PATIENCE_S):
+            self.problems.add(self._where("account"), error.problem, error.fix)
+        if len(partitions) == 1:
+            if account in partitions[0].denied_accounts:
+                problem = f"partition {partitions[0].name} takes no jobs of the account {account}"
+                fix = "name another account, or another partition"
+                self.problems.add(self._where("account"), problem, fix)
+            else:
+                self._warn(account_check.doubt(account, partitions[0]))
+
+    def _check_srun(self, runtime: Optional[Plugin], launcher: Optional[Plugin]) -> None:
+        """Warn if srun lacks what the job needs; the nodes may have what this machine lacks."""
+        option = runtime.srun_option if runtime and self.job.runtime else ""
+        if runtime and option and not slurm.srun_has(option):
+            missing = runtime.name.capitalize()
+            problem = f"srun has no {option} on this machine: is {missing} missing?"
+            fix = f"see: srun --help; or `runtime: {plugins.runtimes(local=False)[0].name}`"
+            self.problems.warn(self.job.where("runtime"), problem, fix)
+        types = slurm.mpi_types() if launcher and launcher.words("mpi") else None
+        if types is not None and not {"pmix", "pmi2"} & set(types):
+            problem = "srun has neither pmix nor pmi2 on this machine"
+            fix = "see: srun --mpi=list; programs without MPI: `launcher: srun`"
+            self.problems.warn(self.job.where("launcher"), problem, fix)
+
+    def _fix(
+        self, violation: Violation, partition: Partition, wanted: ResourceRequest, found: Facts
+    ) -> str:
+        """Return what would fit in this partition, and partitions that the job fits as it is."""
+        every = list(found.partitions.values())
+        if violation.option in ("gres", "constraint"):  # the name may be right in another partition
+            known = [
+                item.name for item in every if any(_knows(kind, wanted) for kind in item.kinds)
+            ]
+            return f"that is in partition {' and '.join(known)}" if known else violation.fix
+        fixes = [violation.fix] if violation.fix else []
+        others = [
+            item.name for item in every if item is not partition and self._offers(item, wanted)
+        ]
+        if others:
+            more = f" (or {', '.join(others[1:4])})" if others[1:] else ""
+            fixes.append(f"`slurm: {{partition: {others[0]}}}`{more}, where it fits")
+        if not fixes:
+            return "ask for less, or name another partition; sinfo shows what there is"
+        return f"write {'; or '.join(fixes)}"
+
+    def _offers(self, partition: Partition, wanted: ResourceRequest) -> bool:
+        """Return True if the job fits a partition, which is not for GPUs that the job lacks."""
+        allowed = partition.takes((self.options.get("account") or "").lower())
+        suitable = wanted.gpus or not partition.has_gpus
+        usable = partition.up and partition.complete and partition.kinds and allowed and suitable
+        return bool(usable) and not fits.violations(partition, wanted)
+
+    def _where(self, option: str) -> str:
+        """Return the line or the option of the job that sets an option, or implies it."""
+        same = {
+            "gres": ("gpus", "gpus-per-task"),
+            "mem": ("mem-per-cpu", "mem-per-gpu"),
+            "gpus-per-node": ("gres", "gpus", "gpus-per-task"),
+        }
+        for name in (option, *same.get(option, ())):
+            if os.environ.get(request.VARIABLES.get(name, "")):
+                return request.VARIABLES[name]
+            if name in self.given and name in self.options:
+                return self.given[name].where
+            if place := self.job.where(request.KEYS.get(name, "")):
+                return place
+        if option == "cpus-per-task":  # there are as many ranks as GPUs
+            return self.job.where("gpus_per_node") or self.job.where("command")
+        if "partition" in self.given:
+            return self.given["partition"].where
+        return self.job.where("command")
+
+    def _warn(self, finding: Optional[Violation]) -> None:
+        if finding:
+            self.problems.warn(self._where(finding.option), finding.problem, finding.fix)
+
+
+def _has_slurm() -> bool:
+    """Return True if a Slurm can be asked about the cluster to which sbatch submits."""
+    return runtimes.has_tool("sinfo") and not any(
+        os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+    )
+
+
+def _has_no_submit_plugin() -> bool:
+    return facts.setting("JobSubmitPlugins", PATIENCE_S) in ("(null)", "")
+
+
+def _knows(kind: facts.Kind, wanted: ResourceRequest) -> bool:
+    """Return True if a node of this kind has the GPU types and the feature that the job names."""
+    if not wanted.types and not wanted.feature:
+        return False
+    return set(wanted.types) <= set(kind.gpus) and wanted.feature in ("", *kind.features)

@@ -1,0 +1,138 @@
+"""Define a check of `kit doctor`, and judge nodes by checks.
+
+checks.yaml says at what each check looks, what it may find, and the fix; docs/doctor.md shows that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import yaml
+
+from kit.cluster.doctor.facts import Cluster, Node
+
+ORDER = OK, NOTE, WARN, FAIL = ("ok", "note", "warn", "fail")  # a note tells of nothing wrong
+
+
+class Problem(NamedTuple):
+    """A problem that a check may find, and its fix."""
+
+    verdict: str
+    what: str  # {fields} are filled by what the judge found
+    fix: str  # {nodes} are the nodes that have the problem
+
+
+class Found(NamedTuple):
+    """A problem of a check that a node has."""
+
+    problem: str
+    evidence: str = ""
+    fields: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+Judge = Callable[[Node, Cluster], Iterator[Found]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a node."""
+
+    name: str
+    looks: str  # at what it looks
+    problems: dict[str, Problem]
+    judge: Judge
+    seen: Callable[[Node, Cluster], str]  # what to show where all is well
+    matters: Callable[[Cluster], bool]  # whether it applies to what is asked of the cluster
+
+
+def check(
+    name: str,
+    *,
+    seen: Callable[[Node, Cluster], str] = lambda _, __: "",
+    matters: Callable[[Cluster], bool] = lambda _: True,
+) -> Callable[[Judge], Check]:
+    """Return a decorator that makes a check of its judge, with the texts of this name."""
+    texts = _texts()[name]
+    problems = {}
+    for key, words in texts.get("problems", {}).items():
+        verdict = next(word for word in ORDER if word in words)
+        problems[key] = Problem(verdict, words[verdict], words["fix"])
+    return lambda judge: Check(name, texts["looks"], problems, judge, seen, matters)
+
+
+@functools.cache
+def _texts() -> dict[str, Any]:
+    file = Path(__file__).with_name("checks.yaml")
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+def in_order(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the checks as checks.yaml orders them."""
+    return tuple(sorted(checks, key=lambda item: list(_texts()).index(item.name)))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem of one node, in words."""
+
+    node: str
+    check: str
+    verdict: str
+    what: str
+    evidence: str
+    fix: str
+
+
+@dataclass
+class Result:
+    """What the checks found."""
+
+    verdicts: dict[str, dict[str, str]]  # {node: {check: verdict}}
+    findings: list[Finding]
+    seen: dict[str, dict[str, str]] = field(default_factory=dict)  # {node: {check: what it saw}}
+
+    @property
+    def starts(self) -> bool:
+        """Return True if a job would start."""
+        return all(finding.verdict != FAIL for finding in self.findings)
+
+
+def judge(
+    cluster: Cluster, login: Node, checks: Sequence[Check], of_login: Sequence[Check]
+) -> Result:
+    """Return what the checks find on every node that answered, and on the login node."""
+    result = Result({}, [], {})
+    _judge(login, cluster, of_login, result)
+    for node in cluster.nodes:
+        reached = {"state": bool(node.state), "answers": node.asked}
+        possible = [item for item in checks if reached.get(item.name, node.answered)]
+        _judge(node, cluster, possible, result)
+    return result
+
+
+def _judge(node: Node, cluster: Cluster, checks: Sequence[Check], result: Result) -> None:
+    """Add to the result what the checks find on one node."""
+    verdicts = result.verdicts.setdefault(node.name, {})
+    for item in checks:
+        if not item.matters(cluster):
+            continue
+        verdicts[item.name] = OK
+        for found in item.judge(node, cluster):
+            finding = _finding(node.name, item, found)
+            result.findings.append(finding)
+            verdicts[item.name] = max(verdicts[item.name], finding.verdict, key=ORDER.index)
+        seen = item.seen(node, cluster) if verdicts[item.name] == OK else ""
+        result.seen.setdefault(node.name, {})[item.name] = seen
+
+
+def _finding(node: str, check: Check, found: Found) -> Finding:
+    """Return a finding in words; {nodes} stays, and the report joins those with one problem."""
+    problem = check.problems[found.problem]
+    fields = {"nodes": "{nodes}", **found.fields}
+    what, fix = problem.what.format(**fields), problem.fix.format(**fields)
+    return Finding(node, check.name, problem.verdict, what, found.evidence, fix)

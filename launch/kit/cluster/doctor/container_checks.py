@@ -1,0 +1,220 @@
+"""Checks of what a node needs for containers: the runtime, its place, and the job's image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kit.cluster.doctor.checks import Found, check
+from kit.cluster.doctor.facts import Cluster, Node
+from kit.config import plugins
+
+# df's names of network file systems: scratch is to be local.
+REMOTE = re.compile(
+    r"nfs|lustre|gpfs|beegfs|fhgfs|.*ceph|panfs|smb|cifs|afs|weka|9p|virtiofs|orangefs"
+    r"|fuse\.(sshfs|gluster|s3|gcs|rclone|juicefs)|gluster"
+)
+MEMORY = ("tmpfs", "ramfs")
+LITTLE_MIB, SOME_MIB = 1024, 5 * 1024  # KIT_DISK_MB of lib/spares.sh, and room for an image
+UNPACKED = 3  # times the size of its squashfs that an image mostly takes
+FEW_INODES = 10000
+# The branches of the driver, and the brands of GPUs, with which a newer CUDA's libraries
+# (cuda-compat) work:
+# https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+BRIDGED, DATA_CENTRE = ("535", "550", "570", "575"), ("nvidia", "tesla")
+
+
+def seen_tools(node: Node, _: Cluster) -> str:
+    return ", ".join(f"{name} {version}" for name, version in node.all("tool"))
+
+
+def _uses_namespaces(cluster: Cluster) -> bool:
+    return bool(cluster.fact("user-namespaces"))
+
+
+@check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
+def runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
+    if cluster.runtime() == "none":
+        tools = dict.fromkeys(item.tool for item in plugins.runtimes(local=False))
+        yield Found("no-runtime", f"none of {', '.join(tools)}")
+        return
+    needed = cluster.fact("tool")
+    version = node.tool(needed)
+    usual = cluster.most(other.tool(needed) for other in cluster.answered if other.tool(needed))
+    if not version:
+        yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
+    elif version != usual:
+        yield Found("version", f"{needed} {version}, others have {usual}", {"runtime": needed})
+
+
+@check("namespaces", matters=_uses_namespaces)
+def namespaces(node: Node, cluster: Cluster) -> Iterator[Found]:
+    name, answer = cluster.runtime(), node.one("namespaces")[0]
+    is_setuid = any(words[0] == name for words in node.all("setuid"))
+    if answer not in ("ok", "unknown") and not is_setuid:
+        able = [
+            item.name
+            for item in plugins.runtimes()
+            if item.facts.get("user-namespaces") == "unless-setuid"
+        ]
+        yield Found("refused", answer, {"setuid": " or ".join(able)})
+
+
+@check("subuid", matters=_uses_namespaces)
+def subuid(node: Node, cluster: Cluster) -> Iterator[Found]:
+    # Many sites have no ranges at all, and most jobs need none.
+    missing = [f"/etc/{kind}" for kind in ("subuid", "subgid") if not node.one(kind)[0]]
+    others = any(other.one("subuid")[0] and other.one("subgid")[0] for other in cluster.answered)
+    if missing and (cluster.asked.remap_root or others):
+        user = node.one("user")[0]
+        yield Found("missing", f"no line for {user} in {' and '.join(missing)}", {"user": user})
+
+
+def _containers_at(node: Node, cluster: Cluster) -> list[str]:
+    """Return the facts of the folder in which the runtime makes containers; none where it has none.
+
+    They are: the folder, the part of it that exists, whether it can be written, its file system,
+    free MiB, free inodes, all inodes, and more.
+    """
+    name = cluster.runtime()
+    return next((place for place in node.all("containers") if place[-1] == name), [])
+
+
+def _place(node: Node, cluster: Cluster) -> list[str]:
+    """Return the facts of the folder to which images are unpacked or copied."""
+    place = _containers_at(node, cluster) if cluster.unpacks else []
+    return (place or node.one("scratch", 7))[:7]
+
+
+@check("scratch")
+def scratch(node: Node, cluster: Cluster) -> Iterator[Found]:
+    for owner in (node.one("scratch-owner")[0], node.one("containers-owner")[0]):
+        if owner:
+            yield Found("owner", owner)
+            return
+    for place in (node.one("scratch", 7), _place(node, cluster)):
+        folder, existing, writable = place[:3]
+        if writable not in ("yes", ""):
+            is_missing = folder != existing and place == node.one("scratch", 7)
+            missing = f"; {folder} is not there" if is_missing else ""
+            yield Found("unwritable", f"{writable}{missing}", {"folder": folder})
+            return
+
+
+def _seen_space(node: Node, cluster: Cluster) -> str:
+    folder, _, _, _, free, _, _ = _place(node, cluster)
+    return f"{folder}: {int(free) // 1024} GiB free" if free.isdecimal() else ""
+
+
+@check("space", seen=_seen_space)
+def space(node: Node, cluster: Cluster) -> Iterator[Found]:
+    folder, existing, _, _, free, inodes, total = _place(node, cluster)
+    unpacks = cluster.unpacks or cluster.asked.unpacks
+    if not free.isdecimal():
+        yield Found("unknown", existing)
+        return
+    free_mib = int(free)
+    image_mib = cluster.asked.image_mib * (UNPACKED if cluster.unpacks else 1)
+    needed_mib = max(LITTLE_MIB, image_mib)
+    evidence = f"{free_mib} MiB free"
+    if unpacks and free_mib < needed_mib:
+        yield Found("full", f"{evidence}, needed: {needed_mib}", {"folder": folder})
+    elif free_mib < (SOME_MIB if unpacks else LITTLE_MIB):
+        yield Found("little", evidence, {"folder": folder})
+    has_few = inodes.isdecimal() and int(inodes) < FEW_INODES
+    if has_few and total not in ("0", "-", "") and free_mib >= LITTLE_MIB:
+        yield Found("inodes", f"{inodes} inodes free", {"folder": folder})
+
+
+@check("disk", seen=lambda node, cluster: _place(node, cluster)[3])
+def disk(node: Node, cluster: Cluster) -> Iterator[Found]:
+    folder, _, _, kind = _place(node, cluster)[:4]
+    variable = cluster.fact("containers-variable")
+    fields = {"folder": folder, "runtime": cluster.runtime(), "variable": variable}
+    if REMOTE.match(kind):
+        yield Found("remote" if cluster.fact("own-disk") == "yes" else "shared", kind, fields)
+    elif kind in MEMORY:
+        yield Found("memory", kind, fields)
+
+
+@check("containers", matters=lambda cluster: cluster.unpacks)
+def containers(node: Node, _: Cluster) -> Iterator[Found]:
+    for path, *_more in node.all("half-made"):
+        yield Found("half-made", path)
+
+
+def _seen_image(node: Node, _: Cluster) -> str:
+    if node.one("start")[0] == "ok":
+        return "starts"
+    return "can be unpacked" if node.one("unpack")[0] == "ok" else ""
+
+
+@check("image", seen=_seen_image, matters=lambda cluster: bool(cluster.asked.image))
+def image(node: Node, cluster: Cluster) -> Iterator[Found]:
+    found = node.one("image")[0]
+    compression, error = node.one("unpack", 2)
+    if found in ("missing", "other"):
+        yield Found(found, str(cluster.asked.image))
+    elif node.one("start")[0] not in ("", "ok"):
+        yield Found("does-not-start", node.one("start")[0], {"runtime": cluster.runtime()})
+    elif compression == "missing":
+        yield Found("no-unsquashfs", "unsquashfs is not on PATH there")
+    elif compression != "ok" and node.has("unpack"):
+        yield Found("compression" if compression else "unreadable", compression or error)
+
+
+def _seen_program(node: Node, cluster: Cluster) -> str:
+    python, module = node.one("python", 2)
+    interpreter = python if cluster.asked.needs_python else ""
+    if module:
+        interpreter = f"{python} with {module}"
+    return ", ".join(filter(None, (node.one("program")[0], interpreter)))
+
+
+@check("program", seen=_seen_program, matters=lambda cluster: bool(cluster.asked.job))
+def program(node: Node, cluster: Cluster) -> Iterator[Found]:
+    """Yield what is missing of the launcher's Python and the command's program."""
+    asked = cluster.asked
+    where = {"there": "in the image" if asked.image else "there"}
+    python, module = node.one("python", 2)
+    if node.has("python") and asked.needs_python and not python:
+        yield Found("no-python", "looked for python3 and python", where)
+    elif node.has("python") and asked.module and not module:
+        evidence = f"looked into {python}" if python else "no Python at all"
+        yield Found("no-module", evidence, {**where, "module": asked.module})
+    if asked.program and node.has("program") and not node.one("program")[0]:
+        yield Found("no-program", asked.program, where)
+
+
+def _bridges(driver: str, brand: str, listed: str, compat: str) -> bool:
+    """Return True if the image brings a libcuda that works with an older driver.
+
+    The image lists the driver's branch; or it has the library, and NVIDIA supports it for the GPU.
+    """
+    branch = driver.partition(".")[0]
+    return branch in listed.split() or bool(compat and branch in BRIDGED and brand in DATA_CENTRE)
+
+
+def _driver_matters(cluster: Cluster) -> bool:
+    return bool(cluster.asked.image) and any(node.has("driver") for node in cluster.answered)
+
+
+@check("driver", seen=lambda node, _: node.one("driver")[0], matters=_driver_matters)
+def driver(node: Node, _: Cluster) -> Iterator[Found]:
+    version, newest, brand = node.one("driver", 3)
+    wanted, listed = node.one("image-cuda", 2)
+    compat = node.one("image-compat")[0]
+    if newest and wanted:
+        have, need = ([*map(int, re.findall(r"\d+", text)[:2])] for text in (newest, wanted))
+        cuda = ".".join(map(str, need))
+        evidence = f"driver {version} can do CUDA {newest}, the image has CUDA {cuda}"
+        if need[0] > have[0]:
+            problem = "bridged" if _bridges(version, brand, listed, compat) else "too-old"
+            yield Found(problem, evidence)
+        elif need > have:
+            yield Found("older", evidence)
+
+
+CHECKS = (
+    runtime, namespaces, subuid, scratch, space, disk, containers, image, program, driver,
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Hold what is asked of a cluster, and what its nodes said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Optional
+
+from kit.cluster.probe import Machine
+from kit.config import plugins
+
+LOGIN = "login"  # the column of the machine that kit runs on
+
+
+@dataclass
+class Node(Machine):
+    """A node, what it said of itself, and what Slurm says of it."""
+
+    state: str = ""  # as Slurm has it: IDLE+DRAIN
+    reason: str = ""  # of that state
+    gpus: int = 0  # by Slurm
+    asked: bool = True  # False where the node is left out
+    problem: str = ""  # why it did not answer
+    skew_s: float = 0.0  # seconds by which its clock is ahead of this machine's, at least
+
+    @property
+    def answered(self) -> bool:
+        """Return True if the node said all that it was asked."""
+        return self.has("ready")
+
+
+@dataclass
+class Asked:
+    """What a job, or the profile, needs of the cluster."""
+
+    runtime: str = ""  # empty: the first that is there
+    image: Optional[str] = None
+    image_mib: int = 0
+    fingerprint: Optional[str] = None
+    mounts: tuple[str, ...] = ()
+    scratch: str = ""
+    folder: str = ""
+    remap_root: bool = False
+    unpacks: bool = False  # True where the image is copied to the node's own disk
+    nodes: int = 1
+    gpus: int = 0
+    interfaces: str = ""  # NCCL_SOCKET_IFNAME
+    job: str = ""  # its name; empty where none was given
+    program: str = ""  # the command's, in the image or on the node; empty for a Python program
+    needs_python: bool = False
+    module: str = ""  # a package that its Python must have
+    path: str = ""  # the job's own PATH
+    slurm: dict[str, str] = field(default_factory=dict)  # options that decide where the job runs
+    config: dict[str, str] = field(default_factory=dict)  # of Slurm
+    named: bool = False  # True where the nodes were asked for by name
+
+    def values(self) -> dict[str, Optional[str]]:
+        """Return what probe.sh is to look at for this."""
+        values = {"scratch": self.scratch, "image": self.image, "fingerprint": self.fingerprint}
+        if self.image:
+            values["start"] = self.runtime
+        if self.job:
+            values |= {"command": "yes", "program": self.program}
+            values |= {"module": self.module, "path": self.path}
+        return values
+
+    def words(self) -> list[str]:
+        """Return the mounts, as probe.sh takes them."""
+        return [f"mount={source}" for source in self.mounts]
+
+
+@dataclass
+class Cluster:
+    """What is asked of a cluster, and what its nodes said."""
+
+    asked: Asked
+    nodes: list[Node]
+
+    @property
+    def answered(self) -> list[Node]:
+        """Return the nodes that answered."""
+        return [node for node in self.nodes if node.answered]
+
+    def find(self, name: str) -> Optional[Node]:
+        """Return the node of this name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def most(self, values: Iterable[str]) -> str:
+        """Return the most frequent value, the first one of several; empty without values."""
+        known = list(values)
+        return max(known, key=known.count) if known else ""
+
+    def runtime(self) -> str:
+        """Return the job's or the profile's runtime, else the first whose tool some node has."""
+        if self.asked.runtime:
+            return self.asked.runtime
+        for item in plugins.runtimes(local=False):
+            if not item.srun_option and any(n.tool(item.tool) for n in self.answered):
+                return item.name
+        return "none"
+
+    def fact(self, name: str) -> str:
+        """Return a fact in the head of the runtime's file; empty where it has none."""
+        return plugins.find("runtimes", self.runtime(), "").facts.get(name, "")
+
+    @property
+    def unpacks(self) -> bool:
+        """Return True if the runtime makes a container of the image on each node."""
+        return self.fact("unpacks") == "yes"
+
+
+def add(nodes: dict[str, Node], line: str) -> Optional[Node]:
+    """Add a line of probe.sh to its node, and return that; None for any other line."""
+    name, *fields = line.rstrip("\n").split("\t")
+    node = nodes.get(name)
+    return node if node and node.add(fields) else None  # else srun wrote it, or it was cut off

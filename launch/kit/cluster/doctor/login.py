@@ -1,0 +1,111 @@
+"""Checks the machine that kit runs on, and Slurm as seen from there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kit
+from kit import assets, slurm
+from kit.cluster.doctor import facts
+from kit.cluster.doctor.checks import Check, Found, check, in_order
+from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.errors import KitError
+
+COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
+
+
+def look(asked: Asked) -> Node:
+    """Return the facts of this machine that need no answer of Slurm."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "kit"
+    folders = {"home": Path("~").expanduser(), "history": state, "here": Path(asked.folder)}
+    node = Node(facts.LOGIN)
+    node.said["command"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
+    for name, folder in folders.items():
+        node.said[name] = [[str(folder), _unwritable(folder)]]
+    node.said["kit"] = [[kit.__version__, ".".join(map(str, sys.version_info[:3])), sys.executable]]
+    node.said["py-spy"] = [[assets.py_spy()]]
+    return node
+
+
+def ask_slurm(node: Node, asked: Asked) -> bool:
+    """Return True if slurmctld answers, and add its settings to what is asked."""
+    if not shutil.which("scontrol"):
+        return False
+    try:
+        problem = slurm.answers()
+    except KitError as error:
+        problem = error.problems[0].problem
+    node.said["slurmctld"] = [[problem]]
+    if problem:
+        return False
+    asked.config = slurm.config()
+    has_accounts = "slurmdbd" in asked.config.get("AccountingStorageType", "")
+    if has_accounts and "associations" in asked.config.get("AccountingStorageEnforce", ""):
+        node.said["account"] = [[" ".join(slurm.accounts())]]
+    return True
+
+
+def _unwritable(path: Path) -> str:
+    """Return why a folder can neither be written nor made; empty where it can. It makes nothing."""
+    while not path.exists() and path.parent != path:
+        path = path.parent
+    if not path.is_dir():
+        return f"{path} is not a folder"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"{path} cannot be written"
+    free = shutil.disk_usage(path).free
+    return f"{path} has {free // 1024} KiB free" if free < 1024 * 1024 else ""
+
+
+@check("commands")
+def commands(node: Node, _: Cluster) -> Iterator[Found]:
+    if missing := [name for name, path in node.all("command") if not path]:
+        yield Found("missing", f"not on PATH: {', '.join(missing)}")
+
+
+@check("account")
+def account(node: Node, _: Cluster) -> Iterator[Found]:
+    if node.has("account") and not node.one("account")[0]:
+        yield Found("none", "sacctmgr shows no association")
+
+
+@check("asking")
+def asking(node: Node, _: Cluster) -> Iterator[Found]:
+    problem, fix = node.one("no-nodes", 2)
+    if problem:
+        yield Found("none", problem, {"its": fix})
+
+
+@check("py-spy", seen=lambda node, _: node.one("py-spy")[0])
+def py_spy(node: Node, _: Cluster) -> Iterator[Found]:
+    if not node.one("py-spy")[0]:
+        yield Found("missing", "neither beside kit nor on PATH")
+
+
+@check("kit", seen=lambda node, _: "{} with Python {}".format(*node.one("kit", 2)[:2]))
+def version(_: Node, __: Cluster) -> Iterator[Found]:
+    yield from ()
+
+
+def _says(name: str, fact: str, problem: str, place: int = 0) -> Check:
+    """Return a check that finds what a fact says at that place, if it says anything."""
+
+    def judge(node: Node, _: Cluster) -> Iterator[Found]:
+        if said := node.one(fact, place + 1)[place]:
+            yield Found(problem, said)
+
+    return check(name)(judge)
+
+
+LOGIN = in_order(
+    [
+        *(commands, account, asking, py_spy, version),
+        _says("slurmctld", "slurmctld", "silent"),
+        _says("options", "refused", "refused"),
+        *(_says(name, name, "unwritable", 1) for name in ("home", "history", "here")),
+    ]
+)

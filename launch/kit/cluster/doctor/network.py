@@ -1,0 +1,113 @@
+"""Checks that nodes reach each other: names, the ports of jobs, and NCCL's interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kit.cluster.doctor.checks import Found, check
+from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.probe import NOT_BETWEEN_NODES
+from kit.slurm import hostlist
+
+Way = tuple[str, str]  # (from, to)
+
+
+@check("names")
+def names(node: Node, cluster: Cluster) -> Iterator[Found]:
+    if unknown := [name for (name,) in node.all("unknown-name")]:
+        evidence = "getent ahostsv4 finds nothing, of NodeAddr neither"
+        yield Found("unknown", evidence, {"others": hostlist.fold(unknown)})
+    for name, addresses in node.all("loopback-name"):
+        problem = "own-loopback" if name == node.name else "loopback"
+        yield Found(problem, f"{name} is {addresses}", {"others": name})
+    for to, address in sorted({(to, address) for to, address, *_ in node.all("reach")}):
+        other = cluster.find(to)
+        own = [found for _, found in other.all("interface")] if other else []
+        if own and address not in own:
+            evidence = f"{to} is {address} here, and has {', '.join(own)}"
+            yield Found("stranger", evidence, {"others": to})
+
+
+def _ways(cluster: Cluster) -> dict[Way, list[list[str]]]:
+    """Return {way that was tried: [address, port, answer] of each connection that failed}."""
+    found: dict[Way, list[list[str]]] = {}
+    for node in cluster.answered:
+        for to, *rest in node.all("reach"):
+            failed = found.setdefault((node.name, to), [])
+            other = cluster.find(to)
+            is_deaf = other is not None and other.one("listener")[0] == "none"
+            # Where nothing listens, a refusal by the kernel proves that the way is free.
+            if rest[2] != "open" and not (is_deaf and "refused" in rest[2]):
+                failed.append(rest)
+    return found
+
+
+def _several(cluster: Cluster) -> bool:
+    return len(cluster.answered) > 1
+
+
+@check("ports", seen=lambda node, _: ", ".join(node.one("listener", 4)[1:]), matters=_several)
+def ports(node: Node, cluster: Cluster) -> Iterator[Found]:
+    if node.one("listener")[0] == "failed":
+        yield Found("taken", node.one("listener", 2)[1])
+    ways = _ways(cluster)
+    if _is_shut(node.name, ways):
+        shut = sorted(at for at, to in ways if to == node.name)
+        evidence = _words(ways[(shut[0], node.name)])
+        yield Found("shut", evidence, {"others": hostlist.fold(shut)})
+    closed = [to for (at, to), failed in ways.items() if at == node.name and failed]
+    if cut := sorted(to for to in closed if not _is_shut(to, ways)):
+        yield Found("cut", _words(ways[(node.name, cut[0])]), {"others": hostlist.fold(cut)})
+
+
+def _is_shut(name: str, ways: dict[Way, list[list[str]]]) -> bool:
+    """Return True if nobody reaches the node: then the others need not report it each."""
+    answers = [failed for (_, to), failed in ways.items() if to == name]
+    return len(answers) > 1 and all(answers)
+
+
+def _words(closed: list[list[str]]) -> str:
+    """Return the address, the ports and the first answer of failed connections."""
+    addresses = list(dict.fromkeys(address for address, _, _ in closed))
+    numbers = ",".join(port for _, port, _ in closed)
+    return f"{addresses[0]}, ports {numbers}: {closed[0][2]}"
+
+
+def _is_chosen(name: str, wanted: str) -> bool:
+    """Return True if NCCL uses this interface with `wanted` as NCCL_SOCKET_IFNAME.
+
+    It lists beginnings of names, behind = whole names, and behind ^ those to leave out.
+    """
+    if not wanted:
+        return not name.startswith(NOT_BETWEEN_NODES)
+    but, words = wanted.startswith("^"), wanted.lstrip("^")
+    exactly, known = words.startswith("="), words.lstrip("=").split(",")
+    return any(name == word if exactly else name.startswith(word) for word in known) != but
+
+
+def _active_rdma(node: Node) -> int:
+    """Return the number of a node's active RDMA ports."""
+    return sum(words[1] == "ACTIVE" for words in node.all("rdma"))
+
+
+def _seen_interfaces(node: Node, _: Cluster) -> str:
+    rdma = _active_rdma(node)
+    names = dict.fromkeys(name for name, _ in node.all("interface"))
+    return ", ".join([*names, *([f"{rdma} RDMA ports"] if rdma else [])])
+
+
+@check("interfaces", seen=_seen_interfaces, matters=_several)
+def interfaces(node: Node, cluster: Cluster) -> Iterator[Found]:
+    known = list(dict.fromkeys(name for name, _ in node.all("interface")))
+    usable = [name for name in known if _is_chosen(name, cluster.asked.interfaces)]
+    if not usable:
+        wanted = cluster.asked.interfaces
+        evidence = f"it has {', '.join(known) or 'none but loopback'}"
+        yield Found("unmatched" if wanted else "none", evidence, {"wanted": wanted})
+    active = [_active_rdma(other) for other in cluster.answered]
+    own, usual = _active_rdma(node), max(active, key=active.count)
+    if own < usual:
+        yield Found("rdma", f"{own} active, others have {usual}")
+
+
+CHECKS = (names, ports, interfaces)

@@ -1,0 +1,126 @@
+"""Checks of a compute node itself, and all checks of one in the order of checks.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kit.cluster.doctor import container_checks, network
+from kit.cluster.doctor.checks import Found, check, in_order
+from kit.cluster.doctor.facts import Cluster, Node
+
+OLDEST_BASH = (4, 4)
+CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
+UNWELL = re.compile(r"DOWN|DRAIN|FAIL|ERROR|UNKNOWN|FUTURE|NOT_RESPONDING|INVAL|BLOCKED|\*")
+SHM_LITTLE_MIB, SHM_SOME_MIB = 64, 1024  # an engine's default; NCCL and DataLoader want more
+ENOUGH = {"nofile": (1024, 4096), "nproc": (1024, 4096)}  # {limit: (few, some)}
+PINNED_KIB = 1024 * 1024
+
+
+def is_unwell(state: str) -> bool:
+    """Return True if Slurm starts no job on a node of this state; saving power is well."""
+    return bool(UNWELL.search(re.sub("POWER(ED|ING)?_DOWN", "", state)))
+
+
+@check("state")
+def state(node: Node, cluster: Cluster) -> Iterator[Found]:
+    if is_unwell(node.state):
+        well = [other for other in cluster.nodes if not is_unwell(other.state)]
+        problem = "too-few" if len(well) < cluster.asked.nodes else "unwell"
+        if cluster.asked.named:
+            problem = "named"
+        evidence = f"{node.state}: {node.reason}" if node.reason else node.state
+        yield Found(problem, evidence, {"left": str(len(well)), "needed": str(cluster.asked.nodes)})
+    elif not node.asked:
+        yield Found("busy", node.state)
+
+
+@check("answers")
+def answers(node: Node, _: Cluster) -> Iterator[Found]:
+    if node.asked and not node.answered:
+        yield Found("silent", node.problem)
+
+
+@check("bash", seen=lambda node, _: node.one("bash")[0])
+def bash(node: Node, _: Cluster) -> Iterator[Found]:
+    version = node.one("bash")[0]
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_BASH:
+        yield Found("old", f"bash {version}")
+
+
+@check("cgroups", seen=lambda node, _: node.one("cgroups")[0])
+def cgroups(node: Node, cluster: Cluster) -> Iterator[Found]:
+    version, inside = node.one("cgroups", 2)
+    usual = cluster.most(other.one("cgroups")[0] for other in cluster.answered)
+    if version != usual:
+        yield Found("differ", f"{version}, others have {usual}")
+    elif cluster.asked.config.get("ProctrackType") == "proctrack/cgroup" and inside in ("", "0"):
+        setting = "slurm.conf says ProctrackType=proctrack/cgroup"
+        yield Found("outside", f"its processes are in no cgroup of Slurm's, though {setting}")
+
+
+@check("clock")
+def clock(node: Node, _: Cluster) -> Iterator[Found]:
+    if abs(node.skew_s) > CLOCK_S:
+        direction = "ahead of" if node.skew_s > 0 else "behind"
+        problem = "wrong" if abs(node.skew_s) > CLOCK_WRONG_S else "skewed"
+        yield Found(problem, f"{abs(node.skew_s):.0f} s {direction} this machine's")
+
+
+@check("folder", seen=lambda node, _: node.one("folder", 2)[1])
+def folder(node: Node, cluster: Cluster) -> Iterator[Found]:
+    found, said = node.one("folder", 2)[:2]
+    path = cluster.asked.folder
+    mark = f"a file that kit made there is not there: {said}" if said else path
+    evidence = {"missing": path, "other": mark, "read-only": said}
+    if found in evidence:
+        yield Found(found, evidence[found], {"folder": path})
+
+
+@check("mounts", matters=lambda cluster: bool(cluster.asked.mounts))
+def mounts(node: Node, _: Cluster) -> Iterator[Found]:
+    for problem, evidence in node.all("mount"):
+        yield Found(problem, evidence)
+
+
+@check("shm", seen=lambda node, _: f"{node.number('shm') / 1024:.1f} GiB")
+def shm(node: Node, _: Cluster) -> Iterator[Found]:
+    size_mib, problem = node.number("shm"), node.one("shm", 3)[2]
+    if problem:
+        yield Found("unusable", problem)
+    elif size_mib < SHM_SOME_MIB:
+        yield Found("tiny" if size_mib <= SHM_LITTLE_MIB else "small", f"{size_mib} MiB")
+
+
+def _seen_limits(node: Node, _: Cluster) -> str:
+    return ", ".join(f"{name} {soft}" for name, soft, *_ in node.all("limit"))
+
+
+@check("limits", seen=_seen_limits)
+def limits(node: Node, _: Cluster) -> Iterator[Found]:
+    known = {name: soft for name, soft, *_ in node.all("limit")}
+    for name, (few, some) in ENOUGH.items():
+        limit = known.get(name, "")
+        if limit.isdecimal() and int(limit) < some:
+            yield Found(f"{name}-{'few' if int(limit) < few else 'some'}", limit)
+    pinned = known.get("memlock", "")
+    has_rdma = any(words[1] == "ACTIVE" for words in node.all("rdma"))
+    if has_rdma and pinned.isdecimal() and int(pinned) < PINNED_KIB:
+        yield Found("memlock", f"{pinned} KiB")
+
+
+def _wants_gpus(cluster: Cluster) -> bool:
+    return bool(cluster.asked.gpus or any(node.gpus for node in cluster.nodes))
+
+
+@check("gpus", seen=lambda node, _: str(node.gpus or ""), matters=_wants_gpus)
+def gpus(node: Node, _: Cluster) -> Iterator[Found]:
+    shown, driven, problem = node.one("gpus", 3)
+    # A job that asks for no GPU may see none, while the driver knows them all.
+    present = max(int(shown or 0), int(driven or 0))
+    if present < node.gpus:
+        yield Found("fewer", f"{present} of {node.gpus}{f'; {problem}' if problem else ''}")
+
+
+_OWN = (state, answers, bash, cgroups, clock, folder, mounts, shm, limits, gpus)
+CHECKS = in_order([*_OWN, *container_checks.CHECKS, *network.CHECKS])

@@ -1,0 +1,234 @@
+"""Examines the login node and the compute nodes, or this machine where there is no Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import Optional
+
+from kit import slurm
+from kit.cluster.doctor import ask, checks, local_checks, login
+from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.node_checks import CHECKS, is_unwell
+from kit.config import job_file
+from kit.config import profiles as clusters
+from kit.config.yaml_source import Located
+from kit.errors import KitError, Problems, UsageError
+from kit.plan import program, runtimes
+from kit.plan import resolve as plans
+from kit.plan.plan import Plan
+from kit.runs import run_dir, submit
+from kit.slurm import hostlist
+
+# The options that decide where a job runs.
+PLACES = "partition account qos reservation constraint clusters wckey".split()
+_NEEDED_LOCALLY = ("home", "history", "here", "py-spy", "kit")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to examine."""
+
+    job: Optional[str] = None
+    nodes: Optional[int] = None
+    nodelist: Optional[str] = None
+    wait_s: int = 60
+    # cluster, runtime and image, as a job has them
+    options: dict[str, Optional[str]] = field(default_factory=dict)
+    slurm: dict[str, Optional[str]] = field(default_factory=dict)  # partition, account
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the nodes said, and what the checks found."""
+
+    cluster: Cluster
+    result: checks.Result
+    summary: str  # how many nodes answered, in how many seconds
+    on_slurm: bool
+
+
+def examine(wanted: Wanted) -> Examination:
+    """Examine the login node and the compute nodes, or this machine where there is no Slurm."""
+    start_s = time.monotonic()
+    asked, plan = _asked(wanted)
+    on_slurm = any(shutil.which(name) for name in login.COMMANDS)
+    login_node = login.look(asked)
+    if on_slurm:
+        cluster, summary = _slurm(wanted, asked, plan, login_node)
+        result = checks.judge(cluster, login_node, CHECKS, _that_apply(login_node))
+    else:
+        summary = "this machine, for kit run: there is no Slurm here"
+        cluster = local_checks.look(asked)
+        needed = [check for check in login.LOGIN if check.name in _NEEDED_LOCALLY]
+        result = checks.judge(cluster, login_node, local_checks.CHECKS, needed)
+    took = f"{time.monotonic() - start_s:.1f} s; runtime {cluster.runtime()}"
+    return Examination(cluster, result, f"{summary}, {took}", on_slurm)
+
+
+def _that_apply(node: Node) -> list[checks.Check]:
+    """Return the checks of the login node for which it has facts."""
+    facts_of = {"commands": "command", "options": "would-start refused", "asking": "no-nodes"}
+    return [
+        check
+        for check in login.LOGIN
+        if any(map(node.has, facts_of.get(check.name, check.name).split()))
+    ]
+
+
+def _asked(wanted: Wanted) -> tuple[Asked, Optional[Plan]]:
+    """Return what the job needs, else what the profile does. Raise UsageError for mistakes."""
+    problems = Problems()
+    given = {name: Located(value, f"--{name}") for name, value in wanted.options.items() if value}
+    places = {name: Located(value, f"--{name}") for name, value in wanted.slurm.items() if value}
+    if places:
+        given["slurm"] = Located(places, "--partition")
+    if wanted.job:
+        job = job_file.load(wanted.job, given, [], problems)
+        plan = plans.resolve(job, str(run_dir.choose(job.name or "job")), problems, "live")
+        return _of_plan(plan), plan
+    site = clusters.load(wanted.options.get("cluster"), "--cluster", problems)
+    runtime = wanted.options.get("runtime") or site.runtime or ""
+    runtimes.plugin("runtimes", runtime or "none", "--runtime", problems)
+    problems.raise_if_any()
+    options = {**site.slurm, **places}
+    asked = Asked(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
+    asked.slurm = {name: str(item.value) for name, item in options.items() if name in PLACES}
+    asked.interfaces = site.env.get("NCCL_SOCKET_IFNAME", "")
+    return asked, None
+
+
+def _of_plan(plan: Plan) -> Asked:
+    """Return what a job needs of the cluster."""
+    header = {name: value or "" for name, value in plan.header}
+    layout, container, env = plan.layout, plan.container, dict(plan.program.env)
+    image = container.image
+    # The run directory is not there yet.
+    mounts = [m.source for m in container.mounts if not m.source.startswith(layout.run_dir)]
+    return Asked(
+        runtime=container.runtime,
+        image=image,
+        image_mib=os.stat(image).st_size >> 20 if image and os.path.isfile(image) else 0,
+        fingerprint=container.fingerprint,
+        mounts=tuple(mounts),
+        scratch=plan.profile.scratch,
+        folder=_existing(layout.run_dir),
+        remap_root=container.remap_root,
+        unpacks=container.stage != "none",
+        nodes=layout.nodes,
+        gpus=layout.gpus_per_node,
+        interfaces=env.get("NCCL_SOCKET_IFNAME", ""),
+        job=layout.name,
+        slurm={name: header[name] for name in PLACES if name in header},
+        program=_program(plan),
+        needs_python=plan.program.launcher == "torchrun" or _is_python(plan.program.command[0]),
+        module=_module(plan),
+        path=env.get("PATH", ""),
+    )
+
+
+def _module(plan: Plan) -> str:
+    """Return the package that the job's Python must have."""
+    if plan.program.launcher == "torchrun":
+        return "torch"
+    return program.imported(plan.program.command, plan.program.workdir, plan.container.view)
+
+
+def _is_python(first: str) -> bool:
+    return first in program.PYTHONS or first.endswith(".py")
+
+
+def _program(plan: Plan) -> str:
+    """Return what the command starts; empty for Python, and for a file that this machine sees."""
+    first = plan.program.command[0]
+    if _is_python(first) or plan.program.sweep:
+        return ""
+    if "/" not in first:
+        return first
+    path = os.path.normpath(os.path.join(plan.program.workdir, first))
+    return path if plan.container.view.on_this_side(path) is None else ""
+
+
+def _existing(path: str) -> str:
+    """Return the path, or the nearest folder above it that exists."""
+    while not os.path.isdir(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def _slurm(
+    wanted: Wanted, asked: Asked, plan: Optional[Plan], login_node: Node
+) -> tuple[Cluster, str]:
+    """Return what the nodes said, and in words how many answered."""
+    cluster, unasked = Cluster(asked, []), "the nodes were not asked"
+    if not login.ask_slurm(login_node, asked):
+        return cluster, unasked
+    if shutil.which("sbatch"):
+        _would_start(plan, asked, login_node)
+    try:
+        addresses = _choose(wanted, cluster)
+        if not addresses:
+            problem = "no node is free to be asked"
+            fix = "see which are well: sinfo; more: kit doctor --partition NAME"
+            login_node.said["no-nodes"] = [[problem, fix]]
+            return cluster, problem
+        ask.ask(cluster, addresses, wanted.wait_s)
+        return cluster, f"{len(cluster.answered)} of {len(addresses)} nodes answered"
+    except UsageError:
+        raise
+    except KitError as error:
+        for node in cluster.nodes:
+            node.asked = node.asked and node.answered  # the fault is not theirs
+        login_node.said["no-nodes"] = [[error.problems[0].problem, error.problems[0].fix]]
+        return cluster, unasked
+
+
+def _would_start(plan: Optional[Plan], asked: Asked, login_node: Node) -> None:
+    """Add to the login node whether Slurm would accept the job, or the profile's options."""
+    try:
+        if plan:
+            login_node.said["would-start"] = [[submit.estimate(plan)]]
+        else:
+            login_node.said["would-start"] = [[slurm.would_start(asked.slurm)]]
+    except KitError as error:
+        login_node.said["refused"] = [[error.problems[0].problem]]
+
+
+def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
+    """Put the nodes into `cluster`, and return {name: address} of those to ask."""
+    known = slurm.all_nodes()
+    partition = cluster.asked.slurm.get("partition") or slurm.default_partition()
+    if wanted.nodelist:
+        cluster.asked.named = True
+        names = slurm.hosts(wanted.nodelist)
+        if unknown := [name for name in names if name not in {node.name for node in known}]:
+            raise UsageError(
+                f"Slurm knows no node {hostlist.fold(unknown)}",
+                "what there is: sinfo --Node",
+                where="--nodelist",
+            )
+        known = [node for node in known if node.name in names]
+    elif partition:
+        known = [node for node in known if set(node.partitions) & set(partition.split(","))]
+    cluster.nodes = [
+        Node(node.name, {}, node.state, node.reason, node.gpus, asked=_is_free(node.state))
+        for node in known
+    ]
+    if wanted.nodes:
+        free = [node for node in cluster.nodes if node.asked]
+        # Idle ones first: on the others the job may have to wait.
+        free.sort(key=lambda node: not node.state.startswith("IDLE"))
+        for node in free[wanted.nodes :]:
+            node.asked = False
+        cluster.nodes = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
+    chosen = {node.name for node in cluster.nodes if node.asked}
+    return {node.name: node.address for node in known if node.name in chosen}
+
+
+def _is_free(state: str) -> bool:
+    """Return True if a small job may start on a node of this state now."""
+    base, *flags = state.rstrip("*~#!%$@^-").split("+")
+    busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "MAINTENANCE", "RESERVED"}
+    return base in ("IDLE", "MIXED") and not is_unwell(state) and not busy & {*flags}

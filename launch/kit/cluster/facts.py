@@ -1,0 +1,189 @@
+"""Ask Slurm for the partitions of a cluster and their nodes.
+
+It takes two calls. Their answers grow with the kinds of nodes, not with their number.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+from dataclasses import dataclass, field
+from typing import Optional
+
+from kit import slurm
+from kit.errors import KitError
+from kit.slurm import numbers
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes of a partition that are alike."""
+
+    count: int
+    cpus: int  # as Slurm counts: hardware threads, mostly
+    memory_mb: int
+    # {type: number} per node; the type is "" if Slurm knows none.
+    gpus: dict[str, int] = field(default_factory=dict, hash=False)
+    features: tuple[str, ...] = ()
+
+    @property
+    def all_gpus(self) -> int:
+        return sum(self.gpus.values())
+
+
+@dataclass(frozen=True)
+class Partition:
+    name: str
+    kinds: tuple[Kind, ...]
+    default: bool = False
+    up: bool = True  # it takes jobs and starts them
+    time_limit_s: Optional[int] = None  # None where there is none
+    default_time_s: Optional[int] = None
+    most_nodes: Optional[int] = None  # for one job
+    memory_limit_mb: Optional[int] = None  # per node, for one job
+    accounts: Optional[tuple[str, ...]] = None  # that may use it; None: all but those denied
+    denied_accounts: tuple[str, ...] = ()
+    exclusive: bool = False  # jobs have whole nodes here, whatever they ask for
+    complete: bool = True  # False if sinfo hides some nodes, as those of a cloud that are off
+    preempt: str = "OFF"  # how a job gives way to another: OFF, REQUEUE, CANCEL, SUSPEND
+    cpus_per_gpu: bool = False  # the partition has a number of its own for jobs that name none
+    hidden: bool = False  # not for everybody: Hidden, RootOnly, or for some groups alone
+
+    @property
+    def nodes(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(kind.all_gpus for kind in self.kinds)
+
+    def takes(self, account: str) -> bool:
+        """Return True if the partition takes jobs of the account, as far as it says."""
+        is_named = self.accounts is None or account in self.accounts
+        return is_named and account not in self.denied_accounts
+
+
+@dataclass(frozen=True)
+class Facts:
+    partitions: dict[str, Partition]
+
+    @property
+    def default(self) -> Optional[Partition]:
+        return next((item for item in self.partitions.values() if item.default), None)
+
+
+def ask(within_s: float = 60) -> Facts:
+    """Return the facts. Raises KitError if there is no Slurm or it does not answer in time."""
+    commands = [
+        ["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"],
+        ["scontrol", "--all", "--oneliner", "show", "partition"],
+    ]
+    nodes, lines = slurm.ask_together(commands, within_s)
+    kinds = _kinds(nodes)
+    partitions = {}
+    for line in lines.splitlines():
+        fields = dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
+        if name := fields.get("PartitionName"):
+            partitions[name] = _partition(fields, kinds.get(name, ()))
+    return Facts(partitions)
+
+
+def user() -> str:
+    """Return this user's name; "" if nobody has this number here."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def accounts(user: str, within_s: float = 60) -> Optional[dict[str, set[str]]]:
+    """Return the partitions of each account of a user; an empty set means all partitions.
+
+    None means that Slurm has no accounts.
+    """
+    if not user:
+        return None
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    command += [f"user={user}", "format=Account,Partition"]
+    try:
+        rows = [line.split("|") for line in slurm.ask_together([command], within_s)[0].splitlines()]
+    except KitError:
+        return None
+    found: dict[str, set[str]] = {}
+    for account, partition, *_ in (row for row in rows if row[0] and len(row) > 1):
+        found.setdefault(account, set()).add(partition)
+    for partitions in found.values():
+        if "" in partitions:
+            partitions.clear()
+    return found or None
+
+
+def setting(name: str, within_s: float = 60) -> Optional[str]:
+    """Return a setting of Slurm's configuration in lower case; None where it is not known."""
+    try:
+        text = slurm.ask_together([["scontrol", "show", "config"]], within_s)[0]
+    except KitError:
+        return None
+    found = re.search(rf"^{name} *= (.*)$", text, re.MULTILINE)
+    return found[1].strip().lower() if found else None
+
+
+def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
+    found: dict[str, tuple[Kind, ...]] = {}
+    for line in lines.splitlines():
+        columns = [*line.split("|", 5), "", "", "", "", ""]
+        partition, count, cpus, memory, gres, features = columns[:6]
+        if count.isdecimal() and int(count):  # a partition without nodes has 0
+            names = tuple(feature for feature in features.split(",") if feature != "(null)")
+            memory_mb = _number(memory) or 0
+            kind = Kind(int(count), _number(cpus) or 0, memory_mb, numbers.gpus(gres), names)
+            found[partition] = (*found.get(partition, ()), kind)
+    return found
+
+
+def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
+    allowed, denied = fields.get("AllowAccounts", "ALL"), fields.get("DenyAccounts")
+    for_all = _is_in_group(fields.get("AllowGroups", "ALL"))
+    shown = sum(kind.count for kind in kinds)
+    return Partition(
+        name=fields["PartitionName"],
+        kinds=kinds,
+        default=fields.get("Default") == "YES",
+        up=fields.get("State", "UP") == "UP",
+        time_limit_s=numbers.seconds(fields.get("MaxTime", "")),
+        default_time_s=numbers.seconds(fields.get("DefaultTime", "")),
+        most_nodes=_number(fields.get("MaxNodes", "")),
+        memory_limit_mb=_number(fields.get("MaxMemPerNode", "")),
+        accounts=None if allowed == "ALL" else tuple(allowed.split(",")),
+        denied_accounts=tuple(denied.split(",")) if denied else (),
+        exclusive=fields.get("OverSubscribe", "").startswith("EXCLUSIVE"),
+        complete=fields.get("TotalNodes", str(shown)) == str(shown),
+        preempt=fields.get("PreemptMode", "OFF"),
+        cpus_per_gpu="DefCpuPerGPU=" in fields.get("JobDefaults", ""),
+        hidden="YES" in (fields.get("Hidden"), fields.get("RootOnly")) or not for_all,
+    )
+
+
+def _is_in_group(allowed: str) -> bool:
+    """Return True if the user is in one of the groups."""
+    if allowed == "ALL":
+        return True
+    own = {os.getgid(), *os.getgroups()}
+    names = allowed.split(",")
+    return any(group.gr_name in names for group in grp.getgrall() if group.gr_gid in own)
+
+
+def _number(text: str) -> Optional[int]:
+    """Return the leading number: sinfo writes 8+ if nodes differ."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
+
+
+def gpus_of(partition: Partition) -> str:
+    """Return the GPUs of a partition's nodes: 4 (a100) or 8 (h100)."""
+    kinds = {(kind.all_gpus, " and ".join(filter(None, kind.gpus))) for kind in partition.kinds}
+    return " or ".join(
+        f"{count} ({name})" if name else str(count or "none") for count, name in sorted(kinds)
+    )

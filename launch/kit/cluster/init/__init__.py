@@ -1,0 +1,1 @@
+"""`kit init`: look at a site, write its profile and a first job."""

@@ -1,0 +1,225 @@
+"""Decide what a profile and a first job say about a site, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Optional
+
+from kit.cluster.facts import Partition
+from kit.cluster.init.decision import Decision
+from kit.cluster.init.look import Look
+from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
+from kit.config import image_files, plugins
+from kit.config.plugins import Plugin
+from kit.errors import KitError
+from kit.slurm import numbers
+
+FABRICS = {
+    "infiniband": re.compile(r"\b(ib|infiniband|edr|hdr|ndr|fdr|roce)\b", re.IGNORECASE),
+    "efa": re.compile(r"\befa\b", re.IGNORECASE),
+}
+
+
+def partition(site: Site, chosen: Partition) -> Decision:
+    limit = "no time limit"
+    if chosen.time_limit_s:
+        limit = f"time limit {numbers.time_limit(chosen.time_limit_s)}"
+    if site.is_partition_named:
+        return Decision(chosen.name, f"--partition named it; {limit}")
+    which = "the largest"
+    if chosen.default:
+        which = "the default partition"
+    elif chosen.has_gpus:
+        which = "has GPUs, which the default partition has not"
+    usable = usable_of(site.facts, site.accounts)
+    others = [item.name for item in usable if item.name != chosen.name]
+    if not others:
+        return Decision(chosen.name, f"{which}, {limit}")
+    more = f"there are also {', '.join(others[:6])}{' ...' if len(others) > 6 else ''}"
+    return Decision(chosen.name, f"{which}, {limit}; {more}", "another suits you")
+
+
+def runtime(site: Site) -> Decision:
+    """Decide what runs image files; no value if nothing was found."""
+    known = plugins.runtimes(local=False)
+    available = [item for item in known if _is_available(item, site)]
+    is_certain = site.node or not site.cluster
+    where = (
+        f"on {site.job_machine.host}" if is_certain else f"on this login node; {site.why_no_node}"
+    )
+    if not available:
+        none = f"none of {', '.join(dict.fromkeys(item.tool for item in known))} {where}"
+        if site.cluster:
+            missing = " or ".join(plugins.srun_options())
+            return Decision("", f"{none}, and srun has no {missing}", "the nodes have one")
+        engines = engines_here(site)
+        scheme = engines[0].words("images")[0] if engines else ""
+        names = " and ".join(item.tool for item in engines)
+        more = f"; {names} for images {scheme}NAME" if engines else ""
+        return Decision("", f"{none}, for image files{more}", "you install one")
+    first = available[0]
+    if option := first.srun_option:
+        return Decision(first.name, f"srun has {option}")
+    others = ", ".join(item.name for item in available[1:])
+    why = f"{first.name} {where}" + (f"; also {others}" if others else "")
+    return Decision(first.name, why, "" if is_certain else "the nodes have another")
+
+
+def _is_available(runtime: Plugin, site: Site) -> bool:
+    option = runtime.srun_option
+    return option in site.srun_options if option else runtime.tool in site.job_machine.tools
+
+
+def engines_here(site: Site) -> list[Plugin]:
+    """Return the runtimes on this machine that run images for `kit run` alone."""
+    return [item for item in plugins.runtimes(local=True) if item.tool in site.here.tools]
+
+
+def gpu_directive(site: Site) -> Decision:
+    if not any(item.has_gpus for item in site.facts.partitions.values()):
+        change = "nodes are given whole with GPUs that Slurm does not know: none"
+        return Decision("", "Slurm knows of no GPUs here", change)
+    select = site.config.get("SelectType", "")
+    if select == "select/cons_tres":
+        types = site.config.get("GresTypes", "")
+        return Decision("gpus-per-node", f"SelectType={select}, GresTypes={types}")
+    return Decision("gres", f"SelectType={select or '(unknown)'}, which knows no --gpus-per-node")
+
+
+def scratch(site: Site) -> Decision:
+    """Decide for the node's own disk with the most room; no value for /tmp, the default."""
+    look = site.node or (None if site.cluster else site.here)
+    if look is None:
+        why = f"{TEMPORARY} of a node was not seen: {site.why_no_node}"
+        return Decision("", why, "that is small, or in memory")
+    seen = {path: look.folders[path] for path in LOCAL if path in look.folders}
+    room = {path: disk.free_mib for path, disk in seen.items() if disk.is_a_disk and disk.writable}
+    usual = look.folders.get(TEMPORARY)
+    usual_room = usual.free_mib if usual and usual.is_a_disk else 0
+    words = f"{look.host} has no {TEMPORARY}"
+    if usual:
+        words = f"{TEMPORARY} of {look.host} is {usual.type}"
+    best = max(room, key=lambda path: room[path], default="")
+    if best and room[best] > 1.5 * usual_room:
+        disk = f"{best} of {look.host} is {seen[best].type}"
+        return Decision(best, f"{disk}, with more room than {TEMPORARY}; {words}")
+    change = "a node has a disk of its own: in memory, containers take RAM"
+    return Decision("", words, "" if usual_room else change)
+
+
+def fabric(site: Site) -> Decision:
+    """Decide for infiniband (which includes RoCE), efa, or no value for plain Ethernet."""
+    look = site.node or (None if site.cluster else site.here)
+    if look:
+        return _seen_fabric(look)
+    kinds = site.partition.kinds if site.partition else ()
+    features = sorted({feature for kind in kinds for feature in kind.features})
+    for name, pattern in FABRICS.items():
+        if match := next((feature for feature in features if pattern.search(feature)), None):
+            return Decision(name, f"nodes have the feature '{match}'", "they have another network")
+    if site.here.rdma:
+        why = f"the login node has {', '.join(site.here.rdma)}"
+        return Decision("infiniband", why, "the nodes have another network")
+    why = f"no RDMA device on the login node, no such feature of the nodes; {site.why_no_node}"
+    return Decision("", why, "the nodes have InfiniBand")
+
+
+def _seen_fabric(look: Look) -> Decision:
+    if not look.rdma:
+        networks = ", ".join(look.networks) or "unknown"
+        return Decision("", f"{look.host} has no RDMA device; its network: {networks}")
+    devices = [f"{name} ({link})" if link else name for name, link in look.rdma.items()]
+    is_efa = any(name.startswith(("efa", "rdmap")) for name in look.rdma)
+    return Decision("efa" if is_efa else "infiniband", f"{look.host} has {', '.join(devices)}")
+
+
+def account(site: Site, chosen: Partition) -> Decision:
+    """Decide for an account; no value if Slurm chooses the right one by itself."""
+    if site.accounts is None:
+        return Decision("", "Slurm keeps no accounts here")
+    mine, usual = account_for(site, chosen), site.account
+    names = ", ".join(sorted(site.accounts))
+    if len(site.accounts) == 1:
+        return Decision("", f"yours is {names}, which Slurm takes by itself")
+    why = f"{usual or 'the default one'} may not use {chosen.name}"
+    if mine == usual:
+        why = f"{mine} is the default one"
+    return Decision(mine, f"yours are {names}; {why}", "a job is to be charged to another")
+
+
+def folder(site: Site, project: Path) -> Decision:
+    """Decide whether the nodes see the project's folder. Raises KitError if a node lacks it."""
+    mine = site.here.folders.get(str(project))
+    if not site.cluster:
+        return Decision("here", f"{project} is on this machine")
+    if mine is None:
+        return Decision("unknown", f"{project} was not seen", "nodes do not see it")
+    if site.node:
+        return _folder_on_node(site.node, site.here, project)
+    if mine.is_shared:
+        return Decision("shared", f"it is on {mine.type}", "the nodes do not see it")
+    change = "the nodes do not see it: then start from another folder"
+    return Decision("unknown", f"it is on {mine.type}, which is seldom shared", change)
+
+
+def _folder_on_node(node: Look, here: Look, project: Path) -> Decision:
+    found = node.folders.get(str(project))
+    if found and found.is_same(here.folders[str(project)]):
+        return Decision("shared", f"{node.host} sees it")
+    if found:
+        change = "it is the same: else start from another folder"
+        return Decision("not shared", f"{project} is another folder on {node.host}", change)
+    common = [
+        path
+        for path, seen in node.folders.items()
+        if path in here.folders and seen.is_same(here.folders[path])
+    ]
+    example = f", such as one below {common[0]}" if common else ""
+    fix = f"start from a folder that all nodes share{example}; if it is one: kit init --no-look"
+    raise KitError(f"{node.host} does not see {project}", fix)
+
+
+def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> Decision:
+    """Decide for an image; no value if there is none, or nothing here would run it."""
+    if given is not None:
+        return Decision(given, "--image named it")
+    place = f"{image_files.FOLDER}/"
+    found = _image_files(project)
+    if found and (runs.value or site.cluster):
+        others = f"; also {', '.join(found[1:])}" if found[1:] else ""
+        change = "another is to be taken" if others else ""
+        return Decision(found[0], f"{place} has it{others}", change)
+    if site.job_machine.torch and (site.node or not site.cluster):
+        torch = f"python3 on {site.job_machine.host} has torch {site.job_machine.torch}"
+        return Decision("", f"no image in {place}; {torch}, so it runs without one")
+    where = "on the nodes" if site.cluster else "here"
+    why = f"no image in {place}, and no torch seen for python3 {where}"
+    return Decision("", why, "one is built: kit build --name first")
+
+
+def _image_files(project: Path) -> list[str]:
+    """Return images as a job file names them: those of kit build, then others, newest first."""
+    place = project / image_files.FOLDER
+    try:
+        records, files = list(place.glob("*.json")), list(place.iterdir())
+        named = [path for path in records if path.is_symlink()]
+        named = [path for path in named if image_files.named(path.stem, project)]
+        built = {str(image_files.record(path).get("file")) for path in records}
+    except OSError:
+        return []
+    images = [path for path in files if path.suffix in image_files.SUFFIXES]
+    others = [path for path in images if path.name not in built and not path.name.startswith(".")]
+    names = [path.stem for path in sorted(named, key=_age)]
+    return [*names, *(f"{image_files.FOLDER}/{path.name}" for path in sorted(others, key=_age))]
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime
+
+
+def profile_name(cluster: str, taken: set[str]) -> str:
+    """Return a file name for a cluster: Slurm allows more, and kit's own profiles are taken."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", cluster).strip("-_")[:60]
+    name = name or ("cluster" if cluster else "local")
+    return f"{name}-cluster" if name in taken else name

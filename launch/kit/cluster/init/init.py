@@ -1,0 +1,204 @@
+"""Choose a profile of this site and a first job, and write both: `kit init`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+from kit import assets
+from kit.cluster.init import choices, programs, shape, texts
+from kit.cluster.init.files import Files
+from kit.cluster.init.survey import Site, survey
+from kit.cluster.init.texts import Chosen
+from kit.config import image_files, job_file, paths, plugins, profiles, suggest
+from kit.config.yaml_source import Located
+from kit.errors import KitError, Problems, UsageError
+from kit.plan import resolve
+from kit.plan.plan import Plan
+from kit.runs import run_dir, submit
+
+JOB = "job.yaml"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What was found at a site, and what its files are to say."""
+
+    project: Path
+    site: Site
+    chosen: Chosen
+
+    @property
+    def job(self) -> Path:
+        return self.project / JOB
+
+    @property
+    def profile(self) -> Path:
+        return profiles.folders()[0] / f"{self.chosen.profile}.yaml"
+
+
+def look(
+    target: Path,
+    image: Optional[str],
+    partition: Optional[str],
+    *,
+    local: bool,
+    tell: Optional[Callable[[str], None]],
+) -> Start:
+    """Look at the site for `target`, which is the project's folder or the program in it.
+
+    `tell` is told which node is asked; without it no node is.
+    """
+    project, program = _project(target)
+    named = _image(image, project) if image is not None else None
+    site = survey(_existing(project), partition, local=local, tell=tell)
+    return Start(project, site, choose(site, project, named, program))
+
+
+def write(start: Start, *, force: bool, agrees: Optional[Callable[[str], bool]]) -> list[str]:
+    """Write the files if kit could use the job; return what happened to each.
+
+    `agrees` is asked before a file is replaced; it is None where nobody can be asked.
+    """
+    files, chosen = Files(force, agrees), start.chosen
+    files.add(start.profile, texts.profile(chosen), keep=True)
+    if chosen.program.is_example:
+        example = (assets.folder("train") / programs.EXAMPLE).read_text(encoding="utf-8")
+        files.add(start.project / chosen.program.file, example, keep=True)
+    files.add(start.job, texts.job(chosen))
+    files.write(lambda beside: _check(start, beside))
+    return files.outcomes
+
+
+def estimate(start: Start) -> str:
+    """Return Slurm's estimate for the job, which is not submitted. Raise KitError if it refuses."""
+    try:
+        return submit.estimate(plan_of(start.job))
+    except KitError as error:
+        refusal = error.problems[0].problem
+        raise KitError(
+            f"the files are written, but Slurm would not take the job: {refusal}",
+            f"change {JOB} (partition, time, cpus-per-task) or the profile (account); "
+            f"limits: scontrol show partition; then: kit submit {JOB} --test-only",
+        ) from None
+
+
+def next_commands(start: Start, target: Path) -> list[str]:
+    """Return what to type next, in the folder from which kit init was called."""
+    folder = target if target.is_dir() else start.project
+    is_here = folder.absolute() == Path.cwd()
+    place = "" if is_here else f"cd {shlex.quote(str(folder))} && "
+    return [f"{place}{line}" for line in _next(start.site, start.chosen)]
+
+
+def _next(site: Site, chosen: Chosen) -> list[str]:
+    image, nodes = chosen.decisions["image"], chosen.shape.nodes
+    lacks_image = not image.value and bool(image.change)
+    if not chosen.is_local:
+        extra = " --image first" if lacks_image else ""
+        build = ["kit build --name first"] if lacks_image else []
+        return [*build, f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
+    if not lacks_image:
+        return ["kit run"]
+    engines = plugins.runtimes(local=True)
+    if not choices.engines_here(site):
+        return [f"kit run    # once python3 has torch, or {engines[0].tool} is here"]
+    scheme = engines[0].words("images")[0]
+    to_engine = f"kit build --name first --to {scheme.partition(':')[0]}"
+    return [
+        f"{to_engine}    # says what the image is called: NAME",
+        f"kit run --image {scheme}NAME",
+    ]
+
+
+def _project(target: Path) -> tuple[Path, str]:
+    """Return the folder for job.yaml and the program's path in it.
+
+    It is this folder if the program is below it, otherwise the program's own.
+    """
+    if target.is_dir() or (target.suffix != ".py" and not target.exists()):
+        return target.absolute(), ""
+    if target.suffix != ".py":
+        fix = "name one of them: kit init FOLDER, kit init train.py"
+        raise UsageError(f"{target} is neither a folder nor a Python program", fix)
+    if not target.is_file():
+        fix = suggest.neighbour(str(target), "check the path")
+        raise UsageError(f"there is no program {target}", fix)
+    path, here = Path(os.path.abspath(target)), Path.cwd()
+    folder = here if path.is_relative_to(here) else path.parent
+    return folder, str(path.relative_to(folder))
+
+
+def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> Chosen:
+    """Return all that the files say; `named` is the program of the user's choice."""
+    program = programs.choose(project, named)
+    is_example = program.is_example or program.file == programs.EXAMPLE
+    first_shape, shape_decision = shape.choose(site, example=is_example)
+    runtime = choices.runtime(site)
+    decisions = {
+        "folder": choices.folder(site, _existing(project)),
+        "program": program.decision,
+        "shape": shape_decision,
+        "runtime": runtime,
+        "image": choices.image(site, project, image, runtime),
+        "scratch": choices.scratch(site),
+        "fabric": choices.fabric(site),
+    }
+    preempt, title = "OFF", "this machine, without Slurm"
+    if site.cluster:
+        title = f"the cluster {site.cluster} (Slurm {site.version})"
+    if site.partition:
+        decisions["partition"] = choices.partition(site, site.partition)
+        decisions["account"] = choices.account(site, site.partition)
+        decisions["gpu_directive"] = choices.gpu_directive(site)
+        if site.config.get("PreemptType", "") not in ("", "preempt/none", "(null)"):
+            preempt = site.partition.preempt
+    taken = {path.stem for path in profiles.folders()[1].glob("*.yaml")}
+    return Chosen(
+        profile=choices.profile_name(site.cluster, taken),
+        title=title,
+        shape=first_shape,
+        program=program,
+        decisions=decisions,
+        can_be_preempted="" if preempt == "OFF" else preempt,
+        limits_memlock=site.config.get("PropagateResourceLimits") != "NONE",
+    )
+
+
+def _existing(path: Path) -> Path:
+    """Return the folder, or the one in which it will be made."""
+    return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)
+
+
+def _image(image: str, project: Path) -> str:
+    """Return the image as the job file names it. Raises UsageError if there is no such image."""
+    if "://" in image or image_files.named(image, project):
+        return image
+    path = image_files.named(image, Path.cwd()) or paths.absolute(image, Path.cwd())
+    if not os.path.exists(path):
+        fix = "check the path; kit build --name first makes one"
+        raise UsageError(f"no such image: {image}", fix, where="--image")
+    inner = os.path.relpath(path, project)
+    return path if inner.startswith("..") else inner
+
+
+def plan_of(job: Path, profile: Optional[Path] = None) -> Plan:
+    """Return the plan that kit makes of the files. Raises UsageError if it refuses them."""
+    problems = Problems()
+    other = {"cluster": Located(str(profile), str(profile))} if profile else {}
+    loaded = job_file.load(str(job), other, [], problems)
+    return resolve.resolve(loaded, str(run_dir.choose(loaded.name or "job")), problems, "live")
+
+
+def _check(start: Start, beside: dict[Path, Path]) -> None:
+    """Raise KitError if kit could not use the files, which are still beside their places."""
+    try:
+        plan_of(*(beside.get(path, path) for path in (start.job, start.profile)))
+    except KitError as error:
+        found, named = error.problems[0], start.chosen.decisions["image"].value
+        more = "; or with other words: kit init --help" if named else ""
+        problem = f"nothing was written: kit could not use the job: {found.problem}"
+        raise KitError(problem, f"{found.fix}{more}") from None

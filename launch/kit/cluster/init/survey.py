@@ -1,0 +1,207 @@
+"""Learn what a site is from Slurm, from this machine, and from an idle node."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Callable, NamedTuple, Optional
+
+from kit import slurm
+from kit.cluster import facts, probe
+from kit.cluster.facts import Facts, Partition
+from kit.cluster.init import look
+from kit.cluster.init.look import Look
+from kit.config import plugins
+from kit.errors import KitError, UsageError
+from kit.slurm import numbers
+
+# Variables and places of folders that all nodes share, or of a node's own disk.
+VARIABLES = ("HOME", "SCRATCH", "WORK", "PROJECT", "LOCAL_SCRATCH", "TMPDIR")
+LOCAL = "/local /localscratch /local_scratch /scratch /nvme /mnt/nvme /mnt/local".split()
+TEMPORARY = "/tmp"  # noqa: S108 - where containers go unless a profile says otherwise
+
+
+@dataclass(frozen=True)
+class Site:
+    cluster: str  # Slurm's own name for it; empty where there is no Slurm
+    here: Look
+    config: dict[str, str] = field(default_factory=dict)  # of `scontrol show config`
+    facts: Facts = field(default_factory=lambda: Facts({}))
+    partition: Optional[Partition] = None  # the one for a first job
+    is_partition_named: bool = False  # by the user
+    accounts: Optional[dict[str, set[str]]] = None  # None where Slurm keeps none
+    account: str = ""  # the user's default one
+    srun_options: tuple[str, ...] = ()  # those of plug-ins that runtimes need
+    reserved_cpus: int = 0  # of each node, that Slurm gives to no job
+    node: Optional[Look] = None
+    why_no_node: str = ""
+
+    @property
+    def version(self) -> str:
+        return self.config.get("SLURM_VERSION", "")
+
+    @property
+    def job_machine(self) -> Look:
+        """The machine that jobs run on: a node if one was seen, otherwise this machine."""
+        return self.node or self.here
+
+
+def survey(
+    folder: Path,
+    partition: Optional[str],
+    *,
+    local: bool,
+    tell: Optional[Callable[[str], None]],
+) -> Site:
+    """Return what is known of the site. Raises KitError if there is a Slurm but no answer.
+
+    `tell` is told which node is asked; without it no node is.
+    """
+    command = probe.command({"torch": "yes"}, *(f"look={path}" for path in _folders(folder)))
+    here = look.of(probe.here(command))
+    if local or not shutil.which("sbatch"):
+        return Site("", here)
+    try:
+        config = slurm.config()
+        found = facts.ask()
+        known = slurm.ask(["srun", "--help"])
+    except KitError as error:
+        fix = "is it up? scontrol ping; without it, for this machine alone: kit init --local"
+        raise KitError(f"Slurm does not answer: {error.problems[0].problem}", fix) from None
+    user = facts.user()
+    accounts = facts.accounts(user)
+    chosen = _partition(found, accounts, partition)
+    site = Site(
+        config.get("ClusterName", ""),
+        here,
+        config,
+        found,
+        chosen,
+        partition is not None,
+        accounts,
+        _account(user) if accounts else "",
+        tuple(option for option in plugins.srun_options() if option in known),
+    )
+    nodes = _nodes(chosen)
+    if not nodes:
+        return site
+    idle = [node.name for node in nodes if node.state == "idle"]
+    node: Optional[Look] = None
+    why = f"no node of {chosen.name} is idle"
+    if tell is None:
+        why = "--no-look was given"
+    elif idle:
+        tell(idle[0])
+        node, why = _ask(site, chosen, idle[0], command)
+    return replace(site, reserved_cpus=_reserved(nodes[0]), node=node, why_no_node=why)
+
+
+def account_for(site: Site, partition: Partition) -> str:
+    """Return the account for a job in the partition; "" if Slurm has no accounts.
+
+    It is the default account if the partition allows it, otherwise the first that is allowed.
+    """
+    allowed = _accounts(partition, site.accounts)
+    return site.account if site.account in allowed else next(iter(sorted(allowed)), "")
+
+
+def _folders(project: Path) -> list[str]:
+    named = [os.environ.get(name, "") for name in VARIABLES]
+    paths = dict.fromkeys((str(project), *named, *LOCAL, TEMPORARY))
+    return [path for path in paths if os.path.isabs(path)]
+
+
+def _account(user: str) -> str:
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "user"]
+    command += [f"name={user}", "format=DefaultAccount"]
+    try:
+        return slurm.ask(command).strip().split("\n")[0]
+    except KitError:
+        return ""
+
+
+def _partition(
+    found: Facts, accounts: Optional[dict[str, set[str]]], wanted: Optional[str]
+) -> Partition:
+    """Return the wanted partition, otherwise one with GPUs.
+
+    The default one comes first, then those whose jobs never give way, then the largest.
+    """
+    if wanted is not None:
+        if wanted not in found.partitions:
+            problem = f"Slurm knows no partition '{wanted}'"
+            fix = f"one of: {', '.join(found.partitions)}"
+            raise UsageError(problem, fix, where="--partition")
+        if not found.partitions[wanted].nodes:
+            problem, fix = f"the partition '{wanted}' has no nodes", "see what there is: sinfo"
+            raise UsageError(problem, fix, where="--partition")
+        return found.partitions[wanted]
+    usable = usable_of(found, accounts)
+    if not usable:
+        raise KitError(
+            "Slurm shows no partition with nodes that you may use",
+            "see what there is: sinfo; and name one: kit init --partition NAME",
+        )
+    return max(
+        usable,
+        key=lambda item: (item.has_gpus, item.default, item.preempt == "OFF", item.nodes),
+    )
+
+
+def usable_of(found: Facts, accounts: Optional[dict[str, set[str]]]) -> list[Partition]:
+    return [
+        item
+        for item in found.partitions.values()
+        if item.up and item.nodes and not item.hidden
+        if accounts is None or _accounts(item, accounts)
+    ]
+
+
+def _accounts(partition: Partition, accounts: Optional[dict[str, set[str]]]) -> list[str]:
+    mine = [name for name, only in (accounts or {}).items() if not only or partition.name in only]
+    return [name for name in mine if partition.takes(name)]
+
+
+class _Node(NamedTuple):
+    name: str
+    state: str
+
+
+def _nodes(partition: Partition) -> list[_Node]:
+    """Return the nodes for a first job: those with GPUs if the partition has any."""
+    command = ["sinfo", "--noheader", "--Node", f"--partition={partition.name}"]
+    lines = slurm.ask([*command, "--format=%N|%t|%G"]).splitlines()
+    rows = [line.split("|") for line in lines if line.count("|") == 2]
+    return [
+        _Node(name, state)
+        for name, state, gres in rows
+        if numbers.gpus(gres) or not partition.has_gpus
+    ]
+
+
+def _reserved(node: _Node) -> int:
+    """Return the CPUs that a node reserves for the system: no job may ask for them."""
+    answer = slurm.ask(["scontrol", "--oneliner", "show", "node", node.name])
+    cpus = {name: int(number) for name, number in re.findall(r"\b(CPUTot|CPUEfctv)=(\d+)", answer)}
+    return max(0, cpus["CPUTot"] - cpus["CPUEfctv"]) if len(cpus) == 2 else 0
+
+
+def _ask(
+    site: Site, partition: Partition, node: str, command: list[str]
+) -> tuple[Optional[Look], str]:
+    """Ask an idle node by a job of some seconds; return its facts, or why it gave none.
+
+    A node that sleeps is not idle, and is not woken.
+    """
+    options = {"partition": partition.name}
+    if account := account_for(site, partition):
+        options["account"] = account
+    if partition.has_gpus:  # some sites refuse jobs there that want none
+        options["gres"] = "gpu:1"  # an option that every Slurm knows
+    try:
+        return look.of(probe.read(slurm.on_nodes(node, command, options))), ""
+    except KitError as error:
+        return None, error.problems[0].problem

@@ -1,0 +1,221 @@
+"""Write the texts of the profile and the job: values with their reasons, other keys as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from kit import assets
+from kit.cluster.init.decision import Decision
+from kit.cluster.init.programs import Program
+from kit.cluster.init.shape import Shape
+from kit.config import plugins
+from kit.config.plugins import Plugin
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./@%+=-]*[A-Za-z_/][A-Za-z0-9_./@%+=-]*\Z")
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Everything that the two files say."""
+
+    profile: str
+    title: str  # what the site is, in a few words
+    shape: Shape
+    program: Program
+    decisions: dict[str, Decision]
+    can_be_preempted: str = ""  # Slurm's mode of preemption, or ""
+    limits_memlock: bool = True  # a login node's limits would apply to jobs
+
+    @property
+    def is_local(self) -> bool:
+        return "partition" not in self.decisions
+
+    @property
+    def start(self) -> str:
+        """The command that starts the job."""
+        return "kit run" if self.is_local else "kit submit"
+
+
+def profile(chosen: Chosen) -> str:
+    decisions = chosen.decisions
+    gpus, slurm = [], []
+    if not chosen.is_local:
+        gpus = [
+            "# How Slurm is asked for GPUs: gpus-per-node, gres, or none.",
+            *_key("gpu_directive", decisions["gpu_directive"], "none"),
+            "",
+        ]
+        any_option = "# Any sbatch option for every job here, by its long name."
+        slurm = ["", any_option, *_options(chosen)]
+    parts = [
+        f"# Profile of {chosen.title}, as kit init found it. Jobs name this file by "
+        f"`cluster: {chosen.profile}`; what they say themselves goes over it.",
+        f"description: {scalar(chosen.title)}",
+        "",
+        _of_runtimes(),
+        *_key("runtime", decisions["runtime"], plugins.runtimes(local=False)[0].name),
+        "",
+        *gpus,
+        "# A node's own disk, writable: containers are unpacked below it "
+        "[the runtime's own place at this site, or /tmp].",
+        *_key("scratch", decisions["scratch"], "/local"),
+        "",
+        "# Variables for all training processes. The network between nodes:",
+        decisions["fabric"].comment,
+        _variables(decisions["fabric"].value),
+        *slurm,
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _variables(fabric: str) -> str:
+    """Return the block `env` of the profile that kit brings for this fabric."""
+    file = assets.folder("env") / f"{fabric or 'generic'}.yaml"
+    found = re.search(r"^(?:# )?env:.*(?:\n.+)*", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[0] if found else ""
+
+
+def _of_runtimes() -> str:
+    """Return a line on which runtimes there are for image files."""
+    common = plugins.runtimes(".sqsh", local=False)
+    alone = plugins.runtimes(".sif", local=False)
+    more = f" A .sif always runs under {alone[0].name}." if len(alone) == 1 else ""
+    return f"# What runs image files (.sqsh): {_listed(common)}.{more}"
+
+
+def _listed(runtimes: list[Plugin]) -> str:
+    *first, last = (item.name for item in runtimes)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _options(chosen: Chosen) -> list[str]:
+    account, lines = chosen.decisions["account"], []
+    if account.value:
+        lines += [f"  {account.comment}", f"  account: {scalar(account.value)}"]
+    if chosen.decisions["fabric"].value and chosen.limits_memlock:
+        lines += [
+            "  # Network cards need pinned memory, and the login node's limit on it would come "
+            "along: https://slurm.schedmd.com/faq.html#memlock",
+            "  propagate: NONE",
+        ]
+    unset = [] if account.value else [account.comment, "#   account: my-project"]
+    return [*(["slurm:", *lines] if lines else ["# slurm:"]), *unset]
+
+
+def job(chosen: Chosen) -> str:
+    decisions, shape, program = chosen.decisions, chosen.shape, chosen.program
+    command = f"{program.file} {program.arguments}".strip()
+    if scalar(program.file) != program.file:
+        words = [program.file, *program.arguments.split()]
+        command = json.dumps(words, ensure_ascii=False)
+    launcher = ["# found: the program starts its ranks itself", "launcher: spawn"]
+    parts = [
+        f"# A first job for {chosen.title}, written by kit init. "
+        f"The other keys: {chosen.start} --help, or kit's README.",
+        "#",
+        *_how_to_start(chosen),
+        "",
+        f"name: {scalar(PurePath(program.file).stem)}",
+        "",
+        decisions["program"].comment,
+        f"command: {command}",
+        *(launcher if program.spawns else []),
+        "",
+        f"# The profile that kit init wrote for this {'machine' if chosen.is_local else 'cluster'}"
+        ": what is true of all jobs here.",
+        f"cluster: {scalar(chosen.profile)}",
+        "",
+        *_image(decisions["image"], chosen),
+        "",
+        decisions["shape"].comment,
+        f"nodes: {shape.nodes}",
+        *([f"gpus_per_node: {shape.gpus}"] if shape.gpus else []),
+        f"processes_per_node: {shape.processes}",
+        *([] if chosen.is_local else _slurm_keys(chosen)),
+        "",
+        *_optional(chosen),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _how_to_start(chosen: Chosen) -> list[str]:
+    lines = {chosen.start: "this very file, job.yaml, from its folder"}
+    if not chosen.is_local:
+        lines = {
+            "kit submit --dry-run": "the scripts, and nothing else happens",
+            "kit submit --follow": "submits it, and shows its logs",
+        }
+    lines[f"{chosen.start} -- --lr 0.1"] = f"what follows -- goes to {chosen.program.file}"
+    return [f"#   {line:24}{meaning}" for line, meaning in lines.items()]
+
+
+def _image(image: Decision, chosen: Chosen) -> list[str]:
+    if image.value:
+        return [image.comment, f"image: {scalar(image.value)}"]
+    engines = plugins.runtimes(local=True)
+    scheme = engines[0].words("images")[0]
+    make = f"kit build --to {scheme.partition(':')[0]} makes one"
+    name, meaning = f"{scheme}NAME", f"one of {_listed(engines)} here; {make}"
+    if not chosen.is_local or chosen.decisions["runtime"].value:
+        build = "kit build --name first makes it"
+        name, meaning = (
+            "first",
+            f"{build}; then also without a change here: {chosen.start} --image first",
+        )
+    return [image.comment, f"# image: {name:21} # {meaning}"]
+
+
+def _slurm_keys(chosen: Chosen) -> list[str]:
+    shape, partition = chosen.shape, chosen.decisions["partition"]
+    memory = f"all of a node's memory, {shape.memory_gib} GiB"
+    options = {
+        f"cpus-per-task: {shape.cpus}": "CPUs of a node, for all of its ranks together",
+        "# mem: 0": f"{memory}; without this Slurm's default is what a job gets",
+    }
+    if shape.one_type:
+        meaning = "nodes of this type alone: the slowest of a mixture sets the pace"
+        options[f'# gres: "{shape.one_type}"'] = meaning
+    return [
+        "",
+        "# guessed: long enough for a first run, within the partition's limit - "
+        "change it if Slurm ends the job (hours:minutes:seconds)",
+        f'time: "{shape.time}"',
+        "",
+        "slurm:",
+        f"  {partition.comment}",
+        f"  partition: {scalar(partition.value)}",
+        *(f"  {option:28} # {meaning}" for option, meaning in options.items()),
+    ]
+
+
+def _optional(chosen: Chosen) -> list[str]:
+    rows = {
+        'mounts: ["/data:/data:ro"]': "folders that the container sees, SOURCE:TARGET[:ro]; "
+        "this file's folder it sees anyway",
+        "env: {NCCL_DEBUG: WARN}": "variables for the training processes",
+    }
+    if not chosen.is_local:
+        copies = "every node copies the image to its own disk, once"
+        rows["stage: local"] = f"{copies}: for image files on a slow file system"
+        if mode := chosen.can_be_preempted:
+            meaning = f"found: jobs here can be preempted ({mode}); docs/preemption.md"
+            rows["on_preempt: checkpoint"] = meaning
+        found = "a bad one is found before the start, and left out"
+        rows["spares: 1"] = f"one node more than needed: {found}"
+    lines = [f"# {key:28} # {meaning}" for key, meaning in rows.items()]
+    return ["# More keys; take the # away:", *lines]
+
+
+def _key(key: str, decision: Decision, example: str) -> list[str]:
+    value = f"{key}: {scalar(decision.value)}" if decision.value else f"# {key}: {example}"
+    return [decision.comment, value]
+
+
+def scalar(text: str) -> str:
+    """Return a text as YAML reads it back: bare if it has one meaning, otherwise as JSON does."""
+    is_plain = _PLAIN.match(text) and text.lower() not in _WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,128 @@
+"""Read what a job asks Slurm for from its #SBATCH lines."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import NamedTuple, Optional
+
+from kit.slurm import numbers
+
+# Variables by which the environment overrides the options of a script's lines.
+VARIABLES = {
+    "partition": "SBATCH_PARTITION",
+    "account": "SBATCH_ACCOUNT",
+    "time": "SBATCH_TIMELIMIT",
+    "constraint": "SBATCH_CONSTRAINT",
+    "gres": "SBATCH_GRES",
+    "gpus": "SBATCH_GPUS",
+    "gpus-per-node": "SBATCH_GPUS_PER_NODE",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "mem-per-cpu": "SBATCH_MEM_PER_CPU",
+    "mem-per-gpu": "SBATCH_MEM_PER_GPU",
+    "qos": "SBATCH_QOS",
+    "clusters": "SBATCH_CLUSTERS",
+}
+KEYS = {
+    "nodes": "nodes",
+    "ntasks-per-node": "processes_per_node",
+    "gpus-per-node": "gpus_per_node",
+    "time": "time",
+    "cpus-per-task": "processes_per_node",
+}
+_MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
+
+
+class ResourceRequest(NamedTuple):
+    """The request of a job per node; 0, "" or None if the job does not say or it is not known."""
+
+    nodes: int  # the least that the job starts with, spares among them
+    spares: int
+    cpus: int
+    own_cpus: bool  # the job itself says how many CPUs a task has
+    tasks: int
+    gpus: int
+    types: tuple[str, ...]  # the types of GPUs that the job names
+    memory_mb: int
+    memory_option: str  # by which the job asks for memory: mem, mem-per-cpu or mem-per-gpu
+    time_s: Optional[int]
+    feature: str
+    limits_hold: bool  # a QOS may lift those of partitions
+    one_rank_per_gpu: bool = False
+
+
+def read(
+    options: dict[str, Optional[str]], spares: int = 0, *, own_cpus: bool = False
+) -> ResourceRequest:
+    """Return the request of sbatch options, which have their long names."""
+    nodes = _nodes(options)
+    cpus = _cpus(options)
+    gpus = _gpus(options, nodes)
+    count = sum(gpus.values())
+    if options.get("cpus-per-gpu"):
+        cpus = max(cpus, count * _count(options, "cpus-per-gpu"))
+    feature = options.get("constraint") or ""
+    memory_mb, memory_option = _memory(options, cpus, count)
+    return ResourceRequest(
+        nodes=nodes,
+        spares=spares,
+        cpus=0 if "overcommit" in options else cpus,
+        own_cpus=own_cpus,
+        tasks=_count(options, "ntasks-per-node") or 1,
+        gpus=count,
+        types=tuple(kind for kind in gpus if kind),
+        memory_mb=memory_mb,
+        memory_option=memory_option,
+        # Slurm shortens the time to time-min if that lets the job start.
+        time_s=numbers.seconds(options.get("time-min") or options.get("time") or ""),
+        feature=feature if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) else "",
+        limits_hold="qos" not in options,
+    )
+
+
+def with_variables(options: dict[str, Optional[str]]) -> dict[str, Optional[str]]:
+    """Return a script's options with those that the environment overrides, as sbatch does."""
+    own = {option: os.environ.get(name, "") for option, name in VARIABLES.items()}
+    return {**options, **{option: value for option, value in own.items() if value}}
+
+
+def _nodes(options: dict[str, Optional[str]]) -> int:
+    found = re.match(r"\d+", options.get("nodes") or "")
+    return int(found[0]) if found else 1
+
+
+def _count(options: dict[str, Optional[str]], name: str) -> int:
+    value = options.get(name) or ""
+    return int(value) if value.isdecimal() else 0
+
+
+def _cpus(options: dict[str, Optional[str]]) -> int:
+    return (_count(options, "ntasks-per-node") or 1) * (_count(options, "cpus-per-task") or 1)
+
+
+def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:
+    """Return {type: number} of a node; the least number if the job asks for a sum over nodes."""
+    if options.get("gpus-per-node"):
+        return _by_type(options["gpus-per-node"])
+    if options.get("gres"):
+        return numbers.gpus(str(options["gres"]).replace("gres/", "").replace("=", ":"))
+    if options.get("gpus-per-task"):
+        tasks = _count(options, "ntasks-per-node") or 1
+        return {kind: number * tasks for kind, number in _by_type(options["gpus-per-task"]).items()}
+    if options.get("gpus") and (options.get("nodes") or "").isdecimal():
+        gpus = _by_type(options["gpus"])
+        return {kind: math.ceil(number / nodes) for kind, number in gpus.items()}
+    return {}
+
+
+def _by_type(text: Optional[str]) -> dict[str, int]:
+    """Return {type: number} of `4` or `a100:4,h100:2`."""
+    return numbers.gpus(",".join(f"gpu:{part}" for part in (text or "").split(",")))
+
+
+def _memory(options: dict[str, Optional[str]], cpus: int, gpus: int) -> tuple[int, str]:
+    for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", gpus)):
+        if found := re.fullmatch(r"(\d+)([KMGT]?)B?", (options.get(option) or "").upper()):
+            return int(int(found[1]) * _MB[found[2]]) * times, option
+    return 0, "mem"

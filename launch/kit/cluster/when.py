@@ -1,0 +1,174 @@
+"""Estimate where a job would start first, by Slurm's own estimates: sbatch --test-only."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, NamedTuple, Optional, Union
+
+from kit import slurm
+from kit.cluster import facts, shapes
+from kit.cluster.facts import Facts
+from kit.cluster.shapes import Variant
+from kit.errors import KitError, UsageError, did_you_mean
+from kit.plan.plan import Plan
+from kit.runs import secret_file
+from kit.slurm import sentences
+
+MOST = 24  # calls to Slurm
+AT_ONCE = 4
+SHORTER = 4  # calls with half the time
+SOON_S = 60
+
+# Slurm's sentences, and their meaning in plain words.
+REASONS = (
+    ("Requested node configuration is not available", "it has no such nodes, or not as many"),
+    ("Invalid account or account/partition combination", "your account may not use it"),
+    ("not permitted to use this partition", "you may not use it"),
+    ("Invalid generic resource", "it has no such GPUs"),
+    ("time limit is invalid|PartitionTimeLimit", "it lets no job run for so long"),
+    ("Invalid feature", "none of its nodes has the feature that the job wants"),
+    ("invalid partition", "Slurm knows no such partition"),
+    ("Invalid qos", "your QOS is not allowed there"),
+    ("Memory specification", "its nodes have too little memory"),
+    ("CPU count|More processors", "its nodes have too few CPUs"),
+    ("limit|policy", "a limit of your account or QOS is in the way"),
+)
+
+
+class Start(NamedTuple):
+    variant: Variant
+    at_s: float  # seconds since 1970
+    nodes: str  # Slurm's list
+
+
+class Estimates(NamedTuple):
+    starts: list[Start]  # the soonest first
+    refused: dict[str, list[str]]  # {reason: the variants that are not possible for it}
+    not_asked: int  # variants
+    partitions: list[str]
+
+
+Progress = Callable[[int, int], None]  # is told how many of how many answers came
+
+
+def estimate(
+    plan: Plan, partitions: Optional[str], *, other_shapes: bool, progress: Progress
+) -> Estimates:
+    """Return when and where the job would start. Raise KitError if there is no Slurm.
+
+    Nothing is submitted.
+    """
+    if name := os.environ.get("SBATCH_PARTITION"):
+        problem = f"SBATCH_PARTITION is set, so that every job goes to {name}"
+        raise UsageError(problem, "unset SBATCH_PARTITION")
+    found = facts.ask()
+    if plan.program.secrets:  # sbatch sends its environment even for an estimate
+        secret_file.hide_from_children(plan.program.secrets)
+    names = _partition_names(plan, found, partitions)
+    refused: dict[str, list[str]] = {}
+    variants = _variants(plan, found, names, refused, other_shapes)
+    starts = _drop_useless(_ask(plan, variants[:MOST], refused, progress))
+    starts.sort(key=lambda start: (start.at_s, len(start.variant.options)))
+    return Estimates(starts, refused, len(variants[MOST:]), names)
+
+
+def _partition_names(plan: Plan, found: Facts, wanted: Optional[str]) -> list[str]:
+    """Return the wanted partitions, or all of them, the job's own first."""
+    known, own = list(found.partitions), _own_partitions(plan, found)
+    if wanted is None:
+        rest = [name for name in known if name not in own]
+        return [*(name for name in own if name in known), *rest]
+    names = [name for name in wanted.split(",") if name]
+    for name in names:
+        if name not in known:
+            fix = did_you_mean(name, known, f"the partitions are {', '.join(known)}")
+            raise UsageError(f"there is no partition '{name}' here", fix, where="--partition")
+    return names
+
+
+def _own_partitions(plan: Plan, found: Facts) -> list[str]:
+    partition = dict(plan.header).get("partition")
+    if partition:
+        return partition.split(",")
+    return [found.default.name] if found.default else []
+
+
+def _variants(
+    plan: Plan, found: Facts, names: list[str], refused: dict[str, list[str]], other_shapes: bool
+) -> list[Variant]:
+    """Return the variants to ask about, the most important first.
+
+    Those that the facts rule out are added to `refused`, by their reasons.
+    """
+    same_shape, short, other = [], [], []
+    own = _own_partitions(plan, found)
+    for name in names:
+        partition = found.partitions[name]
+        variant = shapes.own(plan, name, named=[name] == own)
+        if not partition.up:
+            refused.setdefault("it starts no jobs at present", []).append(name)
+            continue
+        violations = shapes.violations(plan, variant, partition)
+        for violation in violations:
+            refused.setdefault(violation.reason, []).append(name)
+        if not violations:
+            same_shape.append(variant)
+            short += [half for half in [shapes.shorter(variant)] if half]
+        for shape in shapes.others(plan, variant) if other_shapes else []:
+            # If jobs get whole nodes, parts of more nodes cost more.
+            is_dear = partition.exclusive and shape.nodes > plan.layout.nodes
+            if not is_dear and not shapes.violations(plan, shape, partition):
+                other.append(shape)
+    other.sort(key=lambda shape: shapes.distance(plan, shape))
+    return [*same_shape, *short[:SHORTER], *other]
+
+
+def _ask(
+    plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: Progress
+) -> list[Start]:
+    own_shape = f"{plan.layout.nodes}x{plan.layout.gpus_per_node or plan.layout.processes_per_node}"
+
+    def ask(variant: Variant) -> Union[Start, str]:
+        try:
+            answer = slurm.estimate(shapes.script(shapes.header(plan, variant)))
+        except KitError as error:
+            return error.problems[0].problem
+        found = sentences.estimate(answer)
+        return Start(variant, *found) if found else answer
+
+    starts = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for number, (variant, found) in enumerate(zip(variants, pool.map(ask, variants)), 1):
+            progress(number, len(variants))
+            if isinstance(found, Start):
+                starts.append(found)
+            else:
+                shape = "" if variant.shape == own_shape else f" {variant.shape}"
+                label = f"{variant.partition}{shape}"
+                refused.setdefault(_in_plain_words(found), []).append(label)
+    return starts
+
+
+def _in_plain_words(answer: str) -> str:
+    prefix = r"\b(allocation failure|sbatch|Batch job submission failed): "
+    sentence = " ".join(re.sub(prefix, "", answer).split())
+    for pattern, meaning in REASONS:
+        if re.search(pattern, sentence, re.IGNORECASE):
+            return f"{meaning} ({sentence})"
+    return sentence or "Slurm said nothing"
+
+
+def _drop_useless(starts: list[Start]) -> list[Start]:
+    """Return the starts without those that come no sooner for their shorter time."""
+    full = {}
+    for start in starts:
+        if "--time" not in start.variant.options:
+            full[start.variant.partition, start.variant.shape] = start.at_s
+
+    def helps(start: Start) -> bool:
+        whole = full.get((start.variant.partition, start.variant.shape), float("inf"))
+        return start.at_s < whole - SOON_S
+
+    return [start for start in starts if "--time" not in start.variant.options or helps(start)]

@@ -1,0 +1,1 @@
+"""What people write: job files, cluster profiles, options; each value with its file and line."""

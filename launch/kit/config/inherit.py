@@ -1,0 +1,145 @@
+"""Choose which variables of the submitting shell a job inherits, as docs/environment.md describes.
+
+An inherited variable becomes a variable of the job like those of `env`, so it is in env.sh and in
+run.json. That is why a secret is never inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Mapping
+from fnmatch import fnmatchcase
+from typing import Optional
+
+from kit import redact
+from kit.config import values, variables
+from kit.config.yaml_source import Located
+from kit.errors import Problems
+
+PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
+FLAGS = ("true", "false")
+_HOW = "write names and patterns, `inherit: [NCCL_DEBUG, HF_*]`, or `all`, or `none`"
+# Fabrics and frameworks read these: a user who has set one relies on it.
+WELL_KNOWN = (
+    "NCCL_* RCCL_* UCX_* FI_* GLOO_* CUDA_* OMP_* TORCH_* PYTORCH_* XLA_* HF_* WANDB_*".split()
+)
+# These describe the login node and the shell, not the program: a name inherits them, no pattern.
+_OF_THE_HOST = """
+    PATH LD_LIBRARY_PATH LD_PRELOAD MANPATH INFOPATH PYTHONPATH PYTHONHOME VIRTUAL_ENV* CONDA_*
+    _CONDA_* _CE_* MODULE* LMOD_* __LMOD_* LOADEDMODULES _LMFILES_* _ModuleTable* HOME USER LOGNAME
+    SHELL HOST HOSTNAME MAIL TERM TERM_* COLORTERM COLUMNS LINES DISPLAY XAUTHORITY LS_COLORS LESS*
+    HISTFILE HISTSIZE PS1 PROMPT_COMMAND TMPDIR XDG_* DBUS_* SSH_* TMUX* STY WINDOW INVOCATION_ID
+    JOURNAL_STREAM KRB5CCNAME BASH* CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES
+    ZE_AFFINITY_MASK GPU_DEVICE_ORDINAL SLURM* SBATCH_* SRUN_* SALLOC_* SQUEUE_* SINFO_* PMI_*
+    PMIX_* OMPI_COMM_* ENROOT_* APPTAINER* SINGULARITY* DOCKER_* KIT_*
+""".split()
+# Without a container the ranks find programs and libraries as this shell does: Slurm passes these
+# variables on, and the record lists them.
+FINDING = """
+    PATH LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV
+    LOADEDMODULES LANG LC_ALL TZ TMPDIR
+""".split()
+
+
+def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
+    """Return the names and patterns; an empty tuple means that the job wants none."""
+    items = given.value if isinstance(given.value, list) else [given]
+    words = [str(item.value) for item in items if _check_word(item, problems)]
+    return tuple("*" if word == "all" else word for word in words if word != "none")
+
+
+def add(of_file: tuple[str, ...], of_option: tuple[str, ...]) -> tuple[str, ...]:
+    """Return both; `--inherit none` withdraws what the file says."""
+    return (*of_file, *of_option) if of_option else ()
+
+
+def _check_word(item: Located, problems: Problems) -> bool:
+    """Return True for a name or a pattern; note a problem for anything else."""
+    word = item.value
+    if not isinstance(word, str) or not PATTERN.match(word) or word in FLAGS:
+        problem = f"expected a variable's name or a pattern, not {values.kind(item)}"
+        problems.add(item.where, problem, f"{_HOW}; a variable with its value goes under `env`")
+        return False
+    return not _is_name(word) or variables.settable(word, item.where, problems)
+
+
+def _is_name(word: str) -> bool:
+    return "*" not in word and "?" not in word
+
+
+def take(
+    wanted: Optional[tuple[str, ...]], where: str, named: Container[str], problems: Problems
+) -> dict[str, str]:
+    """Return the variables that the job inherits, and warn of those that its user may miss.
+
+    `named` holds the variables that the job and the profile set themselves, secrets included.
+    """
+    shell = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in named and variables.ENV_NAME.match(name)
+    }
+    taken = {name: value for name, value in shell.items() if _is_wanted(name, wanted or ())}
+    secrets = sorted(name for name, value in taken.items() if is_secret(name, value))
+    for name in filter(_is_name, wanted or ()):
+        if name in secrets:
+            problem = (
+                f"{name} looks like a secret, and what `inherit` takes is in env.sh and in run.json"
+            )
+            problems.add(where, problem, f"write `secrets: [{name}]`")
+        elif name not in shell and name not in named:
+            fix = "export it before you submit, or take it out of `inherit`"
+            problems.warn(where, f"this shell has no {name} to inherit", fix)
+    if left_out := ", ".join(name for name in secrets if name not in (wanted or ())):
+        problem = f"`inherit` leaves out what looks like a secret: {left_out}"
+        problems.warn(where, problem, f"write `secrets: [{left_out}]`")
+    if wanted != ():
+        missed = sorted(name for name in shell if name not in taken and _is_well_known(name))
+        _warn_of_missed(missed, shell, where, problems)
+    return {name: value for name, value in sorted(taken.items()) if name not in secrets}
+
+
+def _is_wanted(name: str, wanted: tuple[str, ...]) -> bool:
+    if name in wanted:
+        return True
+    matches = any(fnmatchcase(name, word) for word in wanted) and not _is_any(name, _OF_THE_HOST)
+    return matches and variables.settable(name, "", Problems())
+
+
+def _is_any(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_well_known(name: str) -> bool:
+    if not _is_any(name, WELL_KNOWN):
+        return False
+    # An image's NCCL_VERSION describes the image, and a module's CUDA_HOME the host.
+    is_of_a_place = re.search(r"_(VERSION|HOME|PATH|ROOT|DIR|BASE)\Z", name)
+    return not (is_of_a_place or _is_any(name, _OF_THE_HOST))
+
+
+def is_secret(name: str, value: str) -> bool:
+    return redact.is_secret(name) or redact.kind(value, name) is not None
+
+
+def _warn_of_missed(
+    missed: list[str], shell: Mapping[str, str], where: str, problems: Problems
+) -> None:
+    if not missed:
+        return
+    secrets = [name for name in missed if is_secret(name, shell[name])]
+    plain = [name for name in missed if name not in secrets]
+    keys = {"inherit": plain, "secrets": secrets}
+    fixes = [f"`{key}: [{', '.join(names)}]`" for key, names in keys.items() if names]
+    verb = "does" if len(missed) == 1 else "do"
+    problems.warn(
+        where,
+        f"{', '.join(missed)} of this shell {verb} not go along: the ranks get what the job names",
+        f"write {' and '.join(fixes)}; or `inherit: none`, which says that they are not needed",
+    )
+
+
+def finding() -> dict[str, str]:
+    """Return the variables that Slurm passes on to ranks without a container, for the record."""
+    return {name: redact.hidden(os.environ[name]) for name in FINDING if name in os.environ}

@@ -1,0 +1,238 @@
+"""The keys of a job file. The help, the documents, the schema and completion are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from kit.config import (
+    arrays,
+    command,
+    image_files,
+    inherit,
+    keys,
+    paths,
+    plugins,
+    profiles,
+    secrets,
+    sweeps,
+    values,
+    variables,
+)
+from kit.config.keys import key
+from kit.config.secrets import Secret
+from kit.config.yaml_source import Located
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the user wrote it; None: not given. Only `command` is required."""
+
+    name: Optional[str] = key(
+        values.line,
+        "the job's name [the file's name; that of job.yaml's folder]",
+        "TEXT",
+        panel="Program",
+        other_names="job_name",
+    )
+    command: Optional[tuple[str, ...]] = key(
+        command.parse,
+        "the training script and its arguments",
+        "TEXT",
+        other_names="script cmd program entrypoint",
+    )
+    image: Optional[str] = key(
+        values.line,
+        "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder;"
+        " for docker: docker://NAME",
+        "FILE",
+        panel="Container",
+        other_names="container container_image",
+        anchor=image_files.anchored,
+    )
+    runtime: Optional[str] = key(
+        values.line,
+        "what runs the container [auto: by the image, the cluster's profile, and what is installed"
+        " here]",
+        "NAME",
+        panel="Container",
+        choices=lambda: plugins.choices("runtimes"),
+    )
+    launcher: Optional[str] = key(
+        values.line,
+        "what starts the ranks [torchrun]",
+        "NAME",
+        panel="Program",
+        choices=lambda: plugins.choices("launchers"),
+    )
+    nodes: Optional[values.Nodes] = key(
+        values.nodes,
+        "number of nodes, or a range 2-4 of which as many are taken as are free [1]",
+        "N",
+        panel="Nodes",
+        other_names="nnodes num_nodes",
+    )
+    spares: Optional[int] = key(
+        values.count_or_zero,
+        "nodes to ask for beyond those; bad ones are found before the start, and left out [0]",
+        "N",
+        panel="Nodes",
+    )
+    processes_per_node: Optional[int] = key(
+        values.count,
+        "ranks per node [gpus_per_node, or 1]",
+        "N",
+        panel="Nodes",
+        other_names="nproc_per_node ntasks_per_node tasks_per_node",
+    )
+    gpus_per_node: Optional[int] = key(
+        values.count_or_zero, "GPUs per node [0]", "N", panel="Nodes", other_names="gpus num_gpus"
+    )
+    max_restarts: Optional[int] = key(
+        values.count_or_zero,
+        "how often torchrun starts all ranks again when one fails [0]",
+        "N",
+        panel="Bad days",
+    )
+    stage: Optional[str] = key(
+        values.line,
+        "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on; auto:"
+        " kit chooses [none]",
+        "NAME",
+        panel="Container",
+        choices=lambda: plugins.choices("stages"),
+    )
+    ready_timeout_s: Optional[int] = key(
+        values.count, "seconds for all nodes to have their container [1200]", "N", panel="Bad days"
+    )
+    on_preempt: Optional[str] = key(
+        values.line,
+        "checkpoint: ask the ranks for one in time, and start the job again [none]",
+        "NAME",
+        panel="Bad days",
+        choices=lambda: plugins.choices("preempt"),
+    )
+    checkpoint_s: Optional[int] = key(
+        values.count,
+        "seconds before the time limit at which the ranks are asked for a checkpoint [120]",
+        "N",
+        panel="Bad days",
+    )
+    max_requeues: Optional[int] = key(
+        values.count_or_zero,
+        "how often the job is started again [as long as it makes progress]",
+        "N",
+        panel="Bad days",
+    )
+    time: Optional[str] = key(
+        values.time_limit,
+        "time limit, as sbatch takes it",
+        "HH:MM:SS",
+        panel="Nodes",
+        other_names="walltime time_limit",
+    )
+    workdir: Optional[str] = key(
+        values.line,
+        "where the command runs; mounted in the container [the job file's folder]",
+        "DIR",
+        panel="Container",
+        other_names="cwd working_dir",
+        anchor=paths.absolute,
+    )
+    code: Optional[str] = key(
+        values.code,
+        "snapshot: what runs is the code as it was at submission; live: as it is at the start"
+        " [snapshot; kit run: live]",
+        "snapshot|live",
+        panel="Program",
+        choices=lambda: list(values.CODE),
+    )
+    mounts: Optional[tuple[values.Mount, ...]] = key(
+        values.mounts,
+        "folders or files for the container, SOURCE:TARGET[:ro]",
+        "S:T[:ro]",
+        panel="Container",
+        option="--mount",
+        other_names="volumes binds",
+        anchor=values.anchored_mounts,
+        from_words=keys.as_list,
+        add=values.add_mounts,
+    )
+    env: Optional[dict[str, str]] = key(
+        variables.environment,
+        "variables for the training processes",
+        "NAME=VALUE",
+        panel="Program",
+        other_names="environment variables",
+        from_words=variables.from_words,
+        add=keys.merge,
+    )
+    inherit: Optional[tuple[str, ...]] = key(
+        inherit.parse,
+        "variables of this shell for the training processes: names, patterns, all; none [none]",
+        "NAME",
+        panel="Program",
+        from_words=keys.as_list,
+        add=inherit.add,
+    )
+    secrets: Optional[dict[str, Secret]] = key(
+        secrets.parse,
+        "variables with values that nothing shows, read at submission: from the environment,"
+        " file:PATH, command:LINE",
+        "NAME[=SOURCE]",
+        panel="Program",
+        option="--secret",
+        anchor=secrets.anchored,
+        from_words=secrets.from_words,
+        add=keys.merge,
+    )
+    array: Optional[str] = key(
+        arrays.parse,
+        "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a"
+        " time",
+        "LIST",
+        panel="Many runs",
+    )
+    sweep: Optional[sweeps.Sweep] = key(
+        sweeps.parse,
+        "values for {NAME} in the command; every combination is a task of an array",
+        "NAME=V,V",
+        panel="Many runs",
+        from_words=sweeps.from_words,
+        add=keys.merge,
+    )
+    slurm: Optional[dict[str, Located]] = key(
+        values.options,
+        "any sbatch option by its long name",
+        "OPTION=VALUE",
+        panel="Nodes",
+        from_words=keys.as_mapping,
+        add=keys.merge,
+    )
+    cluster: Optional[str] = key(
+        values.line,
+        "the cluster's profile: a name in env/, or a file [generic]",
+        "NAME",
+        panel="Nodes",
+        examples=profiles.names,
+        anchor=profiles.anchored,
+    )
+    remap_root: Optional[bool] = key(
+        values.flag,
+        "be root inside the container (enroot --root, apptainer --fakeroot)",
+        panel="Container",
+    )
+
+    # Where each key was given: "job.yaml:4" or "--nodes".
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, key: str) -> str:
+        return self.places.get(key, "")
+
+
+KEYS = keys.declared(Job)
+
+
+def option_name(key: str) -> str:
+    return KEYS[key].option or "--" + key.replace("_", "-")

@@ -1,0 +1,94 @@
+"""Load a job as the user wrote it: from a job file or a program, and the command line's options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kit.config import image_files, keys, shell_words, suggest, token_check, values, yaml_source
+from kit.config.job import KEYS, Job
+from kit.config.yaml_source import Located
+from kit.errors import Problems, UsageError
+from kit.files import safe_read
+
+
+def load(target: str, options: dict[str, Located], arguments: list[str], problems: Problems) -> Job:
+    """Return the job of a YAML file or of a bare program, with the command line's values over it.
+
+    Relative paths of a job file start at its folder, those of the command line at the current one.
+    """
+    path = Path(target)
+    _refuse_other_kinds(path)
+    if is_yaml(path):
+        given = yaml_source.read(path, problems)
+        base = path.absolute().parent
+    else:
+        given = {"command": Located([Located(target, target)], target)}
+        base = Path.cwd()
+    intended = [*_reject_unknown(given, problems), *_reject_unknown(options, problems)]
+    parsed = keys.parse(given, KEYS, base, problems)
+    for key, value in keys.parse(options, KEYS, Path.cwd(), problems).items():
+        add = KEYS[key].add
+        parsed[key] = add(parsed[key], value) if add and key in parsed else value
+    parsed.setdefault("name", _name(path, base))
+    parsed.setdefault("workdir", str(base))
+    if parsed.get("command"):
+        parsed["command"] = (*parsed["command"], *_check_arguments(arguments, problems))
+    elif "command" not in (*given, *intended):
+        problems.add(target, "no command is given", "add `command: train.py`")
+    places = {key: item.where for key, item in {**given, **options}.items()}
+    return Job(**parsed, places={"command": target, **places})
+
+
+def _check_arguments(arguments: list[str], problems: Problems) -> list[str]:
+    where = "arguments after --"
+    words = [values.no_nul(word, where, problems) for word in arguments]
+    for word in words:
+        token_check.refuse_text("an argument", word, where, problems)
+    shell_words.warn_of_literals(words, "the program", where, problems)
+    return words
+
+
+def _reject_unknown(given: dict[str, Located], problems: Problems) -> list[str]:
+    """Return the intended keys, so that a misspelt required key is not also reported as missing."""
+    intended = []
+    for key in [key for key in given if key not in KEYS]:
+        likely, fix = suggest.key(key, KEYS)
+        problems.add(given.pop(key).where, f"unknown key '{key}'", fix)
+        intended.append(likely)
+    return intended
+
+
+def is_yaml(path: Path) -> bool:
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
+def _name(path: Path, base: Path) -> str:
+    """Return a name for a job without one: its file's, or its folder's if the file is job.yaml."""
+    found = base.name if path.stem == "job" and is_yaml(path) else path.stem
+    return found if found and not values.CONTROL.search(found) else "job"
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    """Raise UsageError for a file that is neither a job nor a program."""
+    if path.is_dir():
+        fix = "name a job file or a program: kit submit job.yaml"
+        raise UsageError(f"{path} is a folder", fix)
+    if is_yaml(path):
+        return
+    if path.suffix.lower() in image_files.FILES:
+        fix = f"name your program, and the image by its option: train.py --image {path}"
+        raise UsageError(f"{path} is an image, not a job", fix)
+    if path.suffix.lower() == ".json":
+        fix = "job files are YAML, and JSON is YAML, too: give it a name that ends with .yaml"
+        raise UsageError(f"{path} is neither a job file nor a program", fix)
+    try:
+        start = b"" if path.suffix == ".py" else safe_read.start(path, 1 << 16)
+    except OSError:
+        return
+    if re.search(rb"^#SBATCH\s", start, re.MULTILINE):
+        fix = (
+            f"for Slurm as it is: sbatch {path}; for kit name the program that it starts, "
+            "and its #SBATCH options under `slurm` in a job file"
+        )
+        raise UsageError(f"{path} is a batch script", fix)

@@ -1,0 +1,104 @@
+"""Refuse commands that start ranks, containers or jobs by another tool: kit does that itself."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple, Optional
+
+from kit.errors import Problems
+
+
+class Tool(NamedTuple):
+    """kit's launcher that replaces a tool, and the tool's options for the number of ranks."""
+
+    launcher: str
+    per_node: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    all_ranks: tuple[str, ...] = ()
+
+
+_TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
+_MPI = Tool("mpi", ("npernode", "ppn"), (), ("n", "np"))
+LAUNCHERS = {
+    ("torchrun",): _TORCHRUN,
+    ("python", "-m", "torch.distributed.run"): _TORCHRUN,
+    ("python", "-m", "torch.distributed.launch"): _TORCHRUN,
+    ("accelerate", "launch"): Tool("torchrun", (), ("num-machines",), ("num-processes",)),
+    ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
+    ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
+    ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
+    ("srun",): Tool("srun", ("ntasks-per-node",), ("nodes", "N"), ("ntasks", "n")),
+    ("mpirun",): _MPI,
+    ("mpiexec",): _MPI,
+    ("horovodrun",): _MPI,
+}
+_CONTAINERS = (
+    "name the image, `image: FILE`, and the program alone, `command: train.py`; "
+    "folders go under `mounts`"
+)
+_OTHERS = {
+    **dict.fromkeys(("apptainer", "singularity", "docker", "podman", "enroot"), _CONTAINERS),
+    "sbatch": "kit writes the batch script: name the program that yours starts, "
+    "and its #SBATCH options under `slurm`",
+    "salloc": "kit asks for the nodes: name the program that runs there, or use kit shell",
+    "sudo": "the ranks run as you; to be root inside of the container: `remap_root: true`",
+}
+FIRST_WORDS = [*(start[0] for start in LAUNCHERS if len(start) == 1), *_OTHERS]
+
+
+def refuse(words: list[str], where: str, problems: Problems) -> None:
+    """Note a problem if a command starts with such a tool; the fix keeps the tool's numbers."""
+    program = os.path.basename(words[0])
+    if program == "python3":
+        program = "python"
+    for start, tool in LAUNCHERS.items():
+        if (program, *words[1 : len(start)]) == start:
+            rest = words[len(start) :]
+            keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
+            if start == ("accelerate", "launch") and "--cpu" in rest[: _start(rest)]:
+                keys.append('`env: {ACCELERATE_USE_CPU: "true"}`')
+            more = f", {', '.join(keys[:-1])}" if keys[1:] else ","
+            fix = f"write `command: {_program(rest)}`{more} and {keys[-1]}"
+            problem = (
+                f"the command starts with {' '.join(start)}, which is for the job's launcher to do"
+            )
+            problems.add(where, problem, fix)
+    if program in _OTHERS:
+        problem = f"the command starts with {program}, which is for kit to do"
+        problems.add(where, problem, _OTHERS[program])
+
+
+def _counts(words: list[str], tool: Tool) -> list[str]:
+    """Return the plain numbers of the tool's options, as keys of a job."""
+    per_node, nodes, ranks = (
+        _number(words, names) for names in (tool.per_node, tool.nodes, tool.all_ranks)
+    )
+    if ranks and not per_node and ranks % (nodes or 1) == 0:
+        per_node = ranks // (nodes or 1)
+    counts = {"nodes": nodes, "processes_per_node": per_node}
+    return [f"`{key}: {count}`" for key, count in counts.items() if count]
+
+
+def _number(words: list[str], names: tuple[str, ...]) -> Optional[int]:
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and name.lstrip("-").replace("_", "-") in names:
+            value = value if equals else following
+            return int(value) if value.isdecimal() and len(value) < 10 else None
+    return None
+
+
+def _program(words: list[str]) -> str:
+    """Return the program behind the tool's options, with its arguments, if it is recognized."""
+    rest = words[_start(words) :]
+    if not rest:
+        return "train.py ..."
+    return " ".join(rest if rest[0].endswith(".py") else ["python", "-m", *rest[1:]])
+
+
+def _start(words: list[str]) -> int:
+    """Return the index of the program among the tool's words, or their number without one."""
+    for index, word in enumerate(words):
+        if word.endswith(".py") or word in ("-m", "--module"):
+            return index
+    return len(words)

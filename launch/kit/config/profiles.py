@@ -1,0 +1,194 @@
+"""Cluster profiles: YAML files in env/ or in the user's own folder that describe a site."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit import assets
+from kit.config import bandwidth_target, keys, paths, plugins, values, variables, yaml_source
+from kit.config import secrets as secret_sources
+from kit.config.bandwidth_target import Expectation
+from kit.config.keys import key
+from kit.config.secrets import Secret
+from kit.config.yaml_source import Located
+from kit.errors import Problems, UsageError, did_you_mean
+
+HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
+PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
+GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
+
+
+def gpu_directive(given: Located, problems: Problems) -> Optional[str]:
+    found = values.line(given, problems)
+    if found in (None, *GPU_DIRECTIVES):
+        return found
+    fix = f"choose one of {', '.join(GPU_DIRECTIVES)}"
+    problems.add(given.where, f"'{found}' is no way to ask for GPUs", fix)
+    return None
+
+
+def scratch(given: Located, problems: Problems) -> Optional[str]:
+    found = values.line(given, problems)
+    path = os.path.expandvars(found or "")
+    if path and not os.path.isabs(path):
+        fix = "name a node-local folder: `scratch: /local`"
+        problems.add(given.where, "scratch must be an absolute path", fix)
+    return path
+
+
+def host(given: Located, problems: Problems) -> Optional[str]:
+    found = values.line(given, problems)
+    if found is None or HOST.fullmatch(found):
+        return found
+    fix = (
+        "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, "
+        "where ports and jump hosts belong"
+    )
+    problems.add(given.where, f"'{found}' is no host for ssh", fix)
+    return None
+
+
+def kits_folder(given: Located, problems: Problems) -> Optional[str]:
+    """Return the folder on the login node, which must be for kit alone."""
+    found = values.line(given, problems)
+    if found is None:
+        return None
+    is_home_or_root = os.path.normpath(found).lstrip("/") in ("", ".", "~")
+    if not is_home_or_root and ".." not in found.split("/"):
+        return found
+    fix = "name a folder for kit alone: `ssh_dir: /shared/ada/kit`"
+    problems.add(given.where, f"'{found}' cannot be kit's folder there", fix)
+    return None
+
+
+def python(given: Located, problems: Problems) -> Optional[str]:
+    found = values.line(given, problems)
+    if found is None or PYTHON.fullmatch(found):
+        return found
+    fix = "write `ssh_python: /opt/python/bin/python3`, or `ssh_python: module load python/3.11`"
+    problems.add(given.where, f"'{found}' is neither a path nor a module to load", fix)
+    return None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A profile; a job's own values override it."""
+
+    name: str
+    description: str = key(values.text, "for who reads it: which site this is", default="")
+    runtime: Optional[str] = key(
+        values.line,
+        "what runs containers there, where a job does not say [auto]",
+        choices=lambda: plugins.choices("runtimes"),
+    )
+    gpu_directive: str = key(
+        gpu_directive,
+        f"how its Slurm wants GPUs asked for: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
+        default=GPU_DIRECTIVES[0],
+        choices=lambda: list(GPU_DIRECTIVES),
+    )
+    scratch: str = key(
+        scratch,
+        "a folder on each node's own disk, with variables such as $USER: "
+        "containers and copies of images go below it [/tmp]",
+        default="",
+    )
+    env: Mapping[str, str] = key(
+        variables.environment, "variables for every job; the job's own go over them", default={}
+    )
+    secrets: Mapping[str, Secret] = key(
+        secret_sources.parse,
+        "secrets of every job, with where their values are; the job's own go over them",
+        default={},
+        anchor=secret_sources.anchored,
+    )
+    slurm: Mapping[str, Located] = key(
+        values.options,
+        "sbatch options for every job, by their long names; the job's own go over them",
+        default={},
+    )
+    expect: Optional[Expectation] = key(
+        bandwidth_target.parse,
+        "what kit bench is to reach there: allreduce_busbw_GBps, and share, "
+        "below which it fails [0.8]",
+    )
+    ssh: str = key(
+        host,
+        "its login node as ssh takes it, user@login, where kit is not on it: docs/laptop.md"
+        " [kit is on it]",
+        default="",
+    )
+    ssh_dir: str = key(
+        kits_folder,
+        "kit's folder on the login node, which every node sees; a relative one is in the home there"
+        " [kit]",
+        default="kit",
+    )
+    ssh_python: str = key(
+        python,
+        "the login node's Python, where that on PATH is older than 3.9: a path, or"
+        " `module load NAME` [python3]",
+        default="",
+    )
+    text: str = ""  # the profile's file, for the run's record
+
+
+KEYS = keys.declared(Cluster)
+
+
+def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
+    """Return the profile of this name or file; without a name, the user's own `generic`.
+
+    Raises UsageError if there is no such profile.
+    """
+    if name is None and not os.path.isfile(folders()[0] / "generic.yaml"):
+        return Cluster(name="generic")  # as env/generic.yaml says, without reading it each time
+    path = _find(name or "generic", where)
+    given = yaml_source.read(path, problems)
+    for word in [word for word in given if word not in KEYS]:
+        fix = did_you_mean(word, list(KEYS), f"the keys are {', '.join(KEYS)}")
+        problems.add(given.pop(word).where, f"unknown key '{word}' in a cluster profile", fix)
+    parsed = keys.parse(given, KEYS, path.absolute().parent, problems)
+    if any(word.startswith("ssh") and word not in parsed for word in given):
+        parsed.pop("ssh", None)  # nobody is asked before that is mended
+    return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)
+
+
+def folders() -> list[Path]:
+    """Return the folders with profiles: KIT_CLUSTERS, the user's own, then kit's."""
+    named = os.environ.get("KIT_CLUSTERS")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    own = [Path(named)] if named else []
+    return [*own, Path(config, "kit", "clusters"), assets.folder("env")]
+
+
+def names() -> list[str]:
+    """Return the names of all profiles."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+
+
+def anchored(name: str, base: Path) -> str:
+    return paths.absolute(name, base) if is_file_name(name) else name
+
+
+def is_file_name(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or os.sep in name
+
+
+def _find(name: str, where: str) -> Path:
+    if is_file_name(name):
+        if not os.path.isfile(name):
+            raise UsageError(f"no such cluster profile: {name}", "check the path", where=where)
+        return Path(name)
+    for folder in folders():
+        path = folder / f"{name}.yaml"
+        if os.path.isfile(path):
+            return path
+    known = names()
+    listing = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
+    raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)

@@ -1,0 +1,62 @@
+"""List the options of sbatch: those a job may set, those a key replaces, those the scripts set."""
+
+from __future__ import annotations
+
+# Options that a key of the job file stands for.
+KEYS = {
+    "job-name": "name",
+    "nodes": "nodes",
+    "ntasks-per-node": "processes_per_node",
+    "ntasks": "processes_per_node",
+    "gpus-per-node": "gpus_per_node",
+    "time": "time",
+    "array": "array",
+}
+# Options whose value makes the generated scripts work.
+OWNED = set(
+    """
+    output error input chdir export export-file wrap parsable test-only wait ignore-pbs open-mode
+    quiet verbose help usage version
+    """.split()
+)
+SHORT = {
+    "A": "account",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "p": "partition",
+    "q": "qos",
+    "w": "nodelist",
+    "x": "exclude",
+}
+# Pyxis' options of srun, and the key of a job that stands for each.
+PYXIS = {
+    "container-image": "image",
+    "container-mounts": "mounts",
+    "container-workdir": "workdir",
+    "container-remap-root": "remap_root",
+}
+# sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise
+# misspellings.
+KNOWN = """
+    account acctg-freq batch bb bbf begin clusters comment constraint container container-id
+    contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
+    dependency distribution exclude exclusive extra extra-node-info get-user-env gid gpu-bind
+    gpu-freq gpus gpus-per-socket gpus-per-task gres gres-flags hint hold immediate
+    kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
+    mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core ntasks-per-gpu
+    ntasks-per-socket overcommit oversubscribe partition power prefer priority profile propagate qos
+    reboot requeue reservation resv-ports segment signal sockets-per-node spread-job stepmgr
+    switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes
+    wait-all-nodes wckey
+""".split()
+
+
+def options() -> list[str]:
+    """Return the known options that a job or a profile may set; plug-ins such as Pyxis add more."""
+    return sorted(set(KNOWN) | {"signal"})
+
+
+def refused() -> dict[str, str]:
+    """Return the key of the job file that replaces each option; "" if the scripts set it."""
+    return {**dict.fromkeys(OWNED, ""), **KEYS}

@@ -1,0 +1,95 @@
+"""Suggest what a user probably meant by a key, a time or a file that is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from kit.config import image_files, sbatch_options
+from kit.config.keys import Key
+from kit.errors import did_you_mean
+
+UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
+    """Return the intended key, "" if none can be told, and the fix."""
+    plain = word.lower().replace("-", "_")
+    intended = plain if plain in keys else by_other_name(plain, keys) or _closest(plain, keys)
+    if intended:
+        return intended, f"did you mean '{intended}'?"
+    if (option := word.lower().replace("_", "-")) in sbatch_options.options():
+        return "", f"an option of sbatch goes under slurm: `slurm: {{{option}: ...}}`"
+    return "", f"the keys are {', '.join(keys)}"
+
+
+def by_other_name(word: str, keys: Mapping[str, Key]) -> str:
+    """Return the key that another tool calls by this word, or ""."""
+    return next((key for key, facts in keys.items() if word in facts.other_names.split()), "")
+
+
+def _closest(word: str, keys: Mapping[str, Key]) -> str:
+    return next(iter(get_close_matches(word, keys, n=1, cutoff=0.75)), "")
+
+
+def time_in_words(text: str) -> str:
+    """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text."""
+    parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
+    if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
+        return ""
+    days, rest = divmod(sum(int(count) * UNITS[unit] for count, unit in parts), UNITS["d"])
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f'write `time: "{f"{days}-" if days else ""}{clock}"`'
+
+
+def neighbour(path: str, otherwise: str) -> str:
+    """Return the fix for a missing file: one in the same folder with nearly the same name."""
+    folder, name = os.path.split(path)
+    if name != name.strip("“”„‘’«»"):
+        return "these are typographic quotes, which are part of the name: type plain ones, \" or '"
+    return did_you_mean(name, _names(folder or "."), otherwise, cutoff=0.75)
+
+
+OF_A_REGISTRY = re.compile(
+    r"(?P<host>[\w.-]+(?::[0-9]+)?/)?(?:[\w.-]+/)*(?P<name>[\w.-]+?)(?P<tag>:[\w.-]+)?"
+)
+
+
+def image(path: str, where: str) -> tuple[bool, str, str]:
+    """Return whether a missing image was given as a path, the problem, and the fix.
+
+    `where` is the place that names the image: job.yaml:2 or --image.
+    """
+    base = os.getcwd()
+    if not where.startswith("--"):
+        base = os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
+    word = os.path.relpath(path, base)
+    first = os.path.join(base, word.partition("/")[0])
+    is_file = word.endswith(image_files.FILES) or os.path.exists(first)
+    found = None if is_file else OF_A_REGISTRY.fullmatch(word)
+    if found and (found["tag"] or "." in (found["host"] or "")):
+        name = found["name"].lower()
+        build = f"kit build docker://{word} --name {name}"
+        problem = f"'{word}' looks like an image of a registry, and a job runs files"
+        return False, problem, f"make a file of it once: {build}; then `image: {name}`"
+    if "/" not in word and not is_file:
+        folder = os.path.join(base, image_files.FOLDER)
+        built = [name[: -len(".json")] for name in _names(folder) if name.endswith(".json")]
+        fix = f"build it: kit build --name {word}; kit images lists what is built"
+        problem = f"no file has that name, and kit build has made none in {folder}"
+        fix = did_you_mean(word, built, fix, cutoff=0.75)
+        return False, f"there is no image {word}: {problem}", fix
+    fix = (
+        "check the path; kit build makes one of a recipe, "
+        "kit build docker://NAME of an image of a registry"
+    )
+    return True, f"no such image: {path}", neighbour(path, fix)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

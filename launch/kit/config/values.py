@@ -1,0 +1,241 @@
+"""Parse single values of job files and profiles, one parser per kind.
+
+Each returns the typed value, or None after noting a problem.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from kit.config import paths, suggest, token_check
+from kit.config.yaml_source import Located
+from kit.errors import Problems, did_you_mean
+
+# --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]
+_N = "[0-9]{1,9}"  # \\d would match the digits of all scripts, which Slurm cannot read
+TIME = re.compile(
+    rf"({_N}-{_N}(:{_N}){{0,2}}|{_N}(:{_N}){{0,2}}|UNLIMITED|INFINITE)\Z", re.IGNORECASE
+)
+_RANGE = re.compile(rf"({_N})-({_N})")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Mount(NamedTuple):
+    source: str  # on the host
+    target: str  # in the container, absolute
+    read_only: bool
+    where: str
+
+
+def text(given: Located, problems: Problems) -> Optional[str]:
+    if isinstance(given.value, str) and given.value:
+        return given.value
+    problems.add(given.where, f"expected text, not {kind(given)}", "write text on the same line")
+    return None
+
+
+def line(given: Located, problems: Problems) -> Optional[str]:
+    """Return text without control characters, as the header of a script needs it."""
+    value = text(given, problems)
+    if value is not None and (found := CONTROL.search(value)):
+        problem = f"contains the control character {found.group()!r}"
+        problems.add(given.where, problem, "Slurm reads it from one line of text: remove it")
+        return None
+    return value
+
+
+def count(given: Located, problems: Problems, least: int = 1) -> Optional[int]:
+    value = given.value
+    if isinstance(value, str) and re.fullmatch(_N, value) and int(value) >= least:
+        return int(value)
+    fix = "write a plain number"
+    if isinstance(value, str) and (typed := re.fullmatch(rf"([A-Za-z]\w*):({_N})", value)):
+        fix = f'write {typed[2]}; a type of GPU goes into `slurm: {{gres: "gpu:{value}"}}`'
+    problem = f"expected a whole number of at least {least}, not {kind(given)}"
+    problems.add(given.where, problem, fix)
+    return None
+
+
+class Nodes(NamedTuple):
+    """A number of nodes: both fields are the same unless the job accepts any number between."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least}-{self.most}"
+
+
+def nodes(given: Located, problems: Problems) -> Optional[Nodes]:
+    """Return the number of nodes, or a range such as 2-4, as sbatch --nodes accepts them."""
+    text = given.value if isinstance(given.value, str) else ""
+    found = _RANGE.fullmatch(text)
+    if found and 0 < int(found[1]) <= int(found[2]):
+        return Nodes(int(found[1]), int(found[2]))
+    if "-" in text[1:]:
+        problem = f"expected a range of nodes, not '{given.value}'"
+        problems.add(given.where, problem, "write the least first: 2-4")
+        return None
+    if isinstance(given.value, list):
+        fix = (
+            "write how many; which ones is for Slurm to choose, "
+            'or: `slurm: {nodelist: "node1,node2"}`'
+        )
+        problems.add(given.where, "expected a number of nodes, not a list", fix)
+        return None
+    number = count(given, problems)
+    return Nodes(number, number) if number else None
+
+
+def count_or_zero(given: Located, problems: Problems) -> Optional[int]:
+    return count(given, problems, least=0)
+
+
+def flag(given: Located, problems: Problems) -> Optional[bool]:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(given.value, str) and given.value.lower() in words:
+        return words[given.value.lower()]
+    problems.add(given.where, f"expected true or false, not {kind(given)}", "write true or false")
+    return None
+
+
+def time_limit(given: Located, problems: Problems) -> Optional[str]:
+    value = given.value
+    if isinstance(value, str) and TIME.match(value):
+        return value
+    fix = suggest.time_in_words(value) if isinstance(value, str) else ""
+    fix = fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes"
+    problems.add(given.where, f"expected a time limit, not {kind(given)}", fix)
+    return None
+
+
+def no_nul(value: str, where: str, problems: Problems) -> str:
+    """Return the value; note a problem if it contains a NUL byte."""
+    if "\0" in value:
+        problems.add(where, "contains a NUL byte, which no program can receive", "remove it")
+    return value
+
+
+def mounts(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
+    """Return the mounts of a list of SOURCE:TARGET[:ro], or {source, target, read_only}.
+
+    The mapping is for paths that hold a colon.
+    """
+    items = given.value if isinstance(given.value, list) else [given]
+    found = [_mount(item, problems) for item in items]
+    return tuple(mount for mount in found if mount)
+
+
+def _mount(given: Located, problems: Problems) -> Optional[Mount]:
+    if isinstance(given.value, dict):
+        return _mount_from_keys(given, given.value, problems)
+    if not isinstance(given.value, str):
+        problem = f"expected a mount, not {kind(given)}"
+        problems.add(given.where, problem, "write SOURCE:TARGET[:ro]")
+        return None
+    parts = given.value.split(":")
+    fix = ""
+    if re.match(r"(type|source|src)=", given.value):
+        fix = "these are Docker's words; write SOURCE:TARGET[:ro]"
+    elif len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+        keys = "{source: ..., target: ..., read_only: true}"
+        fix = f"write SOURCE:TARGET[:ro]; for a path with a colon use {keys}"
+    if fix:
+        problems.add(given.where, f"cannot read the mount '{given.value}'", fix)
+        return None
+    target = parts[1] if len(parts) > 1 else given.value
+    return _check_mount(Mount(parts[0], target, parts[2:] == ["ro"], given.where), problems)
+
+
+def _mount_from_keys(
+    given: Located, keys: dict[str, Located], problems: Problems
+) -> Optional[Mount]:
+    known = ["source", "target", "read_only"]
+    for key in keys.keys() - set(known):
+        fix = did_you_mean(key, known, f"a mount has {', '.join(known)}")
+        problems.add(keys[key].where, f"unknown key '{key}' in a mount", fix)
+    if "source" not in keys:
+        problems.add(given.where, "the mount has no source", "add `source: /path/on/the/host`")
+        return None
+    source = text(keys["source"], problems)
+    target = text(keys["target"], problems) if "target" in keys else source
+    read_only = flag(keys["read_only"], problems) if "read_only" in keys else False
+    if source is None or target is None or read_only is None:
+        return None
+    return _check_mount(Mount(source, target, read_only, given.where), problems)
+
+
+def _check_mount(mount: Mount, problems: Problems) -> Optional[Mount]:
+    if not mount.source:
+        problems.add(mount.where, "the mount has no source", "write SOURCE:TARGET[:ro]")
+    elif not os.path.isabs(mount.target):
+        problem = f"the mount target '{mount.target}' is not an absolute path"
+        problems.add(mount.where, problem, f"write {mount.source}:/{mount.target}")
+    elif mount.target == "/":
+        problem = "a mount cannot replace the container's /"
+        problems.add(mount.where, problem, "choose a folder, such as /data")
+    else:
+        for path in (mount.source, mount.target):
+            no_nul(path, mount.where, problems)
+        return mount
+    return None
+
+
+def anchored_mounts(mounts: tuple[Mount, ...], base: Path) -> tuple[Mount, ...]:
+    return tuple(mount._replace(source=paths.absolute(mount.source, base)) for mount in mounts)
+
+
+def add_mounts(of_file: tuple[Mount, ...], of_option: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    """Return both; a mount of the command line replaces the file's with the same target."""
+    targets = {mount.target for mount in of_option}
+    return (*(mount for mount in of_file if mount.target not in targets), *of_option)
+
+
+CODE = ("snapshot", "live")
+
+
+def code(given: Located, problems: Problems) -> Optional[str]:
+    if given.value in CODE:
+        return str(given.value)
+    fix = "snapshot: the code as it is now; live: as it is when the job starts"
+    problems.add(given.where, f"expected {' or '.join(CODE)}, not {kind(given)}", fix)
+    return None
+
+
+def options(given: Located, problems: Problems) -> Optional[dict[str, Located]]:
+    """Return sbatch options by their long names, with their places: sbatch.py judges the values."""
+    if not isinstance(given.value, dict):
+        fix = "use sbatch's long names, without dashes: `partition: gpu`"
+        if given.value is None:
+            fix = "indent the options in the lines below it: `  partition: gpu`"
+        problems.add(given.where, f"expected OPTION: value lines, not {kind(given)}", fix)
+        return None
+    found = {}
+    for name, item in given.value.items():
+        if isinstance(item.value, (list, dict)):
+            fix = f"write it as on sbatch's command line{_as_one_text(name, item.value)}"
+            problems.add(item.where, f"the option {name} has {kind(item)} for a value", fix)
+        else:
+            token_check.refuse_text(f"the option {name}", item.value or "", item.where, problems)
+            found[name[2:] if name.startswith("--") else name] = item
+    return found
+
+
+def _as_one_text(name: str, value: Union[list[Located], dict[str, Located]]) -> str:
+    parts = [item.value for item in value] if isinstance(value, list) else [None]
+    words = [part for part in parts if isinstance(part, str)]
+    return f': `{name}: "{",".join(words)}"`' if words == parts else ", commas included"
+
+
+def kind(given: Located) -> str:
+    """Return words for a value in a message: 'text' in quotes, "a list", "a mapping", "nothing"."""
+    if given.value is None:
+        return "nothing"
+    if isinstance(given.value, list):
+        return "a list"
+    if isinstance(given.value, dict):
+        return "a mapping"
+    return f"'{given.value}'"

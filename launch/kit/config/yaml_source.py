@@ -1,0 +1,140 @@
+"""Read YAML into texts with their lines, so that every later error can name its place.
+
+YAML's own typing is ignored on purpose: under YAML 1.1 `10:30:00` is the number 37800 and `no` is
+False. Each key of a job parses the text as it was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+import yaml
+
+from kit.config import yaml_errors
+from kit.errors import Problems, UsageError
+from kit.files import safe_read
+
+
+class Located(NamedTuple):
+    """A value as the user gave it, and its place: a line of a file, or the name of an option."""
+
+    value: Union[str, list[Located], dict[str, Located], None]
+    where: str
+
+
+MOST_BYTES = 1_000_000
+MOST_NODES = 100_000  # after aliases, each of which stands for a copy
+DEEPEST = 100
+_TOO_MUCH = "put data into a file of the program's own"
+
+
+def read(path: Path, problems: Problems) -> dict[str, Located]:
+    """Return the top-level mapping of a YAML file; duplicate keys are problems.
+
+    Raises UsageError if there is no such mapping to read.
+    """
+    text = _text(path)
+    try:
+        root = compose(text, str(path))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        problem, fix = yaml_errors.explain(error, text.splitlines())
+        raise UsageError(f"not valid YAML: {problem}", fix, where=f"{path}{line}") from None
+    except yaml.YAMLError as error:
+        fix = "remove the character named above"
+        raise UsageError(f"not valid YAML: {error}", fix, where=str(path)) from None
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        place = f"{path}:{root.start_mark.line + 1}"
+        fix = "start with `command: train.py`"
+        raise UsageError("expected `key: value` lines", fix, where=place)
+    return mapping(root, str(path), problems)
+
+
+def _text(path: Path) -> str:
+    """Return the text of a regular file of at most MOST_BYTES, or raise UsageError."""
+    try:
+        content = safe_read.start(path, MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", "check the path") from None
+    except OSError as error:
+        fix = "check that it is a file, its rights, and that it is UTF-8 text"
+        raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"is longer than {MOST_BYTES // 10**6} MB", _TOO_MUCH, where=str(path))
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        fix = "check the file's rights and that it is UTF-8 text"
+        raise UsageError(f"cannot be read: {error}", fix, where=str(path)) from None
+
+
+def compose(text: str, path: str) -> Optional[yaml.Node]:
+    """Return the root node of a YAML text.
+
+    Raises yaml.YAMLError, and UsageError if it is nested so deep that it would overflow the stack.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                where = f"{path}:{event.start_mark.line + 1}" if event.start_mark else path
+                fix = "a job needs three levels: is a bracket not closed?"
+                raise UsageError(f"is nested more than {DEEPEST} deep", fix, where=where)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    root: Optional[yaml.Node] = yaml.compose(text, Loader=loader)
+    return root
+
+
+def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Located]:
+    """Return the top-level mapping of a file, or {}. Raises UsageError for too many values."""
+    value = _Converter(file, problems).convert(root, ()).value
+    return value if isinstance(value, dict) else {}
+
+
+class _Converter:
+    """Converts the nodes of one file, and counts them."""
+
+    def __init__(self, file: str, problems: Problems) -> None:
+        self.file, self.problems, self.nodes = file, problems, 0
+
+    def convert(self, node: yaml.Node, parents: tuple[yaml.Node, ...]) -> Located:
+        where = self._place(node)
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            raise UsageError(f"has more than {MOST_NODES} values", _TOO_MUCH, where=where)
+        if any(node is parent for parent in parents):
+            self.problems.add(where, "an alias refers to what contains it", "write the value out")
+            return Located("", where)
+        if isinstance(node, yaml.MappingNode):
+            return Located(self._mapping(node, (*parents, node)), where)
+        if isinstance(node, yaml.SequenceNode):
+            return Located([self.convert(child, (*parents, node)) for child in node.value], where)
+        return Located(None if node.tag == "tag:yaml.org,2002:null" else node.value, where)
+
+    def _mapping(
+        self, node: yaml.MappingNode, parents: tuple[yaml.Node, ...]
+    ) -> dict[str, Located]:
+        found: dict[str, Located] = {}
+        for key, child in node.value:
+            place, add = self._place(key), self.problems.add
+            if key.tag == "tag:yaml.org,2002:merge":
+                add(place, "merging with << is not supported", "write the keys out")
+            elif not isinstance(key, yaml.ScalarNode):
+                add(place, "a key must be plain text", "write `key: value`")
+            elif key.value in found:
+                fix = f"keep one; the first is at {found[key.value].where}"
+                add(place, f"'{key.value}' is given twice", fix)
+            else:
+                # A block value starts on the line below its key, and the key's line is shown.
+                found[key.value] = self.convert(child, parents)._replace(where=place)
+        return found
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self.file}:{node.start_mark.line + 1}"

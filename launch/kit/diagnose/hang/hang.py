@@ -1,0 +1,151 @@
+"""Asks every node at once where the ranks of a running run are (`kit hang`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit import assets, slurm
+from kit.diagnose.hang import stacks
+from kit.diagnose.hang.stacks import Seen
+from kit.errors import KitError, UsageError
+from kit.plan.plan import Plan
+from kit.runs import events, run_dir, run_record, status
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+
+PATIENCE_S = 30  # for the slowest node
+MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where the ranks of a running run are."""
+
+    run: Run
+    elapsed: str  # and its limit
+    plan: Plan
+    seen: Seen
+
+
+def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
+    """Return where the ranks are. Raise KitError if the run is not running.
+
+    `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
+    """
+    found = status.one(word)
+    plan = _running_plan(found)
+    hosts = [f"local{index}" for index in range(plan.layout.nodes)]
+    if not found.run.local:
+        hosts = _started_on(found.run) or slurm.hosts(found.detail)
+    seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
+    return Ranks(found.run, found.elapsed, plan, seen)
+
+
+def _running_plan(found: Status) -> Plan:
+    """Return the plan of a running job. Raise where the run is none, or its record is too old."""
+    run = found.run
+    if run.array:
+        raise UsageError(
+            f"{run} is an array, and kit hang looks into single jobs",
+            f"what a task said last: kit status {run.id} --task N",
+        )
+    if found.state != "RUNNING":
+        detail = f" ({found.detail})" if found.detail else ""
+        fix = "where it is: kit status" if found.active else "why it ended: kit why"
+        raise KitError(f"{run} is not running: {found.state}{detail}", f"{fix} {run.id}")
+    plan = run_record.plan_of(run_dir.load(Path(run.folder)))
+    layout, program = plan.layout, plan.program
+    needed = {
+        "nodes": layout.nodes,
+        "launcher": program.launcher,
+        "tasks_per_node": layout.tasks_per_node,
+        "processes_per_node": layout.processes_per_node,
+        "workdir": program.workdir,
+    }
+    for name, value in needed.items():
+        if not value:
+            raise KitError(
+                f"{run.paths.record} does not say {name}",
+                "another version of kit wrote it; what the ranks said: kit logs",
+            )
+    return plan
+
+
+def _started_on(run: Run) -> list[str]:
+    """Return the nodes that the batch script chose: a job with spares has more."""
+    found = events.batch(run.paths.logs(run.id))
+    return events.hosts(events.last_attempt(found))
+
+
+def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
+    """Return what all nodes answered, compared with the ranks that there should be."""
+    # torchrun tells its ranks. Another launcher may be one process on a node, which knows the node.
+    is_torchrun = plan.program.launcher == "torchrun"
+    by_node = not is_torchrun and plan.layout.tasks_per_node == 1
+    per_node = plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
+    ranks = len(hosts) * per_node
+    if ranks > MOST_RANKS:
+        raise KitError(
+            f"{run.folder}/run.json says that each node has {per_node} ranks",
+            "it was edited or damaged; what the ranks said: kit logs",
+        )
+    script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")
+    arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK"]
+    arguments += ["all" if full else "some", "pause" if pause else "no-pause"]
+    command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
+    answers = stacks.read(
+        _run_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S)
+    )
+    silent = [] if run.local else [host for host in hosts if host not in answers.ended]
+    seen = {process.rank: process for process in answers.processes}
+    # With c10d the ranks are in another order than the nodes.
+    in_order = all(
+        rank // per_node < len(hosts) and process.node == hosts[rank // per_node]
+        for rank, process in seen.items()
+    )
+    node_of = {rank: hosts[rank // per_node] if in_order else "" for rank in range(ranks)}
+    missing = {
+        rank: node for rank, node in node_of.items() if rank not in seen and node not in silent
+    }
+    return Seen(answers.processes, missing, silent, ranks, hosts)
+
+
+def _run_here(command: list[str]) -> str:
+    """Return what a command prints on this machine."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+        ).stdout
+    except subprocess.TimeoutExpired:
+        raise KitError(
+            f"this machine did not show its processes within {PATIENCE_S} s",
+            "try again, or: kit hang --no-pause",
+        ) from None
+
+
+def _py_spy(run: Run) -> list[str]:
+    """Return the places of py-spy to try: for nodes first a copy in the run directory.
+
+    py-spy is one file that needs nothing else. A laptop's own may be for another system.
+    """
+    found = assets.py_spy()
+    if not found or run.local:
+        return [found] if found else []
+    copy = Path(run.folder) / ".py-spy"
+    try:
+        if not copy.exists() or copy.stat().st_size != os.stat(found).st_size:
+            shutil.copy(found, f"{copy}.{os.getpid()}")
+            os.replace(f"{copy}.{os.getpid()}", copy)
+    except OSError:
+        return [found]
+    return [str(copy), found]

@@ -1,0 +1,213 @@
+"""Puts into lines, or into JSON, where the ranks of a running run are."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+from kit import formats
+from kit.diagnose.hang import hang, stacks
+from kit.diagnose.hang.hang import Ranks
+from kit.diagnose.hang.stacks import Process, Seen
+from kit.errors import KitError
+from kit.plan import run_paths
+from kit.plan.plan import Plan
+from kit.runs import log_files
+from kit.runs.history import Run
+
+
+def lines(ranks: Ranks, full: bool) -> Iterator[str]:
+    """Yield the missing ranks, then the ranks at each place, the odd ones out first.
+
+    Raises KitError if there is nothing to show.
+    """
+    run, seen, folder = ranks.run, ranks.seen, _project(ranks)
+    if not seen.processes and not seen.silent:
+        raise KitError(
+            f"no rank of {run} has a process: they have not started yet, or have ended",
+            f"what they said: kit logs {run.id}",
+        )
+    nodes = f"{len(seen.hosts)} node{'s' * (len(seen.hosts) > 1)}"
+    counted = f"{len(seen.processes)} of {seen.ranks} ranks seen on {nodes}"
+    yield f"kit: {run}, {ranks.elapsed}: {counted}"
+    if seen.silent:
+        some = any(process.node in seen.silent for process in seen.processes)
+        effect = "not all that runs there is shown" if some else "what runs there is not shown"
+        yield f"{', '.join(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
+    for node in dict.fromkeys(seen.missing.values()):
+        missing = [rank for rank, place in seen.missing.items() if place == node]
+        verb = "has" if len(missing) == 1 else "have"
+        yield f"{_named(missing)} {verb} no process on {node or 'any node that answered'}"
+    for group in stacks.groups(seen.processes):
+        yield from _group(run, folder, group, full)
+    waiting = map(stacks.waits_for_a_build, seen.processes)
+    if seen.processes and not seen.missing and all(waiting):
+        yield from _locks(ranks.plan)
+    yield from _means(seen)
+
+
+def _locks(plan: Plan) -> Iterator[str]:
+    """Yield that torch.utils.cpp_extension waits for the locks of builds, and how to remove those.
+
+    Where no lock is found, a pattern for them stands in its place.
+    """
+    pairs = dict(plan.program.env)
+    chosen = pairs.get("TORCH_EXTENSIONS_DIR") or os.environ.get("TORCH_EXTENSIONS_DIR")
+    pattern = os.path.join(chosen, "*/lock") if chosen else "~/.cache/torch_extensions/*/*/lock"
+    found = sorted(glob.glob(os.path.expanduser(pattern)))
+    locks = " ".join(map(shlex.quote, found)) or pattern
+    what = "all ranks wait for the lock of an extension that torch compiles"
+    yield f"kit: {what}; a build that was killed has left it: {locks}"
+    yield f"  fix: rm {locks}; the ranks then go on; if a build runs elsewhere, wait for it"
+
+
+def _project(ranks: Ranks) -> str:
+    """Return the folder of the program's own files: the run's copy of the code, or its workdir."""
+    code = os.path.join(ranks.run.folder, run_paths.CODE)
+    return code if os.path.isdir(code) else ranks.plan.program.workdir
+
+
+def _group(run: Run, folder: str, group: list[Process], full: bool) -> Iterator[str]:
+    """Yield where the ranks of a group are, with the first rank's frames and last line."""
+    first = group[0]
+    name = f"{len(group)} ranks ({numbers([process.rank for process in group])})"
+    if len(group) == 1:
+        name = f"rank {first.rank} on {first.node}"
+    yield f"{name} {stacks.where(first, folder)}"
+    yield from _whole(first, folder) if full else _frames(telling(first.frames), folder)
+    if not first.frames and first.facts.get("threads"):
+        yield f"    its threads: {first.facts['threads'].strip()}"
+    for children in stacks.groups([child for process in group for child in process.children]):
+        name = f"{len(children)} children ({numbers([child.pid for child in children])})"
+        if len(children) == 1:
+            name = f"child {children[0].pid}"
+        yield f"  its {name} {stacks.where(children[0], folder)}"
+        if full:
+            yield from _whole(children[0], folder)
+    if last := last_words(run, first.rank):
+        who = f"rank {first.rank} " if len(group) > 1 else ""
+        yield f"  {who}said {formats.elapsed(last[0])} ago: {last[1]}"
+
+
+def telling(frames: tuple[stacks.Frame, ...]) -> list[stacks.Frame]:
+    """Return the innermost frame, what the user's program called, and the line that called it."""
+    place = stacks.place(frames)
+    inner = [] if place.imports else list(frames[:1])
+    outer = [frame for frame in place if frame and not frame.file.startswith(stacks.IMPORT)]
+    return list(dict.fromkeys([*inner, *outer]))
+
+
+def _frames(frames: Sequence[stacks.Frame], folder: str) -> Iterator[str]:
+    width = max((len(frame.name) for frame in frames), default=0)
+    for frame in frames:
+        yield f"    {frame.name:{width}}  {stacks.short(frame.file, folder)}:{frame.line}"
+
+
+def _whole(process: Process, folder: str) -> Iterator[str]:
+    """Yield every thread of a process; without a stack, what the kernel tells of it."""
+    of_process = f"of process {process.pid} on {process.node}"
+    for thread in process.threads:
+        yield f"  thread {thread.name or '(no name)'} {of_process}, {thread.state}"
+        yield from _frames(thread.frames, folder)
+    if not process.threads:
+        for name in ("state", "wchan", "kernel", "cpu"):
+            if process.facts.get(name):
+                yield f"    {name}: {process.facts[name]}"
+
+
+def _means(seen: Seen) -> Iterator[str]:
+    """Yield how the stacks were read, and how to get those that could not be."""
+    without = [process for process in seen.processes if not process.threads]
+    if len(without) < len(seen.processes):
+        yield "kit: stacks by py-spy, which paused each process for some milliseconds"
+    for why in dict.fromkeys(process.means.partition(": ")[2] for process in without):
+        ranks = [process.rank for process in without if process.means.endswith(why)]
+        problem, fix = _explain(why)
+        yield f"kit: no stack of {_named(ranks)}, only what the kernel says: {problem}"
+        yield f"  fix: {fix}"
+
+
+def _explain(why: str) -> tuple[str, str]:
+    """Return why there is no stack, and what to do about it."""
+    if why == "there is no py-spy":
+        return why, "beside kit is enough: pip install py-spy; or in the image (docs/hang.md)"
+    if "ermission" in why or "not permitted" in why:
+        return why[:200], (
+            "this system keeps users from looking into their own processes (ptrace): "
+            "docs/hang.md says what may help"
+        )
+    if why == "as asked":
+        fix = "without --no-pause it pauses each process for some milliseconds"
+        return "py-spy is left out, as --no-pause asks", fix
+    return why[:200], "kit hang again; docs/hang.md has more"
+
+
+def last_words(run: Run, rank: int) -> Optional[tuple[float, str]]:
+    """Return (seconds ago, the last line of a rank's log); None where it has no log."""
+    path = run.paths.rank_log(run.id, rank)
+    try:
+        age_s = time.time() - path.stat().st_mtime
+    except OSError:
+        return None
+    return age_s, log_files.last_line(path)
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers(ranks)}"
+
+
+def numbers(numbers: list[int]) -> str:
+    """Return numbers in words: 0-2, 4, 5."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    parts = (f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in ranges)
+    return ", ".join(parts)
+
+
+def as_json(ranks: Ranks) -> dict[str, Any]:
+    """Return what `kit hang --json` prints."""
+    run, seen = ranks.run, ranks.seen
+    missing = [{"rank": rank, "node": node or None} for rank, node in seen.missing.items()]
+    groups = [
+        {
+            "ranks": [process.rank for process in group],
+            "where": stacks.where(group[0], _project(ranks)),
+            "processes": [_process_as_json(run, process) for process in group],
+        }
+        for group in stacks.groups(seen.processes)
+    ]
+    return {
+        "run": run.id,
+        "ranks": seen.ranks,
+        "nodes": seen.hosts,
+        "silent_nodes": seen.silent,
+        "missing_ranks": missing,
+        "groups": groups,
+    }
+
+
+def _process_as_json(run: Run, process: Process) -> dict[str, Any]:
+    last = last_words(run, process.rank)
+    threads = [
+        {**thread._asdict(), "frames": [frame._asdict() for frame in thread.frames]}
+        for thread in process.threads
+    ]
+    return {
+        "rank": process.rank,
+        "node": process.node,
+        "pid": process.pid,
+        "command": process.command,
+        "means": process.means,
+        "threads": threads,
+        "kernel": process.facts,
+        "last_line": {"seconds_ago": round(last[0]), "text": last[1]} if last else None,
+        "children": [_process_as_json(run, child) for child in process.children],
+    }

@@ -1,0 +1,205 @@
+"""Make of the events of a run the spans of each node's start, all by one clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit.diagnose.timeline import moments
+from kit.diagnose.timeline.moments import Attempt, Node
+from kit.errors import KitError
+from kit.runs import array_status, events, job_chain
+from kit.runs.history import Run
+
+# In the order in which they happen; `launch` happens before the nodes get ready and after.
+PHASES = {
+    "queue": "submitted, until the batch script starts",
+    "launch": "srun, and the batch script's own work",
+    "stage": "mounts checked, the image sent or copied",
+    "create": "image checked, the container made",
+    "wait": "ready, until all nodes are",
+    "container": "its start, until the launcher is inside",
+    "rendezvous": "until the node's last rank starts its program",
+    "step": "the program, until its first step is done",
+    "unfinished": "began, and was not heard of again",
+}
+
+
+class Span(NamedTuple):
+    """A phase of one node."""
+
+    phase: str
+    begin: float  # seconds since the batch script's start, by its clock
+    end: float
+
+    @property
+    def length(self) -> float:
+        """Return the seconds that the phase took."""
+        return self.end - self.begin
+
+
+class Row(NamedTuple):
+    """The phases of one node."""
+
+    node: str
+    spans: tuple[Span, ...]
+    note: str = ""  # what is missing
+    offset: float = 0.0  # seconds by which the node's clock is ahead, at least
+
+    def length(self, phase: str) -> Optional[float]:
+        """Return the seconds that a phase took; None where the node did not reach it."""
+        found = [span.length for span in self.spans if span.phase == phase]
+        return sum(found) if found else None
+
+
+class Summary(NamedTuple):
+    """The seconds that a phase took on all nodes."""
+
+    phase: str
+    least: float
+    median: float
+    most: float
+    node: str  # the slowest; for `wait` the one that was waited for; empty for the queue
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Where the time of a run's start went."""
+
+    title: str
+    rows: tuple[Row, ...]
+    end: Optional[float]  # of the batch script
+    code: Optional[int]
+
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """Return where the axis begins and ends; a long queue is cut to a quarter of the rest."""
+        ends = max((span.end for row in self.rows for span in row.spans), default=0.0) or 0.001
+        queued = max((row.length("queue") or 0.0 for row in self.rows), default=0.0)
+        return -min(queued, ends / 4), ends
+
+    def summaries(self) -> Iterator[Summary]:
+        """Yield a summary of each phase that some node reached."""
+        for phase in PHASES:
+            by_node = {row.node: row.length(phase) for row in self.rows}
+            found = {node: length for node, length in by_node.items() if length is not None}
+            if not found:
+                continue
+            lengths = list(found.values())
+            least, median, most = min(lengths), statistics.median(lengths), max(lengths)
+            node = ""
+            if phase != "queue":
+                extreme = least if phase == "wait" else most
+                node = next(node for node, length in found.items() if length == extreme)
+            yield Summary(phase, least, median, most, node)
+
+
+def make(attempt: Attempt, title: str, submitted: Optional[float], ended: bool = False) -> Timeline:
+    """Return the timeline of an attempt.
+
+    `submitted` is in seconds since 1970, None for a run that waited in no queue; `ended` is True
+    where the run is known to be over.
+    """
+    start = attempt.batch["start"]
+    submitted = attempt.before if attempt.number > 1 else submitted
+    shape = max((len(node.ranks) for node in attempt.nodes.values()), default=0)
+    last = attempt.batch.get("ends") or (_last(attempt) if ended else time.time())
+    rows = tuple(
+        _row(name, node, attempt, submitted, shape, last - start)
+        for name, node in attempt.nodes.items()
+    )
+    if not rows:
+        raise KitError("the events name no node", "the disk may have been full: df -h")
+    end = attempt.batch["ends"] - start if "ends" in attempt.batch else None
+    return Timeline(title, rows, end, attempt.code)
+
+
+def _last(attempt: Attempt) -> float:
+    """Return the time of the last event."""
+    last = list(attempt.batch.values())
+    for node in attempt.nodes.values():
+        last += [rank.started for rank in node.ranks.values()]
+        last += node.steps.values()
+    return max(last)
+
+
+def _row(
+    name: str, node: Node, attempt: Attempt, submitted: Optional[float], shape: int, last: float
+) -> Row:
+    """Return the phases of a node; `shape` is the number of ranks that a node has."""
+    batch, start = attempt.batch, attempt.batch["start"]
+    offset = _offset(node, batch)
+    spans: list[Span] = []
+    note = ""
+
+    def until(phase: str, moment: Optional[float], ahead: float = 0.0) -> None:
+        """Add the phase that lasted until `moment` of a clock that is `ahead` seconds off."""
+        begin = spans[-1].end if spans else 0.0
+        if moment is not None:
+            spans.append(Span(phase, begin, max(begin, moment - ahead - start)))
+
+    if submitted is not None:
+        spans.append(Span("queue", min(0.0, submitted - start), 0.0))
+    until("launch", batch.get("nodes_chosen"))
+    until("stage", batch.get("preparing"))
+    if node.prepared:
+        until("launch", node.prepared.begun, offset)
+        until("stage", node.prepared.staged, offset)
+        until("create", node.prepared.ready, offset)
+        until("wait", batch.get("nodes_ready"))
+    elif "preparing" in batch:
+        note = "not ready"
+    if node.ranks:
+        ranks = node.ranks.values()
+        until("launch", min(rank.begun for rank in ranks), offset)
+        until("container", max(rank.entered for rank in ranks), offset)
+        until("rendezvous", max(rank.started for rank in ranks), offset)
+    elif "ranks_started" in batch:
+        note = "no rank started"
+    if 0 < len(node.ranks) < shape:
+        note = f"{len(node.ranks)} of {shape} ranks started"
+    elif node.steps:
+        until("step", max(node.steps.values()), offset)
+    if note:
+        until("unfinished", start + last)
+    return Row(name, tuple(spans), note, offset)
+
+
+def _offset(node: Node, batch: dict[str, float]) -> float:
+    """Return the seconds by which a node's clock is ahead of the batch script's, at least.
+
+    It is 0 where the clocks may agree: an answer is not heard before it is given, and a task does
+    not begin before srun starts it.
+    """
+    least, most = [], []
+    if node.prepared:
+        least.append(node.prepared.ready - node.prepared.arrived)
+        most.append(node.prepared.begun - batch.get("preparing", batch["start"]))
+    if node.ranks:
+        begun = min(rank.begun for rank in node.ranks.values())
+        most.append(begun - batch.get("ranks_started", batch["start"]))
+    ahead, behind = max(least, default=0.0), min(most, default=0.0)
+    return ahead if ahead > 0 else min(0.0, behind)
+
+
+def of(word: Optional[str], number: Optional[int]) -> Timeline:
+    """Return the timeline of a run, which a job id, a run directory or a name tells."""
+    run = array_status.single(word)
+    attempt = moments.read(run.paths.logs(run.id), number)
+    retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
+    submitted = None if run.local else _submitted(run)
+    return make(attempt, f"{run}{retried}", submitted, ended=bool(run.state))
+
+
+def _submitted(run: Run) -> Optional[float]:
+    """Return when the job was queued; one that follows a preempted one was when that ended."""
+    for folder in Path(run.folder, "log").glob("[0-9]*"):
+        if job_chain.followed_by(folder) == run.id:
+            ended = events.last(events.batch(folder), "ends")
+            return ended.at_s if ended else None
+    return run.created_s

@@ -1,0 +1,85 @@
+"""Defines what a known cause of a failure is.
+
+To add a cause, add an entry to one of the tables (see verdict.CAUSES), in the order in which they
+are to be tried.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+
+class Weight(IntEnum):
+    """How much a finding explains; the smallest value wins.
+
+    A statement beats a guess, and the first failure beats those that it caused.
+    """
+
+    VERDICT = 0  # by Slurm: ranks that it ends write all kinds of things
+    REFUSAL = 1  # by kit: no rank started
+    KERNEL = 2  # by the machine: a driver's error, memory that ran out
+    OWN = 3  # by a rank, of itself
+    SIGNAL = 4  # an exit code or a signal, without words
+    PEER = 5  # by ranks whose peer is gone
+    LAST = 6  # the consequence of any of these
+
+
+# The kinds of logs in which a cause is looked for: the batch script's log; the logs of nodes,
+# without the ranks' lines, and the notes of nodes; the logs of ranks. The note of a rank's end is a
+# line "CODE NODE LOCAL_RANK" and is compared with a cause's codes only.
+BATCH, NODE, RANK, NOTE = "batch", "node", "rank", "note"
+ANYWHERE = (BATCH, NODE, RANK)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A known cause. `title` and `fix` are templates for facts.fill."""
+
+    name: str
+    title: str
+    fix: str
+    patterns: tuple[str, ...] = ()  # the most telling first
+    weight: Weight = Weight.OWN
+    where: tuple[str, ...] = (RANK, NODE)
+    codes: tuple[int, ...] = ()  # of a rank, as a shell reports them: 128 + the signal
+    local_fix: str = ""  # the fix under `kit run`, where it differs
+    exception_types: str = ""  # a pattern; empty: the message of any exception is believed
+    own_words: bool = False  # matches messages that the program itself wrote, too
+    is_final: bool = False  # its words explain the end of a program though no exception follows
+
+    def accepts(self, exception_type: str) -> bool:
+        """Return True if the message of such an exception is believed."""
+        return (
+            not self.exception_types
+            or not exception_type
+            or bool(re.match(self.exception_types, exception_type))
+        )
+
+    def patterns_for(self, kind: str) -> tuple[re.Pattern[str], ...]:
+        """Return the patterns to look for in a log of this kind."""
+        if kind == NOTE:
+            return self.compiled_codes
+        return self.compiled if kind in self.where else ()
+
+    @cached_property
+    def compiled(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern, re.MULTILINE) for pattern in self.patterns)
+
+    @cached_property
+    def compiled_codes(self) -> tuple[re.Pattern[str], ...]:
+        return (re.compile(rf"^(?:{'|'.join(map(str, self.codes))}) \S+"),) if self.codes else ()
+
+
+def own_cause(
+    name: str,
+    title: str,
+    fix: str,
+    *patterns: str,
+    where: tuple[str, ...] = (RANK, NODE),
+    exception_types: str = "",
+) -> Cause:
+    """Return a cause that a rank tells of itself, by its patterns alone."""
+    return Cause(name, title, fix, patterns, where=where, exception_types=exception_types)

@@ -1,0 +1,203 @@
+"""Reads from a rank's log which exception ended it, and whether another rank caused that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Optional
+
+from kit.diagnose.hang import stacks
+
+BEGIN = "Traceback (most recent call last)"
+# Stand between chained tracebacks: https://docs.python.org/3/library/traceback.html
+CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+# A rank writes these when others are gone or late; launch/scripts/lib/blame.awk has the same words.
+GONE = re.compile(
+    "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe"
+    "|Connection refused|connectFullMesh failed|ncclRemoteError|Failed to recv, got 0 bytes"
+    "|failed to recv|remote process exited|Watchdog caught collective|NCCL operations have failed"
+    "|Heartbeat monitor timed out|collective timeout|failed to pass monitoredBarrier"
+    "|Timed out waiting|Timed out after [0-9]+ seconds waiting|wait timeout after"
+    "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
+)
+MESSAGE = 8  # lines to read of an exception's message after its first
+_OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
+_BROKEN = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
+_WAITS = re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$")
+_FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
+_TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
+# An exception without a traceback: sys.tracebacklimit = 0.
+_ALONE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
+_NOISE = re.compile(
+    r"[Ww]arning|^Terminated|^Killed|^Exception ignored"
+    r"|^\s*$|^\[[WE]|^  warnings\.warn|^[-+| \d]+$"
+)
+_LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
+_GROUP = re.compile(r"^\s*[|+] ?")
+
+
+class Grade(IntEnum):
+    """How likely a rank is at fault; the smallest grade is, and the earliest of equal ones."""
+
+    OWN = 0
+    DOUBTFUL = 1  # its own, but it mentioned other ranks before, or was ended meanwhile
+    BROKEN = 2  # a connection, which may be to another rank
+    GONE = 3  # it only missed other ranks
+
+
+class Frame(NamedTuple):
+    """A frame of a traceback."""
+
+    file: str
+    line: int
+    source: str
+
+    @property
+    def is_users(self) -> bool:
+        """Return True if the file belongs to the user's program, not to a package."""
+        return not stacks.INSTALLED.search(self.file)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception of a chain."""
+
+    type: str  # with its module; empty where the line names none
+    text: str  # its line and the further lines of its message
+    index: int  # its line in the log
+    begin: int  # the traceback's first line
+    frames: tuple[Frame, ...]  # the innermost last
+
+    @property
+    def is_raised_by_user(self) -> bool:
+        """Return True if the program itself wrote the message."""
+        inner = self.frames[-1] if self.frames else None
+        return inner is not None and inner.is_users and inner.source.startswith("raise ")
+
+    @property
+    def grade(self) -> Grade:
+        """Return how likely this exception was the rank's own fault."""
+        if GONE.search(self.text):
+            return Grade.GONE if _OF_TORCH.search(self.type) else Grade.BROKEN
+        if _BROKEN.search(self.type) or self.text == "EOFError":
+            return Grade.BROKEN
+        if self.frames and _WAITS.search(self.frames[-1].file):
+            return Grade.BROKEN if re.match(r"RuntimeError$|torch\.", self.type) else Grade.OWN
+        return Grade.OWN
+
+    def place(self, folder: str) -> str:
+        """Return where the user's program stood: train.py:41 (in torch/nn/modules/linear.py:125).
+
+        Paths are relative to `folder`. The part in brackets stands only where a package raised the
+        exception. Empty where no frame is known.
+        """
+        if not self.frames:
+            return ""
+        inner = self.frames[-1]
+        users = next((frame for frame in reversed(self.frames) if frame.is_users), inner)
+        beneath = "" if users is inner else f" (in {stacks.short(inner.file, folder)}:{inner.line})"
+        return f"{stacks.short(users.file, folder)}:{users.line}{beneath}"
+
+
+@dataclass(frozen=True)
+class End:
+    """What the end of a log tells of the program's end."""
+
+    chain: tuple[Raised, ...] = ()  # the last traceback's; the last one ended the program
+    is_last: bool = False  # nothing of weight follows the traceback
+    is_logged: bool = False  # the program may have logged it and gone on
+    has_spoken: bool = False  # other ranks were mentioned before it or without it
+    blocks: tuple[
+        tuple[int, int], ...
+    ] = ()  # (first line, line of the exception) of all tracebacks
+
+    @property
+    def grade(self) -> Grade:
+        """Return the grade of the chain's first exception: clean-up may turn it into any other."""
+        return self.chain[0].grade if self.chain else Grade.OWN
+
+    def is_cause(self, code: Optional[int], pause_s: float = 0) -> bool:
+        """Return True if the exception ended the program, which then leaves with code 1.
+
+        `pause_s` is the time from the program's last output to its end: one that may only have been
+        logged must be followed by the end.
+        """
+        return bool(self.chain) and code in (None, 1) and not (self.is_logged and pause_s > 0.9)
+
+
+def read(lines: list[str]) -> End:
+    """Return the last traceback of a log with those that it is chained to."""
+    chain: list[Raised] = []
+    blocks: list[tuple[int, int]] = []
+    has_spoken = is_logged = False
+    after = 0  # lines of weight since the last exception
+    before = ""  # the last line that is not empty
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        if not _begins_traceback(line):
+            if line.strip() and not line.startswith(CHAINED):
+                has_spoken = has_spoken or bool(GONE.search(line))
+                after += not _NOISE.search(line)
+            before = line if line.strip() else before
+            index += 1
+            continue
+        raised = _read_block(lines, index)
+        blocks.append((index, raised.index))
+        if chain and before.startswith(CHAINED):
+            chain.append(raised)
+            after = 0
+        elif not before.startswith("Exception ignored"):
+            has_spoken = has_spoken or any(GONE.search(earlier.text) for earlier in chain)
+            chain, after, is_logged = [raised], 0, bool(_LOGGED.search(before))
+        before = lines[raised.index]
+        index = max(index, raised.index + raised.text.count("\n")) + 1
+    if not chain and (alone := _read_alone(lines)):
+        return End((alone,), True, False, has_spoken)
+    return End(tuple(chain), bool(chain) and not after, is_logged, has_spoken, tuple(blocks))
+
+
+def _begins_traceback(line: str) -> bool:
+    """Return True for a traceback's title, or for a frame where the title is cut off."""
+    return BEGIN in line or bool(_FRAME.match(line) and line.endswith(tuple("0123456789")))
+
+
+def _read_alone(lines: list[str]) -> Optional[Raised]:
+    """Return the exception without a traceback with which the log ends, if it does."""
+    index = len(lines) - 1
+    while index > 0 and _NOISE.search(lines[index]):
+        index -= 1
+    return _raised(lines, index, index, ()) if lines and _ALONE.match(lines[index]) else None
+
+
+def _read_block(lines: list[str], begin: int) -> Raised:
+    """Return the exception of the traceback that begins at this line."""
+    first = lines[begin]
+    is_boxed = first.lstrip().startswith("|") and BEGIN in first
+    in_group = is_boxed or "Exception Group Traceback" in first
+    frames: list[Frame] = []
+    index = begin
+    for index in range(begin + (BEGIN in first), len(lines)):
+        line = _GROUP.sub("", lines[index]) if in_group else lines[index]
+        if found := _FRAME.match(line):
+            frames.append(Frame(found[1], int(found[2]), ""))
+        elif line[:1] not in (" ", "\t", ""):
+            break
+        elif frames and not frames[-1].source:
+            frames[-1] = frames[-1]._replace(source=line.strip())
+    return _raised(lines, begin, index, tuple(frames), in_group)
+
+
+def _raised(
+    lines: list[str], begin: int, index: int, frames: tuple[Frame, ...], in_group: bool = False
+) -> Raised:
+    """Return the exception whose message begins at line `index`."""
+    text = [_GROUP.sub("", lines[index]) if in_group else lines[index]]
+    ends_message = ("[", "Terminated", "Exception ignored", *CHAINED)
+    for line in [] if in_group else lines[index + 1 : index + 1 + MESSAGE]:
+        if not line.strip() or BEGIN in line or line.startswith(ends_message):
+            break
+        text.append(line)
+    named = _TYPE.match(text[0])
+    return Raised(named[1] if named else "", "\n".join(text), index, begin, frames)

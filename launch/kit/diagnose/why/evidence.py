@@ -1,0 +1,130 @@
+"""Gather what may explain a run's end: the ends of a few files, however many ranks there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit import slurm
+from kit.diagnose.why import blame, logs
+from kit.diagnose.why.blame import FIRST, OTHERS, Failed
+from kit.diagnose.why.cause import BATCH, NODE, RANK
+from kit.diagnose.why.logs import TAIL, Log, Logs
+from kit.plan.plan import Plan
+from kit.plan.run_paths import RunPaths
+from kit.runs import events, run_record
+from kit.runs.events import Event
+from kit.runs.run_record import RunRecord
+from kit.slurm import sentences
+
+RANKS = 8  # to read, the first that failed first
+NODES = 8
+
+_NAMED_NODE = re.compile(
+    rf"^(?:srun: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)"
+    r"(?: [\w. -]+)?(?::| CANCELLED)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was read of a run."""
+
+    folder: Path  # the run directory
+    job_id: str
+    record: RunRecord  # run.json
+    batch: Log
+    events: list[Event]  # of its last attempt
+    first: Optional[Failed]  # the rank at fault
+    failed: list[Failed]  # the ranks that noted a failure, the first one first
+    logs: list[Log]  # all that was read, the most telling first
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan of run.json, empty where it has none."""
+        return run_record.plan_of(self.record)
+
+    @property
+    def of_batch(self) -> list[Event]:
+        """Return the events of the batch script."""
+        return [event for event in self.events if event.file.name == events.BATCH]
+
+    def pause_s(self, failed: Failed) -> float:
+        """Return the time between a rank's last output and its end."""
+        log = RunPaths(self.folder).rank_log(self.job_id, failed.rank)
+        return (failed.at_ns - logs.changed_ns(log)) / 1e9 if failed.at_ns else 0
+
+    def log(self, kind: str, rank: int) -> Optional[Log]:
+        """Return the log or the end of a rank, if it was read."""
+        return next((log for log in self.logs if log.kind == kind and log.rank == rank), None)
+
+
+def job_of(folder: Path, record: RunRecord) -> str:
+    """Return the job id of run.json, else of the newest log; empty where the run never started.
+
+    A run that was submitted by hand has no id in run.json.
+    """
+    job_id = record.get("job_id") or ""
+    if slurm.ID.fullmatch(job_id):
+        return str(job_id)
+    pattern = rf"slurm-{slurm.ID.pattern}\.out"
+    names = [name for name in logs.names(folder / "log") if re.fullmatch(pattern, name)]
+    return logs.by_age(folder / "log", names)[-1][len("slurm-") : -len(".out")] if names else ""
+
+
+def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
+    """Read what may explain the end of a job."""
+    log_folder = RunPaths(folder).logs(job_id)
+    found = events.read(log_folder)
+    start = events.last(found, "start")
+    begin = (start and start.number("log")) or 0
+    batch = logs.read(RunPaths(folder).batch_log(job_id), BATCH, begin=begin)
+    begins = events.starts(found, "node_ready", "node")
+    ranks_begin = events.starts(found, "rank_started", "rank")
+    begins |= {f"rank{rank}": begin for rank, begin in ranks_begin.items()}
+    all_logs = Logs(log_folder, logs.names(log_folder), begins)
+    failed = [blame.noted(each) for each in events.failed_ranks(found)]
+    first = blame.by_batch_script(found, failed) or blame.by_logs(all_logs, failed)
+    blamed = [*([first] if first else []), *(each for each in failed if each != first)][:RANKS]
+    named = [event.node for event in found if event.name in events.FAILURES]
+    nodes = [each.node for each in blamed] + " ".join(named).split()
+    nodes += _NAMED_NODE.findall(batch.text)
+    rank_logs = _rank_logs(all_logs, blamed)
+    node_logs = _node_logs(all_logs, nodes, bool(blamed))
+    order = [*rank_logs, *node_logs, batch] if blamed else [*node_logs, *rank_logs, batch]
+    return Evidence(folder, job_id, record, batch, found, first, failed, order)
+
+
+def _rank_logs(all_logs: Logs, blamed: list[Failed]) -> list[Log]:
+    """Return the logs and the ends of these ranks; without any, of those that fell silent first."""
+    if not blamed:
+        silent = [f"rank{rank}.out" for rank in all_logs.ranks]
+        last_written = logs.by_age(all_logs.folder, silent)[:RANKS]
+        return [all_logs.read(name[: -len(".out")], RANK) for name in last_written]
+    found = []
+    for index, each in enumerate(blamed):
+        found.append(all_logs.read(f"rank{each.rank}", RANK, OTHERS if index else FIRST))
+        if each.event:
+            words = each.event.text("problem") or f"ended with code {each.code} on {each.node}"
+            found.append(logs.of_event(each.event, words, f"{each.code} {each.node}", each.rank))
+    return found
+
+
+def _node_logs(all_logs: Logs, nodes: list[str], has_blamed: bool) -> list[Log]:
+    """Return the logs of these nodes.
+
+    Where no rank is blamed, the nodes that fell silent first follow.
+    """
+    names = all_logs.names
+    outputs = sorted(n for n in names if n.endswith(".out") and not n.startswith("rank"))
+    known = set(outputs)
+    chosen = [f"{node}.out" for node in dict.fromkeys(nodes) if f"{node}.out" in known]
+    if not has_blamed and len(chosen) < NODES:
+        chosen = list(dict.fromkeys([*chosen, *logs.by_age(all_logs.folder, outputs)]))
+    return [
+        all_logs.read(name[: -len(".out")], NODE, OTHERS if index else TAIL)
+        for index, name in enumerate(chosen[:NODES])
+    ]

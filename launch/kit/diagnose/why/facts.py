@@ -1,0 +1,145 @@
+"""Fill the templates of a cause with the facts of a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any, Optional
+
+from kit import redact
+from kit.diagnose.why.blame import Failed
+from kit.diagnose.why.cause import NODE, NOTE, RANK
+from kit.diagnose.why.evidence import Evidence
+from kit.diagnose.why.verdict import Finding
+from kit.runs import events
+from kit.runs.run_record import RunRecord
+
+
+class Again:
+    """The command that started the run; `{again:--time 1:00:00}` replaces or adds options."""
+
+    REPEATABLE = ("--env", "--slurm", "--mount")  # stand once for each name
+
+    def __init__(self, words: list[str]) -> None:
+        at = words.index("--") if "--" in words else len(words)
+        self.words, self.arguments = words[:at], words[at:]
+
+    def __format__(self, options: str) -> str:
+        new = options.split(" ")
+        replaced = {self._key(name, value) for name, value in zip(new, new[1:])}
+        kept = []
+        skip = False
+        for word, following in zip(self.words, [*self.words[1:], ""]):
+            name, equals, value = word.partition("=")
+            found = not skip and self._key(name, value if equals else following) in replaced
+            if not found and not skip:
+                kept.append(word)
+            skip = found and not equals
+        after = self.arguments if len(self.arguments) > 1 else []
+        return " ".join(part for part in (shlex.join(kept), options, shlex.join(after)) if part)
+
+    def _key(self, name: str, value: str) -> tuple[str, str]:
+        """Return by what two options are the same one."""
+        is_repeatable = name in self.REPEATABLE
+        return name, value.partition("=")[0].partition(":")[0] if is_repeatable else ""
+
+
+def typed(record: RunRecord) -> list[str]:
+    """Return the command that the user typed, without its run directory, which exists by now."""
+    words = list(record.get("invocation", ())[1:])
+    if not words or words[0] not in ("submit", "run", "render"):
+        return ["kit", "submit", "JOB"]
+    words = [words[0], *(_without_secret(word, before) for before, word in zip(words, words[1:]))]
+    kept = ["kit"]
+    skip = False
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*kept, *words[index:]]
+        if not skip and word != "--follow" and not word.startswith("--output"):
+            kept.append(word)
+        skip = word == "--output"
+    return kept
+
+
+def _without_secret(word: str, before: str) -> str:
+    """Return a word of a command without the value of a secret variable."""
+    name, equals, _ = word.removeprefix("--env=").partition("=")
+    is_env = before == "--env" or word.startswith("--env=")
+    if is_env and equals and redact.is_secret(name):
+        return f"{word[: word.index(name)]}{name}=..."
+    return word
+
+
+class Facts(dict[str, Any]):
+    """The facts for a template; an unknown one stays its name in capitals."""
+
+    def __missing__(self, name: str) -> str:
+        return name.upper()
+
+
+def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]:
+    """Return the facts of the run and the groups that the finding's pattern found."""
+    plan, first = evidence.plan, evidence.first
+    header = dict(plan.header)
+    start = events.last(evidence.events, "start")
+    known: dict[str, Any] = {
+        "again": Again(typed(evidence.record)),
+        "job": evidence.job_id or None,
+        "image": plan.container.image,
+        "inside": "the host's Python" if plan.container.runtime == "none" else "the image",
+        "time": header.get("time") or "no limit of its own",
+        "workdir": plan.program.workdir or None,
+        "folder": str(evidence.folder),
+        "node": (start and start.node) or None,
+        "processes": plan.layout.processes_per_node or None,
+        "sender": _sender(header, plan.policy.on_preempt),
+        "program": _program(plan.program.command),
+    }
+    if first:
+        known |= {"rank": first.rank, "code": first.code, "who": who(first, evidence)}
+    if finding:
+        known |= {"node": _node(evidence, finding) or known["node"], **finding.groups}
+        if "said" in known:
+            known["said"] = str(known["said"]).strip()
+    return Facts({name: value for name, value in known.items() if value is not None})
+
+
+def _program(command: tuple[str, ...]) -> Optional[str]:
+    """Return the program of a command, with the interpreter that runs it."""
+    is_python = bool(command) and os.path.basename(command[0]).startswith("python")
+    return shlex.join(command[: 2 if is_python else 1]) or None
+
+
+def who(failed: Failed, evidence: Evidence) -> str:
+    """Return what a user calls the rank.
+
+    Under `launcher: spawn` one program on each node starts ranks that nobody else knows.
+    """
+    is_node = evidence.plan.program.launcher == "spawn"
+    return f"the program of node {failed.rank}" if is_node else f"rank {failed.rank}"
+
+
+def _sender(header: Mapping[str, Any], on_preempt: str) -> str:
+    """Return what to do about the sender of a signal for users."""
+    if on_preempt == "checkpoint":
+        return "or leave out `on_preempt: checkpoint`, which asks for a checkpoint by it"
+    if "signal" in header:
+        return "or leave out `slurm: {signal: ...}`, which sends it"
+    return "the job names nothing that sends it: a person did, or the site"
+
+
+def _node(evidence: Evidence, finding: Finding) -> Optional[str]:
+    """Return the node of the log in which the finding is."""
+    log = finding.log
+    if log.kind in (RANK, NOTE):
+        known = [*([evidence.first] if evidence.first else []), *evidence.failed]
+        own = (each.node for each in known if log.rank == each.rank)
+        return next(filter(None, own), None)
+    return log.path.stem if log.kind == NODE and log.path.suffix == ".out" else None
+
+
+def fill(template: str, known: Mapping[str, Any]) -> str:
+    """Return the template with the facts filled in."""
+    return Formatter().vformat(template, (), known)

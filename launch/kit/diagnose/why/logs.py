@@ -1,0 +1,132 @@
+"""Read the ends of a run's log files, without what an earlier attempt or another log wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit.diagnose.why.cause import BATCH, NODE, NOTE, RANK
+from kit.files import safe_read
+from kit.runs.events import Event
+
+TAIL = 65536  # bytes to read from the end of a log
+LINE = 2000  # characters to keep of a line
+COUNTED = 1 << 28  # bytes of a log in which lines are counted
+
+_OF_RANK = re.compile(
+    r"^\[(?:rank|node)\d+\] "
+)  # in a node's log: the rank's log has the line, too
+_BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
+
+
+@dataclass(frozen=True)
+class Log:
+    """The end of a file."""
+
+    path: Path
+    kind: str  # BATCH, NODE, RANK or NOTE of cause.py
+    lines: list[str]  # as they are in the file
+    text: str  # for patterns: the same lines, without the marks of ranks
+    skipped: int = 0  # bytes of the file before them
+    rank: Optional[int] = None  # whose log or end it is
+
+    def number(self, index: int) -> Optional[int]:
+        """Return a line's number in the file, from 1; None in a file too long to count."""
+        if self.skipped > COUNTED:
+            return None
+        before, left = 0, self.skipped
+        with safe_read.opened(self.path) as file:
+            while left and (piece := file.read(min(left, 1 << 20))):
+                before += piece.count(b"\n")
+                left -= len(piece)
+        return before + index + 1
+
+
+def read(path: Path, kind: str, most: int = TAIL, begin: int = 0) -> Log:
+    """Return the last `most` bytes of a file; an empty log where there is no such file.
+
+    What is before `begin` is of earlier attempts, and is left out.
+    """
+    found = re.fullmatch(r"rank(\d+)", path.stem) if kind == RANK else None
+    rank = int(found[1]) if found else None
+    try:
+        with safe_read.opened(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(begin if begin <= size else 0, size - most)
+            file.seek(begin)
+            data = file.read(most)
+    except OSError:
+        return Log(path, kind, [], "", rank=rank)
+    lines = data.decode("utf-8", "replace").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    lines = [_last_drawn(line)[:LINE] for line in lines]
+    return Log(path, kind, lines, "\n".join(_clean(lines, kind)), begin, rank)
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The logs of one attempt."""
+
+    folder: Path
+    names: list[str]
+    begins: Mapping[str, int]  # {log's name: the bytes of it that are of earlier attempts}
+
+    def read(self, stem: str, kind: str, most: int = TAIL) -> Log:
+        """Return the end of a log."""
+        return read(self.folder / f"{stem}.out", kind, most, self.begins.get(stem, 0))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the ranks that have a log."""
+        found = (re.fullmatch(r"rank(\d{1,9})\.out", name) for name in self.names)
+        return [int(match[1]) for match in found if match]
+
+
+def of_event(event: Event, words: str, text: str = "", rank: Optional[int] = None) -> Log:
+    """Return an event as a log of one line, which says it in words."""
+    return Log(event.file, NOTE, [words], text, event.offset, rank)
+
+
+def _last_drawn(line: str) -> str:
+    """Return the last state of a progress bar, which draws over itself."""
+    return next((part for part in reversed(line.split("\r")) if part.strip()), "")
+
+
+def _clean(lines: list[str], kind: str) -> list[str]:
+    """Return the lines; those of other logs become empty."""
+    if kind == NODE:
+        return ["" if _OF_RANK.match(line) else line for line in lines]
+    if kind == BATCH:  # quotes the end of a log that is read itself
+        return ["" if line.startswith("  | ") else line for line in lines]
+    return [_BY_TORCH.sub("", line) for line in lines]
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder; none where the run ended before the batch script made it."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def by_age(folder: Path, names: list[str]) -> list[str]:
+    """Return the names, the oldest file first by the file server's clock."""
+
+    def age(name: str) -> tuple[int, list[str]]:
+        parts = re.split(r"(\d+)", name)
+        return changed_ns(folder / name), [p.zfill(9) if p.isdigit() else p for p in parts]
+
+    return sorted(names, key=age)
+
+
+def changed_ns(path: Path) -> int:
+    """Return when a file was last written; 0 where there is no such file."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

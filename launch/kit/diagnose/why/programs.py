@@ -1,0 +1,153 @@
+"""Lists the causes that lie with a program: its code, its arguments and its modules."""
+
+from __future__ import annotations
+
+from kit.diagnose.why.cause import Cause, own_cause
+
+CODE = (
+    Cause(
+        "glibc-too-old",
+        "a program was built for a newer C library than this one: {version}",
+        "run it in an image at least as new as where it was built, or build it in this image: "
+        "{again:--image IMAGE}",
+        (
+            r"version [`'](?P<version>GLIBC(?:XX)?_[\d.]+)' not found[^\n]*",
+            r"version [`'](?P<version>CXXABI_[\d.]+)' not found[^\n]*",
+        ),
+        is_final=True,
+    ),
+    Cause(
+        "library-missing",
+        "a shared library is not there: {file}",
+        "install it in the image, or choose one that has it: {again:--image IMAGE}; what is "
+        "missing: ldd FILE | grep 'not found'",
+        (
+            r"(?P<file>lib[\w.+-]*\.so[\w.]*): cannot open shared object file[^\n]*",
+            r"cannot open shared object file[^\n]*",
+            r"undefined symbol: [^\n]*",
+        ),
+        is_final=True,
+    ),
+    Cause(
+        "module-missing",
+        "there is no Python module {module} in {inside}",
+        "add it to the image's requirements and build again: kit build; or, of your own code, "
+        "run where it lies: {again:--workdir DIR}",
+        (
+            r"ModuleNotFoundError: No module named '(?P<module>[^'\n]*)'[^\n]*",
+            r"No module named (?P<module>[\w.]+)$",
+        ),
+        local_fix=(
+            "install it where the program runs (pip install), or name an image that has it: "
+            "{again:--image IMAGE}; of your own code: {again:--workdir DIR}"
+        ),
+        is_final=True,
+    ),
+    own_cause(
+        "import-failed",
+        "a Python module cannot be loaded",
+        "two versions do not fit each other, such as a torch and a torchvision of two builds: "
+        "compare `pip list` in the image with what the program wants; kit build makes a new one",
+        r"ImportError: [^\n]*",
+        r"operator torchvision::\w+ does not exist[^\n]*",
+        r"A module that was compiled using NumPy 1\.x cannot be run in[^\n]*",
+    ),
+    Cause(
+        "syntax-error",
+        "the program is not valid Python",
+        "python -m py_compile FILE shows it; an older Python in the image may not know newer "
+        "syntax",
+        (r"^\s*(?:SyntaxError|IndentationError|TabError): [^\n]*",),
+        is_final=True,
+    ),
+    Cause(
+        "wrong-arguments",
+        "the program does not take its arguments",
+        "see what it takes, here: {program} --help; arguments come after --: kit submit JOB -- "
+        "--epochs 3",
+        (
+            (
+                r"^[^\n]*: error: (?:unrecognized arguments|the following arguments are required|"
+                r"argument [^\n]*?: )[^\n]*"
+            ),
+            r"^[^\n]*: error: (?:one of the arguments|ambiguous option)[^\n]*",
+            r"^Error: (?:No such option|Missing (?:option|argument)|Invalid value)[^\n]*",
+        ),
+        is_final=True,
+    ),
+    Cause(
+        "not-a-number",
+        "the loss, or a gradient, became NaN or infinite",
+        "lower the learning rate or warm it up, clip gradients, look at the data of that step; "
+        "torch.autograd.set_detect_anomaly(True) names the operation",
+        (
+            r"returned nan values in its \d+th output[^\n]*",
+            (
+                r"(?i:\b(?:loss|grad(?:ient)?s?(?: norm)?)\b[^\n]{0,40}\b(?:nan|inf|infinite|"
+                r"non-?finite|not finite)\b)[^\n]*"
+            ),
+            (
+                r"(?i:\b(?:nan|inf|infinite|non-?finite)\b[^\n]{0,20}\b(?:loss|"
+                r"grad(?:ient)?s?)\b)[^\n]*"
+            ),
+        ),
+        own_words=True,
+    ),
+    own_cause(
+        "no-network",
+        "the network is not there, or a name cannot be resolved: nodes often have no way out",
+        "fetch it before the job, on the login node, and mount it; Hugging Face: {again:--env "
+        "HF_HUB_OFFLINE=1}; a proxy: {again:--env https_proxy=URL}",
+        (
+            r"(?:Name or service not known|Temporary failure in name resolution|No address "
+            r"associated with hostname|nodename nor servname)[^\n]*"
+        ),
+        r"(?:NameResolutionError|Network is unreachable)[^\n]*",
+        (
+            # A refused connection is one to a server of the program's own.
+            r"(?:MaxRetryError|NewConnectionError|<urlopen error )(?![^\n]*Connection "
+            r"refused)[^\n]*"
+        ),
+        r"We couldn't connect to 'https://[^\n]*",
+        r"LocalEntryNotFoundError[^\n]*",
+    ),
+    own_cause(
+        "no-access",
+        "a server refuses to hand something out: it wants a login or a token",
+        "log in before, or pass the token: {again:--env HF_TOKEN=TOKEN}; a gated model's terms "
+        "are accepted on its page",
+        r"(?:401|403) Client Error[^\n]*",
+        r"GatedRepoError[^\n]*",
+        r"HTTP Error 40[13][^\n]*",
+    ),
+    own_cause(
+        "assertion",
+        "an assertion of the program does not hold",
+        "the lines before it say where; look at the values there",
+        r"^AssertionError\b[^\n]*",
+    ),
+)
+
+# The names of a rank's end for which no pattern knows a better one.
+EXCEPTION = Cause(
+    "exception",
+    "its own exception",
+    "the lines above say where; all that it said: kit logs {job} --rank {rank}",
+    where=(),
+)
+LOGGED = Cause(
+    "exit-code",
+    "the program left with exit code {code}, after it had logged {exception}",
+    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank "
+    "{rank}",
+    where=(),
+)
+EXIT = Cause(
+    "exit-code",
+    "the program left with exit code {code}, without an exception",
+    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank "
+    "{rank}",
+    where=(),
+)
+
+ENDS = (EXCEPTION, EXIT, LOGGED)

@@ -1,0 +1,60 @@
+"""List the errors with which kit itself ends a job before its ranks start.
+
+The scripts name them: the third word of kit::die.
+"""
+
+from __future__ import annotations
+
+from kit.diagnose.why.cause import Cause, Weight
+
+
+def _refusal(name: str, title: str, fix: str = "{own_fix}") -> Cause:
+    """Return the cause of an event that has its name."""
+    return Cause(name, title, fix, weight=Weight.REFUSAL, where=())
+
+
+REFUSALS = (
+    _refusal("node-not-ready", "nodes were not ready in time"),
+    _refusal("nodes-bad", "too few of the nodes can work, spares included"),
+    _refusal("image-differs", "a node sees another image than the first node"),
+    _refusal("image-replaced", "the image was replaced after submission"),
+    _refusal("image-missing", "the image is not there, or not readable"),
+    _refusal("image-damaged", "the image, or a copy of it, is damaged"),
+    _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
+    _refusal("no-progress", "the run was started again and again, and does not get on"),
+    _refusal("disk-full", "a disk is full"),
+    _refusal("no-torch", "no Python in the image has torch"),
+    _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for"),
+    _refusal("workdir-missing", "the working directory is not in the container"),
+    _refusal(
+        "run-directory-missing-on-a-node",
+        "{node} does not see the run directory",
+        "put {folder} on a file system that every node sees; look there: srun --nodelist={node} "
+        "ls {folder}",
+    ),
+    _refusal(
+        "ranks-unaccounted",
+        "not all ranks of {node} began and ended, though srun says that the job ended well",
+        "see what srun says in the job's log, and the node: scontrol show node {node}; without "
+        "it: {again:--slurm exclude={node}}",
+    ),
+    _refusal(
+        "node-task-killed",
+        "the process that starts the ranks of {node} was killed with SIGKILL: by the kernel, "
+        "because memory ran out, or by hand",
+        "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word "
+        "on the node: dmesg | grep -i oom",
+    ),
+    _refusal("runtime-missing", "what runs the container is not installed on a node"),
+    _refusal("address-unknown", "the first node's address is not the one that the others look for"),
+    _refusal("port-in-use", "no port is free on the first node"),
+    _refusal("refused", "kit refused: {said}"),
+)
+
+# A job that failed and left no log of its own.
+NO_LOG = _refusal(
+    "run-directory-missing",
+    "its nodes do not see the run directory",
+    "put {folder} on a file system that every node sees, and submit from there; look there: "
+    "srun ls {folder}; kit doctor finds it before the job",
+)

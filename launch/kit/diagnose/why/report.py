@@ -1,0 +1,259 @@
+"""Say in one screen why a run failed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Optional
+
+from kit.diagnose.why import facts, programs, refusals, run_state, verdict
+from kit.diagnose.why.blame import Failed
+from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
+from kit.diagnose.why.evidence import Evidence, gather, job_of
+from kit.diagnose.why.logs import Log
+from kit.diagnose.why.verdict import Finding, Verdict
+from kit.errors import UsageError
+from kit.runs import (
+    array_status,
+    events,
+    history,
+    job_chain,
+    job_status,
+    log_outcome,
+    run_dir,
+)
+
+WIDTH = 160  # characters to show of a line
+SHOWN = 8  # lines to show of a traceback, or of the end of a log
+OTHERS = 3  # candidates to show beside the first
+
+
+@dataclass(frozen=True)
+class Report:
+    """Why a run failed, or that it did not."""
+
+    run: history.Run
+    state: str  # in Slurm's words; empty where nothing says that it has ended
+    lines: tuple[str, ...]  # in words, of one screen
+    first: Optional[Failed] = None  # the rank at fault
+    cause: str = ""  # its name; empty where there is none, or none that is known
+    title: str = ""  # the cause in words
+    fix: str = ""
+    shown_by: str = ""  # the file below the run directory, and the line in it
+    line: str = ""  # what stands there
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def rank(self) -> Optional[int]:
+        """Return the rank at fault; None where no rank is."""
+        return self.first.rank if self.first else None
+
+    @property
+    def node(self) -> str:
+        """Return the node of the rank at fault."""
+        return self.first.node if self.first else ""
+
+    @property
+    def outcome(self) -> str:
+        """Return how the rank at fault ended: exit code 1, killed by SIGKILL."""
+        return outcome(self.first) if self.first else ""
+
+
+def why(word: Optional[str]) -> Report:
+    """Return why the run failed that `word` names: a job id, a name, or a run directory."""
+    run = _find(word)
+    folder = Path(run.folder)
+    record = run_dir.load_sound(folder)
+    job_id = job_chain.last_job(run.folder, run.id or job_of(folder, record))
+    if not job_id:
+        start = f"  start it: sbatch {shlex.quote(str(folder / 'run_script.sh'))}"
+        return Report(run, "", (_head(run, "it has not started: no job id, no log"), start))
+    evidence = gather(folder, job_id, record)
+    weighed = verdict.weigh(evidence)
+    state = run_state.determine(evidence, weighed, run.state)
+    run = replace(run, id=job_id)
+    if state == "COMPLETED":
+        return Report(run, state, (_head(run, "it COMPLETED: all ranks ended well"),))
+    if not state:
+        return Report(run, state, tuple(_unended(run, evidence)))
+    if run.why == job_status.VAIN_WAIT:
+        return Report(run, state, (_head(run, f"it ended {state}: {run.why}"),))
+    return _failed(run, state, evidence, weighed)
+
+
+def _find(word: Optional[str]) -> history.Run:
+    """Return the run as every command finds it, or one whose directory came from elsewhere."""
+    try:
+        return array_status.single(word)
+    except UsageError:
+        if word is None or not os.path.isfile(os.path.join(word, "run.json")):
+            raise
+    folder = Path(word).absolute()
+    return replace(history.from_record(str(folder), run_dir.load_sound(folder)), array="")
+
+
+def _head(run: history.Run, what: str) -> str:
+    return f"{_printable(run.name)} ({run.id or 'no job'}), {run.shape}: {what}"
+
+
+def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
+    """Yield how far a run came of which nothing says that it has ended."""
+    if not evidence.batch.lines:
+        yield _head(run, "it has no log yet")
+    elif run.local and not _is_alive(evidence):
+        yield _head(run, "kit was killed before the end of it")
+    elif events.goes_on(evidence.of_batch):
+        yield _head(run, "Slurm starts it again")
+    else:
+        yield _head(run, "no log says that it has ended")
+    if evidence.batch.lines:
+        yield from _end(evidence.batch, evidence)
+    yield f"  where it is: kit status {run.id}"
+
+
+def _is_alive(evidence: Evidence) -> bool:
+    """Return True if the process of a local run exists."""
+    process = evidence.record.get("pid")
+    return bool(process) and os.path.isdir(f"/proc/{process}")
+
+
+def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) -> Report:
+    """Return the rank at fault, the cause, its fix and hints."""
+    first, found = weighed.first, weighed.causes
+    ended = {
+        run_state.UNFINISHED: "no log says that it has ended, but ranks failed",
+        run_state.ENDED: "it ended",
+    }
+    head = [
+        _head(run, ended.get(state, f"it ended {state}")),
+        f"  {_describe_first(first, evidence) if first else 'no rank noted a failure of its own'}",
+    ]
+    by_slurm = run_state.explain(state, found)
+    if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
+        by_slurm = refusals.NO_LOG
+    if by_slurm:
+        known = facts.collect(evidence, None)
+        title = _printable(facts.fill(by_slurm.title, known))
+        fix = _printable(facts.fill(by_slurm.fix, known), 1000)
+        shown = f"  shown by Slurm's word for the job: {state}"
+        lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
+        lines += _hints(found, weighed.others, Weight.OWN, evidence)
+        return Report(run, state, (*head, *lines), first, by_slurm.name, title, fix)
+    if not found:
+        lines = [*_unknown(evidence, first), *_hints([], weighed.others, Weight.LAST, evidence)]
+        return Report(run, state, (*head, *lines), first)
+    title, fix = _title(found[0], evidence), _fix(found[0], evidence)
+    place, said = _locate(found[0].log, found[0].index, evidence), _printable(found[0].line)
+    # After a verdict of Slurm or a refusal, signals are how the rest was ended.
+    most = Weight.OWN if found[0].weight <= Weight.REFUSAL else Weight.LAST
+    lines = [
+        *_before(found[0], evidence, first),
+        f"cause: {title} ({found[0].cause.name})",
+        f"  shown by {place}:",
+        f"  | {said}",
+        f"  fix: {fix}",
+        *_hints(found[1:], weighed.others, most, evidence),
+    ]
+    name = found[0].cause.name
+    return Report(run, state, (*head, *lines), first, name, title, fix, place, said)
+
+
+def _describe_first(first: Failed, evidence: Evidence) -> str:
+    """Return the rank at fault, its place, how it ended, and how many more ranks failed."""
+    node = f" on {first.node}" if first.node else ""
+    is_spawned = evidence.plan.program.launcher == "spawn"
+    local = f" (local rank {first.local_rank})" if first.local_rank and not is_spawned else ""
+    more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
+    others = f"; {more} more rank{'s' * (more > 1)} noted a failure" if more else ""
+    return f"first: {facts.who(first, evidence)}{node}{local}: {outcome(first)}{others}"
+
+
+def _hints(
+    found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence
+) -> Iterator[str]:
+    hints = [*(finding for finding in found if finding.weight <= most), *others][:OTHERS]
+    if hints:
+        yield "hints, by words in the logs:"
+    for finding in hints:
+        title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+        place = _locate(finding.log, finding.index, evidence)
+        yield f"  {_printable(title)} ({finding.cause.name}), by {place}"
+
+
+def _title(finding: Finding, evidence: Evidence) -> str:
+    title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+    if finding.raised:
+        meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
+        title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
+    return _printable(title, 400)
+
+
+def _fix(finding: Finding, evidence: Evidence) -> str:
+    fix = (evidence.record.get("local") and finding.cause.local_fix) or finding.cause.fix
+    return _printable(facts.fill(fix, facts.collect(evidence, finding)), 1000)
+
+
+def _before(finding: Finding, evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
+    """Yield the end of the exception's traceback, else the end of the log of the rank at fault."""
+    log = evidence.log(RANK, first.rank) if first else None
+    if finding.raised:
+        begin, end = finding.raised.begin + 1, finding.raised.index
+        yield f"  the end of its traceback, {_locate(finding.log, end, evidence)}:"
+        for line in finding.log.text.split("\n")[max(begin, end + 1 - SHOWN) : end + 1]:
+            if line.strip():
+                yield f"  | {_printable(line)}"
+    elif log and finding.weight > Weight.REFUSAL:
+        yield from _end(log, evidence)
+
+
+def _unknown(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
+    yield "cause: not one that kit knows (unknown)"
+    candidates = [evidence.log(RANK, first.rank)] if first else []
+    candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
+    telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
+    yield from _end(telling, evidence)
+    yield f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(telling.path))}"
+
+
+def _end(log: Log, evidence: Evidence) -> Iterator[str]:
+    """Yield the last lines of a log that are not empty."""
+    texts = zip(log.text.split("\n"), log.lines)
+    kept = [index for index, (text, _) in enumerate(texts) if text.strip()][-SHOWN:]
+    if kept:
+        yield f"  the end of {_locate(log, kept[-1], evidence)}:"
+    for index in kept:
+        yield f"  | {_printable(log.lines[index])}"
+
+
+def _locate(log: Log, index: int, evidence: Evidence) -> str:
+    """Return a line's file, below the run directory, and its number."""
+    number = log.number(index)
+    path = _printable(os.path.relpath(log.path, evidence.folder))
+    return (
+        f"{path}:{number}" if number else f"{path}, {len(log.lines) - index} lines before its end"
+    )
+
+
+def outcome(failed: Failed) -> str:
+    """Return in words how a rank ended; an exit code over 128 stands for a signal."""
+    if failed.how != "failed":
+        return "it left with exit code 0" if failed.how == "left" else "it noted no end"
+    if failed.code is None:
+        return "it noted no end, but what it said last is an exception"
+    try:
+        return f"killed by {signal.Signals(failed.code - 128).name}"
+    except ValueError:
+        return f"exit code {failed.code}"
+
+
+def _printable(text: str, most: int = WIDTH) -> str:
+    """Return one line that is safe for a terminal, whatever a program wrote."""
+    kept = (c if c.isprintable() else " " if c == "\t" else "?" for c in text.rstrip())
+    line = "".join(kept)
+    return line if len(line) <= most else f"{line[: most - 1]}…"

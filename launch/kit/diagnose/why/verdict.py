@@ -1,0 +1,276 @@
+"""Weigh the evidence and ranks the known causes that it shows, the likeliest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+from kit.diagnose.why import (
+    cluster,
+    distributed,
+    ends,
+    gpus,
+    logs,
+    noted,
+    programs,
+    refusals,
+    resources,
+    signals,
+)
+from kit.diagnose.why.blame import Failed
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
+from kit.diagnose.why.ends import End, Grade, Raised
+from kit.diagnose.why.evidence import Evidence
+from kit.diagnose.why.logs import Log
+from kit.plan import run_paths
+
+CAUSES: tuple[Cause, ...] = (
+    *cluster.VERDICTS,
+    *refusals.REFUSALS,
+    refusals.NO_LOG,
+    *resources.MEMORY,
+    *gpus.GPUS,
+    *distributed.RANKS,
+    *resources.FILES,
+    *programs.CODE,
+    *programs.ENDS,
+    *cluster.MACHINE,
+    *signals.SIGNALS,
+)
+CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
+LONGEST = 110  # characters to show of an exception's line
+LAST_WORDS = 10  # lines at the end of a log
+SEARCHED = 65536  # characters at the end of a log in which words are looked for
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A known cause and the line that shows it."""
+
+    cause: Cause
+    log: Log
+    index: int  # of the line in the log
+    groups: dict[str, str]  # of the pattern
+    raised: Optional[Raised] = None  # the exception that ended the rank, where one did
+
+    @property
+    def line(self) -> str:
+        """Return the line that shows the cause."""
+        return self.log.lines[self.index] if self.index < len(self.log.lines) else ""
+
+    @property
+    def weight(self) -> Weight:
+        """Return the weight of the cause."""
+        return self.cause.weight
+
+
+Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What explains the end of a run."""
+
+    first: Optional[Failed]  # the rank at fault, if one is
+    causes: list[Finding]  # the likeliest first; empty where its logs show no known cause
+    others: list[Finding]  # what else was found
+
+
+def weigh(evidence: Evidence) -> Verdict:
+    """Return what explains the end of a run, the likeliest first.
+
+    Statements of Slurm, kit and the machine come first, then how the rank at fault ended. Known
+    words that only stand in a log are hints.
+    """
+    found = _read_events(evidence)
+    hints: list[Finding] = []
+    for log in evidence.logs:
+        causes, others = _weigh_log(evidence, log, found)
+        found += causes
+        hints += others
+    places = {id(log): place for place, log in enumerate(evidence.logs)}
+
+    def order(finding: Finding) -> tuple[int, ...]:
+        # Within one log the later line wins: it is nearer to the end.
+        is_verdict = finding.weight == Weight.VERDICT and finding.log.kind == BATCH
+        place = -1 if is_verdict else places.get(id(finding.log), -2)  # an event is first
+        return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
+
+    causes = _deduplicate(sorted(found, key=order), [])
+    return Verdict(evidence.first, causes, _deduplicate(sorted(hints, key=order), causes))
+
+
+def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
+    """Return what one log shows; `found` holds the causes in the logs before it."""
+    first = evidence.first
+    if first and log.kind in (RANK, NOTE):
+        if log.rank != first.rank:
+            causes, hints = _read_log(log)
+            return [], [*causes, *hints]
+        if log.kind == RANK:
+            return _read_first(evidence, log, first)
+        return [] if any(finding.raised for finding in found) else _search(log), []
+    causes, hints = _read_log(log)
+    if first is None:
+        return causes, hints
+    # Another log explains the end of the rank at fault only where that has no reason of its own.
+    from_first = [finding for finding in found if finding.log.kind == RANK]
+    blames_others = first.how != "failed" or any(f.weight == Weight.PEER for f in from_first)
+    is_near = log.kind == BATCH or log.path.stem == first.node
+    weight = max(Weight) if blames_others and is_near else Weight.KERNEL
+    explaining = [finding for finding in causes if finding.weight <= weight]
+    return explaining, [finding for finding in causes if finding.weight > weight]
+
+
+def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
+    """Return how the rank at fault ended, and what else its log shows."""
+    end = ends.read(log.text.split("\n"))
+    words = _search_outside(log, end)
+    if first.how != "failed":
+        return [_blamed_alone(evidence, first)], words
+    if end.is_cause(first.code, evidence.pause_s(first)):
+        return [_explain(log, end)], words
+    last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
+    final = [
+        finding
+        for finding in words
+        if last_lines
+        and finding.index >= last_lines[0]
+        and (finding.cause.is_final or first.code == 134)
+    ]
+    rest = [finding for finding in words if finding not in final]
+    if final or not first.code or first.code >= 126:
+        return final, rest
+    if end.chain:
+        raised = end.chain[-1]
+        groups = {"exception": describe(raised, evidence)}
+        return [Finding(programs.LOGGED, log, raised.index, groups)], rest
+    return [Finding(programs.EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
+
+
+def _blamed_alone(evidence: Evidence, first: Failed) -> Finding:
+    """Return that the batch script blamed a rank that did not fail by itself."""
+    name = "left-early" if first.how == "left" else "rank-missing"
+    return Finding(CAUSE_NAMED[name], evidence.log(NOTE, first.rank) or evidence.batch, 0, {})
+
+
+def _read_events(evidence: Evidence) -> list[Finding]:
+    """Return what the run's scripts noted of its end."""
+    found = []
+    for event in evidence.events:
+        cause = CAUSE_NAMED.get(noted.name_cause(event))
+        if cause:
+            said = event.text("problem") or event.text("state")
+            words = f"{event.node}: {said}" if event.node else said
+            groups = {
+                "node": event.node,
+                "said": event.text("problem"),
+                "own_fix": event.text("fix"),
+            }
+            known = {name: value for name, value in groups.items() if value}
+            found.append(Finding(cause, logs.of_event(event, words), 0, known))
+    return found
+
+
+def _read_log(log: Log) -> Findings:
+    """Return what a log shows that is not of the rank at fault."""
+    if log.kind != RANK:
+        return _search(log), []
+    end = ends.read(log.text.split("\n"))
+    words = _search_outside(log, end)
+    return ([_explain(log, end)], words) if end.is_last and end.is_cause(None) else (words, [])
+
+
+def _explain(log: Log, end: End) -> Finding:
+    """Return the exception that ended a rank, with the cause that knows its type and message.
+
+    Of a chain it is the weightiest that is known, else the last.
+    """
+    # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
+    chain = tuple(raised for raised in end.chain if raised.grade < Grade.GONE)
+    if end.grade == Grade.GONE:
+        chain = end.chain[:1]
+    known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
+    unknown = Finding(programs.EXCEPTION, log, chain[-1].index, {}, chain[-1])
+    return min(known, key=lambda finding: finding.weight, default=unknown)
+
+
+def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
+    """Return the first known cause that accepts an exception's type and matches its message."""
+    causes = [
+        cause
+        for cause in CAUSES
+        if RANK in cause.where
+        and cause.accepts(raised.type)
+        and (cause.own_words or not raised.is_raised_by_user)
+    ]
+    if raised.grade == Grade.GONE:  # whatever else the network says of it
+        causes.sort(
+            key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
+        )
+    return next((found for cause in causes if (found := _match(cause, log, raised))), None)
+
+
+def _match(cause: Cause, log: Log, raised: Raised) -> Optional[Finding]:
+    """Return the cause if a pattern matches the exception, which may need the lines before it."""
+    begin = max(raised.begin, raised.index - 3)
+    before = "".join(f"{line}\n" for line in log.text.split("\n")[begin : raised.index])
+    text = before + raised.text
+    for pattern in cause.compiled:
+        for match in pattern.finditer(text):
+            if match.end() > len(before):
+                groups = {name: value for name, value in match.groupdict().items() if value}
+                at = max(len(before), match.start("shown" if "shown" in groups else 0))
+                return Finding(cause, log, begin + text.count("\n", 0, at), groups, raised)
+    return None
+
+
+def _search_outside(log: Log, end: End) -> list[Finding]:
+    """Return the known causes in a rank's log outside of the exception that ended it."""
+    blocks = end.blocks[-len(end.chain) :] if end.chain else ()
+    inside = {index for begin, last in blocks for index in range(begin, last + 1)}
+    return [finding for finding in _search(log) if finding.index not in inside]
+
+
+def _search(log: Log) -> list[Finding]:
+    """Return every known cause whose words stand in a log."""
+    found = (_find(cause, log) for cause in CAUSES if log.text)
+    return [finding for finding in found if finding]
+
+
+def _find(cause: Cause, log: Log) -> Optional[Finding]:
+    """Return the last line that the first matching pattern of a cause finds."""
+    begin_at = max(0, len(log.text) - SEARCHED)
+    for pattern in cause.patterns_for(log.kind):
+        matches = list(pattern.finditer(log.text, begin_at))
+        if matches:
+            groups = {name: value for name, value in matches[-1].groupdict().items() if value}
+            # A pattern may need the line before the one to show.
+            begin = matches[-1].start("shown" if "shown" in groups else 0)
+            return Finding(cause, log, log.text.count("\n", 0, begin), groups)
+    return None
+
+
+def describe(raised: Raised, evidence: Evidence) -> str:
+    """Return an exception and its place: ValueError: the message, at train.py:41."""
+    line = raised.text.partition("\n")[0].strip()
+    copy = evidence.folder / run_paths.CODE
+    code = copy if copy.is_dir() else evidence.plan.program.workdir or evidence.folder
+    place = raised.place(str(code))
+    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return f"{line}, at {place}" if place else line
+
+
+def _deduplicate(findings: list[Finding], before: list[Finding]) -> list[Finding]:
+    """Return each cause once, and for each line the cause that comes first in the tables."""
+    names = {finding.cause.name for finding in before}
+    lines: set[tuple[int, int]] = set()
+    kept = []
+    for finding in findings:
+        line = (id(finding.log), finding.index)
+        if finding.cause.name not in names and line not in lines:
+            kept.append(finding)
+        names.add(finding.cause.name)
+        lines.add(line)
+    return kept

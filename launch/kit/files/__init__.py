@@ -1,0 +1,1 @@
+"""What kit does with files: read strangers' files, remove kit's own, lock, remember digests."""

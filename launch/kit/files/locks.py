@@ -1,0 +1,28 @@
+"""Lock files until the process ends, so that an unlocked file was left by a killed process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def take(handle: int) -> None:
+    """Lock an open file or folder, if its file system supports locks."""
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_free(path: Path) -> bool:
+    """Return whether no process has locked the path. Raise OSError if it cannot be opened."""
+    # NFS gives locks only to writers; a folder cannot be opened for writing.
+    access = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    handle = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

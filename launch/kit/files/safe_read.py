@@ -1,0 +1,54 @@
+"""Read files that a stranger may have made: FIFOs, devices and endless files do not block kit."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+MOST = 64 << 20  # bytes
+DEEPEST = 50  # nested lists and objects of JSON
+
+
+def opened(path: str | Path) -> IO[bytes]:
+    """Open a regular file without waiting. Raise OSError if it is something else."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(0, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read(path: str | Path, most: int = MOST) -> bytes:
+    """Return the content of a regular file. Raise OSError if it is longer than `most` bytes."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(0, f"it has {size} bytes, more than {most}", str(path))
+        return file.read(most)
+
+
+def start(path: str | Path, most: int = 1 << 20) -> bytes:
+    """Return the first bytes of a regular file. Raise OSError if it is something else."""
+    with opened(path) as file:
+        return file.read(most)
+
+
+def mapping(path: str | Path, most: int = MOST) -> dict[str, Any]:
+    """Return the JSON object in a regular file. Raise OSError or ValueError if it holds none."""
+    found = None
+    with suppress(RecursionError):
+        found = json.loads(read(path, most).decode())
+    if not isinstance(found, dict) or _is_deeper(found, DEEPEST):
+        raise ValueError("it holds no JSON object, or one that is nested too deep")
+    return found
+
+
+def _is_deeper(value: Any, left: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return left == 0 or any(_is_deeper(item, left - 1) for item in items)

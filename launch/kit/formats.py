@@ -1,0 +1,73 @@
+"""Write sizes, durations and ages in words, rounded to what a reader needs."""
+
+from __future__ import annotations
+
+import time
+
+DAY_S = 24 * 3600
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for a sentence: 45 s, 30 min, 2 h 10 min, 1 day 12 h or 3 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    days, rest = divmod(int(seconds), DAY_S)
+    hours, minutes = rest // 3600, rest % 3600 // 60
+    if days:
+        return number(days, "day") + (f" {hours} h" if hours else "")
+    parts = {f"{hours} h": hours, f"{minutes} min": minutes}
+    return " ".join(part for part, count in parts.items() if count)
+
+
+def elapsed(seconds: float) -> str:
+    """Return a duration for a table, in its two largest units: 3h 12m."""
+    whole = int(max(0, seconds))
+    units = (("d", DAY_S, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
+    for unit, length, smaller, step in units:
+        if whole >= length:
+            return f"{whole // length}{unit} {whole % length // step}{smaller}"
+    return f"{whole}s"
+
+
+def ago(moment_s: float) -> str:
+    """Return how long ago a moment was, in one unit: 3 h ago."""
+    seconds = max(0.0, time.time() - moment_s)
+    for unit, length in (("days", DAY_S), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
+
+
+def measured(seconds: float) -> str:
+    """Return what a clock measured, with three digits: 12.5 us, 1.20 ms or 3.00 s."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{significant(seconds * factor)} {unit}"
+    return f"{significant(seconds)} s"
+
+
+def significant(value: float) -> str:
+    """Return the number with three digits, as far as they are significant."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in binary units: 512 bytes, 3 MiB or 1.5 GiB."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def memory(megabytes: int) -> str:
+    """Return a size in the binary units that Slurm reads: 512M, 1.5G."""
+    if megabytes < 1024:
+        return f"{megabytes}M"
+    return f"{megabytes / 1024:.1f}".rstrip("0").rstrip(".") + "G"
+
+
+def number(count: int, what: str) -> str:
+    """Return a number with its noun: 1 node, 2 nodes."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,295 @@
+"""Run `kit build`: find the image or recipe, and make its file, unless that is up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Callable, NamedTuple, Optional
+
+import kit
+from kit import assets, redact
+from kit.config import image_files
+from kit.errors import UsageError
+from kit.formats import size
+from kit.images import bases, choose, freeze, metadata, pack, recipe, sif, store
+from kit.images.build_request import BuildRequest, Options
+from kit.images.engines import docker, tree
+from kit.images.engines.build_steps import Steps
+from kit.images.engines.docker import Docker
+from kit.images.engines.engine import Engine
+from kit.images.sources import adopt, find
+from kit.images.sources.source import Source
+from kit.progress import Count, Note, silent
+
+BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
+
+# Called with the name and the size of something long; its context counts the bytes that are done.
+Counting = Callable[[str, int], AbstractContextManager[Count]]
+
+
+class Built(NamedTuple):
+    """An image that is there now."""
+
+    name: str  # by which a job, or the engine, knows it
+    file: Optional[Path] = None  # None for an image that stays in its engine
+    bytes: int = 0
+    duration_s: Optional[float] = None  # None if it was up to date
+
+
+@contextmanager
+def _uncounted(what: str, total: int) -> Iterator[Count]:
+    yield lambda count: None
+
+
+def build(request: BuildRequest, note: Note = silent, progress: Counting = _uncounted) -> Built:
+    """Return the image, which is made unless it is up to date. Raise KitError if that fails."""
+    name = request.name
+    if name and (recipe.tidy(name) != name or name.endswith(image_files.SUFFIXES)):
+        fix = "take a-z, 0-9, dot, dash and underscore: --name my-model"
+        raise UsageError(f"'{name}' is no name of an image", fix, where="--name")
+    if request.to != "docker":
+        pack.packer()
+    if request.to == "sif":
+        sif.check()
+    _refuse_tokens(request.arguments)
+    source = find.source(request.target, note) if request.target else None
+    _refuse_conflicts(request, is_image=source is not None)
+    if source is None:
+        return _build(request, note, progress)
+    identity = hashlib.sha256(f"{source.identity} {pack.FORMAT}".encode()).hexdigest()
+    making = Making(request, _place(request, source.name, identity), None, note, progress)
+    return making.run(lambda log: making.write(source, log))
+
+
+def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
+    suffix = ".sif" if request.to == "sif" else ".sqsh"
+    return store.Place(request.folder.absolute(), request.name or name, digest, suffix)
+
+
+def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
+    """Raise UsageError for options that do not go together, or not with an existing image."""
+    problem = fix = ""
+    if is_image and request.options != Options():
+        problem, where = f"{request.target} is an image already: nothing is built", BUILDERS_OWN
+        fix = "leave the options of the builder out"
+    elif request.locked and (is_image or request.to == "docker"):
+        problem, where = "only the file of a recipe can be compared with a record", "--locked"
+        fix = "leave it out"
+    elif request.locked and request.update:
+        problem, where = "a record's bases are not asked for again", "--locked, --update"
+        fix = "leave one of the two out"
+    elif is_image and request.to == "docker":
+        problem, where = f"{request.target} is an image already", "--to"
+        fix = "leave out --to docker, or name a recipe"
+    if problem:
+        raise UsageError(problem, fix, where=where)
+
+
+def _refuse_tokens(arguments: dict[str, str]) -> None:
+    """Raise UsageError if a value looks like a token: an image's history shows its arguments."""
+    for name, value in arguments.items():
+        if kind := redact.kind(value, name):
+            raise UsageError(
+                f"the value of {name} looks like {kind}, "
+                "and an image's history shows its arguments",
+                f"--secret id={name},env={name}, and in the recipe: "
+                f"RUN --mount=type=secret,id={name} {name}=$(cat /run/secrets/{name}) COMMAND",
+                where="--build-arg",
+            )
+
+
+def _build(request: BuildRequest, note: Note, progress: Counting) -> Built:
+    """Build a recipe."""
+    engine, file, project, name = choose.choose(request.target, request.engine, request.device)
+    if not isinstance(engine, Docker):
+        fix = "build with docker or podman: --engine docker"
+        if request.to == "docker":
+            raise UsageError(f"{engine.name} makes no image for an engine", fix, where="--to")
+        if request.options != Options():
+            problem = f"{engine.name} knows no secrets, stages and platforms"
+            raise UsageError(problem, fix, where=BUILDERS_OWN)
+    request.options.command()  # refuses wrong options before anything is done
+    found = _load(request, file, project, request.name or name)
+    contents = found.contents(note)  # refuses missing files before a registry is asked
+    frozen = freeze.read(request.locked) if request.locked else None
+    pinned = _pin(request, found, engine, frozen, note)
+    place = _place(request, found.name, found.digest(pinned, contents))
+    making = Making(request, place, frozen, note, progress)
+    return making.run(lambda log: making.build(engine, found, pinned, log))
+
+
+def _load(request: BuildRequest, file: Path, project: Path, name: str) -> recipe.Recipe:
+    """Return the recipe. kit's own also installs the requirements of the current folder."""
+    found = recipe.load(file, project, name, request)
+    is_own = project == assets.folder("containers").parent
+    is_own = is_own and file.parent in (project, project / "containers")
+    if is_own and Path.cwd() != project:
+        found = replace(found, requirements=recipe.requirements(Path.cwd()))
+    return found
+
+
+def _pin(
+    request: BuildRequest,
+    found: recipe.Recipe,
+    engine: Engine,
+    frozen: Optional[freeze.Frozen],
+    note: Note,
+) -> dict[str, str]:
+    """Return the digests of the bases. Raise KitError if --locked wants others."""
+    last = request.folder.absolute() / f"{found.name}.json"
+    known = frozen.bases if frozen else image_files.record(last).get("bases", {})
+    is_locked, update = frozen is not None, request.update
+    pinned = bases.pin(found, known, engine.identity, update=update, is_locked=is_locked, note=note)
+    if frozen:
+        frozen.check_bases(pinned)
+    return pinned
+
+
+@dataclass(frozen=True)
+class Making:
+    """Makes one file of images/, or one image of an engine, while no other build makes the same."""
+
+    request: BuildRequest
+    place: store.Place
+    frozen: Optional[freeze.Frozen] = None  # the record of --locked
+    note: Note = silent
+    progress: Counting = _uncounted
+
+    def run(self, make: Callable[[IO[bytes]], object]) -> Built:
+        """Return the image. Call `make` with the build's log, unless the image is up to date."""
+        place = self.place
+        if found := self.existing():
+            return found
+        with store.locked(place, self.request.lock_timeout_s, self.note) as after_kill:
+            if after_kill:
+                docker.forget_killed(f"{place.folder}:{place.stem}")
+                tree.sweep()
+            if found := self.existing():
+                return found
+            start = time.monotonic()
+            place.log.unlink(missing_ok=True)  # kit could not write to a colleague's
+            with place.log.open("wb") as log:
+                make(log)
+            if self.request.to == "docker":
+                return Built(_tag(place))
+            store.make_current(place)
+            bytes_, duration_s = place.file.stat().st_size, time.monotonic() - start
+            return Built(place.name, place.file, bytes_, duration_s)
+
+    def existing(self) -> Optional[Built]:
+        """Return the image if it is up to date. Raise KitError if it differs from the record."""
+        place = self.place
+        if self.request.to == "docker" or not store.is_built(place, self.note):
+            return None
+        if self.frozen:
+            self.frozen.check_packages(image_files.record(place.record).get("packages", {}))
+        store.make_current(place)
+        image_files.note_use(place.file)
+        return Built(place.name, place.file, place.file.stat().st_size)
+
+    def build(
+        self, engine: Engine, found: recipe.Recipe, pinned: dict[str, str], log: IO[bytes]
+    ) -> None:
+        """Build a recipe with its engine, and write the file unless the engine keeps the image."""
+        engine.check()
+        self.note(f"building {found.name} from {found.file} with {engine.name}")
+        place, labels, tag = self.place, _labels(found, self.place), None
+        with tempfile.TemporaryDirectory(
+            prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder
+        ) as context:
+            exact = found.at(pinned)
+            file = exact.lay_out(Path(context), self.note)
+            if self.request.to == "docker":
+                tag = _tag(place)
+                pairs = (("--label", f"{name}={value}") for name, value in labels.items())
+                words = (*exact.options.words, *itertools.chain.from_iterable(pairs))
+                exact = replace(exact, options=exact.options._replace(words=words))
+            with engine.build(file, exact, tag, Steps(Path(context), log, self.note)) as source:
+                bases.check(pinned, engine.identity)
+                if not tag:
+                    config = source.config._replace(labels={**source.config.labels, **labels})
+                    origin = {**source.origin, **_origin(found, pinned)}
+                    self.write(replace(source, config=config, origin=origin), log)
+
+    def write(self, source: Source, log: IO[bytes]) -> None:
+        """Write the file of an image, with its record."""
+        place = self.place
+        store.check_space(place.folder, source.needs, f"a file of {size(source.size)} of files")
+        for name in metadata.lost(source.config):
+            self.note(
+                f"the image's variable {name} will not hold under Enroot: "
+                "its name, a line break or ${...} in it"
+            )
+        squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
+        try:
+            packages = dict(sorted(self.pack(source, log).items()))
+            if self.frozen:
+                self.frozen.check_packages(packages)
+            if place.suffix == ".sif":
+                place.unfinished.rename(squashfs)
+                sif.wrap(squashfs, place.unfinished)
+                squashfs.unlink()
+            facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            facts |= {"kit": kit.__version__, "architecture": platform.machine()}
+            inside = {"env": list(source.config.env), "packages": packages}
+            store.publish(place, {**facts, "image_id": source.identity, **source.origin, **inside})
+        except BaseException:
+            for left in (place.unfinished, squashfs, place.unfinished_record):
+                left.unlink(missing_ok=True)
+            raise
+
+    def pack(self, source: Source, log: IO[bytes]) -> dict[str, str]:
+        """Write the image's files to the unfinished file. Return their packages, if known."""
+        target = self.place.unfinished
+        with self.progress(f"packing {self.place.file.name}", source.size) as count:
+            if source.files is None:
+                adopt.write(source, target, log, count)
+                return {}
+            with source.files(f"{self.place.folder}:{self.place.stem}", count) as files:
+                return pack.squash(files, source.config, target, log)
+
+
+def _tag(place: store.Place) -> str:
+    """Return the name that an image keeps in its engine."""
+    return f"kit/{place.name}:{place.digest[: store.DIGITS]}"
+
+
+def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
+    """Return where an image comes from. Others may read it, so it has no values of secrets."""
+    arguments = {
+        name: "(hidden)" if redact.is_secret(name) else value
+        for name, value in found.arguments.items()
+    }
+    return {
+        "recipe": str(found.file),
+        "bases": pinned,
+        "device": found.device,
+        "arguments": arguments,
+        **found.options.facts(),
+        "git": _revision(found.folder),
+    }
+
+
+def _labels(found: recipe.Recipe, place: store.Place) -> dict[str, str]:
+    """Return labels that name this build, but for those that the recipe sets itself."""
+    known = {"revision": _revision(found.folder), "version": place.digest[: store.DIGITS]}
+    labels = {f"org.opencontainers.image.{word}": value for word, value in known.items() if value}
+    return {name: value for name, value in labels.items() if name not in found.text}
+
+
+def _revision(folder: Path) -> Optional[str]:
+    if not shutil.which("git"):
+        return None
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "describe"]
+    command += ["--always", "--dirty", "--abbrev=40"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or None

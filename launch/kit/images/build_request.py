@@ -1,0 +1,84 @@
+"""Define what a user asks of `kit build`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from kit.config import image_files
+from kit.errors import UsageError
+
+
+class Options(NamedTuple):
+    """The options that only Docker and Podman know."""
+
+    secrets: tuple[str, ...] = ()  # id=NAME,src=FILE, or id=NAME,env=VARIABLE
+    ssh: tuple[str, ...] = ()
+    stage: Optional[str] = None  # of a Dockerfile, by its name or number
+    platform: Optional[str] = None  # OS/ARCHITECTURE
+    no_cache: bool = False
+    words: tuple[str, ...] = ()  # handed to the engine as they are
+
+    def command(self) -> list[str]:
+        """Return the words for the engine's command line. Raise UsageError for a bad secret."""
+        pairs = [("--secret", _secret(secret)) for secret in self.secrets]
+        pairs += [("--ssh", value) for value in self.ssh]
+        pairs += [("--target", self.stage or ""), ("--platform", self.platform or "")]
+        words = [word for option, value in pairs if value for word in (option, value)]
+        return [*words, *["--no-cache"] * self.no_cache, *self.words]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what decides the image's content. Of secrets that is the name, never the value."""
+        ids = sorted(_parts(secret).get("id", "") for secret in self.secrets)
+        found = {
+            "secrets": ids,
+            "target": self.stage,
+            "platform": self.platform,
+            "options": list(self.words),
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A build; its options are those of the command."""
+
+    target: Optional[str] = None
+    engine: Optional[str] = None
+    device: str = "gpu"
+    name: Optional[str] = None
+    to: str = "sqsh"
+    folder: Path = Path(image_files.FOLDER)
+    arguments: dict[str, str] = field(default_factory=dict)
+    update: bool = False
+    lock_timeout_s: float = 3600
+    options: Options = Options()
+    locked: Optional[Path] = None  # a record; a build that differs from it is refused
+
+
+def _parts(secret: str) -> dict[str, str]:
+    return dict(item.partition("=")[::2] for item in secret.split(","))
+
+
+def _secret(secret: str) -> str:
+    """Return a secret with its file's absolute path: the engine starts in another folder.
+
+    Raise UsageError if it is no secret.
+    """
+    parts = _parts(secret)
+    named = [name for name in ("src", "source", "env") if parts.get(name)]
+    if not parts.get("id") or len(named) > 1 or set(parts) - {"id", "src", "source", "env", "type"}:
+        raise UsageError(
+            "this is no secret of a build",
+            "write id=NAME,src=FILE or id=NAME,env=VARIABLE; "
+            "the recipe has RUN --mount=type=secret,id=NAME",
+            where="--secret",
+        )
+    for name in {"src", "source"} & set(named):
+        file = Path(parts[name]).expanduser().absolute()
+        if not file.is_file():
+            fix = "name the file that holds the secret's value"
+            raise UsageError(f"there is no file {file}", fix, where="--secret")
+        parts[name] = str(file)
+    return ",".join(f"{name}={value}" for name, value in parts.items())

@@ -1,0 +1,136 @@
+"""Choose the recipe, and an installed engine that builds recipes of its kind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit import assets
+from kit.errors import KitError, UsageError
+from kit.images.engines.apptainer import Apptainer
+from kit.images.engines.docker import Docker
+from kit.images.engines.engine import Engine
+from kit.images.engines.enroot import Enroot
+from kit.images.recipe import tidy
+
+# By name, the preferred ones first.
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (Docker("docker"), Docker("podman"), Apptainer(), Enroot())
+}
+FILES = tuple(dict.fromkeys(engine.recipe_file for engine in ENGINES.values()))
+
+
+class Choice(NamedTuple):
+    """A recipe, and the engine that builds it."""
+
+    engine: Engine
+    file: Path
+    folder: Path  # the recipe's paths are relative to it
+    name: str  # jobs call the image by it
+
+
+def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
+    """Return the recipe and its engine. Raise KitError or UsageError if there is none.
+
+    target: a name in containers/, a file or a folder; None means the recipe of the current
+    folder, or else kit's own. wanted: an engine's name.
+    """
+    if wanted and wanted not in ENGINES:
+        fix = f"the engines are {', '.join(ENGINES)}"
+        raise UsageError(f"there is no engine {wanted}", fix, where="--engine")
+    installed = [engine for name, engine in ENGINES.items() if shutil.which(name)]
+    candidates = [ENGINES[wanted]] if wanted else installed
+    if not candidates:
+        raise KitError(
+            f"no engine is installed here: {', '.join(ENGINES)}",
+            "install one; or take an image of a registry: kit build docker://NAME",
+        )
+    found = {kind: place for kind in FILES if (place := _find(target, kind))}
+    for engine in candidates:
+        if engine.recipe_file in found:
+            file, folder = found[engine.recipe_file]
+            return Choice(engine, file, folder, _name(target, folder, device))
+    usual = candidates[0].recipe_file
+    for kind, (file, _) in found.items():
+        users = [name for name, engine in ENGINES.items() if engine.recipe_file == kind]
+        instead = ", ".join(item.name for item in candidates)
+        raise KitError(
+            f"{file} is for {' or '.join(users)}, not for {instead}",
+            f"build with --engine {users[0]}, or write a {usual}",
+        )
+    if target is not None:
+        raise unknown(target, usual)
+    folder = assets.folder("containers").parent
+    own = _recipe_in(folder, usual)
+    if not own:
+        fix = f"write one, or name one: kit build PATH/{usual}"
+        raise UsageError(f"there is no {usual} here", fix)
+    # kit's own recipe may lie in a folder of any name.
+    return Choice(candidates[0], own, folder, _image_name("kit", device))
+
+
+def recipes(target: Optional[str], wanted: Optional[str]) -> list[tuple[Path, Path]]:
+    """Return the recipes that `target` may mean, one of each kind, with their folders."""
+    kinds = [ENGINES[wanted].recipe_file] if wanted in ENGINES else FILES
+    return [found for kind in kinds if (found := _find(target, kind))]
+
+
+def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
+    """Return a recipe of the kind `usual`, and the folder that its paths are relative to."""
+    current = Path.cwd()
+    if target is None:
+        file = _recipe_in(current, usual)
+        return (file, current) if file else None
+    path = Path(target).absolute()
+    if path.is_file():
+        parent = path.parent.parent if path.parent.name == "containers" else path.parent
+        return (path, parent) if _kind(path) == usual else None
+    if file := _recipe_in(path, usual):
+        return file, path
+    project, own = current / "containers", assets.folder("containers")
+    for file, folder in (
+        (project / target / usual, project / target),
+        (project / f"{target}.{usual}", current),
+        (own / target / usual, own / target),
+    ):
+        if file.is_file():
+            return file, folder
+    return None
+
+
+def _recipe_in(folder: Path, usual: str) -> Optional[Path]:
+    files = (folder / usual, folder / "containers" / usual)
+    return next(filter(Path.is_file, files), None)
+
+
+def _kind(file: Path) -> str:
+    """Return the usual name of such a recipe: a Dockerfile, if its ending says nothing else."""
+    if file.name.endswith(".enroot.sh"):
+        return "image.enroot.sh"
+    return "image.def" if file.name.endswith(".def") else "Dockerfile"
+
+
+def _name(target: Optional[str], folder: Path, device: str) -> str:
+    """Return NAME for containers/NAME, NAME.Dockerfile and a folder NAME."""
+    last = Path(target).absolute().name if target else ""
+    for usual in FILES:
+        last = last.removesuffix(f".{usual}")
+    return _image_name(folder.name if last in ("", *FILES) else last, device)
+
+
+def _image_name(name: str, device: str) -> str:
+    return tidy(name) + ("-cpu" if device == "cpu" else "")
+
+
+def unknown(target: str, usual: str) -> UsageError:
+    """Return the error for a target that is neither a recipe nor an image."""
+    if "://" in target:
+        return UsageError(
+            f"kit build does not know {target.partition('://')[0]}://",
+            "it knows docker://, dockerd:// and podman://, and files",
+        )
+    searched = f"{target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}"
+    if set("/:") & set(target) and target[0] not in "./":
+        searched += f"; for an image of a registry: docker://{target}"
+    return UsageError(f"there is no recipe {target}", f"looked for {searched}")

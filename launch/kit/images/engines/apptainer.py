@@ -1,0 +1,89 @@
+"""Build images with Apptainer: a definition into a folder, without root and without Docker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import KitError
+from kit.images.engines import tree
+from kit.images.engines.build_steps import Steps
+from kit.images.engines.engine import Engine
+from kit.images.recipe import Recipe
+from kit.images.sources.source import Source
+from kit.registry import client
+from kit.registry.oci import Config
+
+# Variables that Apptainer sets itself, or takes from the host.
+_NAMES = ("PWD", "OLDPWD", "SHLVL", "HOME", "USER", "PS1", "PROMPT_COMMAND", "TERM", "_")
+NOT_THE_IMAGES = ("APPTAINER_", "SINGULARITY_", *(f"{name}=" for name in _NAMES))
+LIBRARIES = "/.singularity.d/libs"  # Apptainer adds it to LD_LIBRARY_PATH
+
+
+class Apptainer(Engine):
+    """Builds a folder, without root."""
+
+    name, recipe_file = "apptainer", "image.def"
+
+    @contextmanager
+    def build(
+        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
+    ) -> Iterator[Source]:
+        # Ask the registry first: without its answer, the build would be in vain. A local base
+        # starts in /, with the command that it is given.
+        base = Config()
+        if recipe.bases:
+            base = client.open_image(recipe.bases[-1], steps.note).config
+        with tree.workplace() as temporary:
+            place = Path(temporary, "tree")
+            values = Path(temporary, "arguments")  # process lists show the command line
+            lines = (f"{name}={value}\n" for name, value in recipe.arguments.items())
+            values.write_text("".join(lines))
+            definition = file.name if file.parent == steps.folder else str(file)
+            command = ["apptainer", "build", "--fix-perms", "--sandbox"]
+            command += ["--build-arg-file", str(values), str(place), definition]
+            steps.must_run(command, {"APPTAINER_TMPDIR": temporary})
+            config = base._replace(env=_environment(place, base.env, recipe.text))
+            yield tree.source(place, recipe.name, config, self.name)
+
+
+def _environment(place: Path, base: tuple[str, ...], definition: str) -> tuple[str, ...]:
+    """Return the image's variables as its programs see them, %environment included.
+
+    Variables that the definition does not set are returned as the registry's `base` has them:
+    Apptainer would add backslashes to their quotes.
+    """
+    own = {}
+    for item in base:
+        name = item.partition("=")[0]
+        if not re.search(rf"\b{re.escape(name)}=", definition):
+            own[name] = item
+    found = []
+    for item in _variables(place):
+        if not item or item.startswith(NOT_THE_IMAGES):
+            continue
+        item = item.replace(f":{LIBRARIES}", "")
+        if item == f"LD_LIBRARY_PATH={LIBRARIES}":
+            continue
+        if item == "LANG=C" and "LANG" not in own:
+            continue  # --cleanenv sets it before the image can
+        found.append(own.get(item.partition("=")[0], item))
+    return tuple(found)
+
+
+def _variables(place: Path) -> list[str]:
+    """Return what `env` prints in the image. Raise KitError if the image does not start."""
+    command = ["apptainer", "--silent", "exec", "--cleanenv", "--no-home", "--no-mount", "cwd"]
+    command += [str(place), "env", "-0"]
+    nothing = subprocess.DEVNULL
+    done = subprocess.run(
+        command, capture_output=True, cwd="/", text=True, errors="surrogateescape", stdin=nothing
+    )
+    if done.returncode:
+        problem = f"the image does not start: {done.stderr.strip()}"
+        raise KitError(problem, "it needs a shell and env")
+    return done.stdout.split("\0")

@@ -1,0 +1,80 @@
+"""Run the tools of a build, and write their output to its log."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import IO, Callable, NamedTuple, Optional
+
+from kit.errors import KitError
+from kit.progress import Note
+
+TOOLS_OWN = re.compile(r"(HOME|PATH|TMPDIR)$|(LD|DOCKER|BUILDKIT|BUILDX|CONTAINERS|ENROOT|XDG)_")
+SHOWN = 12  # lines of a failure
+# Colours and other sequences that a terminal would act on: ECMA-48, 5.4.
+COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+
+
+class Steps(NamedTuple):
+    """Runs the steps of one build."""
+
+    folder: Path  # the recipe and its files; each step starts there
+    log: IO[bytes]
+    note: Note
+
+    def run(
+        self,
+        command: list[str],
+        env: Optional[dict[str, str]] = None,
+        see: Callable[[str], None] = lambda line: None,
+    ) -> tuple[int, list[str]]:
+        """Return the exit code and the lines of output. Note the last lines of a failure.
+
+        see: called with each line as it comes.
+        """
+        lines: list[str] = []
+        environment = {**os.environ, **(env or {})}
+        out, errors, nothing = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
+        with subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=out, stderr=errors, stdin=nothing
+        ) as process:
+            assert process.stdout
+            try:
+                for raw in process.stdout:
+                    self.log.write(raw)
+                    lines.append(COLOUR.sub("", raw.decode("utf-8", "replace")).rstrip())
+                    see(lines[-1])
+            except BaseException:
+                process.terminate()  # after a signal to kit alone, it would go on building
+                raise
+        self.log.flush()
+        if process.returncode and (last := list(filter(None, lines))[-SHOWN:]):
+            self.note("\n  | ".join(["the last lines of its output:", *last]))
+        return process.returncode, lines
+
+    def must_run(self, command: list[str], env: dict[str, str]) -> None:
+        """Run the command. Raise KitError with the log's name if it fails."""
+        code, lines = self.run(command, env)
+        if "No space left on device" in "\n".join(lines):
+            fix = "free some, or give it another place: TMPDIR=/local kit build; the log: "
+            raise KitError(f"{command[0]} has no space left", fix + self.log.name)
+        if code:
+            problem = f"{' '.join(command[:2])} ended with code {code}"
+            raise KitError(problem, f"see the lines above; the log: {self.log.name}")
+
+
+def hidden(option: str, arguments: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return words and variables that give a tool these arguments, hidden from process lists.
+
+    HOME, PATH and the tool's own variables cannot be hidden: the tool itself would read them.
+    """
+    words, variables = [], {}
+    for name, value in arguments.items():
+        if TOOLS_OWN.match(name):
+            words += [option, f"{name}={value}"]
+        else:
+            words += [option, name]
+            variables[name] = value
+    return words, variables

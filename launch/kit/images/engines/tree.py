@@ -1,0 +1,105 @@
+"""Read the files of an image that an engine built in a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.files import locks, remove
+from kit.images import tarstream
+from kit.images.sources.source import Source
+from kit.images.store import ABANDONED_S
+from kit.images.tarstream import Entry
+from kit.progress import Count
+from kit.registry.oci import Config
+
+TEMPORARY = "kit-build."  # the beginning of these folders' names
+MADE_S = 1  # a new folder is locked within this time
+_NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
+
+
+@contextmanager
+def workplace() -> Iterator[str]:
+    """Yield a locked folder for one build. Remove the folders of this user's killed builds."""
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            locks.take(handle)
+            yield folder
+        finally:
+            os.close(handle)
+
+
+def sweep() -> None:
+    """Remove the folders of this user's killed builds."""
+    for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        with suppress(OSError, KitError):  # the build has ended, or is another user's
+            facts = path.lstat()
+            is_ours = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode)
+            is_ours = is_ours and re.fullmatch(_NAME, path.name) is not None
+            age_s = time.time() - facts.st_mtime
+            if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and locks.is_free(path))):
+                _make_writable(path)
+                remove.tree(path, _NAME)
+
+
+def source(folder: Path, name: str, config: Config, engine: str) -> Source:
+    """Return the image in a folder as a source. It has no digest but that of its recipe."""
+    size = sum(path.lstat().st_size for path in _walk(folder))
+
+    def files(label: str, count: Count) -> AbstractContextManager[Iterator[Entry]]:
+        return nullcontext(_entries(folder, count))
+
+    return Source(name, "", size, size // 2, config, {"engine": engine}, files)
+
+
+def _entries(folder: Path, count: Count) -> Iterator[Entry]:
+    """Yield the files as the build saw them, owned by root; in the folder they are this user's."""
+    # The archive finds hard links by their inodes; nothing is written to it.
+    with tarfile.open(fileobj=open(os.devnull, "wb"), mode="w") as archive:
+        for path in _walk(folder):
+            info = archive.gettarinfo(path, path.relative_to(folder).as_posix())
+            if info is None:  # a socket
+                continue
+            info.uid = info.gid = 0
+            info.uname = info.gname = "root"
+            if not info.isreg():
+                yield tarstream.of_info(info, None, is_gnu=True)
+                continue
+            _make_readable(path)
+            with path.open("rb") as content:
+                yield tarstream.of_info(info, content, is_gnu=True)
+            count(info.size)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = Path(entry.path)
+        yield path
+        if entry.is_dir(follow_symlinks=False):
+            _make_readable(path)
+            yield from _walk(path)
+
+
+def _make_writable(folder: Path) -> None:
+    os.chmod(folder, 0o700)
+    for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
+        for name in names:
+            if not os.path.islink(os.path.join(path, name)):
+                os.chmod(os.path.join(path, name), 0o700)
+
+
+def _make_readable(path: Path) -> None:
+    mode = path.stat().st_mode
+    needed = 0o700 if stat.S_ISDIR(mode) else 0o400
+    if mode & needed != needed and os.stat(path).st_uid == os.getuid():
+        path.chmod(stat.S_IMODE(mode) | needed)

@@ -1,0 +1,110 @@
+"""List the image files in images/ with the runs that use them, and find those that nobody needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit import slurm
+from kit.config import image_files
+from kit.plan.run_paths import RECORD, RunPaths
+from kit.runs import history
+
+DAY_S = 86400
+# The names that kit.images.store gives.
+_RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif)?\.json")
+
+
+class ImageFile(NamedTuple):
+    """One image file of `kit build`."""
+
+    file: Path
+    record: Path
+    name: str
+    is_current: bool  # a job that names NAME gets this one
+    bytes: int
+    built_s: float  # seconds since 1970
+    runs: tuple[str, ...]  # run directories, the last used first
+    used_s: float  # when the last of them, or the build, was active
+
+
+def kept(folder: Path) -> list[ImageFile]:
+    """Return the images in this folder, the last used first."""
+    of_history = {Path(run.folder).parent for run in history.runs()}
+    users = _users([folder.parent / "runs", Path.cwd() / "runs", *of_history])
+    records = {path: image_files.record(path) for path in folder.glob("*.json")}
+    current = {record.get("file") for path, record in records.items() if path.is_symlink()}
+    found = []
+    for path, record in records.items():
+        file = _image_file(path)
+        is_kits = file and record.get("file") == file.name and {"kit", "digest"} <= record.keys()
+        if not file or not is_kits:
+            continue
+        facts, name = file.stat(), str(record.get("name"))
+        runs = users.get(os.path.realpath(file), {})
+        order = tuple(sorted(runs, key=lambda run: -runs[run]))
+        used_s = max([facts.st_mtime, path.stat().st_mtime, *runs.values()])
+        is_current = file.name in current
+        found.append(
+            ImageFile(file, path, name, is_current, facts.st_size, facts.st_mtime, order, used_s)
+        )
+    return sorted(found, key=lambda item: -item.used_s)
+
+
+def _image_file(record: Path) -> Optional[Path]:
+    """Return a record's image file, or None if one of the two is not as `kit build` writes it."""
+    found = _RECORD.fullmatch(record.name)
+    if not found:
+        return None
+    file = record.with_name(found["stem"] + (found["suffix"] or ".sqsh"))
+    try:
+        are_files = all(stat.S_ISREG(path.lstat().st_mode) for path in (record, file))
+    except OSError:
+        return None
+    return file if are_files else None
+
+
+def unused(folder: Path, days: int) -> list[ImageFile]:
+    """Return the images that no build or run used for `days`, and no job of this user needs."""
+    old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
+    queue = slurm.queue().values() if old and shutil.which("squeue") else ()
+    folders = {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}
+    needed = {_image(RunPaths(run).record) for run in folders}
+    return [item for item in old if os.path.realpath(item.file) not in needed]
+
+
+def remove(item: ImageFile) -> None:
+    """Remove the image and its record: the record last, since kit finds the file by it."""
+    link = item.record.parent / f"{item.name}.json"
+    with suppress(OSError):
+        if os.readlink(link) == item.record.name:
+            link.unlink()
+    for path in (item.file, item.file.with_suffix(".log"), item.record):
+        path.unlink(missing_ok=True)
+
+
+def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
+    """Return {image: {run directory: when it was last active}}. A running job writes to its log."""
+    found: dict[str, dict[str, float]] = {}
+    for path in {file for folder in folders for file in folder.glob(f"*/{RECORD}")}:
+        image = _image(path)
+        if image is None:
+            continue
+        log = RunPaths(path.parent).log
+        with suppress(OSError):  # the run may have been removed
+            entries = [path, *log.glob("*"), *log.glob("*/*")]
+            active = max(entry.stat().st_mtime for entry in entries)
+            found.setdefault(image, {})[str(path.parent)] = active
+    return found
+
+
+def _image(record: Path) -> Optional[str]:
+    """Return the real path of a run's image, since a folder may have two names."""
+    image = history.recorded_plan(record.parent).container.image
+    return os.path.realpath(image) if image else None

@@ -1,0 +1,107 @@
+"""Find, digest and copy the files that a recipe takes in."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.files import safe_read
+from kit.files.digests import Digests
+from kit.formats import size
+from kit.progress import Note
+
+LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
+WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the files and folders that a word of COPY means, including hidden names.
+
+    ** stands for folders at any depth.
+    """
+    found = [folder]
+    for part in pattern.split("/"):
+        if part == "**":
+            below = [path for start in found for path in (start, *start.rglob("*"))]
+            found = [path for path in below if path.is_dir()]
+        elif glob.has_magic(part):
+            is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+            inside = [path for start in found if start.is_dir() for path in start.iterdir()]
+            found = [path for path in inside if is_meant(path.name)]
+        elif part not in ("", "."):
+            found = [start / part for start in found if os.path.lexists(start / part)]
+    return found
+
+
+def digest(path: Path, read_before: Digests) -> str:
+    """Return a digest of content and mode. Times are left out: a fresh clone has the same."""
+    begun_ns = time.time_ns()
+    try:
+        facts = path.lstat()
+        mode = stat.S_IMODE(facts.st_mode)
+        if stat.S_ISLNK(facts.st_mode):
+            return f"link to {os.readlink(path)}"
+        if stat.S_ISDIR(facts.st_mode):
+            return f"folder {mode:o}"
+        known = read_before.find(path, facts) if facts.st_size >= WORTH_NOTING else None
+        if known:
+            return known
+        digest = hashlib.sha256(f"{mode:o}\n".encode())
+        with safe_read.opened(path) as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise KitError(f"{path} cannot be read: {error.strerror}", "check its rights") from None
+    # A file that has just changed may change again within the same tick of the file system's clock.
+    if facts.st_size >= WORTH_NOTING and facts.st_ctime_ns < begun_ns - 2 * 10**9:
+        read_before.note(path, facts, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) -> None:
+    """Note if the files are large, with the file or folder that has most of it."""
+    sizes: Counter[str] = Counter()
+    for name in names:
+        with suppress(OSError):  # reported when the file is read
+            sizes[name] = 0 if name.endswith("/") else os.lstat(folder / name).st_size
+    total = sum(sizes.values())
+    if total <= LARGE:
+        return
+    for name, count in list(sizes.items()):
+        for parent in Path(name).parents:
+            sizes[str(parent)] += count
+    del sizes["."]
+    # If a folder in a folder has nearly all of it, name the inner one.
+    nearly = 0.9 * max(sizes.values())
+    candidates = [name for name, count in sizes.items() if count >= nearly]
+    largest = max(candidates, key=lambda name: (name.count("/"), sizes[name]))
+    note(
+        f"the recipe takes in {size(total)} of {folder}, {size(sizes[largest])} of it in "
+        f"{largest}: where no step needs that, write {largest} in {ignore_file}"
+    )
+
+
+def copy(folder: Path, names: list[str], target: Path, besides: Path) -> None:
+    """Link or copy the files to `target`, but for `besides`, which would be written through."""
+    for name in names:
+        place = target / name
+        if place == besides:
+            continue
+        if name.endswith("/"):
+            place.mkdir(parents=True, exist_ok=True)
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(folder / name, place, follow_symlinks=False)
+        except OSError:  # another file system, or one without links
+            shutil.copy2(folder / name, place, follow_symlinks=False)

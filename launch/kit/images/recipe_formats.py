@@ -1,0 +1,230 @@
+"""Read a recipe's base images, files and arguments from its text.
+
+Dockerfile          FROM, COPY, ADD, ARG: https://docs.docker.com/reference/dockerfile
+image.def           From:, %files, %arguments:
+                    https://apptainer.org/docs/user/main/definition_files.html
+image.enroot.sh     a script that runs in its base, with comments at its head: base, files, argument
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+from kit.registry import oci
+
+# ${A}, ${A:-b}, ${A:+b}, ${A-b}, ${A+b}, where b may have its own variable; $A; Apptainer's {{ A }}
+VARIABLE = re.compile(
+    r"\$\{(\w+)(?:(:?[-+])((?:[^{}]|\{[^{}]*\})*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}"
+)
+HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
+DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
+
+
+@dataclass
+class Parts:
+    """The words of a recipe as they are written, with their line numbers."""
+
+    bases: list[tuple[int, str]] = field(default_factory=list)
+    # Files and patterns, relative to the recipe's folder.
+    sources: list[tuple[int, str]] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)  # the arguments with a default
+    declared: set[str] = field(default_factory=set)
+    is_dockerfile: bool = False
+    # The arguments before a Dockerfile's first FROM: FROM knows no others.
+    of_from: dict[str, str] = field(default_factory=dict)
+    # Variables that may have several values: by another ARG, or by ENV.
+    unsure: set[str] = field(default_factory=set)
+    stages: dict[str, int] = field(default_factory=dict)  # the lines of their FROM
+
+    def declare(self, words: list[str]) -> None:
+        """Add arguments, each NAME or NAME=DEFAULT."""
+        for name, equals, value in (word.partition("=") for word in words):
+            self.declared.add(name)
+            if equals:
+                if self.arguments.setdefault(name, value) != value:
+                    self.unsure.add(name)
+                self.arguments[name] = value
+
+    def is_stage(self, name: str, line: int) -> bool:
+        """Return whether a FROM in this line means an earlier stage. Case makes no difference."""
+        stage = name.lower()
+        return stage == "scratch" or name.isdecimal() or self.stages.get(stage, line) < line
+
+
+def read(file_name: str, text: str) -> Parts:
+    """Return the parts of a recipe, whose file name tells its format."""
+    if file_name.endswith(".def"):
+        return _definition(text)
+    return _enroot(text) if file_name.endswith(".enroot.sh") else _dockerfile(text)
+
+
+def _dockerfile(text: str) -> Parts:
+    parts = Parts(is_dockerfile=True)
+    for number, word, rest in _instructions(text):
+        flags, words = _flags_and_words(rest)
+        if word == "ARG":
+            parts.declare(words)
+        elif word == "ENV" and words:
+            variables = words if "=" in words[0] else words[:1]
+            parts.unsure.update(item.partition("=")[0] for item in variables)
+        elif word == "ONBUILD" and words and words[0].upper() in ("COPY", "ADD"):
+            parts.sources.append((number, "."))  # a later stage may do it
+        elif word == "FROM" and words:
+            if not parts.bases:
+                parts.of_from = dict(parts.arguments)
+            parts.bases.append((number, words[0]))
+            parts.stages.update((name.lower(), number) for name in words[2:3])
+        elif word in ("COPY", "ADD"):
+            _add_copy(parts, number, flags, words[:-1])
+        elif word == "RUN":
+            _add_mounts(parts, number, flags)
+    return parts
+
+
+def _add_copy(parts: Parts, number: int, flags: list[str], sources: list[str]) -> None:
+    stages = [flag.partition("=")[2] for flag in flags if flag.startswith("--from=")]
+    if stages:
+        parts.bases.append((number, stages[0]))
+        return
+    for item in sources:
+        if "://" not in item and not item.startswith(("<<", "git@")):
+            parts.sources.append((number, item))
+
+
+def _add_mounts(parts: Parts, number: int, flags: list[str]) -> None:
+    for mount in (_mount(flag) for flag in flags if flag.startswith("--mount=")):
+        if "from" in mount:
+            parts.bases.append((number, mount["from"]))
+        elif mount.get("type", "bind") == "bind":
+            parts.sources.append((number, mount.get("source", mount.get("src", "."))))
+
+
+def of_platform(named: Optional[str] = None) -> dict[str, str]:
+    """Return the arguments that BuildKit gives to every Dockerfile.
+
+    https://docs.docker.com/reference/dockerfile#automatic-platform-args-in-the-global-scope
+    """
+    own = f"linux/{oci.architecture()}"
+    found = {}
+    for side, value in (("BUILD", own), ("TARGET", named or own)):
+        values = [value, *value.split("/"), "", ""]
+        for name, text in zip(("PLATFORM", "OS", "ARCH", "VARIANT"), values):
+            found[f"{side}{name}"] = text
+    return found
+
+
+def _mount(flag: str) -> dict[str, str]:
+    return dict(item.partition("=")[::2] for item in flag.partition("=")[2].split(","))
+
+
+def expand(
+    word: str, known: dict[str, str], unknown: Callable[[str], str] = lambda name: ""
+) -> str:
+    """Return the word with the values of its variables, and of the variables in those."""
+    for _ in range(8):  # deeper than anybody nests variables, and A=$A must end
+        before = word
+        word = VARIABLE.sub(lambda found: _value(found, known, unknown), word)
+        if word == before:
+            break
+    return word
+
+
+def _value(found: re.Match[str], known: dict[str, str], unknown: Callable[[str], str]) -> str:
+    name, how = found[1] or found[4] or found[5], found[2] or ""
+    is_set = bool(known.get(name)) if how.startswith(":") else name in known
+    if how.endswith("+"):
+        return found[3] if is_set else ""
+    return known[name] if is_set else found[3] if how else unknown(name)
+
+
+def names(word: str) -> set[str]:
+    """Return the variables in a word."""
+    return {found[1] or found[4] or found[5] for found in VARIABLE.finditer(word)}
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield each instruction's line number, its name, and the rest of its lines in one."""
+    lines, escape = enumerate(text.splitlines(), 1), _escape(text)
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        while line.rstrip().endswith(escape):
+            line = line.rstrip()[:-1] + next(
+                (more for _, more in lines if more.strip() and not more.lstrip().startswith("#")),
+                "",
+            )
+        word, rest = [*line.strip().split(None, 1), ""][:2]
+        if word.upper() in ("RUN", "COPY", "ADD"):
+            for dash, end in HEREDOC.findall(rest):
+                while (more := next((more for _, more in lines), end)) != end and not (
+                    dash and more.lstrip("\t") == end
+                ):
+                    pass
+        yield number, word.upper(), rest.strip()
+
+
+def _escape(text: str) -> str:
+    """Return the character that joins a line with the next; a directive at the head may set it."""
+    for line in text.splitlines():
+        found = DIRECTIVE.fullmatch(line.strip())
+        if not found:
+            break
+        if found[1].lower() == "escape":
+            return found[2]
+    return "\\"
+
+
+def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
+    flags = []
+    while rest.startswith("--"):
+        flag, rest = [*rest.split(None, 1), ""][:2]
+        flags.append(flag)
+    if rest.startswith("["):
+        try:
+            return flags, [str(item) for item in json.loads(rest)]
+        except ValueError:
+            pass
+    try:
+        return flags, shlex.split(rest)
+    except ValueError:  # kit does not need this instruction, and its engine will judge it
+        return flags, rest.split()
+
+
+def _definition(text: str) -> Parts:
+    parts, section, bootstrap = Parts(), "", "docker"
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        if words[0].startswith("%"):
+            # "%files from STAGE" copies between stages
+            section = words[0] if words[1:2] != ["from"] else ""
+        elif words[0].lower() == "bootstrap:":
+            bootstrap = words[1] if words[1:] else ""
+        elif words[0].lower() == "from:" and bootstrap == "docker":  # others are in no registry
+            parts.bases.append((number, " ".join(words[1:])))
+        elif section == "%files":
+            parts.sources.append((number, words[0]))
+        elif section == "%arguments":
+            parts.declare(words)
+    return parts
+
+
+def _enroot(text: str) -> Parts:
+    parts = Parts()
+    for number, line in enumerate(text.splitlines(), 1):
+        if number > 1 and not line.startswith("#"):
+            break
+        key, _, value = line.lstrip("# ").partition(": ")
+        if key == "base":
+            parts.bases.append((number, value.strip()))
+        elif key == "files":
+            parts.sources += [(number, word) for word in value.split()]
+        elif key == "argument":
+            parts.declare([value.strip()])
+    return parts

@@ -1,0 +1,37 @@
+"""Wrap a squashfs in Apptainer's own format, a SIF: a header around the same squashfs."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from kit.errors import KitError
+
+# SIF's numbers: https://github.com/sylabs/sif/blob/main/pkg/sif/arch.go
+ARCHITECTURES = {"x86_64": "2", "aarch64": "4", "ppc64le": "6"}
+PARTITION, SQUASHFS, SYSTEM = "4", "1", "2"
+
+
+def check() -> None:
+    """Raise KitError if Apptainer is not installed."""
+    if not shutil.which("apptainer"):
+        raise KitError(
+            "apptainer, which makes a .sif, is not installed here",
+            "leave out --to sif: Apptainer runs the .sqsh, too; or: module load apptainer",
+        )
+
+
+def wrap(squashfs: Path, target: Path) -> None:
+    """Write `target`, a SIF with the squashfs. Raise KitError if Apptainer fails."""
+    architecture = ARCHITECTURES.get(platform.machine(), "0")
+    what = ["--datatype", PARTITION, "--partfs", SQUASHFS, "--parttype", SYSTEM]
+    what += ["--partarch", architecture]
+    for command in (["new", str(target)], ["add", *what, str(target), str(squashfs)]):
+        done = subprocess.run(["apptainer", "sif", *command], capture_output=True, text=True)
+        if done.returncode:
+            raise KitError(
+                f"apptainer sif {command[0]} failed: {(done.stderr or done.stdout).strip()}",
+                "free space? df -h",
+            )

@@ -1,0 +1,1 @@
+"""Existing images: in registries, archives, engines and files. find.py tells them apart."""

@@ -1,0 +1,77 @@
+"""Find an existing image by its name.
+
+docker://NAME                                             in a registry, read without an engine
+dockerd://NAME, podman://NAME                             in this machine's engine
+FILE.tar, docker-archive:FILE[:NAME], oci:FOLDER[:NAME]   written by docker save or skopeo copy
+FILE.sqsh                                                 written by enroot import
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import KitError
+from kit.images import tarstream
+from kit.images.engines.docker import Docker
+from kit.images.recipe import tidy
+from kit.images.sources import adopt
+from kit.images.sources.source import Source
+from kit.images.tarstream import Entry
+from kit.progress import Count, Note, silent
+from kit.registry import client, layers, oci
+
+ENGINES = {"dockerd": "docker", "podman": "podman"}  # Enroot's names for them
+ARCHIVES = ("docker-archive", "oci", "oci-archive")  # Apptainer's and skopeo's
+
+
+def source(target: str, note: Note = silent) -> Optional[Source]:
+    """Return the image, or None if the target names a recipe. Raise KitError if it is not found."""
+    scheme, _, rest = target.partition(":")
+    if scheme in ENGINES and rest.startswith("//"):
+        return _of_engine(ENGINES[scheme], rest[2:], target)
+    if scheme == "docker" and rest.startswith("//"):
+        return of_layers(client.open_image(rest[2:], note), rest[2:], target)
+    if scheme in ARCHIVES:
+        name, _, reference = rest.partition(":")
+        image = oci.open_archive(Path(name), reference, note)
+        return of_layers(image, reference or Path(name).stem, target)
+    path = Path(target)
+    if (path.is_file() and path.suffix == ".tar") or (path / "index.json").is_file():
+        return of_layers(oci.open_archive(path, note=note), path.stem, target)
+    return adopt.find(path.absolute()) if path.suffix in (".sqsh", ".squashfs") else None
+
+
+def _of_engine(name: str, reference: str, target: str) -> Source:
+    engine = Docker(name)
+    engine.check()
+    image = engine.image(reference)
+    if image is None:
+        fix = f"see: {name} images; of a registry: kit build docker://{reference}"
+        raise KitError(f"{name} has no image {reference}", fix)
+    return engine.source(image, _short(reference), {"source": target, "engine": name})
+
+
+def of_layers(image: oci.Image, reference: str, target: str) -> Source:
+    """Return an image of layers as a source."""
+    # Layers are compressed already, but for a docker archive's: the file needs about their size.
+    name, size = _short(reference), sum(layer.size for layer in image.layers)
+    origin = {"source": target, "engine": None}
+    files = partial(_merged, image)
+    return Source(name, image.digest, size, size, image.config, origin, files)
+
+
+@contextmanager
+def _merged(image: oci.Image, label: str, count: Count) -> Iterator[Iterator[Entry]]:
+    with closing(layers.merge(image, count)) as merged:
+        yield (tarstream.of_info(info, content) for info, content in merged)
+
+
+def _short(reference: str) -> str:
+    """Return pytorch-25.09-py3 for nvcr.io/nvidia/pytorch:25.09-py3."""
+    last = reference.partition("@")[0].rpartition("/")[2]
+    return tidy(re.sub(r":latest$", "", last).replace(":", "-"))

@@ -1,0 +1,61 @@
+"""Remembers nodes that could not work, so that new jobs leave them out for a day.
+
+The batch scripts of jobs with spares record them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from kit.files import safe_read
+
+REMEMBERED_S = 24 * 3600
+
+
+class Bad(NamedTuple):
+    name: str
+    why: str
+    until_s: float  # seconds since 1970
+
+
+def file(cluster: str) -> str:
+    """Return this user's record of a cluster's bad nodes: `TIME NODE WHY` in each line."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "kit", "bad-nodes", os.path.basename(cluster) or "generic")
+
+
+def bad(path: str) -> list[Bad]:
+    """Return the nodes that are still left out, each once, with the last reason."""
+    try:
+        return among(_lines(path))
+    except OSError:
+        return []
+
+
+def _lines(path: str) -> list[str]:
+    return safe_read.read(path).decode("utf-8", "replace").splitlines()
+
+
+def among(lines: list[str]) -> list[Bad]:
+    """Return the nodes of these lines that are still left out."""
+    found = {}
+    for line in lines:
+        noted, _, rest = line.partition(" ")
+        name, _, why = rest.partition(" ")
+        if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
+            found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
+    return list(found.values())
+
+
+def forget(path: str, name: str) -> bool:
+    """Remove a node from the record; return whether it was there."""
+    if not os.path.exists(path):
+        return False
+    lines = _lines(path)
+    kept = [line for line in lines if line.split(" ")[1:2] != [name]]
+    Path(path).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    return len(kept) < len(lines)

@@ -1,0 +1,36 @@
+"""Tells the revision of a checkout, and what differs from it, for the record of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Optional
+
+from kit.plan import file_list, key_files, source_files
+from kit.plan.file_list import GitRecord
+
+# No program that the checkout's configuration names is started, and each file has its own part.
+_DIFF = (
+    "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
+).split()
+
+
+def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
+    """Return the revision and the difference, without keys; None where there is no checkout."""
+    if listed := file_list.read(folder):
+        return listed.git
+    revision = _git(folder, "rev-parse", "HEAD", "--show-toplevel")
+    if revision is None:
+        return None
+    head, _, top = revision.rstrip("\n").partition("\n")
+    names = source_files.git(folder, *_DIFF, "--name-only", "-z", timeout_s=10) or b""
+    changed = os.fsdecode(names).split("\0")[:-1]
+    left_out = [f":(top,exclude,literal){name}" for name in key_files.among(top, changed, keyrings)]
+    words = ["--src-prefix=a/", "--dst-prefix=b/", "--", ":/", *left_out]
+    patch = _git(folder, *_DIFF, *words) if changed else ""
+    return {"revision": head, "diff": key_files.cut(patch or "")}
+
+
+def _git(folder: str, *arguments: str) -> Optional[str]:
+    output = source_files.git(folder, *arguments, timeout_s=10)
+    return None if output is None else output.decode("utf-8", "replace")

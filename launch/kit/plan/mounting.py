@@ -1,0 +1,112 @@
+"""Completes the mounts of a container: the job's own, the working and the run directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+from kit.config import shell_words
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.config.values import Mount
+from kit.errors import Problems
+
+# What the words of a runtime's `# mounts-refuse:` line stand for.
+CHARACTERS = {
+    "space": " \t\n\r\v\f",
+    "colon": ":",
+    "comma": ",",
+    "backslash": "\\",
+    "dollar": "$",
+    "backtick": "`",
+    "quote": "'\"",
+}
+
+
+@dataclass(frozen=True)
+class FileView:
+    """Which of this machine's files a program sees, and by which names."""
+
+    mounts: tuple[Mount, ...]
+    has_container: bool
+
+    def on_this_side(self, path: str) -> Optional[str]:
+        """Return the path of a file outside the container; None where it is the image's own."""
+        if not self.has_container:
+            return path
+        for mount in reversed(self.mounts):
+            target = mount.target.rstrip("/")
+            if path == target or path.startswith(target + "/"):
+                return mount.source.rstrip("/") + path[len(target) :]
+        return None
+
+
+def complete(
+    job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems
+) -> tuple[Mount, ...]:
+    """Return the mounts in the order in which they are made; refuse the impossible ones."""
+    own = job.mounts or ()
+    _check_own(own, problems)
+    if job.workdir and not os.path.isdir(job.workdir):
+        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
+    if runtime is None or runtime.name == "none":
+        _check_without_container(own, problems)
+        return own
+    if job.workdir == "/":
+        fix = "start from the project's folder, or name it: --workdir DIR"
+        problem = "the working directory is /, which would replace the container's"
+        problems.add(job.where("workdir"), problem, fix)
+    mounts = list(own)
+    if job.workdir and not any(mount.target == job.workdir for mount in own):
+        mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
+    if not is_there(run_dir, mounts):
+        # Last, so that no other mount hides it or makes it read-only.
+        mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
+    check_expressible(mounts, runtime, problems)
+    return tuple(mounts)
+
+
+def is_there(path: str, mounts: list[Mount]) -> bool:
+    """Return whether these mounts show a folder under its own name, writable.
+
+    Each mount less saves 10 ms of Apptainer's start.
+    """
+    for mount in reversed(mounts):
+        inner = os.path.relpath(path, mount.target)
+        if not inner.startswith(".."):
+            # A link in between may lead out of what is mounted.
+            mounted = os.path.join(os.path.realpath(mount.source), inner)
+            same = os.path.realpath(path) == os.path.normpath(mounted)
+            return same and mount.source == mount.target and not mount.read_only
+    return False
+
+
+def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:
+    for index, mount in enumerate(own):
+        if not os.path.exists(mount.source):
+            fix = "check the path"
+            if expansions := shell_words.expansions(mount.source):
+                fix = f"write the path out: no shell puts a value in the place of {expansions}"
+            problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
+        if any(other.target == mount.target for other in own[:index]):
+            problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
+
+
+def _check_without_container(own: tuple[Mount, ...], problems: Problems) -> None:
+    for mount in own:
+        if mount.source != mount.target:
+            fix = "use an image, or mount it under its own name"
+            problem = f"without a container, {mount.source} cannot appear as {mount.target}"
+            problems.add(mount.where, problem, fix)
+
+
+def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
+    """Refuse paths with characters that the runtime has no way to write."""
+    for mount in mounts:
+        for word in runtime.words("mounts-refuse"):
+            for path in sorted({mount.source, mount.target}):
+                if any(character in path for character in CHARACTERS[word]):
+                    fix = "rename it, or use the apptainer runtime"
+                    problem = f"{runtime.name} cannot mount '{path}', which contains a {word}"
+                    problems.add(mount.where, problem, fix)

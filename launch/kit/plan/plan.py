@@ -1,0 +1,117 @@
+"""The plan of a run: a job with nothing left to decide. The same plan renders the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Optional
+
+from kit.config.bandwidth_target import Expectation
+from kit.config.secrets import Secrets
+from kit.config.sweeps import Table
+from kit.config.values import Mount
+from kit.files.typed_json import NOT_WRITTEN
+from kit.plan.bad_nodes import Bad
+from kit.plan.mounting import FileView
+from kit.plan.sbatch import Header
+from kit.plan.snapshot import Snapshot
+from kit.slurm import task_numbers
+
+MOST = 1_000_000  # of nodes, and of what else is counted in a plan
+# What a record must hold to be believed, beside a value of the type.
+Count = Annotated[int, lambda value: 0 < value <= MOST]
+Array = Annotated[str, task_numbers.is_sound]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the run lies, and how much of the cluster it has."""
+
+    name: str
+    run_dir: str
+    nodes: Count
+    spares: int  # nodes beyond `nodes`, to do without bad ones
+    processes_per_node: Count
+    gpus_per_node: int
+    tasks_per_node: Count  # Slurm's: one where the launcher itself starts the processes
+    array: Optional[Array]  # the tasks' numbers, as sbatch takes them
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the program runs in; without an image the runtime is `none`."""
+
+    runtime: str
+    image: Optional[str]
+    fingerprint: Optional[str]  # of the image as it was at submission
+    sha256: Optional[str]  # of one that `kit build` made
+    mounts: tuple[Mount, ...]
+    remap_root: bool
+    stage: str
+
+    @property
+    def view(self) -> FileView:
+        return FileView(self.mounts, self.runtime != "none")
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """What every rank runs."""
+
+    launcher: str
+    command: tuple[str, ...]
+    workdir: str
+    env: tuple[tuple[str, str], ...]  # the job's, the profile's, and what is inherited
+    inherited: tuple[str, ...]  # the names of those that are the submitting shell's
+    secrets: Secrets  # where their values come from
+    sweep: Table
+    # None where the job runs live code
+    code: Optional[Snapshot] = field(default=None, metadata=NOT_WRITTEN)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What happens when something takes long, fails or is preempted."""
+
+    max_restarts: int
+    on_preempt: str
+    checkpoint_s: int
+    max_requeues: Optional[int]
+    ready_timeout_s: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the profile of the cluster says."""
+
+    cluster: str  # its name
+    text: str
+    scratch: str
+    bad_nodes: str  # where nodes that cannot work are noted
+    # what kit bench is to reach there
+    expect: Optional[Expectation] = field(default=None, metadata=NOT_WRITTEN)
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why kit decided as it did; a text is empty where the job says it."""
+
+    why_runtime: str = ""
+    why_stage: str = ""
+    left_out: tuple[Bad, ...] = ()  # the nodes that this job does without
+    why_live: str = field(default="", metadata=NOT_WRITTEN)
+
+
+@dataclass(frozen=True)
+class Plan:
+    layout: Layout
+    container: Container
+    program: RankProgram
+    policy: Policy
+    profile: Profile
+    header: Header
+    reasons: Reasons
+
+    def rehearsal(self, folder: str) -> Plan:
+        """Return the plan in another folder and without its code, to have Slurm judge it."""
+        layout = replace(self.layout, run_dir=f"{folder}/run")
+        return replace(self, layout=layout, program=replace(self.program, code=None))

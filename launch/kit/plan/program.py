@@ -1,0 +1,218 @@
+"""Checks a job's program before it runs: that it exists, can start, and suits its launcher."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import warnings
+from typing import Optional
+
+from kit import assets
+from kit.config import suggest, sweeps
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.errors import Problems
+from kit.plan.mounting import FileView
+from kit.plan.runtimes import has_tool
+
+MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
+STARTS = ("spawn", "start_processes")
+PYTHONS = ("python", "python3")
+MOST = 1 << 20  # bytes of a program that are read
+# A program that reads one of these knows other launchers, too.
+TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
+
+
+def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
+    if not job.command or not os.path.isdir(job.workdir or ""):
+        return
+    script = _script(job.command)
+    if script is None:
+        _check_word(job, view, problems)
+        return
+    for each in sweeps.programs(script, job.sweep):
+        _check_script(job, each, launcher, view, problems)
+
+
+def _check_word(job: Job, view: FileView, problems: Problems) -> None:
+    """Refuse a word without a slash that only names a file of the working directory.
+
+    Such a word is looked for on PATH alone.
+    """
+    folder = view.on_this_side(job.workdir or "")
+    word = (job.command or ("",))[0]
+    if folder is None or has_tool(word) or "PATH" in (job.env or {}):
+        return
+    # Only a warning with an image: it has commands of its own.
+    say = problems.warn if view.has_container else problems.add
+    if os.path.isfile(os.path.join(folder, word)):
+        start = f"bash {word}" if word.endswith((".sh", ".bash")) else f"./{word}"
+        problem = f"{word} is a file of the working directory, and looked for on PATH alone"
+        say(job.where("command"), problem, f"write `command: {start} ...`")
+    elif os.path.isfile(os.path.join(folder, f"{word}.py")):
+        fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
+        say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+
+
+def _check_script(
+    job: Job, script: str, launcher: Optional[Plugin], view: FileView, problems: Problems
+) -> None:
+    full = os.path.normpath(os.path.join(job.workdir or "", script))
+    path = view.on_this_side(full)
+    if path is None:
+        _check_outside(job, script, full, problems)
+    elif not os.path.isfile(path):
+        fix = f"looked for {path}; relative paths start at the working directory"
+        problem = f"no such script: {script}"
+        problems.add(job.where("command"), problem, suggest.neighbour(path, fix))
+    elif path.endswith(".py"):
+        _check_syntax(script, path, problems)
+        if launcher and launcher.name != "spawn":
+            _check_spawn(job, script, path, launcher.name, problems)
+    elif not os.access(path, os.X_OK):
+        fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
+        problems.add(job.where("command"), f"{script} is not executable", fix)
+
+
+def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None:
+    """Refuse a script that no mount shows; an absolute path may be the image's own."""
+    folder = os.path.dirname(full)
+    outside = "outside of the working directory and of all mounts: the container"
+    fix = f"mount its folder, `mounts: [{folder}]`; or start from a folder above it: `workdir: DIR`"
+    if not os.path.isabs(script):
+        problems.add(job.where("command"), f"{script} is {outside} does not see it", fix)
+        return
+    is_brought = folder == str(assets.folder("train"))  # by kit bench, which copies it
+    if script.endswith(".py") and os.path.isfile(full) and not is_brought:
+        problem = f"{script} is here, but {outside} sees only one of its own"
+        problems.warn(job.where("command"), problem, fix)
+
+
+def _check_syntax(script: str, path: str, problems: Problems) -> None:
+    """Warn of a syntax error. The job's Python may be newer than kit's, and know more."""
+    try:
+        with open(path, "rb") as file:
+            source = file.read(MOST + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of compile, about the program's strings
+            compile(source if len(source) <= MOST else b"", path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        known = ".".join(map(str, sys.version_info[:2]))
+        problem = f"Python {known} cannot read this line: {error.msg}"
+        fix = "correct it, unless the job's Python is a newer one"
+        problems.warn(f"{script}:{error.lineno or 1}", problem, fix)
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return  # Python will say so
+
+
+def imported(command: tuple[str, ...], workdir: str, view: FileView) -> str:
+    """Return the first package that a program imports at its top level, of those for launchers.
+
+    Returns "" where it imports none, or cannot be read here.
+    """
+    path = _path(command, workdir, view)
+    if not path or not path.endswith(".py"):
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            pattern = r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b"
+            found = re.search(pattern, file.read(MOST))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def missing(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
+    """Return the file that a command runs if it does not exist."""
+    path = _path(command, workdir, view)
+    return None if path is None or os.path.isfile(path) else path
+
+
+def _path(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
+    script = _script(command)
+    return view.on_this_side(os.path.normpath(os.path.join(workdir, script))) if script else None
+
+
+def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Problems) -> None:
+    """Refuse a program that starts its ranks itself: one per rank would start their square."""
+    line = spawns_at(path)
+    if line is None:
+        return
+    effect = f"{launcher} would start it once for every rank"
+    way = f"remove the spawn and read LOCAL_RANK, which {launcher} sets"
+    fix = f"use `launcher: spawn`, which starts it once on each node; or {way}"
+    problems.add(f"{script}:{line}", f"the program starts its ranks itself, and {effect}", fix)
+
+
+def spawns_at(path: str) -> Optional[int]:
+    """Return the line on which a program starts its ranks itself; None where it does not."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return _spawns(file.read(MOST))
+    except OSError:
+        return None
+
+
+def _spawns(text: str) -> Optional[int]:
+    """Return the line on which a program starts ranks by torch.multiprocessing.
+
+    Returns None for one that can also be started as one of the ranks.
+    """
+    if not any(word in text for word in STARTS):
+        return None
+    try:
+        return _first_spawn(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # Python will say so
+
+
+def _first_spawn(text: str) -> Optional[int]:
+    nodes = list(ast.walk(ast.parse(text)))
+    if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
+        return None
+    imported = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES
+        for alias in node.names
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        owner, _, name = called.rpartition(".")
+        if (name in STARTS and owner.rpartition(".")[2] in ("mp", "multiprocessing")) or (
+            called in imported and called in STARTS
+        ):
+            return node.lineno
+    return None
+
+
+def _script(command: tuple[str, ...]) -> Optional[str]:
+    """Return the file that a command runs; None where kit cannot tell."""
+    first = command[0]
+    if first in PYTHONS:
+        words = command[_after_options(command) :]
+        return words[0] if words and words[0].endswith(".py") else None
+    return first if is_path(first) else None
+
+
+def is_path(word: str) -> bool:
+    """Return whether a command's first word names a file; else it is looked for on PATH."""
+    return word.endswith(".py") or "/" in word
+
+
+def module(command: tuple[str, ...]) -> Optional[int]:
+    """Return the index of MODULE in a command `python -m MODULE`."""
+    index = _after_options(command)
+    is_module = command[0] in PYTHONS and command[index : index + 1] == ("-m",)
+    return index + 1 if is_module and len(command) > index + 1 else None
+
+
+def _after_options(command: tuple[str, ...]) -> int:
+    index = 1
+    while index < len(command) and command[index] in ("-u", "-O", "-B", "-s", "-I", "-E"):
+        index += 1
+    return index

@@ -1,0 +1,204 @@
+"""Plan -> {path: text}. The scripts are launch/scripts as they stand; values are only in env.sh."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Callable
+
+from kit import assets
+from kit.config import plugins
+from kit.plan import run_paths, sweep_table
+from kit.plan.plan import Container, Plan
+from kit.quote import bash, sbatch
+
+# How a script names a file of lib/; the name may hold variables of env.sh.
+_NAMED = re.compile(r"\"\$\{KIT_RUN_DIR\}/(lib/[^\"]+)\"")
+# At the head of a file of lib/: what a run must have to need it.
+_ONLY = re.compile(r"^# only: (\S+)$", re.MULTILINE)
+# A whole path begins where a word does, or behind what separates paths and values in one.
+_SEPARATORS = r"""\s=:,;"'()\[\]{}|<>@"""
+Around = Callable[[str, str], list[str]]  # splits a text by the run directory
+_HEAD = [
+    "# shellcheck shell=bash",
+    "# shellcheck disable=SC2034  # the scripts beside this file use these variables",
+    "# shellcheck disable=SC1003,SC2016,SC2191  "
+    "# values are data: what looks like code inside the quotes is not",
+    "# env.sh - every value of this run; the other scripts hold none. "
+    "Edit it and submit again: sbatch run_script.sh",
+    "",
+]
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """Return the files of a run directory: the scripts as they are read, then lib/."""
+    launcher = plan.program.launcher
+    scripts = {
+        run_paths.ENV: _env(plan),
+        run_paths.SCRIPT: _with_header(assets.part(run_paths.SCRIPT), plan),
+        run_paths.launcher(launcher): assets.part(f"launchers/{launcher}.sh"),
+    }
+    if plan.program.code and plan.program.code.is_module:
+        scripts[run_paths.STARTER] = assets.part(run_paths.STARTER)
+    return {**scripts, **_library(scripts, plan)}
+
+
+def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
+    """Return the files of lib/ that the run needs: the scripts name them, or one another."""
+    chosen = {
+        "${KIT_RUNTIME}": plan.container.runtime,
+        "${KIT_STAGE}": plan.container.stage,
+        "${KIT_ON_PREEMPT}": plan.policy.on_preempt,
+    }
+    has = {
+        "checkpoint": plan.policy.on_preempt == "checkpoint",
+        "image": bool(plan.container.image),
+        "secrets": bool(plan.program.secrets),
+        "spares": plan.layout.spares > 0,
+    }
+    found: dict[str, str] = {}
+    texts = list(scripts.values())
+    for text in texts:  # which grows meanwhile
+        for name in _NAMED.findall(text):
+            for variable, value in chosen.items():
+                name = name.replace(variable, value)
+            if name in found:
+                continue
+            # The runtimes, stages and kinds of preemption lie beside launch/scripts/lib.
+            part = assets.part(name if name.count("/") == 1 else name[len("lib/") :])
+            if all(has[subject] for subject in _ONLY.findall(part)):
+                found[name] = part
+                texts.append(part)
+    return dict(sorted(found.items()))
+
+
+def _with_header(script: str, plan: Plan) -> str:
+    shebang, rest = script.split("\n", 1)
+    lines = [
+        f"#SBATCH --{option}" + ("" if value is None else f"={sbatch(value)}")
+        for option, value in plan.header
+    ]
+    return "\n".join([shebang, *lines, "#", rest])
+
+
+# ---------------------------------------------------------------- env.sh
+
+
+def _env(plan: Plan) -> str:
+    lines = [*_HEAD, *_shape(plan), *_launch(plan), *_image(plan.container), *_policy(plan)]
+    lines += ["", "# source, target, rw or ro", mounts(plan.container), ""]
+    return "\n".join([*lines, *_program(plan)])
+
+
+def _shape(plan: Plan) -> list[str]:
+    layout, bad_nodes = plan.layout, bash(plan.profile.bad_nodes)
+    return [
+        f"NNODES={layout.nodes}",
+        f"NPROC_PER_NODE={layout.processes_per_node}",
+        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # by torchrun, of all ranks, when one fails",
+        f"KIT_GPUS_PER_NODE={layout.gpus_per_node} # for a check; the #SBATCH lines ask for them",
+        "",
+        f"KIT_SPARES={layout.spares} "
+        "# nodes that are allocated beyond NNODES, to do without bad ones",
+        *([f"KIT_BAD_NODES={bad_nodes} # where they are remembered"] if layout.spares else []),
+        f"KIT_NAME={bash(layout.name)}",
+    ]
+
+
+def _launch(plan: Plan) -> list[str]:
+    launcher = plugins.find("launchers", plan.program.launcher, "")
+    needs_addresses = plan.policy.max_restarts or launcher.words("addresses")
+    return [
+        f"KIT_LAUNCHER={plan.program.launcher}",
+        f"KIT_TASKS_PER_NODE={plan.layout.tasks_per_node} "
+        "# Slurm's tasks; the launcher starts the ranks",
+        f"KIT_CPU_BIND={' '.join(launcher.words('cpu-bind')) or 'none'}",
+        f"KIT_MPI={_flag(launcher.words('mpi'))} # whether Slurm tells MPI programs their ranks",
+        f"KIT_NEEDS_ADDRESSES={_flag(needs_addresses)} # of all nodes, not the first one's alone",
+    ]
+
+
+def _image(container: Container) -> list[str]:
+    return [
+        f"KIT_RUNTIME={container.runtime}",
+        f"KIT_IMAGE={bash(container.image or '')}",
+        f"KIT_SUBMITTED_FINGERPRINT={bash(container.fingerprint or '')} "
+        "# no other image is started; empty: whatever is there",
+        f"KIT_SUBMITTED_SHA256={bash(container.sha256 or '')} "
+        "# of a file of kit build, where nodes copy it; empty: whatever it is",
+        f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
+        f"KIT_STAGE={container.stage}",
+    ]
+
+
+def _policy(plan: Plan) -> list[str]:
+    policy = plan.policy
+    checkpoints = [
+        f"KIT_CHECKPOINT_S={policy.checkpoint_s} # before the time limit, "
+        "when the ranks are asked for a checkpoint; the #SBATCH lines say it, too",
+        f"KIT_MAX_REQUEUES={'' if policy.max_requeues is None else policy.max_requeues} "
+        "# empty: as long as the run makes progress",
+    ]
+    return [
+        f"KIT_ON_PREEMPT={policy.on_preempt}",
+        *(checkpoints if policy.on_preempt != "none" else []),
+        f"KIT_SCRATCH={bash(plan.profile.scratch)}",
+        f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
+        f"KIT_WORKDIR={bash(plan.program.workdir)}",
+    ]
+
+
+def _program(plan: Plan) -> list[str]:
+    code = f'"${{KIT_RUN_DIR}}"/{run_paths.CODE} # frozen at submission; first on PYTHONPATH'
+    sweep = plan.program.sweep
+    command, variables = words(plan, around)
+    names = " ".join(secret.name for secret in plan.program.secrets)
+    secrets = f"KIT_SECRETS='{names}' # the values are not here: docs/secrets.md\n" if names else ""
+    return [
+        (sweep_table.environment(sweep) if sweep else "")
+        + f"KIT_CODE={code if plan.program.code else ''}",
+        command,
+        "# The job's own variables; "
+        "set inside the container, last, so that no image wins over them.",
+        f"{variables}{secrets}",
+    ]
+
+
+def _flag(value: object) -> str:
+    return "yes" if value else ""
+
+
+def mounts(container: Container) -> str:
+    """Return the lines of the mounts."""
+    lines = (
+        f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}"
+        for mount in container.mounts
+    )
+    return f"KIT_MOUNTS=({''.join(lines)}\n)"
+
+
+def words(plan: Plan, around: Around) -> tuple[str, str]:
+    """Return the lines of the command and of the job's variables.
+
+    `around` says what of a word is around the run directory, which goes by its variable, so that it
+    may be moved.
+    """
+    program = plan.program
+    quoted: Callable[[str], str] = bash
+    if program.sweep:
+        quoted = functools.partial(sweep_table.word, table=program.sweep)
+
+    def word(value: str) -> str:
+        parts = around(value, plan.layout.run_dir)
+        return '"${KIT_RUN_DIR}"'.join(
+            quoted(part) if part or len(parts) == 1 else "" for part in parts
+        )
+
+    variables = "".join(f"\n  {name}={word(value)}" for name, value in program.env)
+    return f"KIT_COMMAND=({' '.join(map(word, program.command))})\n", f"KIT_ENV=({variables}\n)\n"
+
+
+def around(text: str, run_dir: str) -> list[str]:
+    """Return the text before, between and behind whole paths of the run directory or in it."""
+    begin = rf"(?:(?<![^{_SEPARATORS}])|(?<=://))"
+    return re.split(rf"{begin}{re.escape(run_dir)}(?=[/{_SEPARATORS}]|\Z)", text)

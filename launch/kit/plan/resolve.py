@@ -1,0 +1,264 @@
+"""Decide all that a job leaves open: a job and its site become a plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+from kit.config import image_files, inherit, profiles, secrets, values
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.config.profiles import Cluster
+from kit.config.secrets import Secrets
+from kit.config.sweeps import Table
+from kit.config.values import Mount
+from kit.config.yaml_source import Located
+from kit.errors import KitError, Problems
+from kit.plan import bad_nodes, mounting, program, runtimes, sbatch, snapshot, sweep_table
+from kit.plan.bad_nodes import Bad
+from kit.plan.mounting import FileView
+from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
+from kit.plan.sbatch import Header
+from kit.plan.snapshot import Code
+
+READY_TIMEOUT_S = 1200
+
+# Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems;
+# returns the lines that suit it.
+Judge = Callable[[Header, dict[str, Located], Optional[Plugin], Optional[Plugin]], Header]
+
+
+@dataclass(frozen=True)
+class ChosenPlugins:
+    """What runs the job; None where there is no such plug-in, which is a problem."""
+
+    runtime: Optional[Plugin]
+    why_runtime: str
+    launcher: Optional[Plugin]
+    stage: str
+    why_stage: str
+    on_preempt: str
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What the ranks find in their environment, and where it is from."""
+
+    own: dict[str, str]  # the job's and the profile's
+    inherited: dict[str, str]  # the submitting shell's, which the others replace
+    keyrings: tuple[str, ...]  # the files that secrets name
+
+
+def resolve(
+    job: Job,
+    run_dir: str,
+    problems: Problems,
+    code: str = "snapshot",
+    judge: Optional[Judge] = None,
+    is_dry: bool = False,
+) -> Plan:
+    """Return the plan. `code` is for a job that does not say; `is_dry`: it is only shown.
+
+    Raises UsageError with every problem found, those of reading the job included.
+    """
+    cluster = _load_cluster(job, problems)
+    chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
+    shape = _shape(job, chosen.launcher)
+    _check_ranks(job, shape, problems)
+    mounts = mounting.complete(job, run_dir, chosen.runtime, problems)
+    check_line(run_dir, "the run directory", problems)
+    view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
+    if chosen.runtime:
+        program.check(job, chosen.launcher, view, problems)
+    variables = _take_variables(job, cluster, problems)
+    is_live = (job.code or code) == "live" or not chosen.runtime
+    frozen = _take_code(job, run_dir, variables, None if is_live else view, problems)
+    left_out = _nodes_left_out(job, cluster)
+    header = sbatch.header(job, cluster, shape, run_dir, [bad.name for bad in left_out], problems)
+    array, sweep = sweep_table.resolve(job, problems)
+    if job.array or job.sweep:
+        header = sbatch.array_header(header, array or "")
+    if judge:
+        options = {**cluster.slurm, **(job.slurm or {})}
+        header = judge(header, options, chosen.runtime, chosen.launcher)
+    sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    container = _container(job, chosen, mounts, problems)
+    problems.raise_if_any()
+    return Plan(
+        layout=_layout(job, run_dir, shape, array),
+        container=container,
+        program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
+        policy=_policy(job, chosen.on_preempt),
+        profile=_profile(cluster),
+        header=header,
+        reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
+    )
+
+
+def _load_cluster(job: Job, problems: Problems) -> Cluster:
+    try:
+        return profiles.load(job.cluster, job.where("cluster"), problems)
+    except KitError as error:
+        problems.found += error.problems
+        return Cluster(name="unknown")
+
+
+def _choose_plugins(
+    job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool
+) -> ChosenPlugins:
+    runtime, why_runtime = runtimes.runtime(job, cluster, problems, is_dry=is_dry)
+    name, where = job.launcher or "torchrun", job.where("launcher")
+    launcher = runtimes.plugin("launchers", name, where, problems)
+    _check_launcher(job, launcher, problems)
+    stage, why_stage = runtimes.stage(job, runtime, problems)
+    on_preempt = runtimes.on_preempt(job, problems)
+    runtimes.check_spares(job, stage, problems)
+    return ChosenPlugins(runtime, why_runtime, launcher, stage, why_stage, on_preempt)
+
+
+def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
+    """Refuse what this launcher cannot do."""
+    if not launcher:
+        return
+    if job.max_restarts and launcher.words("restarts") != ["yes"]:
+        problem = f"the launcher {launcher.name} starts no rank again"
+        fix = "use `launcher: torchrun`, or leave it out"
+        problems.add(job.where("max_restarts"), problem, fix)
+    own = launcher.words("processes-per-node")
+    if own and job.processes_per_node not in (None, int(own[0])):
+        problem = f"the launcher {launcher.name} starts one process on each node"
+        instead = f"`gpus_per_node: {job.processes_per_node}`"
+        fix = f"remove `processes_per_node`; the program uses all GPUs of its node, {instead}"
+        problems.add(job.where("processes_per_node"), problem, fix)
+
+
+def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.JobShape:
+    gpus = job.gpus_per_node or 0
+    own = launcher.words("processes-per-node") if launcher else []
+    processes = int(own[0]) if own else job.processes_per_node or gpus or 1
+    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
+    signals = bool(launcher and launcher.words("signals"))
+    return sbatch.JobShape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
+
+
+def _check_ranks(job: Job, shape: sbatch.JobShape, problems: Problems) -> None:
+    if 0 < shape.gpus < shape.processes:
+        gpus = f"{shape.gpus} GPU{'s' if shape.gpus > 1 else ''}"
+        problem = f"{shape.processes} ranks on each node share {gpus}"
+        fix = f"write `processes_per_node: {shape.gpus}`, or `gpus_per_node: {shape.processes}`"
+        where = job.where("processes_per_node")
+        problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
+
+
+def check_line(path: str, what: str, problems: Problems) -> None:
+    """Refuse a path with a character that no line of text can hold."""
+    if found := values.CONTROL.search(path):
+        problem = f"its path contains the control character {found.group()!r}"
+        fix = "Slurm reads it from one line of text: start from another folder"
+        problems.add(what, problem, fix)
+
+
+def _take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
+    own = {**cluster.env, **(job.env or {})}
+    named = [*cluster.secrets.values(), *(job.secrets or {}).values()]
+    known = {*own, *(secret.name for secret in named)}
+    inherited = inherit.take(job.inherit, job.where("inherit"), known, problems)
+    return Variables(own, inherited, tuple(item.at for item in named if item.source == "file"))
+
+
+def _take_code(
+    job: Job, run_dir: str, variables: Variables, view: Optional[FileView], problems: Problems
+) -> Code:
+    """Return what runs, from a copy of the code if there is a `view` and something to copy."""
+    live = Code(job.command or (), {**variables.inherited, **variables.own})
+    if not view or not job.command or not os.path.isdir(job.workdir or ""):
+        return live
+    return snapshot.freeze(live, job, run_dir, view, variables.keyrings, problems)
+
+
+def _nodes_left_out(job: Job, cluster: Cluster) -> tuple[Bad, ...]:
+    """Return the nodes that cannot work; a user who names nodes wants those."""
+    if "nodelist" in {**cluster.slurm, **(job.slurm or {})}:
+        return ()
+    return tuple(bad_nodes.bad(bad_nodes.file(cluster.name)))
+
+
+def _container(
+    job: Job, chosen: ChosenPlugins, mounts: tuple[Mount, ...], problems: Problems
+) -> Container:
+    runtime = chosen.runtime.name if chosen.runtime else ""
+    image = job.image if runtime not in ("", "none") else None
+    is_file = image is not None and "://" not in image
+    return Container(
+        runtime=runtime,
+        image=image,
+        fingerprint=image_files.fingerprint(Path(image)) if image and is_file else None,
+        sha256=_image_sha256(job, Path(image), problems) if image and is_file else None,
+        mounts=mounts,
+        remap_root=bool(job.remap_root),
+        stage=chosen.stage,
+    )
+
+
+def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:
+    """Return the sha256 of a file that `kit build` made; only the nodes check any other file."""
+    try:
+        return image_files.check(image) or None
+    except KitError as error:
+        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        return None
+
+
+def _layout(job: Job, run_dir: str, shape: sbatch.JobShape, array: Optional[str]) -> Layout:
+    return Layout(
+        name=job.name or "",
+        run_dir=run_dir,
+        nodes=shape.nodes.most,
+        spares=job.spares or 0,
+        processes_per_node=shape.processes,
+        gpus_per_node=shape.gpus,
+        tasks_per_node=shape.tasks,
+        array=array,
+    )
+
+
+def _rank_program(
+    job: Job,
+    launcher: Optional[Plugin],
+    variables: Variables,
+    code: Code,
+    sources: Secrets,
+    sweep: Table,
+) -> RankProgram:
+    return RankProgram(
+        launcher=launcher.name if launcher else "",
+        command=code.command,
+        workdir=job.workdir or "",
+        env=tuple(code.env.items()),
+        inherited=tuple(variables.inherited),
+        secrets=sources,
+        sweep=sweep,
+        code=code.snapshot,
+    )
+
+
+def _policy(job: Job, on_preempt: str) -> Policy:
+    return Policy(
+        max_restarts=job.max_restarts or 0,
+        on_preempt=on_preempt,
+        checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
+        max_requeues=job.max_requeues,
+        ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
+    )
+
+
+def _profile(cluster: Cluster) -> Profile:
+    return Profile(
+        cluster=cluster.name,
+        text=cluster.text,
+        scratch=cluster.scratch,
+        bad_nodes=bad_nodes.file(cluster.name),
+        expect=cluster.expect,
+    )

@@ -1,0 +1,62 @@
+"""Every path in a run directory. The scripts of launch/scripts know the files by the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+RECORD = "run.json"
+ENV = "env.sh"
+SCRIPT = "run_script.sh"
+STARTER = "module.py"  # where the program is a module
+JUPYTER = "jupyter.sh"
+LIBRARY = "lib"  # what the scripts source
+CODE = "code"
+LOG = "log"
+EVENTS = "events"  # in the folder of a job
+SECRETS = ".secrets"
+CONTINUED_BY = "continued-by"  # in the folder of a job: the id of the one that goes on with it
+
+
+def launcher(name: str) -> str:
+    """Return the name of a launcher's script."""
+    return f"{name}.sh"
+
+
+class RunPaths:
+    """The paths of a run; those below log/ by the id of a job, or of a task of an array: 12_3."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.record = self.folder / RECORD
+        self.env = self.folder / ENV
+        self.script = self.folder / SCRIPT
+        self.library = self.folder / LIBRARY
+        self.code = self.folder / CODE
+        self.log = self.folder / LOG
+        self.secrets = self.folder / SECRETS
+
+    def batch_log(self, job_id: str) -> Path:
+        """Return what the batch script says."""
+        return self.log / f"slurm-{job_id}.out"
+
+    def batch_logs(self) -> dict[str, Path]:
+        """Return {the word in the place of the job id: the log} of all batch scripts."""
+        return {path.stem[len("slurm-") :]: path for path in self.log.glob("slurm-*.out")}
+
+    def logs(self, job_id: str) -> Path:
+        """Return the folder of the nodes' and ranks' logs, and of what the scripts note."""
+        return self.log / job_id
+
+    def node_log(self, job_id: str, node: str) -> Path:
+        return self.logs(job_id) / f"{node}.out"
+
+    def rank_log(self, job_id: str, rank: int) -> Path:
+        return self.logs(job_id) / f"rank{rank}.out"
+
+    def timed_out(self, job_id: str) -> Path:
+        """Return the mark for the stand-in of scontrol."""
+        return self.logs(job_id) / "timed-out"
+
+    def bandwidths(self, job_id: str) -> Path:
+        """Return what train/bandwidth.py measured."""
+        return self.logs(job_id) / "bench.json"

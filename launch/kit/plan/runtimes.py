@@ -1,0 +1,171 @@
+"""Chooses the plug-ins of a job, and says why.
+
+The job names them, or the cluster's profile, or kit looks for what is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Optional
+
+from kit import slurm
+from kit.config import image_files, plugins, suggest
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.config.profiles import Cluster
+from kit.errors import KitError, Problems, did_you_mean
+from kit.plan import staging
+
+
+def runtime(
+    job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool = False
+) -> tuple[Optional[Plugin], str]:
+    """Return the runtime and the reason for it; no reason where the job names it.
+
+    `is_dry`: nothing is started, and an image's file may be on another machine.
+    """
+    kind = _image_kind(job.image)
+    name, why = job.runtime, ""
+    if name is None or name == "auto":
+        name, why = _by_itself(kind, cluster)
+    found = plugin("runtimes", name, job.where("runtime"), problems)
+    if found and found.name != "none":
+        _check_image(job, kind, found, problems, is_dry=is_dry)
+    return found, why
+
+
+def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
+    """Refuse a runtime that only `kit run` can use."""
+    if runtime and job.image and runtime.is_local:
+        image = job.image.replace("docker://", "dockerd://")
+        fix = f"make a file of the image once: kit build {image}"
+        effect = "on a node it would start outside the job"
+        problem = f"the runtime {runtime.name} is for `kit run`: {effect}"
+        problems.add(job.where("runtime") or job.where("image"), problem, fix)
+
+
+def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> tuple[str, str]:
+    """Return how the image gets to the nodes, and the reason where kit chose it.
+
+    A rehearsal without a container has nothing to stage.
+    """
+    is_file = _image_kind(job.image) in image_files.FILES
+    if job.stage == "auto":
+        if not is_file or not runtime or runtime.name == "none":
+            return "none", ""
+        return staging.choose(job, runtime)
+    found = plugin("stages", job.stage or "none", job.where("stage"), problems)
+    if not found or found.name == "none" or (runtime and runtime.name == "none"):
+        return "none", ""
+    if not is_file:
+        problem = "there is no image file to copy to the nodes"
+        fix = "remove `stage`, or name an image file: .sif, .sqsh"
+        problems.add(job.where("stage"), problem, fix)
+    return found.name, ""
+
+
+def on_preempt(job: Job, problems: Problems) -> str:
+    """Return what happens at preemption: `none` or `checkpoint`."""
+    known = ["none", "checkpoint"]
+    chosen = job.on_preempt or "none"
+    if chosen not in known:
+        manual = "docs/preemption.md says what the program does then"
+        fix = did_you_mean(chosen, known, f"write `on_preempt: checkpoint`; {manual}")
+        problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
+    if chosen == "checkpoint" and job.max_restarts:
+        problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
+        fix = "keep one: Slurm starts a job again that lost a node"
+        fix = f"{fix}, and on_preempt has it go on from its checkpoint"
+        problems.add(job.where("max_restarts"), problem, fix)
+    if chosen == "none":
+        for key in ("checkpoint_s", "max_requeues"):
+            if getattr(job, key) is not None:
+                fix = "add `on_preempt: checkpoint`, or leave it out"
+                problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
+    return chosen
+
+
+def check_spares(job: Job, stage: str, problems: Problems) -> None:
+    """Reject options that conflict with `spares`."""
+    if not job.spares:
+        return
+    if job.nodes and job.nodes.least != job.nodes.most:
+        problem = "spares and a range of nodes both say how many may be missing"
+        problems.add(job.where("spares"), problem, "keep one: `nodes: 4` with `spares: 1`")
+    if stage == "sbcast":
+        problem = "sbcast copies to all nodes, the bad ones among spares included"
+        problems.add(job.where("stage"), problem, "use `stage: local`, or no spares")
+
+
+def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
+    """Return the plug-in of this name; None where there is none, which becomes a problem."""
+    try:
+        return plugins.find(kind, name, where)
+    except KitError as error:
+        problems.found += error.problems
+        return None
+
+
+def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
+    if kind == "none":
+        return "none", "no image is named"
+    able = plugins.runtimes(kind) or plugins.runtimes(local=False)
+    if len(able) == 1:
+        return able[0].name, f"the image is a {kind if kind == 'folder' else f'{kind} file'}"
+    if cluster.runtime and not able[0].is_local:
+        return cluster.runtime, f"the cluster's profile {cluster.name} names it"
+    return _installed(able)
+
+
+def _installed(able: list[Plugin]) -> tuple[str, str]:
+    """Return the first that this machine has, and why.
+
+    A login node may lack what the nodes have: then the profile names the runtime.
+    """
+    for item in able:
+        if is_here(item):
+            option = item.srun_option
+            found = f"srun has {option} here" if option else f"{item.tool} is installed here"
+            return item.name, found
+    names = [item.name for item in able]
+    advice = f"if the nodes have another than {names[0]}, name it"
+    return names[0], f"none of {', '.join(names)} is installed here; {advice}"
+
+
+def is_here(runtime: Plugin) -> bool:
+    """Return whether this machine has what the runtime needs."""
+    if option := runtime.srun_option:
+        return has_tool("srun") and slurm.srun_has(option)
+    return has_tool(runtime.tool)
+
+
+def has_tool(tool: str) -> bool:
+    return bool(tool) and shutil.which(tool) is not None
+
+
+def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_dry: bool) -> None:
+    where, accepted = job.where("image"), runtime.words("images")
+    if kind == "none":
+        example = "docker://NAME" if "docker://" in accepted else f"NAME{accepted[0]}"
+        fix = f"name one: `image: {example}`, or use `runtime: none`"
+        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", fix)
+    elif "://" not in kind and not os.path.exists(str(job.image)):
+        is_path, problem, fix = suggest.image(str(job.image), where)
+        (problems.warn if is_dry and is_path else problems.add)(where, problem, fix)
+    elif kind == "docker://" and kind not in accepted:
+        way = f"kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
+        fix = f"every node would download it; make a file of it once: {way}"
+        problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
+    elif kind not in accepted:
+        problem = f"{runtime.name} cannot run '{job.image}'"
+        problems.add(where, problem, f"it runs {', '.join(accepted)}")
+
+
+def _image_kind(image: Optional[str]) -> str:
+    """Return `none`, `folder`, the extension of a file, or the scheme of a registry's image."""
+    if image is None:
+        return "none"
+    if "://" in image:
+        return image.partition("://")[0] + "://"
+    return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]

@@ -1,0 +1,193 @@
+"""Writes the #SBATCH lines of a job: what kit asks for, and the user's own options over it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional
+
+from kit.config import sbatch_options, values
+from kit.config.job import Job
+from kit.config.profiles import Cluster
+from kit.config.yaml_source import Located
+from kit.errors import Problems, did_you_mean
+from kit.plan.run_paths import RunPaths
+
+Header = tuple[tuple[str, Optional[str]], ...]  # (option, value); None where the option takes none
+Options = dict[str, Optional[str]]
+Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there is no problem
+
+CHECKPOINT_S = 120
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
+_GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
+
+
+class JobShape(NamedTuple):
+    """How much a job asks for; all but `nodes` per node."""
+
+    nodes: values.Nodes
+    processes: int
+    gpus: int
+    tasks: int  # Slurm's: one where the launcher itself starts the processes
+    signals: bool  # whether a signal that Slurm sends reaches the program
+
+
+def header(
+    job: Job,
+    cluster: Cluster,
+    shape: JobShape,
+    run_dir: str,
+    left_out: list[str],
+    problems: Problems,
+) -> Header:
+    """Return the options in the order in which they are written.
+
+    `left_out` has the names of nodes that cannot work.
+    """
+    given = _given(job, cluster)
+    own = _checked(given, shape, problems)
+    _check_against_job(own, given, job, shape, problems)
+    lines: dict[str, Optional[str]] = {
+        "job-name": job.name,
+        "nodes": str(shape.nodes.most + job.spares) if job.spares else str(shape.nodes),
+        "ntasks-per-node": str(shape.tasks),
+        "chdir": run_dir,
+        "output": str(RunPaths("").batch_log("%j")),
+        "open-mode": "append",  # a requeued job keeps its id
+    }
+    if job.time:
+        lines["time"] = job.time
+    if shape.gpus and not _names_gpus(own):
+        lines |= _gpu_line(cluster.gpu_directive, shape.gpus, own)
+    # `exclusive` asks for all CPUs; `exclusive: user` keeps others away, and asks for no CPU.
+    whole = "exclusive" in own and own["exclusive"] is None
+    if not whole and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
+        lines["cpus-per-task"] = str(shape.processes // shape.tasks)
+    if job.on_preempt == "checkpoint":
+        # To the batch script alone: a runtime or torchrun would die of it.
+        lines |= {"requeue": None, "signal": f"B:USR1@{job.checkpoint_s or CHECKPOINT_S}"}
+    elif "requeue" not in own:
+        # A training run that starts again from the beginning unasked only costs hours.
+        lines["no-requeue"] = None
+    if left_out:
+        own["exclude"] = ",".join(filter(None, [own.get("exclude"), *left_out]))
+    return tuple((lines | own).items())
+
+
+def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
+    """Return the options of the profile and, over them, those of the job."""
+    mine = job.slurm or {}
+    # Slurm takes one kind of memory: the job's own replaces another kind of the profile's.
+    replaced = _MEMORY if any(kind in mine for kind in _MEMORY) else ()
+    of_site = {name: item for name, item in cluster.slurm.items() if name not in replaced}
+    return {**of_site, **mine}
+
+
+def _check_against_job(
+    own: Options, given: dict[str, Located], job: Job, shape: JobShape, problems: Problems
+) -> None:
+    """Refuse options that contradict what the job's own keys ask for."""
+    for name in {"signal", "requeue", "no-requeue"} & own.keys():
+        if job.on_preempt == "checkpoint":
+            problem = f"'{name}' is set by `on_preempt: checkpoint`"
+            problems.add(given[name].where, problem, "remove one of them")
+    if shape.tasks > 1 and "gpus-per-task" in own:
+        effect = "each rank sees one GPU alone, and NCCL cannot use NVLink between them"
+        fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
+        problems.add(given["gpus-per-task"].where, f"with gpus-per-task {effect}", fix)
+
+
+def _gpu_line(directive: str, count: int, own: Options) -> Options:
+    """Return the line that asks for GPUs; the user's other `gres` goes into it."""
+    if directive == "gres":
+        return {"gres": ",".join(filter(None, [f"gpu:{count}", own.pop("gres", None)]))}
+    return {"gpus-per-node": str(count)} if directive == "gpus-per-node" else {}
+
+
+def array_header(plain: Header, array: str) -> Header:
+    """Return the lines of an array; each task's log has Slurm's usual name for it."""
+    output = str(RunPaths("").batch_log("%A_%a"))
+    return tuple((dict(plain) | {"array": array, "output": output}).items())
+
+
+def _names_gpus(own: Options) -> bool:
+    """Return whether the user's own options ask for GPUs: `gres: nvme:1` does not."""
+    requests = ",".join(own.get(name) or "" for name in ("gres", "tres-per-task"))
+    parts = [part.removeprefix("gres/").removeprefix("gres:") for part in requests.split(",")]
+    return any(name in own for name in _GPUS) or any(part.startswith("gpu") for part in parts)
+
+
+def _checked(given: dict[str, Located], shape: JobShape, problems: Problems) -> Options:
+    """Return the options as sbatch takes them, without those that are refused."""
+    own: Options = {}
+    for name, item in given.items():
+        value = item.value if isinstance(item.value, str) else None
+        refusal = (
+            _refuse_owned(name, value, shape) or _refuse_unknown(name) or _refuse_value(name, value)
+        )
+        if refusal:
+            problems.add(item.where, *refusal)
+        elif name == "kill-on-invalid-dep":
+            own[name] = value  # the one option whose value is yes or no
+        elif value is None or value.lower() in ("true", "yes", "on"):
+            own[name] = None
+        elif value.lower() not in ("false", "no", "off"):
+            own[name] = value
+    memory = [name for name in _MEMORY if name in own]
+    if len(memory) > 1:
+        problem = f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]].where})"
+        problems.add(given[memory[1]].where, problem, f"keep one of {', '.join(_MEMORY)}")
+    return own
+
+
+def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
+    """Return why an option is not the user's to set."""
+    if key := sbatch_options.KEYS.get(name):
+        return f"'{name}' is not set under slurm", f"use the job's own key: `{key}`"
+    if name == "signal" and not shape.signals:
+        fix = "with `launcher: srun` the program has every signal"
+        fix = f"for a checkpoint in time: `on_preempt: checkpoint`; {fix}"
+        return "'signal' would end the job: torchrun dies of it", fix
+    if name == "signal" and str(value).upper().startswith("B:"):
+        problem = "with B: the signal goes to the batch script, and would end it"
+        return problem, "leave B: out: then it reaches the program"
+    if name in sbatch_options.OWNED:
+        return f"'{name}' is set by the generated scripts", "remove it"
+    if name.startswith("container-") and name != "container-id":
+        place = "in the container, where there is no Slurm"
+        fix = "remove it; the job's own keys are `image`, `mounts` and `workdir`"
+        if key := sbatch_options.PYXIS.get(name):
+            fix = f"use the job's own key: `{key}`"
+        return f"'{name}' would start the batch script itself {place}", fix
+    return None
+
+
+def _refuse_unknown(name: str) -> Refusal:
+    """Return why a name is no option of sbatch, as far as kit can tell."""
+    hint = "did you mean 'nodelist'?" if name == "node" else ""
+    if not hint and name not in sbatch_options.KNOWN:
+        hint = did_you_mean(name, sbatch_options.KNOWN, "", cutoff=0.8)
+    if hint:
+        return f"unknown sbatch option '{name}'", hint
+    if len(name) < 2 or not all(letter.isalnum() or letter == "-" for letter in name):
+        example = sbatch_options.SHORT.get(name, "partition")
+        fix = f"use the long name without dashes: `{example}`"
+        return f"'{name}' cannot be an sbatch option", fix
+    return None
+
+
+def _refuse_value(name: str, value: Optional[str]) -> Refusal:
+    """Return why sbatch could not read a value."""
+    if value is None:
+        return None
+    if values.CONTROL.search(value):
+        problem = f"the value of '{name}' contains a control character"
+        return problem, "Slurm reads it from one line of text: remove it"
+    if name in (*_MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
+        size = _SIZE.fullmatch(value.strip())
+        fix = f"write a whole number with K, M, G or T behind it: `{name}: 64G`"
+        if size:
+            fix = f"write `{name}: {size[1]}{size[2].upper()}`"
+        return f"'{name}' is '{value}', which is no size that sbatch reads", fix
+    return None

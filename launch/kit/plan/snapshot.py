@@ -1,0 +1,267 @@
+"""The code of a run, frozen at submission: which words of its command name files of the copy.
+
+Only code is frozen. The job still works in its working directory, where its data are and where its
+results go.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Optional, TypedDict
+
+from kit.config import sweeps
+from kit.config.job import Job
+from kit.errors import KitError, Problems
+from kit.plan import program, run_paths
+from kit.plan.mounting import FileView
+from kit.plan.source_files import Sources, find
+
+ENDINGS = (".py", ".sh", ".bash", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+# An option whose file is written, not read: nobody would look for it in the copy.
+WRITES = re.compile(
+    r"[-_.](out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)(?!.*(conf|cfg))"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    sources: Sources
+    workdir: str  # what the program calls sources.root
+    used: tuple[str, ...]  # the files of the command
+    is_module: bool
+    notes: tuple[str, ...] = ()  # what the user should know of it
+
+
+class CodeRecord(TypedDict, total=False):
+    """What run.json says of the code."""
+
+    live: bool
+    why: str  # it is live, though a snapshot was asked for
+    folder: str
+    files: int
+    bytes: int
+    used: tuple[str, ...]  # the files of the command
+    linked: int
+
+
+class _Word(NamedTuple):
+    """A word of the command that names a file, or, in a sweep, one for each task."""
+
+    before: str  # --option=
+    path: str  # in the working directory
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What runs, and from where."""
+
+    command: tuple[str, ...]
+    env: dict[str, str]
+    snapshot: Optional[Snapshot] = None
+    why_live: str = ""  # though a snapshot was asked for
+
+
+def freeze(
+    live: Code, job: Job, run_dir: str, view: FileView, keyrings: Iterable[str], problems: Problems
+) -> Code:
+    """Return what runs from a copy of the working directory, or live code with the reason.
+
+    Nothing is copied yet. The copy never has `keyrings`, the files that secrets name.
+    """
+    root = view.on_this_side(job.workdir or "")
+    words = _file_words(live.command, job, root, view) if root else {}
+    package = _package(live.command)
+    if not root or not (words or _has_package(root, package)):
+        return replace(live, why_live="the command names no file of the working directory")
+    sources = find(root, job.where("code") or "code", problems, keyrings)
+    names = set(sources.names)
+    used = {index: word for index, word in words.items() if names.issuperset(word.files)}
+    is_module = package != "" and any(
+        name.startswith(f"{package}/") or name == f"{package}.py" for name in names
+    )
+    if not used and not is_module:
+        return replace(live, why_live=_why_not_copied(words, sources))
+    files = tuple(name for word in used.values() for name in word.files)
+    notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
+    snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
+    place = f"{run_dir}/{run_paths.CODE}"
+    command = _frozen_command(live.command, used, place, is_module=is_module)
+    return Code(command, _frozen_env(live.env, snapshot, place), snapshot)
+
+
+def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
+    """Return {index: word} of the words that name code or settings of the working directory."""
+    found = {}
+    for index, word in enumerate(command):
+        is_option = index > 0 and word.startswith("-")
+        option, equals, path = word.partition("=") if is_option else ("", "", word)
+        before = option if equals else command[index - 1] if index else ""
+        if before.startswith("-") and WRITES.search(before.lower()):
+            continue
+        paths = sweeps.programs(path, job.sweep)
+        if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in paths):
+            continue
+        files = tuple(filter(None, (_name(each, job.workdir or "", root, view) for each in paths)))
+        if len(paths) == len(files) == 1:
+            found[index] = _Word(option + equals, files[0], files)
+        elif list(files) == list(map(os.path.normpath, paths)):
+            # The sweep's {name} stays in it.
+            found[index] = _Word(option + equals, path, files)
+    return found
+
+
+def _name(path: str, workdir: str, root: str, view: FileView) -> Optional[str]:
+    """Return the path of a file within the working directory; None for any other file."""
+    full = os.path.normpath(os.path.join(workdir, path))
+    name = os.path.relpath(full, workdir)
+    here = view.on_this_side(full)
+    is_inside = here == os.path.join(root, name) and not name.startswith("../")
+    return name if is_inside and os.path.isfile(here or "") else None
+
+
+def _package(command: tuple[str, ...]) -> str:
+    """Return the top package of `python -m MODULE`; empty for another command."""
+    index = program.module(command)
+    return "" if index is None else command[index].partition(".")[0]
+
+
+def _has_package(root: str, package: str) -> bool:
+    path = os.path.join(root, package)
+    return package != "" and (os.path.isdir(path) or os.path.isfile(f"{path}.py"))
+
+
+def _why_not_copied(words: dict[int, _Word], sources: Sources) -> str:
+    keys = {name for word in words.values() for name in word.files} & set(sources.keys)
+    if keys:
+        return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
+    return "git or .kitignore ignores what the command names"
+
+
+def _frozen_command(
+    command: tuple[str, ...], used: dict[int, _Word], place: str, *, is_module: bool
+) -> tuple[str, ...]:
+    words = list(command)
+    for index, word in used.items():
+        words[index] = f"{word.before}{place}/{word.path}"
+    module = program.module(command)
+    if is_module and module is not None:
+        words[module - 1] = f"{os.path.dirname(place)}/{run_paths.STARTER}"  # instead of -m
+    return tuple(words)
+
+
+def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str, str]:
+    """Return the variables; on PYTHONPATH come the copy and what it has of the job's folders."""
+    if "PYTHONPATH" not in env:
+        return env
+    folders = [place]
+    for entry in env["PYTHONPATH"].split(":"):
+        name = os.path.relpath(os.path.join(snapshot.workdir, entry), snapshot.workdir)
+        if name == ".":
+            continue  # an empty entry is the working directory, too
+        is_copied = any(file.startswith(name + "/") for file in snapshot.sources.names)
+        folders.append(f"{place}/{name}" if is_copied else entry)
+    return {**env, "PYTHONPATH": ":".join(folders)}
+
+
+def _live_code(root: str, name: str, names: set[str]) -> list[str]:
+    """Return a note about the first program that a shell script starts: it is the live one."""
+    if not name.endswith((".sh", ".bash")):
+        return []
+    try:
+        with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError:
+        return []
+    if "KIT_CODE" in text:
+        return []
+    programs = re.findall(r"[\w./-]+\.py\b", text)
+    started = [word for word in programs if os.path.normpath(word) in names][:1]
+    return [
+        f"{name} is a snapshot, but the {word} that it names is live: "
+        f'write "${{KIT_CODE:-.}}"/{os.path.normpath(word)} there'
+        for word in started
+    ]
+
+
+# ---------------------------------------------------------------- the copy
+
+
+def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
+    """Copy the files to a new folder, and return what run.json says of it.
+
+    Symbolic links remain links, and what was left out is linked to.
+    """
+    place.mkdir(mode=0o700)
+    sizes = [_copy_one(snapshot, name, place / name) for name in snapshot.sources.names]
+    copied = [size for size in sizes if size is not None]
+    linked = [name for name in snapshot.sources.to_link() if _link(snapshot, name, place)]
+    return {
+        "live": False,
+        "folder": run_paths.CODE,
+        "files": len(copied),
+        "bytes": sum(copied),
+        "used": snapshot.used,
+        "linked": len(linked),
+    }
+
+
+def _copy_one(snapshot: Snapshot, name: str, target: Path) -> Optional[int]:
+    """Return the size of the copy in bytes; None where the file is gone meanwhile.
+
+    An editor's temporary files come and go.
+    """
+    source = os.path.join(snapshot.sources.root, name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if os.path.islink(source):
+            os.symlink(_link_target(os.readlink(source), name, snapshot.workdir), target)
+            return 0
+        # No hard link: an editor that writes in place would change the copy.
+        file = open(source, "rb")  # noqa: SIM115 - copying fails for other reasons
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        fix = "make it readable, or take it out in .kitignore; or run live code: `code: live`"
+        raise KitError(
+            f"cannot read {source} for the snapshot of the code: {error.strerror}", fix
+        ) from None
+    with file, target.open("wb") as out:
+        shutil.copyfileobj(file, out, 1 << 20)
+        facts = os.fstat(file.fileno())
+    target.chmod(0o700 if facts.st_mode & stat.S_IXUSR else 0o600)
+    return facts.st_size
+
+
+def _link_target(target: str, name: str, workdir: str) -> str:
+    """Return a link's target: one outside of the folder as the original finds it."""
+    if os.path.isabs(target):
+        return target
+    inner = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    return os.path.join(workdir, inner) if inner.startswith("..") else target
+
+
+def _link(snapshot: Snapshot, name: str, place: Path) -> bool:
+    """Link to what is not copied, and return whether it was possible.
+
+    Data, and modules that were built in place, are found beside the code as ever.
+    """
+    target = place / name
+    original = os.path.join(snapshot.workdir, name)
+    if (
+        os.path.lexists(target)
+        or not os.path.lexists(os.path.join(snapshot.sources.root, name))
+        or f"{place}/".startswith(original + "/")
+    ):
+        return False
+    if any(parent.is_symlink() for parent in target.parents if parent.is_relative_to(place)):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(original, target)
+    return True

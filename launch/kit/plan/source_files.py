@@ -1,0 +1,300 @@
+"""Finds the files of a project that are its code.
+
+With git they are the files that git does not ignore; without git, all but those that plainly are
+something else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Callable, NamedTuple, Optional
+
+from kit.errors import Problems
+from kit.files import dockerignore
+from kit.formats import size
+from kit.plan import file_list, key_files, run_paths
+
+LARGE = 10 << 20  # bytes of one file
+MOST_BYTES = 200 << 20
+MOST_FILES = 20_000
+IGNORE = ".kitignore"
+_LINKED = "{} in the snapshot of the code, but linked there, and live"
+ELSE = f"or in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
+
+
+class Sources(NamedTuple):
+    """The files, relative to `root`; bytes that are no UTF-8 are Python's surrogates in them."""
+
+    root: str
+    names: tuple[str, ...]  # files and symbolic links
+    bytes: int
+    by_git: bool
+    left_out: tuple[str, ...]  # what a program may still look for, without what git ignores
+    notes: tuple[str, ...]  # what the user should know of the files
+    keys: tuple[str, ...] = ()  # in `left_out`, the files that hold keys
+    tracked_keys: tuple[str, ...] = ()  # among `names`
+
+    def to_link(self) -> list[str]:
+        """Return `left_out` and what git ignores, which is asked for here: a dry run needs none."""
+        which = ("--others", "--ignored", "--directory")
+        ignored = _git_lists(self.root, *which) if self.by_git else None
+        wanted = [name for name in ignored or {} if _may_be_looked_for(self.root, name)]
+        return [*self.left_out, *(name.rstrip("/") for name in wanted)]
+
+
+def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()) -> Sources:
+    """Return the files of the code, without keys and without `keyrings`, files that secrets name.
+
+    More than a snapshot should hold becomes a problem.
+    """
+    is_ignored, is_simple = _kitignore(root)
+    notes: list[str] = []
+    left_out: dict[str, None] = {}
+    listed, by_git = _listed(root, is_ignored if is_simple else lambda name: False, notes, left_out)
+    names = []
+    for name in _of_this_project(list(listed), left_out):
+        if is_ignored(name):
+            left_out[_outermost(name, is_ignored) if is_simple else name] = None
+        else:
+            names.append(name)
+    sizes, large = _sizes(root, names)
+    if large and by_git:
+        fix = f"ignore in .gitignore what is no code, {ELSE}"
+        problems.add(where, f"too large for a snapshot of the code: {_shown(large)}", fix)
+    elif large:
+        left_out |= dict.fromkeys(large)
+        notes.append(f"{_LINKED.format('not')}: {_shown(large)}")
+    found: list[str] = []
+    if _is_small_enough(root, len(sizes), sum(sizes.values()), where, problems):
+        found = key_files.among(root, sizes, keyrings)
+    kept = tuple(name for name in found if not listed[name])
+    tracked_keys = tuple(name for name in found if listed[name])
+    notes += [f"{_LINKED.format('keys are not')}: {key_files.shown(kept)}"] if kept else []
+    notes += [key_files.COPIED.format(key_files.shown(tracked_keys))] if tracked_keys else []
+    left_out |= dict.fromkeys(kept)
+    own = {name: count for name, count in sizes.items() if name not in left_out}
+    total = sum(own.values())
+    return Sources(
+        root, tuple(own), total, by_git, tuple(left_out), tuple(notes), kept, tracked_keys
+    )
+
+
+def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return {file: bytes} of the files and links, and of the files that are too large."""
+    found, large = {}, {}
+    for name in names:
+        try:
+            facts = os.lstat(os.path.join(root, name))
+        except OSError:
+            continue  # git knows it, but it was deleted
+        is_file = stat.S_ISREG(facts.st_mode)
+        if is_file and facts.st_size > LARGE:
+            large[name] = facts.st_size
+        elif is_file or stat.S_ISLNK(facts.st_mode):
+            found[name] = facts.st_size
+    return found, large
+
+
+def _shown(large: dict[str, int]) -> str:
+    first = ", ".join(f"{name} ({size(count)})" for name, count in list(large.items())[:3])
+    return first + (f" and {len(large) - 3} more" if len(large) > 3 else "")
+
+
+def _listed(
+    root: str, is_ignored: Callable[[str], bool], notes: list[str], left_out: dict[str, None]
+) -> tuple[dict[str, bool], bool]:
+    """Return {file: whether git tracks it} of a folder, and whether git listed the files."""
+    brought = _by_list(root, left_out)
+    if brought is not None:
+        return brought, False
+    listed = _by_git(root, notes)
+    if listed is not None:
+        return listed, True
+    return dict.fromkeys(_by_walking(root, is_ignored, left_out), False), False
+
+
+def _is_small_enough(root: str, count: int, total: int, where: str, problems: Problems) -> bool:
+    problem = ""
+    if count > MOST_FILES:
+        problem = (
+            f"{root} holds more than {MOST_FILES:,} files, too many for a snapshot of the code"
+        )
+    elif total > MOST_BYTES:
+        much = f"too large for a snapshot of the code, together: {size(total)}"
+        problem = f"the files of {root} are {much}"
+    if problem:
+        fix = f"start from the project's own folder; name what is no code in .gitignore, {ELSE}"
+        problems.add(where, problem, fix)
+    return not problem
+
+
+def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
+    """Return a test whether a name is ignored, and whether an ignored folder is ignored whole."""
+    if not os.path.lexists(os.path.join(root, IGNORE)):
+        return (lambda name: False), True
+    lines = dockerignore.lines(Path(root, IGNORE)) or []
+    return dockerignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
+
+
+def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
+    parts = name.split("/")
+    paths = ("/".join(parts[: count + 1]) for count in range(len(parts)))
+    return next(filter(is_ignored, paths))
+
+
+def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
+    """Return the names without runs, images, virtual environments and Python's caches.
+
+    Those are no code even where git does not ignore them.
+    """
+    known = set(names)
+    foreign = {"runs"}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        is_run = file == run_paths.SCRIPT and f"{folder}/{run_paths.ENV}".lstrip("/") in known
+        if file == "pyvenv.cfg" or is_run:
+            foreign.add(folder)
+    foreign.discard("")  # the project itself
+    kept = []
+    for name in names:
+        parts = name.split("/")
+        folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
+        if parts[0] == "images" and len(parts) > 1:
+            left_out["images"] = None
+        elif "__pycache__" not in parts and foreign.isdisjoint(folders):
+            kept.append(name)
+    return kept
+
+
+def _by_list(root: str, left_out: dict[str, None]) -> Optional[dict[str, bool]]:
+    """Return {file: whether git tracks it} by the folder's own list of its files, if it has one."""
+    found = file_list.read(root)
+    if found is None:
+        return None
+    others = (name for name in file_list.others(root, found.tracked) if name != "runs")
+    left_out |= dict.fromkeys(name for name in others if "__pycache__" not in name.split("/"))
+    return found.tracked
+
+
+# ---------------------------------------------------------------- with git
+
+
+def _by_git(root: str, notes: list[str]) -> Optional[dict[str, bool]]:
+    """Return {file: whether git tracks it} for tracked and new files.
+
+    Returns None where this is no checkout, git cannot read it, or the whole folder is ignored.
+    """
+    if not _in_checkout(root):
+        return None
+    names = _git_lists(root, "--cached", "--others")
+    if names is None:
+        rest = "the snapshot of the code holds what looks like code"
+        notes.append(f"git cannot list the files of {root}: {rest}")
+        return None
+    found = _with_submodules(root, names)
+    # As without git: nobody has said that a hidden folder is code.
+    return {name: known for name, known in found.items() if known or not _is_hidden(name)} or None
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file is in a folder whose name begins with a dot."""
+    return "/." in f"/{name}".rpartition("/")[0]
+
+
+def _in_checkout(root: str) -> bool:
+    """Return True if `root` is inside a git repository. Cheaper than calling git."""
+    folder = os.path.realpath(root)
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if folder == (folder := os.path.dirname(folder)):
+            return False
+    return True
+
+
+def git(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
+    """Return what git prints; None where it fails. The checkout can have it start no watcher."""
+    # A git hook that calls this sets these for its own repository.
+    own = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+    env = {name: value for name, value in os.environ.items() if name not in own}
+    command = ["git", "-C", root, "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
+    nothing = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=nothing, env=env, timeout=timeout_s
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
+    """Return {file: whether git tracks it} for the files that `git ls-files` lists."""
+    output = git(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
+    if output is None:
+        return None
+    lines = (os.fsdecode(line) for line in output.split(b"\0") if line)
+    # A file in conflict is listed several times.
+    return {line[2:]: line[0] != "?" for line in lines}
+
+
+def tracked(root: str, names: Iterable[str]) -> set[str]:
+    """Return the files that git tracks, among these."""
+    wanted = list(names)
+    found = _git_lists(root, "--cached") if wanted and _in_checkout(root) else None
+    return set(wanted) & _with_submodules(root, found or {}).keys()
+
+
+def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
+    """Return the files with those of submodules, which git names by their folders alone."""
+    files: dict[str, bool] = {}
+    for name, is_tracked in names.items():
+        inner = os.path.join(root, name)
+        if os.path.islink(inner) or not os.path.isdir(inner):
+            files[name] = is_tracked
+        elif os.path.lexists(os.path.join(inner, ".git")):
+            prefix = name.rstrip("/") + "/"
+            listed = _git_lists(inner, "--cached", "--others") or {}
+            below = _with_submodules(inner, listed)
+            files |= {prefix + file: known for file, known in below.items()}
+    return files
+
+
+def _may_be_looked_for(root: str, name: str) -> bool:
+    """Return whether an ignored file may be data or a built module, no cache or earlier run."""
+    parts = name.rstrip("/").split("/")
+    if name.endswith("/"):
+        is_environment = os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
+        if parts[-1].startswith(".") or is_environment:
+            return False
+    return parts[0] != "runs" and "__pycache__" not in parts and not name.endswith(".pyc")
+
+
+# ---------------------------------------------------------------- without
+
+
+def _by_walking(
+    root: str, is_ignored: Callable[[str], bool], left_out: dict[str, None]
+) -> list[str]:
+    names: list[str] = []
+    for folder, folders, files in os.walk(root):
+        inner = os.path.relpath(folder, root)
+        prefix = "" if inner == "." else inner + "/"
+        if prefix and ("pyvenv.cfg" in files or {run_paths.ENV, run_paths.SCRIPT} <= set(files)):
+            folders.clear()
+            continue
+        names += [prefix + name for name in sorted(files) if name != ".git"]
+        kept = []
+        for name in sorted(folders):
+            if os.path.islink(os.path.join(folder, name)):
+                names.append(prefix + name)
+            elif (not prefix and name == "images") or is_ignored(prefix + name):
+                left_out[prefix + name] = None
+            elif not name.startswith(".") and name != "__pycache__" and (prefix or name != "runs"):
+                kept.append(name)
+        folders[:] = kept
+        if len(names) > MOST_FILES:
+            break  # too many, whatever follows
+    return names

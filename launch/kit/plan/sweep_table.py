@@ -1,0 +1,89 @@
+"""Writes the table of a sweep: the values of each task, and how env.sh chooses from them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from kit import quote
+from kit.config import sweeps
+from kit.config.job import Job
+from kit.config.sweeps import Sweep, Table
+from kit.errors import Problems, did_you_mean
+
+
+def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
+    """Return the array for sbatch, and every task's values."""
+    if not job.sweep:
+        if job.array and job.array.startswith("%") and not job.where("sweep"):
+            problems.add(
+                job.where("array"),
+                f"the array '{job.array}' has no tasks",
+                f"write their numbers: 0-9{job.array}; only a sweep has its own",
+            )
+        return job.array, ()
+    if job.array and not job.array.startswith("%"):
+        fix = 'remove it; to limit how many run at a time: `array: "%4"`'
+        problems.add(job.where("array"), "the sweep has numbers for its tasks already", fix)
+    _check_names(job, job.sweep, problems)
+    tasks = sweeps.count(job.sweep)
+    if tasks > sweeps.MOST:
+        part = "--sweep seed=1,2,3 replaces the file's values of that name"
+        fix = f"sweep over fewer values, or submit a part at a time: {part}"
+        problem = f"the sweep has {tasks} tasks, more than {sweeps.MOST}"
+        problems.add(job.where("sweep"), problem, fix)
+        return None, ()
+    return f"0-{tasks - 1}{job.array or ''}", sweeps.table(job.sweep)
+
+
+def environment(table: Table) -> str:
+    """Return the part of env.sh with the values, which each task reads by its number."""
+    columns = "\n".join(
+        f"KIT_SWEEP_{name}={quote.bash_array(list(values))}" for name, values in table
+    )
+    set_by = "Slurm sets it for each task of sbatch run_script.sh"
+    return f"""\
+# The sweep: task 0 of the array takes the first value of each, task 1 the second, and so on.
+KIT_TASK="${{SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: {set_by}}}"
+{columns}
+
+"""
+
+
+def word(text: str, table: Table) -> str:
+    """Return a word of env.sh in which {name} is the task's value, and nothing else is special."""
+    names = {name for name, _ in table}
+    written, literal = "", ""
+    for index, part in enumerate(sweeps.PLACEHOLDER.split(text)):
+        if index % 2 and part in names:
+            written += quote.bash(literal) if literal else ""
+            written += f'"${{KIT_SWEEP_{part}[KIT_TASK]}}"'
+            literal = ""
+        else:
+            literal += f"{{{part}}}" if index % 2 else part
+    return written + (quote.bash(literal) if literal or not written else "")
+
+
+def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
+    """Refuse names that are given twice or not used, and misspelt uses of a name."""
+    places: dict[str, str] = {}
+    for names, axis in sweep.items():
+        for name in names:
+            if name in places:
+                problem = f"the sweep's {name} is given at {places[name]}, too"
+                problems.add(axis.where, problem, "keep one of them")
+            places[name] = axis.where
+    texts = {"command": job.command or (), "env": tuple((job.env or {}).values())}
+    used = {
+        name: key
+        for key, words in texts.items()
+        for text in words
+        for name in sweeps.PLACEHOLDER.findall(text)
+    }
+    for name, key in used.items():
+        if name not in places and (hint := did_you_mean(name, list(places), "")):
+            problems.add(job.where(key), f"{{{name}}} is no name of the sweep", hint)
+    for name, where in places.items():
+        if name not in used and job.command:
+            example = f"`command: train.py --{name} {{{name}}}`"
+            fix = f"write {{{name}}} where its value belongs: {example}"
+            problems.add(where, f"the sweep's {name} is not used", fix)

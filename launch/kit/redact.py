@@ -1,0 +1,98 @@
+"""Recognize what looks like a secret, by its form or by its variable's name, and hide it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Optional
+
+_BEGIN = r"(?<![A-Za-z0-9_-])"
+# {kind: (hints, expression)}: one of the hints is in every such text, a search for it is faster
+# than to compile the expression. No expression starts again in the middle of what it has read, so a
+# megabyte of any text takes a few hundredths of a second.
+KINDS = {
+    "a Hugging Face token": (("hf_",), rf"{_BEGIN}hf_[A-Za-z0-9]{{30,}}"),
+    "a GitHub token": (
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        rf"{_BEGIN}(?:gh[pousr]_[A-Za-z0-9]{{36,}}|github_pat_[A-Za-z0-9_]{{22,}})",
+    ),
+    # sk-learn-with-a-long-name has no part of 16 characters without dashes that has a digit.
+    "an API key": (
+        ("sk-",),
+        rf"{_BEGIN}sk-(?=[A-Za-z0-9_-]{{0,200}}(?<![A-Za-z0-9_])(?=[A-Za-z_]{{0,200}}[0-9])"
+        r"[A-Za-z0-9_]{16})[A-Za-z0-9_-]{20,}",
+    ),
+    "a key of Weights & Biases": (("wandb_v",), rf"{_BEGIN}wandb_v[0-9]_[A-Za-z0-9_]{{30,}}"),
+    "a key of AWS": (("AKIA", "ASIA"), rf"{_BEGIN}A[KS]IA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    "a Slack token": (("xox",), rf"{_BEGIN}xox[abeoprs]-[0-9][A-Za-z0-9-]{{9,}}"),
+    "a key of NVIDIA's": (("nvapi-",), rf"{_BEGIN}nvapi-[A-Za-z0-9_-]{{20,}}"),
+    "a GitLab token": (("glpat-",), rf"{_BEGIN}glpat-[A-Za-z0-9_.-]{{20,}}"),
+    "a JSON web token": (
+        ("eyJ",),
+        rf"{_BEGIN}eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]*",
+    ),
+    "a private key": (
+        ("PRIVATE KEY",),
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*",
+    ),
+    # $PASSWORD, {password}, <password> and *** are placeholders, not passwords.
+    "an address with a password": (
+        ("://",),
+        r"://(?<=[A-Za-z0-9+.-]://)[^/\s:@]*:(?![$<{*])[^/\s@]+@",
+    ),
+}
+# A key without a mark of its own, such as the 40 digits of Weights & Biases, is recognized by the
+# name of its variable.
+_KEY = r"[0-9a-f]{40}\Z"
+# Parts of the names of variables whose values are secrets, but for what only looks like one:
+# TOKENIZERS, KEYBOARD, COMPASSES, PWD and OLDPWD, CREDITS, AUTHOR. launch/scripts/lib/container.sh
+# has the parts, too.
+_OF_NAMES = (
+    r"TOKEN(?!IZ)|SECRET|PASS(?!ES)|KEY(?!BOARD|MAP)|(?<!^OLD)(?!^)PWD|CRED(?!IT)"
+    r"|COOKIE|AUTH(?!OR)|DSN|CONNECTION_?STRING"
+)
+HIDDEN = "(not shown)"
+
+
+def kind(text: str, name: str = "") -> Optional[str]:
+    """Return what a text, or the value of the variable `name`, looks like: "a GitHub token".
+
+    None means that it looks harmless.
+    """
+    for found, (hints, pattern) in KINDS.items():
+        if any(hint in text for hint in hints) and _compiled(pattern).search(text):
+            return found
+    if len(text) == 40 and re.match(_KEY, text) and is_secret(name):
+        return "a key"
+    return None
+
+
+def hidden(text: str) -> str:
+    """Return the text without secrets that have a form of their own."""
+    for hints, pattern in KINDS.values():
+        if any(hint in text for hint in hints):
+            text = _compiled(pattern).sub(HIDDEN, text)
+    return text
+
+
+_SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
+
+
+def is_secret(name: str) -> bool:
+    """Return True if a variable of this name holds a secret, by all that a name can tell."""
+    return bool(_compiled(_OF_NAMES).search(name.upper()))
+
+
+def hide(text: str) -> str:
+    """Return a line of a file without the value that it gives to a secret variable.
+
+    The variable is in capitals: `key=` is common in code.
+    """
+    ends = (found.end() for found in _SET.finditer(text) if is_secret(found[1]))
+    end = next(ends, None)
+    return text if end is None else text[:end] + HIDDEN
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

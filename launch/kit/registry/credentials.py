@@ -1,0 +1,186 @@
+"""Find the login for a registry: in Docker's, Podman's and Enroot's files, and credential helpers.
+
+A secret goes to the registry alone, never into a message or a command's arguments.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from kit.files import safe_read
+
+DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
+HUB_OF_HELPERS = "https://index.docker.io/v1/"  # docker login's name for docker.io
+HUB_OF_ENROOT = ("auth.docker.io", "registry-1.docker.io", "docker.io")
+HELPER_TIMEOUT_S = 30.0
+NO_LOGIN = b"credentials not found"  # printed by helpers on stdout; not a failure
+
+
+class LoginSearch(NamedTuple):
+    """What the search for a login found."""
+
+    login: Optional[str] = None  # user and password as HTTP's Basic scheme writes them
+    failures: tuple[str, ...] = ()  # why a place that may have a login gave none
+
+
+def find(registry: str, repository: str) -> LoginSearch:
+    """Return the first login found. Podman may have one for a part of a registry."""
+    failures: list[str] = []
+    for path in files():
+        settings = _settings(path)
+        login = _ask_helper(settings, registry, path, failures)
+        login = login or _find_auth(settings, f"{registry}/{repository}")
+        if login:
+            return LoginSearch(login)
+    return LoginSearch(_find_in_enroot(registry, failures), tuple(failures))
+
+
+def files() -> list[Path]:
+    """Return the files that may hold Docker's and Podman's logins, in the order of their search."""
+    named, docker = os.environ.get("REGISTRY_AUTH_FILE"), os.environ.get("DOCKER_CONFIG")
+    podman = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    places = [
+        Path(podman, "containers/auth.json"),
+        (Path(docker) if docker else Path.home() / ".docker") / "config.json",
+    ]
+    return [Path(named), *places] if named else places
+
+
+def enroots() -> Path:
+    """Return Enroot's file of logins."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(os.environ.get("ENROOT_CONFIG_PATH") or f"{config}/enroot", ".credentials")
+
+
+def places(found: LoginSearch) -> str:
+    """Return where kit looks for logins, and what failed there."""
+    names = ", ".join(map(str, files()))
+    searched = (
+        f"kit reads {names}, asks the credential helpers that they name, and reads {enroots()}"
+    )
+    return "; ".join([searched, *found.failures])
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return safe_read.mapping(path)
+    except (OSError, ValueError):
+        return {}  # no login then; the registry says whether it wants one
+
+
+def _find_auth(settings: dict[str, Any], scope: str) -> Optional[str]:
+    """Return the login in the file itself, for the whole scope or the longest part of it."""
+    logins = {_registry(key): entry for key, entry in _mapping(settings, "auths").items()}
+    while scope:
+        if found := _basic(logins.get(scope)):
+            return found
+        scope = scope.rpartition("/")[0]
+    return None
+
+
+class _HelperFailed(Exception):
+    """A credential helper gave no login; the message says why."""
+
+
+def _ask_helper(
+    settings: dict[str, Any], registry: str, path: Path, failures: list[str]
+) -> Optional[str]:
+    """Return the login from the helper that the file names for this registry, or for all."""
+    helpers = {_registry(key): name for key, name in _mapping(settings, "credHelpers").items()}
+    name = helpers.get(registry) or settings.get("credsStore")
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+        return None
+    tool = f"docker-credential-{name}"
+    try:
+        return _run_helper(tool, HUB_OF_HELPERS if registry == "docker.io" else registry)
+    except _HelperFailed as failure:
+        failures.append(f"{tool}, which {path} names, {failure}")
+        return None
+
+
+def _run_helper(tool: str, server: str) -> Optional[str]:
+    """Return the helper's login, or None if it has none. Raise _HelperFailed if it fails."""
+    if not shutil.which(tool):
+        raise _HelperFailed("is not installed here")
+    try:
+        done = subprocess.run(
+            [tool, "get"], input=server.encode(), capture_output=True, timeout=HELPER_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise _HelperFailed(f"did not answer within {HELPER_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise _HelperFailed(f"cannot be started: {error.strerror}") from None
+    if done.returncode and NO_LOGIN in done.stdout:
+        return None
+    if done.returncode:
+        raise _HelperFailed(f"failed with code {done.returncode}: see what docker pull says of it")
+    try:
+        answer = json.loads(done.stdout)
+        user, password = answer["Username"], answer["Secret"]
+        login = _encoded(user, password) if user and password else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _HelperFailed("answered with something else than a login") from None
+    if user == "<token>":
+        raise _HelperFailed(
+            "has a token that only docker can log in with: log in with a name and a password"
+        )
+    return login
+
+
+def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:
+    """Return the login in Enroot's file: lines as in netrc, for hosts without their port."""
+    path = enroots()
+    try:
+        lines = safe_read.read(path, 1 << 20).decode("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    machines: tuple[str, ...] = (registry, re.sub(r":[0-9]+$", "", registry))
+    if registry == "docker.io":
+        machines = HUB_OF_ENROOT
+    for line in lines:
+        found = re.fullmatch(r"\s*machine\s+(\S+)\s+login\s+(\S+)\s+password\s+(.+?)\s*", line)
+        if not found or found[1] not in machines:
+            continue
+        variable = re.fullmatch(r"\$\{?(\w+)\}?", found[3])
+        if not found[3].startswith("$"):
+            return _encoded(found[2], found[3])
+        if variable and os.environ.get(variable[1]):
+            return _encoded(found[2], os.environ[variable[1]])
+        reason = f"{variable[1]} is not set" if variable else "kit runs no commands of that file"
+        failures.append(f"the password of {found[1]} in {path} is not known: {reason}")
+    return None
+
+
+def _mapping(settings: dict[str, Any], key: str) -> dict[str, Any]:
+    found = settings.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _registry(key: str) -> str:
+    """Return the registry that a key names: docker login calls docker.io HUB_OF_HELPERS."""
+    place = key.partition("://")[2] or key
+    for version in ("/v1/", "/v2/", "/v1", "/v2", "/"):
+        if place.endswith(version):
+            place = place[: -len(version)]
+            break
+    return "docker.io" if place in DOCKER_HUB else place
+
+
+def _encoded(user: str, password: str) -> str:
+    return base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogateescape")).decode()
+
+
+def _basic(entry: Any) -> Optional[str]:
+    auth = entry.get("auth") if isinstance(entry, dict) else None
+    try:
+        return auth if auth and b":" in base64.b64decode(auth, validate=True) else None
+    except (binascii.Error, ValueError, TypeError):
+        return None

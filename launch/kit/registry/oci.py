@@ -1,0 +1,257 @@
+"""Define container images, and open them from `docker save` archives and OCI layouts."""
+
+from __future__ import annotations
+
+import math
+import platform
+import posixpath
+import re
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from kit.errors import KitError
+from kit.progress import Note, silent
+from kit.registry.blobs import AGAIN, NOT_AN_ARCHIVE, Blobs, Extent, sha256
+
+# Linux's names that differ from Go's, which images use.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# The variant that every CPU of the architecture has; images without a variant mean it.
+LEAST = {"amd64": 1, "arm64": 8}
+# Media types that old tools gave to the parts of images: https://github.com/distribution/distribution/issues/1621
+UNSAID = ("", "application/octet-stream", "application/json", "text/html")
+GZIP, ZSTD = COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how such a layer begins
+# Annotations, the more precise first.
+NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+
+
+class Config(NamedTuple):
+    """How an image wants to be started."""
+
+    env: tuple[str, ...] = ()  # NAME=VALUE
+    workdir: str = ""
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    labels: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Config:
+        """Return the "config" part of an image's configuration; missing and null values are empty.
+
+        Raise TypeError, ValueError or AttributeError if it has another form.
+        """
+        config = document.get("config") or {}
+        env, entrypoint, cmd = (
+            tuple(config.get(key) or ()) for key in ("Env", "Entrypoint", "Cmd")
+        )
+        workdir, labels = config.get("WorkingDir") or "", dict(config.get("Labels") or {})
+        texts = (*env, *entrypoint, *cmd, *labels, *labels.values())
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("what should be text is none")
+        # As for Docker, the path begins at the root, and .. does not leave it.
+        workdir = posixpath.normpath(posixpath.join("/", workdir)) if workdir else ""
+        return cls(env, workdir, entrypoint, cmd, labels)
+
+
+class Layer(NamedTuple):
+    """One layer of an image."""
+
+    digest: str  # "sha256:..." of the chunks, "" if it is not known
+    size: int  # bytes of all chunks
+    chunks: Callable[[], Generator[bytes, None, None]]  # of a tar, maybe packed by gzip or zstd
+
+
+class Image(NamedTuple):
+    """An image for this machine."""
+
+    name: str
+    digest: str  # of the manifest for this machine; in a docker archive, of the configuration
+    config: Config
+    layers: tuple[Layer, ...]  # lowest first
+
+
+def open_archive(path: Path, reference: str = "", note: Note = silent) -> Image:
+    """Return the image in a docker archive or an OCI layout, without reading its layers.
+
+    `reference` names one of several images.
+    """
+    blobs = Blobs(path)
+    try:
+        if "manifest.json" in blobs:
+            return _docker_archive(blobs, reference)
+        if "index.json" in blobs:
+            return _oci_layout(blobs, reference, note)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise KitError(
+            f"{path} is damaged: its manifest is not of the form that images have ({error!r})",
+            AGAIN,
+        ) from None
+    raise KitError(
+        f"{path} is no image archive: it has neither manifest.json nor index.json", NOT_AN_ARCHIVE
+    )
+
+
+def architecture() -> str:
+    """Return this machine's architecture by the name that images use: amd64, arm64."""
+    machine = platform.machine().lower()
+    return ARCHITECTURES.get(machine, machine)
+
+
+def fitting(index: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the index's entries for this machine, then those that name no platform.
+
+    Raise KitError if there are none.
+    """
+    entries = index.get("manifests") or []
+    found = [entry for entry in entries if _platform(entry) in ("", f"linux/{architecture()}")]
+    if not found:
+        raise _wrong_architecture(
+            where, {_platform(entry) for entry in entries} - {"unknown/unknown"}
+        )
+    return sorted(found, key=lambda entry: (not _platform(entry), _level(entry)))
+
+
+def chosen(index: dict[str, Any], where: str, note: Note) -> dict[str, Any]:
+    """Return the index's entry that asks least of the CPU. Note if not every CPU can run it."""
+    entry = fitting(index, where)[0]
+    if _level(entry) > LEAST.get(architecture(), math.inf):
+        level = f"{_platform(entry)}/{entry['platform']['variant']}"
+        note(
+            f"{where} is for {level} alone: on a CPU without that, "
+            "its programs end with 'Illegal instruction'"
+        )
+    return entry
+
+
+def check_types(manifest: dict[str, Any], where: str) -> None:
+    """Raise KitError if the manifest is of something else than an image: a chart, a model."""
+    fix = (
+        "get it with the tool that it was made for, such as helm, oras or apptainer; "
+        "kit build takes images of containers"
+    )
+    config = _media_type(manifest["config"])
+    if config not in UNSAID and not re.search(r"\bimage\b", config):
+        raise KitError(
+            f"{where} is no container image: its configuration is of the type {config}", fix
+        )
+    for layer in map(_media_type, manifest["layers"]):
+        if layer.endswith("+encrypted"):
+            raise KitError(
+                f"{where} is encrypted: a layer is of the type {layer}",
+                "have it pushed without encryption",
+            )
+        if layer not in UNSAID and not re.search(
+            r"\bimage\b.*tar|/(?:x-)?(?:tar|gzip|zstd)", layer
+        ):
+            raise KitError(f"{where} is no container image: a layer is of the type {layer}", fix)
+
+
+def _media_type(entry: dict[str, Any]) -> str:
+    """Return the media type without parameters, such as a charset."""
+    return str(entry.get("mediaType") or "").partition(";")[0].strip().lower()
+
+
+def checked(document: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the configuration itself. Raise KitError if it is for another kind of machine."""
+    system = document.get("os", "linux")
+    if document.get("architecture", architecture()) != architecture() or system != "linux":
+        raise _wrong_architecture(where, {f"{system}/{document.get('architecture')}"})
+    return document
+
+
+def _docker_archive(blobs: Blobs, reference: str) -> Image:
+    named = [(tuple(entry.get("RepoTags") or ()), entry) for entry in blobs.json("manifest.json")]
+    tags, entry = _only(named, reference, blobs.path)
+    digest = sha256(blobs.read(entry["Config"]))
+    document = checked(blobs.json(entry["Config"]), str(blobs.path))
+    diff_ids = (document.get("rootfs") or {}).get("diff_ids") or []
+    padded = diff_ids + [""] * (len(entry["Layers"]) - len(diff_ids))
+    layers = tuple(
+        _saved_layer(blobs.find(name), name, diff_id)
+        for name, diff_id in zip(entry["Layers"], padded)
+    )
+    name = reference or (tags[0] if tags else blobs.path.name)
+    return Image(name, digest, Config.from_json(document), layers)
+
+
+def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
+    """Return a layer with the digest in its name, or, if it is not compressed, with its diff_id.
+
+    A diff_id is the digest of the uncompressed layer.
+    """
+    if name.startswith("blobs/sha256/"):
+        return Layer(f"sha256:{posixpath.basename(name)}", place.size, place.chunks)
+    is_compressed = next(place.chunks(), b"").startswith(COMPRESSED)
+    return Layer("" if is_compressed else diff_id, place.size, place.chunks)
+
+
+def _oci_layout(blobs: Blobs, reference: str, note: Note) -> Image:
+    where = str(blobs.path)
+    entries = fitting(blobs.json("index.json"), where)
+    names, entry = _only([(_names(entry), entry) for entry in entries], reference, blobs.path)
+    manifest = _read(blobs, entry)
+    while "layers" not in manifest:
+        entry = chosen(manifest, where, note)
+        manifest = _read(blobs, entry)
+    check_types(manifest, where)
+    config = Config.from_json(checked(_read(blobs, manifest["config"]), where))
+    layers = tuple(
+        Layer(layer["digest"], place.size, place.chunks)
+        for layer in manifest["layers"]
+        for place in [blobs.find(_blob(layer))]
+    )
+    name = reference or (names[0] if names[0] != entry["digest"] else blobs.path.name)
+    return Image(name, entry["digest"], config, layers)
+
+
+def _read(blobs: Blobs, entry: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = blobs.json(_blob(entry), entry["digest"])
+    return document
+
+
+def _blob(entry: dict[str, Any]) -> str:
+    return f"blobs/{entry['digest'].replace(':', '/')}"
+
+
+def _names(entry: dict[str, Any]) -> tuple[str, ...]:
+    annotations = entry.get("annotations") or {}
+    return (*(annotations[key] for key in NAMES if annotations.get(key)), entry["digest"])
+
+
+def _only(
+    named: list[tuple[tuple[str, ...], dict[str, Any]]], reference: str, path: Path
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the image that `reference` names, or the only one. Raise KitError if it is unclear."""
+    found = [(names, entry) for names, entry in named if not reference or reference in names]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(sorted(names[0] if names else "one without a name" for names, _ in named))
+    if reference:
+        problem, advice = f"{path} has no image '{reference}'", "name one of these"
+    else:
+        problem, advice = f"{path} holds {len(named)} images", "say which one"
+    raise KitError(problem, f"{advice}: {known}" if known else AGAIN)
+
+
+def _platform(entry: dict[str, Any]) -> str:
+    platform_ = entry.get("platform") or {}
+    if not platform_.get("architecture"):
+        return ""
+    return f"{platform_.get('os', 'linux')}/{platform_['architecture']}"
+
+
+def _level(entry: dict[str, Any]) -> float:
+    """Return the generation of CPUs that an entry is for: 3 for amd64/v3."""
+    variant = str((entry.get("platform") or {}).get("variant") or "")
+    found = re.fullmatch(r"v?([0-9]{1,3}(?:\.[0-9]{1,3})?)", variant)
+    if found:
+        return float(found[1])
+    return math.inf if variant else LEAST.get(architecture(), 0)
+
+
+def _wrong_architecture(where: str, found: Iterable[str]) -> KitError:
+    platforms = ", ".join(sorted(filter(None, found))) or "nothing"
+    return KitError(
+        f"{where} is for {platforms}, this machine is linux/{architecture()}",
+        f"build or save it for this machine: --platform linux/{architecture()}",
+    )

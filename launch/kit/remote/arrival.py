@@ -1,0 +1,170 @@
+"""On the login node: takes in what a laptop brings, and loses nothing that somebody else put there.
+
+A file is kit's while it is as kit brought it at some time. What was changed there stays, and so
+does whatever is in a file's way; files that kit brought and the project no longer has are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Optional
+
+from kit.config import image_files
+from kit.errors import KitError
+from kit.files import remove
+from kit.remote import session
+from kit.remote.landing import BROUGHT, MARK, is_marked, read
+
+State = list[Any]  # [size, seconds, whether it is a program] of a file, [target] of a link
+REMEMBERED = 4  # states of one file
+GIVEN = "given"  # in kit's folder: files that belong to no project
+_COPIES = r"(kit-[^/]+-[0-9a-f]{16}|\.kit-[^/]+-[0-9a-f]{16}\.[0-9a-f]{8})"
+_DAY_S = 86400.0
+
+
+def state(path: str) -> Optional[State]:
+    """Return the state of a file or a link; None where nothing is, [] for anything else."""
+    try:
+        facts = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(facts.st_mode):
+        return [os.readlink(path)]
+    if not stat.S_ISREG(facts.st_mode):
+        return []
+    return [facts.st_size, int(facts.st_mtime), bool(facts.st_mode & 0o100)]
+
+
+def receive(
+    work: str, folder: str, origin: str, git: Optional[dict[str, str]], files: dict[str, Any]
+) -> dict[str, Any]:
+    """Make a project's folder ready for its `files`: {name: {"tracked": BOOL, "state": State}}.
+
+    Returns `needed`, the files to send, and `kept`, the files that others are in the way of.
+    """
+    os.makedirs(work, exist_ok=True)
+    before = read(f"{work}/{BROUGHT}")
+    if before.get("origin") not in (None, origin):
+        raise KitError(f"{work} is another project's", "type the same command again")
+    known = {name: facts["states"] for name, facts in before.get("files", {}).items()}
+    brought, kept, needed = {}, [], []
+    for name, file in files.items():
+        new, states = file["state"], known.get(name, [])
+        if _may_come(work, name, new, states):
+            others = [other for other in states if other != new]
+            brought[name] = {"tracked": file["tracked"], "states": [new, *others][:REMEMBERED]}
+            if state(f"{work}/{name}") != new:
+                needed.append(name)
+        else:
+            kept.append(name)
+    for name in known.keys() - brought.keys():
+        _remove_brought(work, name, known[name])
+    _write(work, {"origin": origin, "files": brought, "git": git, "came": False})
+    _link_images(work, folder)
+    return {"kept": kept, "needed": needed}
+
+
+def _may_come(work: str, name: str, new: State, states: list[State]) -> bool:
+    if _is_behind_another(work, name):
+        return False
+    found = state(f"{work}/{name}")
+    return found is None or found == new or found in states
+
+
+def _is_behind_another(work: str, name: str) -> bool:
+    """Return whether something else than a folder is where a folder of the name has to be."""
+    *folders, _ = (Path(work, folder) for folder in Path(name).parents)
+    return any(path.is_symlink() or (path.exists() and not path.is_dir()) for path in folders)
+
+
+def _remove_brought(work: str, name: str, states: list[State]) -> None:
+    """Remove a file that the project no longer has, where it is as it came."""
+    if not _is_behind_another(work, name) and state(f"{work}/{name}") in states:
+        with suppress(OSError):
+            os.unlink(f"{work}/{name}")
+
+
+def came(work: str) -> None:
+    """Record the files as they came: one may have been changed since it was listed."""
+    found = read(f"{work}/{BROUGHT}")
+    if found.get("came") is not False:
+        return
+    for name, facts in found["files"].items():
+        now = state(f"{work}/{name}")
+        if now and now not in facts["states"]:
+            facts["states"] = [now, *facts["states"]][:REMEMBERED]
+    _write(work, {**found, "came": True})
+
+
+def _write(work: str, content: dict[str, Any]) -> None:
+    new = f"{work}/{BROUGHT}.new"
+    Path(new).write_text(json.dumps(content), encoding="utf-8")
+    os.replace(new, f"{work}/{BROUGHT}")
+
+
+def _link_images(work: str, folder: str) -> None:
+    """Let all projects share kit's images: images/ of each is a link to them."""
+    images = f"{folder}/{image_files.FOLDER}"
+    os.makedirs(images, exist_ok=True)
+    with suppress(FileExistsError):
+        os.symlink(os.path.relpath(images, work), f"{work}/{image_files.FOLDER}")
+
+
+# ---------------------------------------------------------------- kit, images and other files
+
+
+def settle(part: str, place: str, python: str) -> None:
+    """Give a complete copy of kit its name; remove copies that nobody has used for a week."""
+    Path(part, "python.json").write_text(json.dumps({"python": python}), encoding="utf-8")
+    try:
+        os.rename(part, place)
+    except OSError:
+        remove.tree(Path(part), _COPIES, MARK)
+        if not is_marked(place):  # else another call was quicker
+            raise
+    folder = Path(place).parent
+    session.sweep(folder, _COPIES, 7 * _DAY_S)
+    for name in ("build", GIVEN):  # an earlier kit's, and this one's
+        session.sweep(folder / name, r"[^/]+-[0-9a-f]{16}", 2 * _DAY_S)
+
+
+def give(
+    folder: str, name: str, files: Mapping[str, str] = MappingProxyType({}), inside: str = "."
+) -> str:
+    """Return the folder for files that belong to no project, made or used again.
+
+    `inside` is a folder to make in it.
+    """
+    made = Path(folder, GIVEN, name)
+    if not is_marked(str(made)):
+        made.mkdir(parents=True)
+        (made / MARK).touch()
+    (made / inside).mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        if not (made / file).exists():
+            (made / file).write_text(text, encoding="utf-8", errors="surrogateescape")
+    os.utime(made)
+    return str(made)
+
+
+def image_state(folder: str, name: str, size: int) -> dict[str, Any]:
+    """Return whether an image is there whole."""
+    path = Path(folder, image_files.FOLDER, name)
+    path.parent.mkdir(exist_ok=True)
+    return {"is_there": path.is_file() and path.stat().st_size == size}
+
+
+def place_image(part: str, name: str, sha256: str) -> dict[str, Any]:
+    """Give a complete copy of an image its name; remove the copy where it is another file."""
+    is_whole = image_files.sha256(Path(part)) == sha256
+    if is_whole:
+        os.replace(part, os.path.join(os.path.dirname(part), name))
+    else:
+        os.unlink(part)
+    return {"is_whole": is_whole}

@@ -1,0 +1,180 @@
+"""On the laptop: runs a command of kit on the login node, and shows its output here.
+
+`attend` is for commands that outlive the connection: it opens a broken one again, and goes on
+where it was. `attach` is for commands that end with it, and gives them this terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Optional
+
+from kit.errors import KitError
+from kit.remote import ssh
+from kit.remote.install import Copy
+from kit.remote.ssh import Unreachable
+
+# For a connection to come back: the command goes on, and a laptop's lid may be closed.
+PATIENCE_S = 3600.0
+AGAIN_S = 2.0  # until the next try
+# These tell the command on the other machine what the terminal is like.
+_OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "KIT_TRACEBACK")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command of kit for the login node."""
+
+    words: list[str]
+    workdir: str
+    # Variables of this shell, and the values of secrets.
+    environment: dict[str, str] = field(default_factory=dict)
+    # {folder: {file: text}} for files that belong to no project.
+    given: dict[str, dict[str, str]] = field(default_factory=dict)
+    clusters: str = ""  # the folder in `given` that holds the profile
+    work: str = ""  # the project's folder, if its files have just come
+    stays: bool = False  # it goes on when nobody follows it
+    call: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+Show = Callable[[str, bytes], None]  # gets "out" or "err", and what a command printed there
+Note = Callable[[dict[str, Any]], None]  # gets a run that a command recorded
+
+
+def begin(copy: Copy, request: Request) -> None:
+    """Start a command, unless the same request has started it before."""
+    failed = f"kit {request.words[0]} has not begun, or goes on: type the same command again"
+    copy.ask("begin", failed, **_values(copy, request))
+
+
+def attend(copy: Copy, request: Request, show: Show, note: Note) -> int:
+    """Show the output of a command that has begun until it ends.
+
+    Passes Ctrl-C on, calls `note` with each run, and returns the command's exit code.
+    """
+    code = _Following(copy, request, show, note).until_end()
+    with suppress(KitError):
+        copy.ask("finish", "the command has ended", folder=copy.folder, call=request.call)
+    return code
+
+
+def attach(copy: Copy, request: Request) -> int:
+    """Run a command with the streams and the terminal of this process; return its exit code."""
+    values, held = _values(copy, request), {"folder": copy.folder, "call": request.call}
+    if request.environment:  # which no list of processes is to show
+        copy.ask("hold", f"kit {request.words[0]} has not begun", **values)
+        line = copy.line("become held", **held)
+    else:
+        line = copy.line("become", **values)
+    return copy.host.attach(line, f"what kit {request.words[0]} did there is not known")
+
+
+def _values(copy: Copy, request: Request) -> dict[str, Any]:
+    terminal = {name: os.environ[name] for name in _OF_TERMINAL if name in os.environ}
+    if sys.stdout.isatty():
+        size = os.get_terminal_size(sys.stdout.fileno())
+        terminal = {"COLUMNS": str(size.columns), "LINES": str(size.lines), **terminal}
+        if "NO_COLOR" not in terminal:
+            terminal.setdefault("FORCE_COLOR", "1")
+    environment = {**terminal, **request.environment}
+    own = {"environment": environment, "folder": copy.folder, "history": copy.history}
+    return {**asdict(request), **own}
+
+
+class _Following:
+    """Shows the output of a command, through connections that break."""
+
+    def __init__(self, copy: Copy, request: Request, show: Show, note: Note) -> None:
+        self.copy, self.call, self.show, self.note = copy, request.call, show, note
+        self.doing = f"kit {request.words[0]} goes on there: type the same command again to see it"
+        self.offset = 0  # in the spool: what came before it is shown
+        self.lost_s: Optional[float] = None
+
+    def until_end(self) -> int:
+        """Show all of the output, and return the exit code.
+
+        Raises Unreachable where the connection stays broken, KitError where the command was killed.
+        """
+        with _signals_passed_on(self._tell):
+            while True:
+                try:
+                    return self._follow()
+                except Unreachable as error:
+                    self._wait(error)
+
+    def _tell(self, number: int) -> None:
+        with suppress(KitError):
+            place = self.copy.folder
+            self.copy.ask("tell", self.doing, folder=place, call=self.call, signal=number)
+
+    def _wait(self, error: Unreachable) -> None:
+        host = self.copy.host
+        host.forget_connection()
+        if self.lost_s is None:
+            self.lost_s = time.monotonic()
+            what = "trying again; what was begun there goes on meanwhile"
+            host.say(f"connection to {host.name} lost ({error.why}); {what}")
+        if time.monotonic() - self.lost_s > PATIENCE_S:
+            host.broke(error.why, self.doing)
+        time.sleep(AGAIN_S)
+
+    def _follow(self) -> int:
+        mark = ssh.new_mark()
+        call = {"call": self.call, "folder": self.copy.folder, "offset": self.offset}
+        command = self.copy.line("follow", **call, mark=mark)
+        with closing(self.copy.host.stream(command, self.doing)) as lines:
+            while next(lines) != mark.encode():
+                pass  # a site's start-up files may print some, too
+            while "exit" not in (said := json.loads(line := next(lines))):
+                self._take(said)
+                self.offset += len(line) + 1 if said else 0
+            self._take(said)
+            return int(said["exit"])
+
+    def _take(self, said: dict[str, Any]) -> None:
+        host = self.copy.host
+        if self.lost_s is not None:
+            self.lost_s = None
+            host.say(f"{host.name} answers again")
+        if "is_killed" in said:
+            limits = "some limit what login nodes may do; then the same command again"
+            fix = f"some sites end what their users leave behind, and {limits}"
+            raise KitError(f"the command on {host.name} was killed there", fix)
+        if "run" in said:
+            self.note(said["run"])
+        for name in ("out", "err"):
+            if name in said:
+                self.show(name, said[name].encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def _signals_passed_on(tell: Callable[[int], None]) -> Iterator[None]:
+    """Pass Ctrl-C and TERM on to the command on the other machine, and wait for its end.
+
+    The third one ends kit here.
+    """
+    received: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) > 2:
+            raise KeyboardInterrupt
+        threading.Thread(target=tell, args=(number,), daemon=True).start()
+
+    handlers = {
+        number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

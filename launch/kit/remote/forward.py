@@ -1,0 +1,150 @@
+"""On the laptop: runs a command on the login node that it is about, as if it was typed there.
+
+Brings kit, the project and what else the command needs, and returns the command's exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from kit import formats
+from kit.config import profiles
+from kit.config.profiles import Cluster
+from kit.errors import KitError, Problems
+from kit.remote import calls, context, image_copy, install, packing, project, records
+from kit.remote.calls import Request
+from kit.remote.install import Copy
+from kit.remote.records import Call, Record
+from kit.remote.where import About, Typed, profile
+
+LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
+MAKING_RUNS = ("shell", "exec")
+STARTING = ("submit", "shell", "bench")  # they read the values of secrets
+
+
+def run(typed: Typed, about: About) -> int:
+    """Run a command on the login node that it is about, and return its exit code."""
+    if about.record:
+        return _of_run(typed, about.record)
+    assert about.site
+    if typed.has_job:
+        return _with_job(typed, about.site)
+    return _build(typed, about.site) if typed.name == "build" else _of_cluster(typed, about.site)
+
+
+def show_runs(typed: Typed, cluster: str) -> int:
+    """Show the runs of a cluster, which may no longer be elsewhere; return the exit code."""
+    site = profile(cluster)
+    if not site.ssh:
+        return 0
+    typed.say(f"runs of {cluster}, on {site.ssh}:")
+    copy = install.put(site, "/", "its runs are not shown", typed.say)
+    return calls.attach(copy, packing.request(site, typed.words, copy.folder))
+
+
+def _with_job(typed: Typed, site: Cluster) -> int:
+    problems = Problems()
+    job = typed.load(problems)
+    image, root = image_copy.of_job(job, problems), project.root_of(job)
+    problems.raise_if_any()
+    secrets, here = packing.secrets_of(site, job), root or os.getcwd()
+    environment = packing.variables(job, site)
+    if typed.name in STARTING and not (typed.value("dry_run") or typed.value("test_only")):
+        environment |= packing.values_of(secrets, here)
+    found = project.read(root, job, typed.job_file, secrets, problems) if root else None
+    copy = install.put(site, here, _doing(typed), typed.say)
+    if found:
+        project.bring(copy, found, is_run=typed.name == "submit")
+    options = []
+    if typed.name != "doctor":  # it has no option of a job that starts
+        options += [word for secret in secrets for word in ("--secret", secret.name)]
+    if job.cluster and profiles.is_file_name(job.cluster):
+        options += ["--cluster", site.name]
+    if image:
+        options += ["--image", image_copy.send(copy, image)]
+    parts = packing.of_job(typed, job, root, copy, options)
+    sources = [[secret.name, secret.source, secret.at] for secret in secrets]
+    name = packing.profile_name(job.cluster)
+    note = Record(name, here, created_s=time.time(), secrets=sources)
+    records.add(note)
+    return _run(typed, copy, packing.request(site, environment=environment, **parts), note)
+
+
+def _doing(typed: Typed) -> str:
+    return f"kit {typed.name} has not begun"
+
+
+def _of_cluster(typed: Typed, site: Cluster) -> int:
+    cluster, here = typed.value("cluster"), os.getcwd()
+    copy = install.put(site, here, _doing(typed), typed.say)
+    option = ("--cluster", site.name) if profiles.is_file_name(str(cluster)) else ()
+    request = packing.request(site, packing.with_options(typed.words, *option), copy.folder)
+    return _run(typed, copy, request, Record(packing.profile_name(cluster), here))
+
+
+def _build(typed: Typed, site: Cluster) -> int:
+    context.check(typed)
+    here = os.getcwd()
+    with context.read(typed) as found:
+        copy = install.put(site, here, "nothing is built yet", typed.say)
+        words, variables = context.words(typed, found, copy.folder)
+        folder = context.send(copy, found)
+    request = packing.request(site, words, folder, environment=variables, stays=True)
+    return _run(typed, copy, request, Record(packing.profile_name(typed.value("cluster")), here))
+
+
+def _of_run(typed: Typed, record: Record) -> int:
+    site = profile(record.cluster)
+    if not site.ssh:
+        problem = f"the profile {record.cluster} names no login node any more"
+        raise KitError(problem, "put back its key `ssh`")
+    copy = install.put(site, record.here, _doing(typed), typed.say)
+    secrets = record.named_secrets() if typed.name == "rerun" else []
+    environment = packing.values_of(secrets, record.here)
+    folder = packing.inside(copy.work, record.here, os.getcwd())  # kit's own where it is gone
+    request = packing.request(site, typed.words, folder, environment=environment)
+    return _run(typed, copy, request, record)
+
+
+def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
+    """Run a command on the login node, and record the runs that it makes."""
+
+    def note(run: dict[str, Any]) -> None:
+        records.add_run(run, about)
+
+    if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
+        return _run_lasting(typed, copy, request, about, note)
+    code = calls.attach(copy, request)
+    if typed.name in MAKING_RUNS:
+        for run in copy.ask("runs", "the command has ended", history=copy.history)["runs"]:
+            note(run)
+    return code
+
+
+def _run_lasting(
+    typed: Typed, copy: Copy, request: Request, about: Record, note: calls.Note
+) -> int:
+    """Run a command that outlives the connection.
+
+    Where the end of the same earlier command is not known here, show that one instead.
+    """
+    words = [request.workdir, *(word for word in request.words if word != "--follow")]
+    call = Call(request.call, about.cluster, about.here, words, time.time())
+    earlier = records.unheard(call, also_live=typed.name == "build")
+    if earlier:
+        answer = copy.ask("state", _doing(typed), folder=copy.folder, call=earlier.id)
+        state = answer["state"]
+        if typed.name in LASTING and state in ("running", "ended"):
+            what = "goes on there" if state == "running" else "has ended there meanwhile"
+            ago = f"the same command of {formats.elapsed(time.time() - earlier.begun_s)} ago"
+            typed.say(f"{ago} {what}, and is not begun anew; what it said:")
+            call, request = earlier, replace(request, call=earlier.id)
+        else:
+            records.forget(earlier)
+    with records.under_way(call):
+        if call is not earlier:
+            calls.begin(copy, request)
+        return calls.attend(copy, request, typed.show, note)

@@ -1,0 +1,71 @@
+"""On the laptop: copies an image to the login node, once, and checks that the copy is complete.
+
+A copy that was cut off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Optional
+
+from kit.config import image_files
+from kit.config.job import Job
+from kit.errors import KitError, Problems
+from kit.formats import size
+from kit.remote import rsync
+from kit.remote.install import Copy
+from kit.remote.ssh import locked
+
+_NEXT = "the next time its copy goes on from there"
+DOING = f"the image is not all there, and nothing has begun; {_NEXT}"
+VERIFY_S = 3600.0
+
+
+def of_job(job: Job, problems: Problems) -> Optional[Path]:
+    """Return the job's image where it is a file of this machine."""
+    if not job.image or "://" in job.image or not os.path.exists(job.image):
+        return None
+    if os.path.isdir(job.image):
+        problem = f"the image {job.image} is a folder, and kit copies files"
+        fix = "make a file of it: apptainer build NAME.sif FOLDER"
+        problems.add(job.where("image"), problem, fix)
+        return None
+    try:
+        image_files.check(Path(job.image))
+    except KitError as error:
+        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        return None
+    return Path(job.image)
+
+
+def send(copy: Copy, image: Path) -> str:
+    """Copy an image to the login node unless it is there; return its path there."""
+    sha256 = image_files.digest(image)
+    name = name_of(image, sha256)
+    folder = f"{copy.folder}/{image_files.FOLDER}"
+    count = image.stat().st_size
+    with locked(f"image-{sha256[:16]}"):  # a second command waits, and then finds the image there
+        if not copy.ask("image", DOING, folder=copy.folder, name=name, size=count)["is_there"]:
+            _send(copy, image, folder, name, sha256)
+    return f"{folder}/{name}"
+
+
+def _send(copy: Copy, image: Path, folder: str, name: str, sha256: str) -> None:
+    host = copy.host
+    host.say(f"copying {image.name} to {host.name}, {size(image.stat().st_size)}, once")
+    part = f".{name}.part"
+    options = [rsync.PRIVATE, "--append", "--partial"]
+    for _ in range(2):  # what was cut off may not be a part of this very file
+        rsync.send(host, image, folder, DOING, options, to=part)
+        facts = {"part": f"{folder}/{part}", "name": name, "sha256": sha256}
+        if copy.ask("place image", DOING, VERIFY_S, **facts)["is_whole"]:
+            return
+    problem = f"the copy of {image} on {host.name} is not what is here: its sha256 differs"
+    raise KitError(problem, "was the file changed meanwhile? type the same command again")
+
+
+def name_of(image: Path, sha256: str) -> str:
+    """Return the name of a copy, which has the first digits of its sha256."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', image.stem)}-{sha256[:16]}{image.suffix}"

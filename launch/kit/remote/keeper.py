@@ -1,0 +1,115 @@
+"""On the login node: keeps a command alive when its connection breaks, and spools its output."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from kit.remote import session
+from kit.remote.session import CHUNK, PERIOD_S
+from kit.runs import history
+
+UNFOLLOWED_S = 3600.0  # then a command that nobody follows is ended, unless it `stays`
+
+
+def start(made: Path, request: Mapping[str, Any]) -> None:
+    """Start the command of a request apart from this process and its connection."""
+    lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # which the keeper inherits
+    (made / "seen").touch()
+    (made / "spool").touch()
+    session.run_apart(lambda: _keep(made, request))
+    os.close(lock)
+
+
+def _keep(made: Path, request: Mapping[str, Any]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # the command's are its own
+    with open(made / "spool", "ab", buffering=0) as spool:
+        try:
+            process = subprocess.Popen(
+                request["command"],
+                cwd=request["workdir"],
+                env={**os.environ, **request["environment"]},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            spool.write(session.line(err=f"kit: cannot start: {error}\n") + session.line(exit=1))
+            return
+        _write_output(process, spool, made, request)
+        code = process.wait()
+        spool.write(session.line(exit=128 - code if code < 0 else code))
+
+
+def _write_output(
+    process: subprocess.Popen[bytes], spool: IO[bytes], made: Path, request: Mapping[str, Any]
+) -> None:
+    """Write what a command prints, and the runs that it records, until it has ended."""
+    assert process.stdout and process.stderr
+    names = {process.stdout.fileno(): "out", process.stderr.fileno(): "err"}
+    runs = NewRuns(request["history"])
+    while True:
+        has_ended = process.poll() is not None  # asked first: then all that it said is in the pipes
+        readable, _, _ = select.select(list(names), [], [], 0 if has_ended else PERIOD_S)
+        for number in readable:
+            if chunk := os.read(number, CHUNK):
+                spool.write(
+                    session.line(**{names[number]: chunk.decode("utf-8", "surrogateescape")})
+                )
+            else:
+                del names[number]
+        for run in runs.found():
+            spool.write(session.line(run=run))
+        if has_ended and not readable:  # what it left in the background may hold them open for days
+            return
+        _pass_on(process, made, stays=request["stays"])
+
+
+def _pass_on(process: subprocess.Popen[bytes], made: Path, *, stays: bool) -> None:
+    """Send the command the signal that was asked for; end it where nobody follows it."""
+    number = 0
+    with suppress(OSError, ValueError):
+        number = int((made / "signal").read_text())
+        (made / "signal").unlink()
+    with suppress(OSError):
+        if not stays and time.time() - (made / "seen").stat().st_mtime > UNFOLLOWED_S:
+            number = signal.SIGTERM
+        os.utime(made / "lock")
+    if number:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+class NewRuns:
+    """Finds the lines that the history of runs has got since it had `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def found(self) -> list[dict[str, Any]]:
+        """Return the new ones."""
+        try:
+            with open(history.path(), "rb") as file:
+                file.seek(self.size)
+                *lines, _ = file.read().split(b"\n")
+        except OSError:
+            return []
+        self.size += sum(len(line) + 1 for line in lines)
+        found = []
+        for line in lines:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found

@@ -1,0 +1,108 @@
+"""On the login node, before kit is there: finds or makes kit's folder, and says what is in it.
+
+This file travels as text, and needs nothing but Python. It removes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+MARK = ".made-by-kit"  # a file that marks what kit made
+BROUGHT = ".kit-brought.json"  # in a project's folder: what kit copied there
+
+
+def absolute(folder: str) -> str:
+    """Return the path of a folder; a relative one is in the home."""
+    return os.path.join(os.path.expanduser("~"), folder[2:] if folder.startswith("~/") else folder)
+
+
+def own(folder: str) -> str:
+    """Make the folder kit's, and return "".
+
+    Returns `foreign` where it is somebody else's, or else why it cannot be made.
+    """
+    if ".." in folder.split("/") or not may_own(folder):
+        return "foreign"
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        os.close(os.open(os.path.join(folder, MARK), os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def may_own(folder: str) -> bool:
+    """Return whether the folder has kit's mark, is empty, or is not there."""
+    if not os.path.exists(folder):
+        return True
+    if any(os.path.samefile(folder, other) for other in ("/", os.path.expanduser("~"))):
+        return False
+    try:
+        # The mark is looked for once more at the end: another call may just have made the folder.
+        return is_marked(folder) or not os.listdir(folder) or is_marked(folder)
+    except OSError:  # who knows what is in it
+        return False
+
+
+def is_marked(folder: str) -> bool:
+    """Return whether the folder has the mark, as a regular file."""
+    mark = os.path.join(folder, MARK)
+    return os.path.isfile(mark) and not os.path.islink(mark)
+
+
+def project(folder: str, name: str, origin: str) -> str:
+    """Return the folder of a project: its name, with a suffix where another project has that."""
+    places = [os.path.join(folder, "work", word) for word in (name, name + "-" + origin[:8])]
+    theirs = [read(os.path.join(place, BROUGHT)).get("origin") for place in places]
+    if origin in theirs:
+        return places[theirs.index(origin)]
+    return places[0] if theirs[0] is None else places[1]
+
+
+def read(path: str) -> dict[str, Any]:
+    """Return the mapping of a JSON file; an empty one where it has none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def history() -> int:
+    """Return how long the history of runs is."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    try:
+        return os.path.getsize(os.path.join(state, "kit", "runs.jsonl"))
+    except OSError:
+        return 0
+
+
+def look(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
+    """Return what is known of kit's folder, of the copy of kit called `kit`, and of a project."""
+    folder = absolute(folder)
+    refusal = own(folder)
+    if refusal:
+        return {"folder": folder, "refusal": refusal}
+    place = os.path.join(folder, kit)
+    if is_marked(place):
+        os.utime(place, None)
+    elif os.path.lexists(place):
+        return {"folder": place, "refusal": "foreign"}
+    return {
+        "folder": folder,
+        "history": history(),
+        "work": project(folder, name, origin),
+        "python": sys.executable,
+        **read(os.path.join(place, "python.json")),  # the Python of a complete copy
+        "has_copy": is_marked(place),
+    }
+
+
+def main(mark: str, **request: str) -> None:
+    """Print the answer behind the mark."""
+    os.umask(0o077)
+    print("\n" + mark + " " + json.dumps(look(**request)))

@@ -1,0 +1,160 @@
+"""On the laptop: prepares the words, variables and files of a command for the login node."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Optional
+
+import yaml
+
+from kit.config import inherit, profiles
+from kit.config.job import Job
+from kit.config.profiles import Cluster
+from kit.config.secrets import Secret
+from kit.errors import Problems
+from kit.remote.arrival import GIVEN
+from kit.remote.calls import Request
+from kit.remote.install import Copy
+from kit.remote.where import Typed
+from kit.runs import secret_values
+
+# About the way to the cluster; secrets are read here, and named in the command.
+PROFILE_KEYS = ("ssh", "ssh_dir", "ssh_python", "secrets")
+
+
+def secrets_of(site: Cluster, job: Job) -> list[Secret]:
+    """Return the secrets of a job and of its profile."""
+    return list({**site.secrets, **(job.secrets or {})}.values())
+
+
+def variables(job: Job, site: Cluster) -> dict[str, str]:
+    """Return the variables of this shell that the job inherits."""
+    if not job.inherit:
+        return {}
+    own = {*site.env, *(job.env or {}), *(secret.name for secret in secrets_of(site, job))}
+    return inherit.take(job.inherit, job.where("inherit"), own, Problems())
+
+
+def values_of(secrets: Iterable[Secret], workdir: str) -> dict[str, str]:
+    """Return the values of secrets by their names."""
+    found = secret_values.read(tuple(secrets), workdir)
+    return {name: os.fsdecode(value) for name, value in found.items()}
+
+
+def of_job(typed: Typed, job: Job, root: str, copy: Copy, options: list[str]) -> dict[str, Any]:
+    """Return the parts of a request that say what is done with a job, and where.
+
+    `root` is the folder of its project, if that is here.
+    """
+    name, *rest = typed.words
+    here, file = os.getcwd(), typed.job_file
+    base = root if root and not is_inside(here, root) else here
+    given = {}
+    if file and file != typed.value("target", "job"):
+        rest.insert(0, file)
+    if file and root and is_inside(os.path.abspath(file), root):
+        rest[rest.index(file)] = os.path.relpath(file, base)
+    elif file and os.path.isfile(file):
+        content, name_there = Path(file).read_bytes(), os.path.basename(file)
+        folder = f"job-{_digest(content + os.fsencode(name_there))}"
+        given = {folder: {name_there: content.decode("utf-8", "surrogateescape")}}
+        rest[rest.index(file)] = f"{copy.folder}/{GIVEN}/{folder}/{name_there}"
+    workdir = copy.folder
+    if root:
+        rest, workdir = _relative(rest, root, base), inside(copy.work, root, base)
+    if root and name != "doctor" and (given or job.where("workdir")):
+        options = [*options, "--workdir", copy.work]  # it is another folder on the login node
+    words = with_options([name, *rest], *options)
+    work = copy.work if root else ""
+    return {"words": words, "workdir": workdir, "given": given, "work": work}
+
+
+def request(
+    site: Cluster,
+    words: list[str],
+    workdir: str,
+    given: Mapping[str, dict[str, str]] = MappingProxyType({}),
+    **more: Any,
+) -> Request:
+    """Return a request with the profile of the cluster."""
+    text = profile_there(site.text)
+    folder = f"clusters-{_digest(f'{site.name}{text}'.encode())}"
+    files = {folder: {f"{site.name}.yaml": text}, **given}
+    return Request(words, workdir, given=files, clusters=folder, **more)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Return whether a path is a folder, or below it."""
+    return path == root or path.startswith(f"{root.rstrip('/')}/")
+
+
+def inside(place: str, root: str, folder: str) -> str:
+    """Return the folder below `place` that is for a folder below `root`."""
+    if not is_inside(folder, root):
+        return place
+    return os.path.normpath(os.path.join(place, os.path.relpath(folder, root)))
+
+
+# ---------------------------------------------------------------- words
+
+
+def count_own(words: Sequence[str]) -> int:
+    """Return how many of the words are kit's: behind them are the program's arguments."""
+    return list(words).index("--") if "--" in words else len(words)
+
+
+def _relative(words: Sequence[str], root: str, base: str) -> list[str]:
+    """Return the words with the project's absolute paths made relative to `base`."""
+    end = count_own(words)
+    found = []
+    for word in words[:end]:
+        option, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+        is_path = os.path.isabs(value) and is_inside(os.path.normpath(value), root)
+        found.append(f"{option}{equals}{os.path.relpath(value, base)}" if is_path else word)
+    return [*found, *words[end:]]
+
+
+def with_options(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words with more options before the program's own arguments.
+
+    The last of two equal options holds.
+    """
+    end = count_own(words)
+    return [*words[:end], *options, *words[end:]]
+
+
+def without_option(words: Sequence[str], *names: str) -> list[str]:
+    """Return the words without an option and its value, wherever it is given."""
+    end, found, skips = count_own(words), [], False
+    for word in words[:end]:
+        if skips or word.split("=", 1)[0] in names:
+            skips = not skips and word in names
+        else:
+            found.append(word)
+    return [*found, *words[end:]]
+
+
+# ---------------------------------------------------------------- profiles
+
+
+def profile_there(text: str) -> str:
+    """Return a profile as the login node itself has it."""
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    node.value = [(key, value) for key, value in node.value if key.value not in PROFILE_KEYS]
+    if not node.value:
+        return "{}\n"
+    return str(yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True))
+
+
+def profile_name(cluster: Optional[str]) -> str:
+    """Return the name of a profile; of a file the whole path, which is valid in any folder."""
+    name = cluster or "generic"
+    return os.path.abspath(name) if profiles.is_file_name(name) else name

@@ -1,0 +1,92 @@
+"""On the laptop: brings a project's files to the login node, by the rules of the code snapshot.
+
+It copies no key, and nothing that git ignores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit.config.job import Job
+from kit.config.secrets import Secret
+from kit.errors import Problems, UsageError
+from kit.plan import git_facts, key_files, source_files
+from kit.plan.file_list import GitRecord
+from kit.plan.source_files import Sources
+from kit.remote import arrival, records, rsync
+from kit.remote.install import Copy
+
+DOING = "nothing has begun"
+
+
+@dataclass(frozen=True)
+class Project:
+    """The folder of a job here, with the files that travel."""
+
+    sources: Sources
+    names: tuple[str, ...]
+    tracked: frozenset[str]  # by git
+    git: Optional[GitRecord]  # its revision, and the changes since
+
+
+def root_of(job: Job) -> str:
+    """Return the job's working directory; "" where this machine has none of that name."""
+    workdir = job.workdir or ""
+    return workdir if os.path.isdir(workdir) else ""
+
+
+def read(
+    root: str, job: Job, job_file: str, secrets: Sequence[Secret], problems: Problems
+) -> Project:
+    """Return the project of a job; its job file travels even if git ignores it."""
+    keyrings = [secret.at for secret in secrets if secret.source == "file"]
+    found = source_files.find(root, job.where("workdir"), problems, keyrings)
+    for name in sorted(set(job.command or ()) & set(found.keys)):
+        fix = "take the key out, and name it under `secrets:`"
+        fix = f"{fix}; or have git track the file, if it is no key"
+        problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)
+    problems.raise_if_any()
+    names = tuple(dict.fromkeys([*found.names, *filter(None, [job_file])]))
+    tracked = frozenset(source_files.tracked(root, names))
+    return Project(found, names, tracked, git_facts.find(root, keyrings))
+
+
+def bring(copy: Copy, project: Project, *, is_run: bool) -> None:
+    """Copy what is new of the project. Files that were changed there stay.
+
+    Raises UsageError where those would be the code of a run.
+    """
+    host, root = copy.host, project.sources.root
+    if project.sources.tracked_keys:
+        host.say(key_files.COPIED.format(key_files.shown(project.sources.tracked_keys)))
+    if project.sources.keys:
+        shown = key_files.shown(project.sources.keys)
+        host.say(f"keys stay here, and {host.name} has none of them: {shown}")
+    files = {
+        name: {"tracked": name in project.tracked, "state": state}
+        for name in project.names
+        if (state := arrival.state(f"{root}/{name}"))
+    }
+    answer = copy.ask(
+        "receive",
+        DOING,
+        work=copy.work,
+        folder=copy.folder,
+        origin=records.origin(root),
+        git=project.git,
+        files=files,
+    )
+    if kept := answer["kept"]:
+        shown = key_files.shown(kept)
+        what = f"what {host.name} has in {copy.work} under these names"
+        if is_run:
+            fix = "move them away there, or copy what you changed there to here"
+            fix = f"{fix}; or leave them out by {source_files.IGNORE}"
+            raise UsageError(f"{what} is not the project's: {shown}", fix)
+        host.say(f"{what} stays as it is: {shown}")
+    if answer["needed"]:
+        rsync.send_listed(host, Path(root), copy.work, DOING, answer["needed"])

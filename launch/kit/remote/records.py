@@ -1,0 +1,200 @@
+"""On the laptop: records the runs of each cluster, and commands whose end is not known here."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from kit.config.secrets import Secret
+from kit.files import safe_read
+
+OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run, or a project that was brought (then without `folder`)."""
+
+    cluster: str  # its profile, by name or file
+    here: str  # the folder that it was started from
+    folder: str = ""  # its run directory on the cluster
+    id: str = ""
+    name: str = ""
+    created_s: float = 0.0
+    array: str = ""
+    # [name, source, at] of each, without its value.
+    secrets: list[list[str]] = field(default_factory=list, hash=False)
+
+    def named_secrets(self) -> list[Secret]:
+        """Return the secrets that the run was submitted with."""
+        return [Secret(name, source, at, "") for name, source, at in self.secrets]
+
+    def is_called(self, word: str) -> bool:
+        """Return whether a user may mean this run by a word."""
+        number, _, task = word.partition("_")
+        if word in (self.id or None, self.name, os.path.basename(self.folder), self.folder):
+            return bool(self.folder)
+        if number == self.id and task.isdecimal():
+            return bool(self.array)
+        # A path as it would be in the project.
+        place = os.path.normpath(os.path.join(self.here, word))
+        inside = os.path.relpath(place, self.here)
+        is_path = "/" in word and not inside.startswith("..")
+        return bool(self.folder) and is_path and self.folder.endswith(f"/{inside}")
+
+
+def _folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state, "kit")
+
+
+def _open_own(file: Path, mode: str) -> IO[bytes]:
+    """Open a file that its owner alone can read; what is written to it is one piece."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return open(file, mode, 0, opener=lambda path, flags: os.open(path, flags, 0o600))
+
+
+def origin(root: str) -> str:
+    """Return 16 hex digits that identify a folder of this machine."""
+    file = _folder() / "origin"
+    with suppress(FileExistsError), _open_own(file, "xb") as new:
+        new.write(secrets.token_hex(16).encode())
+    token = safe_read.read(file, 64).decode("ascii").strip()
+    return hashlib.sha256(f"{token}\0{root}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def add(record: Record) -> None:
+    """Record what is known of a run: the last line about its directory holds."""
+    with _open_own(_folder() / "elsewhere.jsonl", "ab") as file:
+        file.write(json.dumps(asdict(record)).encode() + b"\n")
+
+
+def add_run(run: dict[str, Any], about: Record) -> None:
+    """Record a run of a cluster, from a line of the history there."""
+    names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
+    add(replace(about, **{name: value for name, value in run.items() if name in names}))
+
+
+def clusters() -> list[str]:
+    """Return the clusters that have runs of this machine, or may have one."""
+    of_runs = {record.cluster for record in records() if record.folder}
+    return sorted(of_runs | {call.cluster for _, call in _calls()})
+
+
+def records() -> list[Record]:
+    """Return all records, the oldest first."""
+    try:
+        lines = safe_read.read(_folder() / "elsewhere.jsonl").split(b"\n")
+    except OSError:
+        return []
+    found: dict[tuple[str, str], Record] = {}
+    for record in filter(None, map(_record, lines)):
+        found[record.cluster, record.folder or f"\0{record.here}"] = record
+    return list(found.values())
+
+
+_KINDS: dict[str, Any] = {"created_s": (int, float), "secrets": list}
+
+
+def _record(line: bytes) -> Optional[Record]:
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        names = {item.name for item in fields(Record)}
+        values = {name: value for name, value in json.loads(line).items() if name in names}
+        if all(isinstance(value, _KINDS.get(name, str)) for name, value in values.items()):
+            return Record(**values)
+    return None
+
+
+def find(word: Optional[str], here: str) -> Optional[Record]:
+    """Return the newest run that a word means.
+
+    Without a word, or with an unknown one, returns the last that was started from here.
+    """
+    known = records()
+    named = [record for record in known if word is not None and record.is_called(word)]
+    if named:
+        return named[-1]
+    of_here = [record for record in known if _is_within(here, record.here)]
+    return max(of_here, key=lambda record: record.created_s, default=None)
+
+
+def _is_within(here: str, other: str) -> bool:
+    return here == other or here.startswith(f"{other}/") or other.startswith(f"{here}/")
+
+
+# ---------------------------------------------------------------- commands without a known end
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command that was sent to a cluster, with its id there."""
+
+    id: str
+    cluster: str
+    here: str
+    words: list[str] = field(hash=False)
+    begun_s: float = 0.0
+
+    @property
+    def file(self) -> Path:
+        """Return where the call is recorded."""
+        return _folder() / "calls" / f"{self.id}.json"
+
+
+@contextmanager
+def under_way(call: Call) -> Iterator[None]:
+    """Record a command until its end is known: after a broken connection the record stays."""
+    with _open_own(call.file, "ab") as note:
+        with suppress(OSError):
+            fcntl.flock(note, fcntl.LOCK_EX)
+        if not call.file.stat().st_size:
+            note.write(json.dumps(asdict(call)).encode())
+        yield
+        call.file.unlink()
+
+
+def unheard(new: Call, *, also_live: bool) -> Optional[Call]:
+    """Return the earlier call of the same command whose end is not known.
+
+    `also_live` includes one that another terminal follows.
+    """
+    same = (new.cluster, new.here, new.words)
+    for file, call in _calls():
+        if (call.cluster, call.here, call.words) == same and (also_live or not _is_followed(file)):
+            return call
+    return None
+
+
+def _calls() -> Iterator[tuple[Path, Call]]:
+    for file in sorted((_folder() / "calls").glob("*.json")):
+        with suppress(OSError, ValueError, TypeError):
+            if time.time() - file.stat().st_mtime > OLD_S:
+                file.unlink()
+            else:
+                yield file, Call(**safe_read.mapping(file))
+
+
+def _is_followed(file: Path) -> bool:
+    try:
+        with open(file, "rb") as note:
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # not where there are no locks
+    return False
+
+
+def forget(call: Call) -> None:
+    """Forget a command that the cluster knows nothing of."""
+    call.file.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""On the laptop: copies files to a login node, by options that Apple's openrsync has, too."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.remote.ssh import Host, last_line, run
+
+# https://download.samba.org/pub/rsync/rsync.1: a socket, a stream or ssh broke, or nobody answered.
+_CUT = {10, 12, 30, 35, 255}
+_VANISHED = 24  # a file was removed while it was looked at
+PRIVATE = "--chmod=go="  # what arrives is its owner's alone
+
+
+def send(
+    host: Host, source: Path, folder: str, doing: str, options: Sequence[str] = (), to: str = ""
+) -> None:
+    """Copy a folder's content, or one file as `to`, into a folder of the login node."""
+    start = f"{source}/" if source.is_dir() else str(source)
+    _rsync(host, [*options, "-rlpt", start, f"{host.name}:./{to}"], folder, doing)
+
+
+def send_listed(host: Host, root: Path, folder: str, doing: str, names: Sequence[str]) -> None:
+    """Copy these files of a folder into a folder of the login node.
+
+    Folders that exist there keep their modes and dates.
+    """
+    with tempfile.NamedTemporaryFile(prefix="kit-") as listed:
+        listed.write(b"".join(os.fsencode(name) + b"\0" for name in names))
+        listed.flush()
+        which = ["-0", f"--files-from={listed.name}", "--no-implied-dirs", PRIVATE]
+        _rsync(host, [*which, "-lpt", f"{root}/", f"{host.name}:./"], folder, doing)
+
+
+def _rsync(host: Host, arguments: list[str], folder: str, doing: str) -> None:
+    # Some versions of rsync quote a path for the other shell; none quotes what it starts.
+    start = f"cd {shlex.quote(folder)} && umask 077 && rsync"
+    words = ["rsync", "--timeout=60", "-e", shlex.join(host.ssh()), f"--rsync-path={start}"]
+
+    def attempt() -> None:
+        host.connect(doing)
+        nothing = subprocess.DEVNULL
+        done = run([*words, *arguments], stdin=nothing, capture_output=True, start_new_session=True)
+        if b"not found" in done.stderr and b"rsync" in done.stderr:
+            problem = f"rsync is not installed on {host.name}"
+            raise KitError(problem, "ask its administrators for it")
+        if done.returncode in _CUT or done.returncode < 0:
+            why = last_line(done.stderr, but="rsync")
+            host.broke(why or f"rsync ended with code {done.returncode}", doing)
+        if done.returncode not in (0, _VANISHED):
+            fix = f"{doing}; free space and rights there: df -h {shlex.quote(folder)}"
+            raise KitError(f"rsync with {host.name} failed: {last_line(done.stderr)}", fix)
+
+    host.again(attempt, doing)

@@ -1,0 +1,99 @@
+"""On the login node: answers the requests of a laptop, one for each start of this program.
+
+A request is a JSON object: `what` names it, and the other values are its function's arguments.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from kit.errors import KitError
+from kit.remote import arrival, connection, keeper, session
+
+Request = dict[str, Any]
+
+
+def main() -> None:
+    """Answer the request on stdin, behind the mark that is the argument.
+
+    A request for a connection, which has this program's streams, is the argument itself.
+    """
+    os.umask(0o077)
+    mark, *texts = sys.argv[1:]
+    if texts:
+        request = json.loads(base64.urlsafe_b64decode(texts[0]))
+        _CONNECTIONS[request.pop("what")](mark=mark, **request)
+    else:
+        print(f"\n{mark} {json.dumps(_answer(json.load(sys.stdin)))}", flush=True)
+
+
+def _answer(request: Request) -> Request:
+    """Return the answer to a request; {} for one that has only to be done."""
+    try:
+        return _ANSWERS[request.pop("what")](**request) or {}
+    except KitError as error:
+        return {"problem": error.problems[0].problem, "fix": error.problems[0].fix}
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        fix = "free space and rights there: df -h, quota -s"
+        return {"problem": f"{what}{error.strerror}", "fix": fix}
+
+
+def _begin(**request: Any) -> None:
+    """Start a command, unless an earlier request for the same call has started it."""
+    if made := session.make(request["folder"], request["call"]):
+        keeper.start(made, _ready(request))
+
+
+def _hold(**request: Any) -> None:
+    if made := session.make(request["folder"], request["call"]):
+        connection.hold(made, request)
+
+
+_ANSWERS: dict[str, Callable[..., Optional[Request]]] = {
+    "settle": arrival.settle,
+    "receive": arrival.receive,
+    "give": lambda **what: {"place": arrival.give(**what)},
+    "image": arrival.image_state,
+    "place image": arrival.place_image,
+    "begin": _begin,
+    "hold": _hold,
+    "state": lambda **what: {"state": session.state(**what)},
+    "tell": session.tell,
+    "finish": session.forget,
+    "runs": lambda history: {"runs": keeper.NewRuns(history).found()},
+}
+_CONNECTIONS: dict[str, Callable[..., None]] = {
+    "follow": connection.follow,
+    "become": lambda mark, **request: _become(request),
+    "become held": lambda mark, **call: _become(connection.held(**call)),
+}
+
+
+def _become(request: Request) -> None:
+    """Replace this process by the command of a request."""
+    ready = _ready(request)
+    os.chdir(ready["workdir"])
+    command = ready["command"]
+    os.execve(command[0], command, {**os.environ, **ready["environment"]})  # noqa: S606
+
+
+def _ready(request: Request) -> Request:
+    """Return the request with its command: this Python, and this copy of kit."""
+    if request["work"]:
+        arrival.came(request["work"])
+    folder = Path(request["workdir"])
+    if not folder.is_dir():
+        folder = Path(request["folder"])
+    environment = dict(request["environment"])
+    for name, files in request["given"].items():
+        place = arrival.give(request["folder"], name, files)
+        if name == request["clusters"]:
+            environment["KIT_CLUSTERS"] = place
+    command = [sys.executable, str(Path(sys.argv[0]).parent), *request["words"]]
+    return {**request, "workdir": str(folder), "command": command, "environment": environment}

@@ -1,0 +1,169 @@
+"""On the laptop: finds by the words, the job or the run which machine a command is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from kit.config import paths, profiles, yaml_source
+from kit.config.job import Job
+from kit.config.job_file import is_yaml
+from kit.config.profiles import Cluster
+from kit.errors import KitError, Problems, UsageError
+from kit.plan.run_paths import RunPaths
+from kit.remote import records
+from kit.remote.records import Record
+from kit.runs import history, lookup
+
+WITH_A_JOB = ("submit", "when", "shell", "render", "bench", "doctor")
+OF_A_RUN = ("status", "logs", "hang", "timeline", "why", "cancel", "exec", "rerun", "diff", "bench")
+OF_A_CLUSTER = ("build", "doctor", "images", "nodes", "init", "gc")
+ON_LINUX = ("run", "build")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command as it was typed, what its words mean, and where its output goes."""
+
+    name: str
+    words: list[str]  # all of them, the command's name first
+    values: Mapping[str, Any]
+    load: Callable[[Problems], Job]  # reads its job
+    say: Callable[[str], None]  # shows a line of kit itself
+    show: Callable[[str, bytes], None]  # writes to "out" or "err" as it is
+
+    def value(self, *names: str) -> Any:
+        """Return the first value that is given."""
+        values = (self.values.get(name) for name in names)
+        return next((value for value in values if value is not None), None)
+
+    @property
+    def has_job(self) -> bool:
+        """Return whether the command is about a job, and not about a run or a cluster."""
+        is_shown = self.value("show") is not None  # a run that was measured before
+        is_job = self.name != "doctor" or self.value("job") is not None
+        return self.name in WITH_A_JOB and is_job and not is_shown
+
+    @property
+    def job_file(self) -> str:
+        """Return the job's file or program as it is typed, or would be; "" where there is none."""
+        target = self.value("target", "job")
+        if target and not target.startswith("-"):
+            return str(target)
+        return "job.yaml" if self.name != "bench" and os.path.isfile("job.yaml") else ""
+
+
+@dataclass(frozen=True)
+class About:
+    """A cluster elsewhere or a run on it, or else all runs of some clusters."""
+
+    site: Optional[Cluster] = None
+    record: Optional[Record] = None
+    clusters: tuple[str, ...] = ()
+
+
+def about(typed: Typed) -> Optional[About]:
+    """Return what the command is about on a cluster elsewhere; None where it is for this machine.
+
+    Raises UsageError for a command that needs Linux, where this machine has another system.
+    """
+    found = None if typed.value("local") or typed.name == "run" else _about(typed)
+    if found is None:
+        _check_linux(typed)
+    return found
+
+
+def _about(typed: Typed) -> Optional[About]:
+    is_one = typed.value("run") is not None or typed.value("task") is not None
+    if typed.name in ("status", "runs") and not is_one:
+        clusters = tuple(records.clusters())
+        return About(clusters=clusters) if clusters else None
+    if typed.has_job:
+        return _of_job(typed)
+    if typed.name in OF_A_CLUSTER:
+        site = profile(typed.value("cluster"))
+        if not site.ssh and typed.name == "build" and typed.value("cluster"):
+            problem = f"the profile {typed.value('cluster')} names no login node by `ssh`"
+            fix = "leave it out: what is built here is for the nodes here"
+            raise UsageError(problem, fix, where="--cluster")
+        return About(site) if site.ssh else None
+    record = _record_of(typed) if typed.name in OF_A_RUN else None
+    return About(record=record) if record else None
+
+
+def _of_job(typed: Typed) -> Optional[About]:
+    try:
+        site = profile(typed.value("cluster") or _cluster_of(typed.job_file))
+    except KitError:
+        return None  # the command itself says it, with what else is wrong
+    return About(site) if site.ssh else None
+
+
+def _cluster_of(job_file: str) -> Optional[str]:
+    """Return the profile that a job file names. Nothing else of it is read."""
+    path = Path(job_file)
+    if not is_yaml(path):
+        return None
+    given = yaml_source.read(path, Problems()).get("cluster")
+    name = given.value if given else None
+    if not isinstance(name, str):
+        return None
+    is_file = profiles.is_file_name(name)
+    return paths.absolute(name, path.absolute().parent) if is_file else name
+
+
+def _check_linux(typed: Typed) -> None:
+    """Raise UsageError on another system than Linux for a command that needs Linux."""
+    is_needed = typed.name in ON_LINUX or typed.value("local")
+    if is_needed and not sys.platform.startswith("linux"):
+        system = {"darwin": "macOS"}.get(sys.platform, sys.platform)
+        command = "build" if typed.name == "build" else "submit JOB"
+        way = f"kit {command} --cluster NAME"
+        fix = f"let a cluster do it, whose profile has `ssh:`: {way}; docs/laptop.md"
+        raise UsageError(f"kit {typed.name} needs Linux, and this is {system}", fix)
+
+
+def profile(name: Optional[str]) -> Cluster:
+    """Return the profile of this name.
+
+    Raises UsageError where it has mistakes: one may be why it names no login node.
+    """
+    problems = Problems()
+    site = profiles.load(name, "--cluster", problems)
+    problems.raise_if_any()
+    return site
+
+
+# ---------------------------------------------------------------- which run
+
+
+def _record_of(typed: Typed) -> Optional[Record]:
+    """Return the run that a command means; None for a run of this machine."""
+    word, second = typed.value("run", "first", "show"), typed.value("second")
+    found = _record(word)
+    other = _record(second) if second else found
+    if (found and found.cluster) != (other and other.cluster):
+        problem = f"{word} and {second} are on different machines"
+        raise UsageError(problem, "compare two runs of one cluster")
+    return found
+
+
+def _record(word: Optional[str]) -> Optional[Record]:
+    """Return the run that a word means; None for a run of this machine."""
+    found = records.find(word, os.getcwd())
+    return found if found and not _is_known_here(word, found) else None
+
+
+def _is_known_here(word: Optional[str], other: Record) -> bool:
+    """Return whether a word means a newer run of this machine."""
+    if word is None:
+        last = lookup.last_here()
+        return last is not None and last.created_s > other.created_s
+    if os.path.isfile(RunPaths(word).record):
+        return True
+    found = [run for run in history.runs() if run.is_called(word)]
+    return bool(found) and (not other.is_called(word) or found[-1].created_s > other.created_s)

@@ -1,0 +1,195 @@
+"""Tell the state of the tasks of a job array."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import UsageError
+from kit.runs import history, job_chain, job_status, log_files, log_outcome, lookup
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+from kit.slurm import task_numbers
+
+
+def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]]:
+    """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
+    match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word or "") if number is None else None
+    arrays_here = [run for run in history.runs() if run.array] if match else []
+    if match and (
+        known := [
+            run
+            for run in arrays_here
+            if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")
+        ]
+    ):
+        run, number = known[-1], int(match[2])
+    else:
+        run = lookup.find(word)
+    if number is None:
+        return run, None
+    if not run.array:
+        raise UsageError(f"{run} is no array", "leave --task out")
+    if number not in task_numbers.numbers(run.array):
+        raise UsageError(f"{run} has no task {number}", f"its tasks are {run.array}")
+    return run, number
+
+
+def all_of(run: Run) -> list[Run]:
+    """Return each task as a run with the id that Slurm uses, which the history must not hold.
+
+    A run that is no array is its own only task.
+    """
+    if not run.array:
+        return [run]
+    ends = {
+        known: state for state, text in run.ends.items() for known in task_numbers.numbers(text)
+    }
+    ids = (
+        (number, job_chain.last_job(run.folder, f"{run.id}_{number}"))
+        for number in task_numbers.numbers(run.array)
+    )
+    return [
+        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""))
+        for number, job_id in ids
+    ]
+
+
+def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
+    """Return all tasks of a run, or the one of this number."""
+    return [item for item in all_of(run) if wanted is None or number(item) == wanted]
+
+
+def logs(run: Run, wanted: Optional[int], choice: log_files.Choice) -> list[Path]:
+    """Return the chosen logs of all tasks of a run, or of one."""
+    tasks = chosen(run, wanted)
+    return [path for item in tasks for path in choice.of(run.paths, item.id)]
+
+
+def single(word: Optional[str]) -> Run:
+    """Return a run that is no array, or one task of an array: 12_3."""
+    run, wanted = find(word, None)
+    if wanted is None and run.array:
+        first = all_of(run)[0].id
+        raise UsageError(f"{run} is an array", f"name one of its tasks, as in {first}")
+    return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
+
+
+def whole(
+    run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
+) -> Status:
+    """An array as one line; `accounts` is None before Slurm's were asked.
+
+    Notes in the history what has ended: Slurm forgets a task some minutes later.
+    """
+    runs = all_of(run)
+    # Slurm keeps no record of a task that is cancelled while the array waits.
+    gone = any(job_status.queued(item, queue) for item in runs) or (
+        accounts is not None and any(_log(item).exists() for item in runs)
+    )
+    found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
+    ends: dict[str, list[int]] = {}
+    for item in found:
+        if not item.active and item.state not in job_status.OWN:
+            ends.setdefault(item.state, []).append(number(item.run))
+    noted = replace(
+        run, ends={state: task_numbers.compact(numbers) for state, numbers in ends.items()}
+    )
+    state, detail = _state(found), summary(found)
+    if not job_status.is_active(state) and state not in job_status.OWN:
+        noted = history.ended(noted, state, detail)
+    elif noted != run:
+        history.add(noted)
+    reasons = {item.detail for item in found if item.state == "PENDING"}
+    if state == "PENDING" and len(reasons) == 1:
+        detail = f"{detail}; {reasons.pop()}"
+    return Status(noted, state, detail, "", found)
+
+
+def number(run: Run) -> int:
+    return int(run.id.rpartition("_")[2])
+
+
+def summary(found: tuple[Status, ...]) -> str:
+    """array of 10: 3 running, 5 completed, 2 failed"""
+    counts = Counter(item.state for item in found)
+    order = sorted(
+        counts,
+        key=lambda state: (
+            state != "RUNNING",
+            state != "PENDING",
+            not job_status.is_active(state),
+            state != "COMPLETED",
+            state,
+        ),
+    )
+    return (
+        f"array of {len(found)}: {', '.join(f'{counts[state]} {state.lower()}' for state in order)}"
+    )
+
+
+def _look(
+    run: Run, queue: job_status.Queue, accounts: dict[str, dict[str, str]], gone: bool
+) -> Status:
+    if run.state:
+        return Status(run, run.state, "", "")
+    found = job_status.look(run, queue, accounts)
+    if found.state == "LOST" and gone and not _log(run).exists():
+        return Status(run, "CANCELLED", "before it started", "")
+    return found
+
+
+def _log(run: Run) -> Path:
+    return run.paths.batch_log(run.id)
+
+
+def _state(found: tuple[Status, ...]) -> str:
+    """Of the whole array: running while any task is, and completed when all have."""
+    counts = Counter(item.state for item in found)
+    weights = {
+        "RUNNING": 0,
+        "LOST": 2,
+        "FAILED": 3,
+        "CANCELLED": 5,
+        "COMPLETED": 6,
+    }  # one that was cancelled hides no worse end
+    return min(
+        counts,
+        key=lambda state: (
+            1 if job_status.is_active(state) and state != "RUNNING" else weights.get(state, 4),
+            -counts[state],
+        ),
+    )
+
+
+def sweep_values(run: Run) -> dict[str, list[str]]:
+    """Return {name: its value for each task} of a sweep."""
+    sweep = history.recorded_plan(Path(run.folder)).program.sweep
+    return {name: list(values) for name, values in sweep}
+
+
+def tasks_with_values(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
+    """Yield each task with its values of a sweep."""
+    columns = sweep_values(shown.run)
+    for place, task in enumerate(tasks(shown)):
+        yield (
+            task,
+            {name: column[place] for name, column in columns.items() if place < len(column)},
+        )
+
+
+def failure(task: Status) -> str:
+    """Return why a task waits or failed, for which its log is read."""
+    return task.detail or (log_outcome.read(task.run)[1] if task.state == "FAILED" else "")
+
+
+def tasks(shown: Status) -> tuple[Status, ...]:
+    """Return the status of each task; of an array that has ended, by the history."""
+    return shown.tasks or tuple(
+        Status(run, run.state or "LOST", "", "") for run in all_of(shown.run)
+    )

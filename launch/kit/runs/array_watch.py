@@ -1,0 +1,49 @@
+"""Wait until a run, with all tasks of a job array, has ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Callable, Optional
+
+from kit.errors import KitError
+from kit.runs import log_files, status
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+
+PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
+
+
+def until_the_end(
+    run: Run,
+    say: Callable[[str], None],
+    task: Optional[int] = None,
+    timeout_s: float = math.inf,
+) -> Status:
+    """Say each change of a run, and return its status, or that of its task, when it has ended.
+
+    Raise KitError where it goes on after `timeout_s` seconds.
+    """
+    said, answered_s, period_s = "", time.monotonic(), log_files.period_s()
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = status.of([run])[0] if task is None else status.of_task(run, task)
+            if found.state == "UNKNOWN":
+                raise KitError(f"{run}: {found.detail}", f"later: kit status {run.id}")
+        except KitError:
+            if time.monotonic() - answered_s > PATIENCE_S:
+                raise
+        else:
+            answered_s = time.monotonic()
+            run = found.run if task is None else run
+            if found.detail != said:
+                said = found.detail
+                say(f"{run}: {said}")
+            if not found.active and found.state != "SUBMITTING":
+                return found
+        if time.monotonic() + period_s > end_s:
+            raise KitError(
+                f"{run} goes on after {timeout_s:g} s", f"where it is: kit status {run.id}"
+            )
+        time.sleep(period_s)

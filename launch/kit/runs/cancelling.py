@@ -1,0 +1,76 @@
+"""End a run, wherever it is, and only that one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+from kit import slurm
+from kit.errors import KitError
+from kit.runs import array_status, history, local_processes, lookup, secret_file, status, submit
+from kit.runs.history import Run
+from kit.runs.job_status import Status
+
+
+def cancel(word: str, task: Optional[int] = None) -> str:
+    """Cancel a run or a task of an array, and return a sentence that says what came of it."""
+    whole, number = array_status.find(word, task)
+    found = status.of([whole])[0] if number is None else status.of_task(whole, number)
+    run = found.run
+    if not run.id and not run.state:
+        return _give_up(run)
+    _refuse_unknown(found)
+    if not found.active:
+        return f"{run} has ended: {found.state}"
+    if run.local:
+        return _end_here(run)
+    _cancel_job(found)
+    secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
+    return f"{run} is being cancelled"
+
+
+def _refuse_unknown(found: Status) -> None:
+    """Raise KitError where nobody knows what job a number would end."""
+    run = found.run
+    if found.state == "UNKNOWN":
+        fix = "a number alone may be that of another job"
+        raise KitError(f"{run} is not cancelled: {found.detail}", fix)
+    if found.state == "LOST" and not run.local:
+        problem = f"{run} is not cancelled: it is not in Slurm's queue, and {found.detail}"
+        raise KitError(problem, f"look for it: squeue --me, sacct -j {run.id}")
+
+
+def _cancel_job(found: Status) -> None:
+    run = found.run
+    with slurm.at(run.asked_of):
+        # Of an array, tasks that others go on for have another array's id.
+        active = {item.run.id.rpartition("_")[0] for item in found.tasks if item.active}
+        job_ids = active or {run.id}
+        for job_id in job_ids:
+            slurm.cancel(job_id)
+        history.note_cancelled(run, job_ids)
+
+
+def _end_here(run: Run) -> str:
+    """End a run on this machine. Its kit notes the end, unless that was killed."""
+    if not local_processes.cancel(run):
+        fix = "end it in its terminal: Ctrl-C"
+        raise KitError(f"{run} does not end: its kit is still there", fix)
+    if left := local_processes.find(run.id):
+        fix = f"see: ps {' '.join(map(str, left))}"
+        raise KitError(f"{run} does not end: processes of it are left", fix)
+    if not lookup.find(run.folder).state:
+        history.ended(run, "CANCELLED")
+    return f"{run} was ended"
+
+
+def _give_up(run: Run) -> str:
+    """Cancel a run whose submission was cut off."""
+    arrived = submit.give_up(run)
+    if not arrived:
+        return f"{run.name} was never submitted, and will not be"
+    with slurm.at(arrived.asked_of):
+        slurm.cancel(arrived.id)
+    history.note_cancelled(arrived, [arrived.id])
+    secret_file.forget(Path(arrived.folder))
+    return f"{arrived} is being cancelled"

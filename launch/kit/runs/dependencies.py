@@ -1,0 +1,104 @@
+"""--after RUN: what a submission waits for, as sbatch's --dependency."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from kit.errors import UsageError
+from kit.plan.plan import Plan
+from kit.runs import lookup, status
+from kit.runs.history import Run
+
+KINDS = {"ok": "afterok", "any": "afterany", "notok": "afternotok"}
+WORDS = {"ok": "to end well", "any": "to end", "notok": "to fail"}
+
+
+class Wait(NamedTuple):
+    kind: str  # of KINDS
+    run: Run
+
+
+def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list[str]]:
+    """Return sbatch's options, and lines for the user. Without `ask`, read only the history.
+
+    A dependency belongs to a submission, and so not to the #SBATCH lines: Slurm refuses a script
+    that names a job which it has forgotten, and users may submit a run directory at any time.
+    """
+    if not words:
+        return [], []
+    own = dict(plan.header)
+    if "dependency" in own:
+        job_key = f"`slurm: {{dependency: {own['dependency']}}}`"
+        problem = f"--after {words[0]} and the job's own {job_key} both say what to wait for"
+        raise UsageError(problem, "keep one of them")
+    given = [_wait(word) for word in words]
+    states = (
+        {item.run.folder: item for item in status.of([wait.run for wait in given])} if ask else {}
+    )
+    waits, said = [], []
+    for wait in given:
+        found = states.get(wait.run.folder)
+        state = (found.state if not found.active else "") if found else wait.run.state
+        if state and _is_over(wait, state):
+            said.append(f"{wait.run} has ended already ({state}): nothing to wait for")
+        elif wait not in waits:
+            waits.append(wait)
+            said.append(f"waits for {wait.run} {WORDS[wait.kind]}")
+    return _options(waits, own), said
+
+
+def _wait(word: str) -> Wait:
+    kind, colon, name = word.partition(":")
+    if colon and kind in KINDS.values():
+        short = next(key for key, value in KINDS.items() if value == kind)
+        raise UsageError(
+            f"--after does not know '{kind}'",
+            f"write --after {name if short == 'ok' else f'{short}:{name}'}",
+        )
+    if not colon or kind not in KINDS:
+        kind, name = "ok", word
+    try:
+        run = lookup.find(name)
+    except UsageError:
+        foreign = f"a job that kit did not submit: --slurm dependency={KINDS[kind]}:JOBID"
+        fix = f"give a job id, a run directory or a name of kit runs; {foreign}"
+        raise UsageError(f"--after: there is no run {name}", fix) from None
+    if run.local:
+        raise UsageError(
+            f"--after: {run} ran on this machine, and Slurm knows nothing of it",
+            "name a run of kit submit: kit runs",
+        )
+    return Wait(kind, run)
+
+
+def _is_over(wait: Wait, state: str) -> bool:
+    """Return whether the wait is over. Raise UsageError if the job could never start."""
+    if (
+        wait.kind == "any"
+        or (wait.kind == "ok" and state == "COMPLETED")
+        or (wait.kind == "notok" and state not in ("COMPLETED", "LOST"))
+    ):
+        return True
+    if state == "LOST":
+        choices = f"leave --after out, or write any:{wait.run.id}"
+        fix = f"see its logs: kit logs {wait.run.id}; then {choices}"
+        raise UsageError(f"--after: nobody knows how {wait.run} ended", fix)
+    if wait.kind == "notok":
+        problem = "has ended well, so a job that waits for its failure would never start"
+        raise UsageError(f"--after: {wait.run} {problem}", "leave --after out, or submit nothing")
+    problem = f"has ended: {state}; a job that waits for its success would never start"
+    fix = f"leave --after out, or write --after any:{wait.run.id}, or notok:{wait.run.id}"
+    raise UsageError(f"--after: {wait.run} {problem}", fix)
+
+
+def _options(waits: list[Wait], own: dict[str, Optional[str]]) -> list[str]:
+    if not waits:
+        return []
+    kinds = [(kind, [wait.run.id for wait in waits if wait.kind == kind]) for kind in KINDS]
+    options = [
+        f"--dependency={','.join(':'.join([KINDS[kind], *ids]) for kind, ids in kinds if ids)}"
+    ]
+    # Otherwise a job that can never start stays in the queue until somebody notices.
+    if "kill-on-invalid-dep" not in own and any(wait.kind != "any" for wait in waits):
+        options.append("--kill-on-invalid-dep=yes")
+    return options

@@ -1,0 +1,103 @@
+"""Start a command beside the ranks of a running run, in their container."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from typing import NoReturn, Optional
+
+from kit import slurm
+from kit.errors import KitError, UsageError
+from kit.files import safe_read
+from kit.plan import run_paths
+from kit.runs import array_status, events, local, status
+from kit.runs.history import Run
+from kit.slurm import hostlist
+
+
+def enter(word: str, node: Optional[str], command: list[str], task: Optional[int]) -> NoReturn:
+    """Become the command, with its exit code."""
+    if not command:
+        raise UsageError(
+            "no command is given",
+            f"write it after --: kit exec {word} -- nvidia-smi; for a shell: -- bash",
+        )
+    run = _running(word, task)
+    facts = _facts(run)
+    hosts = hostlist.expand(facts["KIT_HOSTS"])
+    facts["KIT_HOSTS"] = ",".join(hosts)
+    places = ",".join(_hosts(run, hosts, node))
+    given = [f"{name}={value}" for name, value in facts.items()]
+    environment = _environment(run, facts["KIT_RENDEZVOUS_ID"].partition(".")[0], hosts)
+    if not shutil.which("srun", path=environment["PATH"]):
+        raise KitError("srun is not installed here", "start it on a login node of the cluster")
+    sys.stdout.flush()
+    os.chdir(run.folder)
+    attach = ["bash", run_paths.SCRIPT, "attach", places, *given, "--", *command]
+    os.execvpe("bash", attach, environment)  # noqa: S606 - the shell is what it starts
+
+
+def _running(word: str, task: Optional[int]) -> Run:
+    run, number = array_status.find(word, task)
+    if run.array and number is None:
+        raise UsageError(
+            f"{run} is an array",
+            f"name one of its tasks: --task {array_status.number(array_status.all_of(run)[0])}",
+        )
+    found = status.of([run])[0] if number is None else status.of_task(run, number)
+    if found.state != "RUNNING":
+        detail = f" ({found.detail})" if found.detail else ""
+        fix = "where it is: kit status" if found.active else "why it ended: kit why"
+        problem = f"{found.run} is not running: {found.state}{detail}"
+        raise KitError(problem, f"{fix} {found.run.id}")
+    return found.run
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Return what the ranks of the last attempt were told, by name."""
+    if not re.search(rb"^  attach( \||\))", safe_read.start(run.paths.script), re.MULTILINE):
+        raise KitError(
+            f"{run} was started by an older kit, whose scripts cannot do this",
+            "start it again with this one: kit submit",
+        )
+    event = events.last(events.batch(run.paths.logs(run.id)), "told")
+    if event is None:
+        raise KitError(
+            f"{run} has not started its ranks yet: its nodes make their containers ready",
+            f"what they do: kit logs {run.id}",
+        )
+    facts = dict(line.partition("=")[::2] for line in event.text("facts").splitlines())
+    if not {"KIT_HOSTS", "KIT_RENDEZVOUS_ID"} <= facts.keys():
+        raise KitError(
+            f"{event.file} does not say what the ranks were told",
+            f"somebody edited it; what they do: kit logs {run.id}",
+        )
+    return facts
+
+
+def _hosts(run: Run, hosts: list[str], node: Optional[str]) -> list[str]:
+    if node == "all":
+        return hosts
+    names = {
+        **{str(number): name for number, name in enumerate(hosts)},
+        **{name: name for name in hosts},
+    }
+    found = names.get(node or "0")
+    if not found:
+        raise UsageError(
+            f"{run} has no node {node}",
+            f"name one of: {', '.join(hosts)}; or its number, from 0; or all",
+            where="--node",
+        )
+    return [found]
+
+
+def _environment(run: Run, job_id: str, hosts: list[str]) -> dict[str, str]:
+    """Return the variables for `job_id`, Slurm's own number, which a task's name lacks."""
+    array, _, number = run.id.partition("_")
+    of_array = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": number} if number else {}
+    if run.local:
+        return {**local.step_environment(job_id, hosts), **of_array}
+    return {**slurm.environment(), **of_array, "SLURM_JOB_ID": job_id}

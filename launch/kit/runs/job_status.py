@@ -1,0 +1,89 @@
+"""Tell the state of one job from Slurm's queue, its own log, and Slurm's accounts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, Optional
+
+from kit import slurm
+from kit.runs import history, log_outcome
+from kit.runs.history import Run
+from kit.slurm import numbers, reasons
+
+VAIN_WAIT = "it never started: what it waited for ended otherwise"
+
+
+# States that are not Slurm's. The end of the run is unknown; nobody can tell its state now; whether
+# Slurm has its job is not known yet; Slurm has none.
+OWN = frozenset(("LOST", "UNKNOWN", "SUBMITTING", "UNSUBMITTED"))
+
+
+class Status(NamedTuple):
+    run: Run
+    state: str  # as Slurm names it, or one of OWN
+    detail: str  # nodes, the reason for waiting, or why it failed
+    elapsed: str
+    tasks: tuple[Status, ...] = ()  # of a job array, while it is active
+    elapsed_s: Optional[float] = None  # while it runs
+    limit_s: Optional[float] = None  # None without a limit
+
+    @property
+    def active(self) -> bool:
+        return is_active(self.state)
+
+
+def is_active(state: str) -> bool:
+    """Return whether a run in this state may still do something."""
+    return state not in OWN and slurm.is_active(state)
+
+
+Queue = dict[str, list[slurm.Queued]]
+
+
+def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
+    """Return the run's job in Slurm's queue; one of that number in another folder is not it."""
+    return next((job for job in queue.get(run.id, ()) if run.works_in(job.folder)), None)
+
+
+def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
+    """Return the status of a job by Slurm's queue, else by its log, else by Slurm's accounts."""
+    job = queued(run, queue)
+    if not job or not slurm.is_active(job.state):
+        newer = _newer(run, queue)
+        run, job = (newer, queued(newer, queue)) if newer else (run, job)
+    if job and slurm.is_active(job.state):
+        detail = reasons.explain(job.reason, job.start) if job.state == "PENDING" else job.nodes
+        times = numbers.seconds(job.elapsed), numbers.seconds(job.limit)
+        return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}", (), *times)
+    state, why = log_outcome.read(run)
+    if job and job.reason == "DependencyNeverSatisfied":
+        why = VAIN_WAIT
+    known = next(
+        (state for folder, state in accounts.get(run.id, {}).items() if run.works_in(folder)), ""
+    )
+    state = job.state if job else state or known
+    if state == "FAILED" and not why and log_outcome.has_no_log(run):
+        fix = "submit from a folder on a file system that every node sees"
+        why = f"its nodes do not see {run.folder} (run-directory-missing): {fix}"
+    if not state and history.is_cancelled(run):
+        return Status(run, "CANCELLED", "by kit cancel", "")
+    return (
+        Status(run, state, why, "")
+        if state
+        else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
+    )
+
+
+def _newer(run: Run, queue: Queue) -> Optional[Run]:
+    """Return the run under the id of a later, active job in its folder, if there is one.
+
+    The note of that job may be cut off, or a user started it.
+    """
+    number, _, task = run.id.partition("_")
+    folder = run.folder
+    for job_id, jobs in queue.items():
+        if any(job.folder == folder and slurm.is_active(job.state) for job in jobs):
+            later, _, its_task = job_id.partition("_")
+            if its_task == task and int(later) > int(number):
+                return replace(run, id=job_id)
+    return None

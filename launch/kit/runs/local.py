@@ -1,0 +1,222 @@
+"""Run a run directory on this machine without Slurm, with stand-ins for srun and scontrol."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from kit import assets, signals
+from kit.errors import UsageError
+from kit.plan.plan import Plan
+from kit.runs import history, local_processes, log_files, log_outcome, run_dir, secret_file
+from kit.runs.history import Run
+from kit.runs.run_record import RunRecord
+from kit.slurm import numbers, task_numbers
+
+
+def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
+    """Note a run before it has secrets, which the next command may have to remove."""
+    raw_id = new_id()
+    job_id = raw_id if task is None else f"{raw_id}_{task}"
+    # Before the history names it: by its record, others see that it lives.
+    run_dir.update(run, {"job_id": job_id, **this_process()})
+    return history.new(run, plan.layout, job_id, local=True)
+
+
+def this_process() -> RunRecord:
+    """Return what a record says of the kit that runs it."""
+    return {"local": True, "pid": os.getpid(), "host": os.uname().nodename}
+
+
+def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> int:
+    """Start the scripts, write their output, and return their exit code, 130 after Ctrl-C.
+
+    A signal to kit reaches the ranks as TERM, and so does the end of the job's time; the stand-in
+    srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
+    """
+    tail = log_files.Tail(noted.paths, noted.id, write)
+    with noted.paths.batch_log(noted.id).open("wb") as log, _Stopper() as stopper:
+        try:
+            process = stopper.process = _start(plan, noted, task, log)
+            limit = _Limit(plan, noted, process, log)
+            if stopper.received:
+                _stop(process)
+            code = log_files.until(tail, limit.ended)
+        finally:
+            stopper.end()
+            # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
+            local_processes.end(noted.id)
+    code = 128 + stopper.received[0] if stopper.received else code if code >= 0 else 128 - code
+    state = "FAILED" if code else "COMPLETED"
+    if stopper.received:
+        state = "CANCELLED"
+    elif limit.is_over and code:
+        state = "TIMEOUT"
+    said = log_outcome.read(noted)[1] if state == "FAILED" else ""
+    history.ended(noted, state, said or (f"exit code {code}" if code else ""))
+    return code
+
+
+def _start(plan: Plan, noted: Run, task: Optional[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["bash", str(noted.paths.script)],
+        cwd=noted.folder,
+        env=environment(plan, noted.id.partition("_")[0], task),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        # A session of its own: the terminal's Ctrl-C comes to kit, and is passed on once.
+        start_new_session=True,
+    )
+
+
+class _Stopper:
+    """Pass on a signal to kit as TERM, even one that comes while the scripts are started."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.process: Optional[subprocess.Popen[bytes]] = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stopper:
+        for number in signals.ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # which nohup sets
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def _receive(self, number: int, _frame: object) -> None:
+        self.received.append(number)
+        if self.process and self.process.poll() is None:
+            _stop(self.process)
+
+    def end(self) -> None:
+        if self.process and self.process.poll() is None:
+            _stop(self.process)
+            self.process.wait()
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Limit:
+    """Send a batch script what Slurm would: TERM at the time limit, USR1 `checkpoint_s` before."""
+
+    def __init__(
+        self, plan: Plan, run: Run, process: subprocess.Popen[bytes], log: IO[bytes]
+    ) -> None:
+        policy = plan.policy
+        self.text = dict(plan.header).get("time") or ""
+        self.is_over = False
+        self._run, self._process, self._log = run, process, log
+        # 0 is no limit, as for Slurm.
+        self._end_s = time.monotonic() + (numbers.seconds(self.text) or math.inf)
+        self._ask_s = (
+            self._end_s - policy.checkpoint_s if policy.on_preempt == "checkpoint" else math.inf
+        )
+
+    def ended(self) -> Optional[int]:
+        now, paths = time.monotonic(), self._run.paths
+        # Before it has made its folder, it would die of the signal.
+        if now >= self._ask_s and paths.logs(self._run.id).is_dir():
+            self._ask_s = math.inf
+            self._process.send_signal(signal.SIGUSR1)
+        if now >= self._end_s and not self.is_over:
+            self.is_over = True
+            self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())
+            self._log.flush()
+            with contextlib.suppress(OSError):  # it ends in any case
+                paths.timed_out(self._run.id).touch()  # the stand-in scontrol looks for it
+            _stop(self._process)
+        return self._process.poll()
+
+
+def new_id() -> str:
+    """Return a number like a job's, below 2**31, that no other live or recent run here has.
+
+    Containers are named by it, and what a run leaves is ended by it, so two runs must differ even
+    when they start in the same millisecond.
+    """
+    # No 0 in front: bash would read an octal number.
+    return f"{100 + int(time.time()) % 100}{os.getpid():07d}"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
+    """What Slurm would set for the batch script, with nodes that are processes of this machine."""
+    layout = plan.layout
+    cpus = len(os.sched_getaffinity(0)) // (layout.nodes * layout.tasks_per_node)
+    own = {
+        "SLURM_JOB_NAME": layout.name,
+        "SLURM_NNODES": str(layout.nodes),
+        "SLURM_CPUS_PER_TASK": str(max(1, cpus)),
+        "SLURMD_NODENAME": "local0",
+    }
+    if task is not None and layout.array:
+        tasks = task_numbers.numbers(layout.array)
+        facts = {
+            "JOB_ID": job_id,
+            "TASK_ID": task,
+            "TASK_COUNT": len(tasks),
+            "TASK_MIN": tasks[0],
+            "TASK_MAX": tasks[-1],
+        }
+        own |= {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
+    return {**step_environment(job_id, [f"local{index}" for index in range(layout.nodes)]), **own}
+
+
+def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
+    """What the stand-ins must know to start something on those "nodes"."""
+    stand_ins = assets.folder("launch/scripts") / "local"
+    # The Python that runs kit comes last on PATH: it serves where no other has torch.
+    path = os.pathsep.join(
+        [str(stand_ins), os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
+    )
+    own = {
+        "PATH": path,
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOB_NODELIST": ",".join(hosts),
+        "KIT_LOOPBACK": "1",
+    }
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SLURMD_"))
+    }
+    return {**inherited, **own}
+
+
+def check_task(plan: Plan, task: Optional[int]) -> None:
+    """Raise UsageError where a run on this machine is not one task; it is one of an array, too."""
+    array = plan.layout.array
+    if not array:
+        if task is not None:
+            problem = "--task is for a task of an array, and the job is none"
+            raise UsageError(problem, "leave it out")
+        return
+    tasks = task_numbers.numbers(array)
+    if task not in tasks:
+        count = f"the job is an array of {len(tasks)} tasks, of which kit run runs one"
+        problem = count if task is None else f"the array {array} has no task {task}"
+        fix = f"name it: kit run JOB --task {tasks[0]}; all of them on a cluster: kit submit JOB"
+        raise UsageError(problem, fix)
+
+
+def place_secrets(plan: Plan, run: Path, task: Optional[int]) -> None:
+    """Place the secrets of a run that starts now; where that fails, nothing of the run is kept."""
+    try:
+        secret_file.place(plan, run, None if task is None else [task])
+    except BaseException:
+        run_dir.give_up(run)
+        raise

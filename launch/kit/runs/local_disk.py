@@ -1,0 +1,58 @@
+"""Warn of a run directory on a disk of this machine, which its nodes cannot write to."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Optional
+
+from kit import slurm
+from kit.errors import KitError, Problem
+from kit.plan import staging
+from kit.runs import history
+
+LOCAL = "ext2 ext3 ext4 xfs btrfs zfs f2fs tmpfs ramfs overlay".split()  # as df calls them
+EXPORTS = ("/etc/exports", "/etc/exports.d/*.exports", "/var/lib/nfs/etab")
+
+
+def warning(run: Path) -> Optional[Problem]:
+    """Return a warning about a run directory that its nodes will not see; None if they may."""
+    kind = staging.file_system(str(run))
+    if kind not in LOCAL or _is_exported(run) or _nodes_wrote_beside(run) or not _has_other_nodes():
+        return None
+    problem = f"warning: {run} is on a disk of this machine ({kind})"
+    effect = "a node that does not see it cannot even write the job's log"
+    fix = "start from a folder that all nodes see; whether they see this one: kit doctor"
+    return Problem("", f"{problem}, and {effect}", fix)
+
+
+def _is_exported(run: Path) -> bool:
+    """Whether this machine is the file server: then nodes may see its disk."""
+    for path in (path for pattern in EXPORTS for path in glob.glob(pattern)):
+        with suppress(OSError):
+            for line in Path(path).read_text(errors="replace").splitlines():
+                found = re.match(r'"([^"]+)"|([^\s#"]+)', line)
+                if found and (run.resolve() / "x").is_relative_to(
+                    (found[1] or found[2]).replace("\\040", " ")
+                ):
+                    return True
+    return False
+
+
+def _nodes_wrote_beside(run: Path) -> bool:
+    """Whether an earlier job of the same folder has its log."""
+    known = (other.paths for other in history.runs() if not other.local)
+    return any(paths.folder.parent == run.parent and paths.batch_logs() for paths in known)
+
+
+def _has_other_nodes() -> bool:
+    try:
+        hosts = slurm.ask(["sinfo", "--noheader", "--format=%n"]).split()
+    except KitError:
+        return False
+    return bool(
+        {host.partition(".")[0] for host in hosts} - {os.uname().nodename.partition(".")[0]}
+    )

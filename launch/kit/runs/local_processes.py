@@ -1,0 +1,112 @@
+"""Find the processes of a run on this machine, and end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Optional
+
+from kit.runs import run_dir
+from kit.runs.history import Run
+from kit.runs.run_record import RunRecord
+
+GRACE_S = 12.0  # the stand-in srun gives the ranks ten
+
+
+def has_kit(record: RunRecord, created_s: float) -> bool:
+    """Return whether the kit that started a run still lives.
+
+    A process of that number that began after the run is another one.
+    """
+    try:
+        state, *numbers = _stat(int(record["pid"]))
+        with open("/proc/uptime") as file:
+            age_s = float(file.read().split()[0]) - int(numbers[18]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, KeyError, TypeError, ValueError, IndexError):
+        return False
+    return state not in ("Z", "X") and time.time() - age_s < created_s + 1
+
+
+def _stat(process: int) -> list[str]:
+    """Return the fields of proc_pid_stat(5), from the state of the process on."""
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def find(job_id: str) -> list[int]:
+    """Return the processes of a run: its batch script, and all others with that environment."""
+    number = job_id.partition("_")[0].encode()
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            values = file.read_bytes().split(b"\0")
+            if b"SLURM_JOB_ID=" + number in values and b"KIT_LOOPBACK=1" in values:
+                found.append(int(file.parent.name))
+    return found
+
+
+def end(job_id: str) -> None:
+    """End the processes of a run that still live.
+
+    First ask the batch script, as kit does; without one, the stand-in srun; then kill all of them.
+    """
+    for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        end_s = time.monotonic() + patience_s
+        asked: set[int] = set()
+        while (left := find(job_id)) and time.monotonic() < end_s:
+            leaders = [process for process in left if _leads(process)]
+            others = [process for process in left if not _is_rank(process)]
+            for process in (
+                set(leaders or others or left) - asked if number == signal.SIGTERM else left
+            ):
+                asked.add(process)
+                with contextlib.suppress(ProcessLookupError):
+                    (os.killpg if process in leaders else os.kill)(process, number)
+            time.sleep(0.1)
+
+
+def cancel(run: Run) -> bool:
+    """End a run on this machine, and return whether its kit has ended.
+
+    Ask that kit first, whose terminal may be gone; end the remaining processes without it.
+    """
+    record = run_dir.load_sound(Path(run.folder))
+    end_s = time.monotonic() + 2 * GRACE_S
+    is_asked = False
+    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+        # The script's parent is kit, and no other process of that number.
+        if not is_asked and any(_parent(process) == record["pid"] for process in find(run.id)):
+            is_asked = True
+            with contextlib.suppress(ProcessLookupError):
+                for number in (signal.SIGTERM, signal.SIGCONT):  # it may have been stopped: Ctrl-Z
+                    os.kill(record["pid"], number)
+        time.sleep(0.1)
+    end(run.id)
+    end_s = time.monotonic() + 2  # it notes the end
+    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return not has_kit(record, run.created_s)
+
+
+def _leads(process: int) -> bool:
+    """Return whether a process is a batch script, which leads a session; ranks lead one, too."""
+    try:
+        return not _is_rank(process) and os.getsid(process) == process
+    except OSError:
+        return False
+
+
+def _is_rank(process: int) -> bool:
+    try:
+        return b"\0SLURM_PROCID=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _parent(process: int) -> Optional[int]:
+    try:
+        return int(_stat(process)[1])
+    except (OSError, IndexError):
+        return None

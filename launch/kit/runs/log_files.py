@@ -1,0 +1,211 @@
+"""Find a run's logs, read their ends, and copy them as they grow."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from pathlib import Path
+from typing import IO, Callable, NamedTuple, Optional, TypeVar
+
+from kit.errors import UsageError
+from kit.files import safe_read
+from kit.plan.run_paths import RunPaths
+from kit.runs import events
+from kit.table import printable
+
+Ended = TypeVar("Ended")
+Write = Callable[[bytes], object]
+POLL_S = 0.2
+PERIOD_S = 2.0
+PIECE = 1 << 20  # bytes of a log that are copied at a time
+FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
+HELD_S = 5.0  # for which the batch script may repeat what a node refused
+
+
+def period_s() -> float:
+    """Return how often to ask Slurm for a followed job; KIT_FOLLOW_PERIOD_S sets it in tests."""
+    text = os.environ.get("KIT_FOLLOW_PERIOD_S") or PERIOD_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= 60:
+        raise UsageError(
+            f"KIT_FOLLOW_PERIOD_S: {text!r} is no number of seconds from 0.1 to 60", "unset it"
+        )
+    return seconds
+
+
+def files(run: RunPaths, job_id: str) -> list[Path]:
+    """Return the logs that hold everything once: the nodes' have every rank's lines already."""
+    nodes = (path for path in run.logs(job_id).glob("*.out") if not path.name.startswith("rank"))
+    return [run.batch_log(job_id), *sorted(nodes)]
+
+
+class Choice(NamedTuple):
+    """Which logs of a job: all, or those of a node, of a rank, of the ranks that failed."""
+
+    node: Optional[str] = None
+    rank: Optional[int] = None
+    errors: bool = False
+
+    def of(self, run: RunPaths, job_id: str) -> list[Path]:
+        """Return the chosen logs that exist."""
+        found = files(run, job_id)
+        if self.errors:
+            failed = events.failed_ranks(events.read(run.logs(job_id)))
+            found = [run.rank_log(job_id, each.rank) for each in failed]
+        elif self.rank is not None:
+            found = [run.rank_log(job_id, self.rank)]
+        elif self.node is not None:
+            found = [run.node_log(job_id, self.node)]
+        return [path for path in found if path.is_file()]
+
+
+class Tail:
+    """Copy whole lines from the logs of batch script and nodes, a common refusal only once."""
+
+    def __init__(self, run: RunPaths, job_id: str, write: Write) -> None:
+        self.run, self.job_id, self.write = run, job_id, write
+        self.read: dict[Path, int] = {}
+        self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
+        self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
+        self.said = b""  # the last that the batch script said
+
+    def copy(self, last: bool = False) -> None:
+        """Copies what is new; the last time, an unfinished line, too."""
+        for path in files(self.run, self.job_id):
+            self._copy(path, last)
+        for words, (since_s, line) in list(self.held.items()):
+            if last or time.monotonic() - since_s > HELD_S:
+                if words not in self.said:
+                    self.write(line)
+                    self.said += line  # what other nodes say of it later is dropped
+                del self.held[words]
+
+    def _without_refusals(self, path: Path, data: bytes) -> bytes:
+        """Return data of a log without the lines in which a node says why it refused.
+
+        They are held back, and dropped if the batch script then says them for all nodes.
+        """
+        if path == self.run.batch_log(self.job_id):
+            self.said = (self.said + data)[-FIRST:]
+            return data
+        words = self._refusal_of(path.stem)
+        if not words:
+            return data
+        kept = []
+        for line in data.splitlines(keepends=True):
+            found = max((each for each in words if each in line), key=len, default=None)
+            if found is None:
+                kept.append(line)
+            else:
+                self.held.setdefault(found, (time.monotonic(), line))
+        return b"".join(kept)
+
+    def _refusal_of(self, node: str) -> list[bytes]:
+        """Return the lines of the problem and the fix that a node noted, if it refused."""
+        path = events.folder(self.run.logs(self.job_id)) / f"{node}.jsonl"
+        try:
+            size = os.stat(path).st_size
+        except OSError:
+            return []
+        if self.refused.get(node, (-1, []))[0] != size:
+            noted = [each for each in events.read_file(path) if each.name == "node_refused"]
+            texts = [each.text(key) for each in noted for key in ("problem", "fix")]
+            words = [line.encode() for text in texts for line in text.splitlines() if len(line) > 9]
+            self.refused[node] = (size, words)
+        return self.refused[node][1]
+
+    def _copy(self, path: Path, last: bool) -> None:
+        start = self.read.get(path)
+        try:
+            with safe_read.opened(path) as file:
+                size = file.seek(0, 2)
+                if start is None and size > PIECE:
+                    start = size - FIRST
+                    said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
+                    self.write(said.encode())
+                    head, newline, _ = _read(file, start, FIRST).partition(b"\n")
+                    start += len(head + newline)
+                elif start is None or size < start:
+                    start = 0  # it is new, or was written anew
+                self.read[path] = start
+                while data := _read(file, start, PIECE):
+                    # A line may be longer than a piece.
+                    end = (
+                        len(data)
+                        if last or (len(data) == PIECE and b"\n" not in data)
+                        else data.rfind(b"\n") + 1
+                    )
+                    if not end:
+                        break
+                    start += end
+                    self.read[path] = start
+                    data = data[:end]
+                    self.write(self._without_refusals(path, data))
+        except OSError:
+            return  # not there yet, or a shared file system's hiccup: the next round reads it
+
+
+def _read(file: IO[bytes], start: int, most: int) -> bytes:
+    file.seek(start)
+    return file.read(most)
+
+
+def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S) -> Ended:
+    """Copies the logs until `ended` returns something, and returns that."""
+    while True:
+        result = ended()
+        tail.copy(last=result is not None)
+        if result is not None:
+            return result
+        time.sleep(poll_s)
+
+
+TAIL = 16384  # bytes of a log that are looked at
+
+
+LAST = 4096  # bytes in which its last line is
+
+
+def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
+    """Return the last bytes of a file behind `begin` as text; empty if it cannot be read."""
+    try:
+        with safe_read.opened(path) as file:
+            file.seek(max(begin, file.seek(0, os.SEEK_END) - most))
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def last_line(path: str | Path) -> str:
+    lines = [line for line in tail(path, LAST).splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "(nothing yet)"
+
+
+class LogEnd(NamedTuple):
+    """How far the log of one node, or of one rank, came."""
+
+    name: str  # node1, rank7
+    exit_code: Optional[int]  # of a rank that failed
+    last_line: str
+
+
+def ends(run: RunPaths, job_id: str) -> list[LogEnd]:
+    """Return the ends of a job's logs, those of its nodes first."""
+    # There may be 10,000 of them: only names are handled that need no look at the file system.
+    place = str(run.logs(job_id))
+    names = set(os.listdir(place)) if os.path.isdir(place) else set()
+    stems = sorted((name[: -len(".out")] for name in names if name.endswith(".out")), key=_order)
+    failed = events.failed_ranks(events.read(Path(place)))
+    codes = {f"rank{each.rank}": each.code for each in failed}
+    return [LogEnd(stem, codes.get(stem), last_line(f"{place}/{stem}.out")) for stem in stems]
+
+
+def _order(stem: str) -> tuple[bool, list[str]]:
+    """Return a key that sorts nodes before ranks, and numbers by their size."""
+    parts = re.split(r"(\d+)", stem)
+    return stem.startswith("rank"), [p.zfill(9) if p.isdigit() else p for p in parts]

@@ -1,0 +1,38 @@
+"""Tell from the events of a run how it ended."""
+
+from __future__ import annotations
+
+from kit import slurm
+from kit.runs import events, log_files
+from kit.runs.history import Run
+from kit.slurm import sentences
+
+
+def read(run: Run) -> tuple[str, str]:
+    """Return (state, why) by what the batch script noted; ("", "") if it does not tell."""
+    found = events.last_attempt(events.batch(run.paths.logs(run.id)))
+    if events.goes_on(found):
+        return "", ""
+    stopped, ends = events.last(found, "stopped_by"), events.last(found, "ends")
+    state = stopped.text("state") if stopped else ""
+    if state and slurm.is_active(state):  # Slurm's answer from the middle of it
+        return sentences.ended_by(_batch_text(run, found)), ""
+    if state:
+        return state, ""
+    failures = [event for event in found if event.name in events.ENDINGS]
+    if failures:
+        node, problem = failures[0].node, failures[0].text("problem")
+        return "FAILED", f"{node}: {problem}" if node else problem
+    return ("COMPLETED", "") if ends and ends.number("code") == 0 else ("", "")
+
+
+def _batch_text(run: Run, found: list[events.Event]) -> str:
+    """Return the end of the batch script's log, of this attempt alone."""
+    start = events.last(found, "start")
+    begin = (start and start.number("log")) or 0
+    return log_files.tail(run.paths.batch_log(run.id), begin=begin)
+
+
+def has_no_log(run: Run) -> bool:
+    """Return whether a job left no log of its own: its nodes do not see the run directory."""
+    return not run.local and not run.paths.logs(run.id).is_dir()

@@ -1,0 +1,84 @@
+"""Find the run that a user means by a word, or by the current folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import UsageError
+from kit.runs import history, run_record, submit
+from kit.runs.history import Run
+
+
+def find(word: Optional[str]) -> Run:
+    """Return the newest run with this directory, job id or name; without one, the last run here."""
+    known = history.runs()
+    if word is None:
+        return _fresh(_last_here(known))
+    folder = os.path.abspath(word)
+    noted = next((run for run in known if run.folder == folder), None)
+    if found := noted or _of_directory(folder, known):
+        return _fresh(found)
+    for run in reversed(known):
+        is_earlier_job = word.isdecimal() and os.path.isdir(run.paths.logs(word))
+        if is_earlier_job or word in (run.id or None, run.name, os.path.basename(run.folder)):
+            return _fresh(run)
+    raise UsageError(
+        f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them"
+    )
+
+
+def last_here() -> Optional[Run]:
+    """Return the last run of the current folder, if it has one."""
+    return next(_of_here(reversed(history.runs())), None)
+
+
+def _of_here(known: Iterable[Run]) -> Iterator[Run]:
+    """Yield the runs whose directory is below the current folder, or whose program worked in it."""
+    here = os.path.realpath(os.curdir)
+    for run in known:
+        folder = os.path.realpath(run.folder)
+        if os.path.commonpath([here, folder]) in (here, folder) or _workdir(folder) == here:
+            yield run
+
+
+def _workdir(folder: str) -> str:
+    return os.path.realpath(history.recorded_plan(Path(folder)).program.workdir or "/")
+
+
+def _last_here(known: list[Run]) -> Run:
+    """Return the last run of the current folder. Raise UsageError if it has none."""
+    if run := next(_of_here(reversed(known)), None):
+        return run
+    if known:
+        last = known[-1]
+        example = f"{last.name}: {last.id or last.folder}"
+        fix = f"name one, such as the last one of all, {example}; kit runs lists them"
+        raise UsageError("no run belongs to this folder", fix)
+    raise UsageError("there is no run yet", "start one: kit submit job.yaml")
+
+
+def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
+    """Return the run of a directory that was moved, linked or never noted, by its run.json."""
+    folder = os.path.realpath(folder)
+    record = history.read_record(Path(folder))
+    if not record:
+        return None
+    for run in known:
+        if os.path.realpath(run.folder) == folder:
+            return run
+    run = history.from_record(folder, record)
+    before = run_record.plan_of(record).layout.run_dir
+    is_copy = os.path.exists(before) and os.path.realpath(before) != folder
+    if run.id and not is_copy:
+        history.add(run)
+    return run
+
+
+def _fresh(run: Run) -> Run:
+    """Return the run under the id of its last job, which Slurm is asked for if it is unknown."""
+    if not run.id and not run.state:
+        run = submit.settle(run)
+    return history.current(run)

@@ -1,0 +1,211 @@
+"""Run directories: written whole or not at all, readable by their owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from kit.config import image_files
+from kit.errors import KitError, UsageError
+from kit.files import remove, safe_read, typed_json
+from kit.plan import run_paths, snapshot
+from kit.plan.plan import Plan
+from kit.plan.run_paths import RunPaths
+from kit.plan.snapshot import CodeRecord
+from kit.runs import run_record, secret_file
+from kit.runs.run_record import RunRecord
+
+_MARK = ".made-by-kit"  # in a folder that is not finished
+_UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
+DAY_S = 86400
+
+
+def choose(name: str) -> Path:
+    """Return a new path below ./runs, named after the job and the time."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
+    # The process id tells apart what a loop submits in one second; the number, what a program does.
+    stem = Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
+    places = (
+        stem.with_name(f"{stem.name}{end}") for end in ("", *map("-{}".format, range(2, 1000)))
+    )
+    return next((place for place in places if not place.exists()), stem)
+
+
+def write(plan: Plan, files: dict[str, str]) -> Path:
+    """Create the plan's run directory: scripts, record, an empty log/, and the frozen code."""
+
+    def fill(folder: Path) -> None:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(exist_ok=True, parents=True)
+            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            is_script = "/" not in name and name != run_paths.ENV
+            (folder / name).chmod(0o700 if is_script else 0o600)
+        paths = RunPaths(folder)
+        paths.log.mkdir()
+        code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
+        if plan.program.code:
+            code = snapshot.copy(plan.program.code, paths.code)
+        save(folder, run_record.new(plan, code))
+
+    return make_run(plan, fill)
+
+
+def make_run(plan: Plan, fill: Callable[[Path], None]) -> Path:
+    """Create the plan's run directory, and note that its image is used."""
+    place = make(Path(plan.layout.run_dir), fill)
+    if plan.container.sha256 and plan.container.image:
+        image_files.note_use(Path(plan.container.image))
+    return place
+
+
+def make(place: Path, fill: Callable[[Path], None]) -> Path:
+    """Create a folder that `fill` fills under a temporary name beside its place.
+
+    Raise UsageError where something is there.
+    """
+    unfinished = _begin(place)
+    try:
+        (unfinished / _MARK).touch()
+        fill(unfinished)
+        unfinished.rename(place)
+        (place / _MARK).unlink()
+    except BaseException as error:
+        _discard(unfinished)
+        if not isinstance(error, OSError):
+            raise
+        fix = "free space or quota: df -h, quota -s"
+        raise KitError(f"cannot write {place}: {error.strerror}", fix) from None
+    return place
+
+
+def _begin(place: Path) -> Path:
+    try:
+        is_empty = place.is_dir() and not any(place.iterdir())
+        if place.is_symlink() or (place.exists() and not is_empty):
+            raise UsageError(f"{place} already exists", "name another folder, or remove it")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(place.parent)
+        return _new_folder(place)
+    except OSError as error:
+        raise KitError(
+            f"cannot write below {place.parent}: {error.strerror}",
+            "start from a folder that you may write to, on a file system that every node sees",
+        ) from None
+
+
+def _new_folder(place: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f".kit-{place.name[:40]}.", dir=place.parent))  # mode 0700
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the unfinished folders that a kit has left which was killed more than a day ago."""
+    with os.scandir(folder) as entries:
+        left = [Path(entry.path) for entry in entries if re.fullmatch(_UNFINISHED, entry.name)]
+    for path in left:
+        with contextlib.suppress(OSError, KitError):
+            if time.time() - path.lstat().st_mtime < DAY_S:
+                continue
+            if not (path / _MARK).exists():
+                path.rmdir()  # that kit had no time to mark it; where something is in it, it stays
+            elif time.time() - (path / _MARK).lstat().st_mtime > DAY_S:
+                remove.tree(path, _UNFINISHED, _MARK)
+
+
+def _discard(unfinished: Path) -> None:
+    """Remove a folder that this process made, as far as it can be; the rest is swept later."""
+    with contextlib.suppress(OSError, KitError):
+        remove.tree(unfinished, _UNFINISHED)
+
+
+def give_up(run: Path) -> None:
+    """Remove what kit wrote of a run that was never submitted or started, and its directory.
+
+    The directory stays if the user has put something there. Raise KitError for what is no run
+    directory of kit's. If kit is killed meanwhile, the rest has no secrets, and is swept later.
+    """
+    found = load(run)
+    if not {"kit", "plan"} <= found.keys():
+        raise KitError(
+            f"{run} is not removed: it is no run directory that kit made",
+            "look what is in it, and remove it by hand",
+        )
+    remove.check(run, ".+", run_paths.RECORD)
+    secret_file.forget(run)
+    own = _own_names(run, found)
+    log = RunPaths(run).log
+    if {entry.name for entry in os.scandir(run)} <= {*own, log.name} and not any(log.glob("*")):
+        aside = _new_folder(run)
+        (run / _MARK).touch()
+        run.rename(aside)
+        remove.tree(aside, _UNFINISHED, _MARK)
+        return
+    for name in own:
+        with contextlib.suppress(FileNotFoundError):
+            remove.tree(run / name, re.escape(name))
+    for folder in (log, run):
+        with contextlib.suppress(OSError):  # something of the user's is in it
+            folder.rmdir()
+
+
+def _own_names(run: Path, record: RunRecord) -> list[str]:
+    """Return what kit wrote into a run directory; last the record, by which it is known."""
+    launcher = os.path.basename(run_record.plan_of(record).program.launcher)
+    scripts = (run_paths.ENV, run_paths.SCRIPT, run_paths.launcher(launcher), run_paths.STARTER)
+    folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
+    unfinished = (path.name for path in run.glob(".run.json.*"))
+    return [*folders, *scripts, run_paths.JUPYTER, *unfinished, _MARK, run_paths.RECORD]
+
+
+def load(run: Path) -> RunRecord:
+    """Return the record of a run. Raise KitError where it is not as kit writes it."""
+    faults: list[str] = []
+    found = run_record.read(_content(run), faults)
+    if faults:
+        raise KitError(
+            f"{RunPaths(run).record}: {faults[0]} has a value that kit does not write",
+            "it was edited or damaged: put back a copy of it, or submit again",
+        )
+    return found
+
+
+def load_sound(run: Path) -> RunRecord:
+    """Return what can be believed of a record. Raise KitError where it cannot be read."""
+    return run_record.read(_content(run), [])
+
+
+def _content(run: Path) -> dict[str, Any]:
+    try:
+        return safe_read.mapping(RunPaths(run).record)
+    except (OSError, ValueError) as error:
+        fix = "name the folder that holds run_script.sh and run.json"
+        raise KitError(f"{run} is not a run directory: {error}", fix) from None
+
+
+def save(run: Path, record: Mapping[str, Any]) -> None:
+    """Replace run.json in one step."""
+    handle, name = tempfile.mkstemp(prefix=f".{run_paths.RECORD}.", dir=run)  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(typed_json.plain(record), file, indent=2)
+            file.write("\n")
+        os.replace(name, RunPaths(run).record)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def update(run: Path, changes: RunRecord) -> None:
+    """Replace values of run.json; all others stay as they are.
+
+    Raise KitError where it is not as kit writes it.
+    """
+    load(run)
+    save(run, {**_content(run), **changes})

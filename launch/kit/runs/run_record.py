@@ -1,0 +1,105 @@
+"""What run.json holds: the plan, and what would be needed to repeat the run.
+
+A record may be damaged, edited or written by another version of kit.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields, is_dataclass
+from typing import Any, Optional, TypedDict, get_type_hints
+
+import kit
+from kit.config import inherit
+from kit.config.secrets import Secret
+from kit.config.values import Mount
+from kit.files import typed_json
+from kit.plan import git_facts
+from kit.plan.bad_nodes import Bad
+from kit.plan.file_list import GitRecord
+from kit.plan.plan import Plan
+from kit.plan.snapshot import CodeRecord
+
+
+class RunRecord(TypedDict, total=False):
+    kit: str
+    python: str
+    created: str
+    invocation: tuple[str, ...]
+    plan: Plan
+    code: CodeRecord
+    git: Optional[GitRecord]
+    shell: dict[str, str]  # what programs without a container find depends on it
+    rerun_of: str
+    edited: tuple[str, ...]  # the scripts that a user had changed before a rerun
+    # Of its submission, or of its start on this machine
+    job_id: Optional[str]
+    host: str
+    cluster: str
+    clusters: str  # from which sbatch may choose
+    is_member: bool
+    sbatch_options: tuple[str, ...]
+    submitted: str
+    cancelled: tuple[str, ...]  # the ids of jobs that Slurm was told to cancel
+    local: bool
+    pid: int
+
+
+def new(plan: Plan, code: CodeRecord) -> RunRecord:
+    """Return the record of a run that is about to be submitted or started."""
+    keyrings = [secret.at for secret in plan.program.secrets if secret.source == "file"]
+    return {
+        "kit": kit.__version__,
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "invocation": tuple(sys.argv),
+        "job_id": None,
+        "plan": plan,
+        "shell": inherit.finding() if plan.container.runtime == "none" else {},
+        "code": code,
+        "git": git_facts.find(plan.program.workdir, keyrings),
+    }
+
+
+def read(content: dict[str, Any], faults: list[str]) -> RunRecord:
+    """Return the record of a run.json; what is wrong in it is empty, and named in `faults`."""
+    plan = content.get("plan")
+    if isinstance(plan, dict) and "layout" not in plan:
+        content = {**content, "plan": upgrade(plan)}
+    return typed_json.read(RunRecord, content, faults)
+
+
+def plan_of(record: RunRecord) -> Plan:
+    """Return the plan of a record; what it lacks is empty."""
+    plan: Plan = record.get("plan") or typed_json.empty(Plan)
+    return plan
+
+
+# ---------------------------------------------------------------- records of older kits
+
+# A plan was one flat object, in which these had other names, and these were lists of values.
+_RENAMED = {"sha256": "image_sha256", "text": "profile"}
+_ROWS: dict[str, Any] = {"mounts": Mount, "secrets": Secret, "left_out": Bad}
+
+
+def upgrade(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of an older kit's run.json as it is written today."""
+    found: dict[str, Any] = {}
+    for part, kind in get_type_hints(Plan).items():
+        if not is_dataclass(kind):
+            found |= {part: flat[part]} if part in flat else {}
+            continue
+        names = {item.name: _RENAMED.get(item.name, item.name) for item in fields(kind)}
+        found[part] = {name: _by_name(old, flat[old]) for name, old in names.items() if old in flat}
+    return found
+
+
+def _by_name(key: str, value: Any) -> Any:
+    if key not in _ROWS or not isinstance(value, list):
+        return value
+    names = _ROWS[key]._fields
+    return [
+        dict(zip(names, row)) if isinstance(row, list) and len(row) == len(names) else row
+        for row in value
+    ]

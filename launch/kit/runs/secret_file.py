@@ -1,0 +1,84 @@
+"""Keep the values of a job's secrets in a file of the run directory until the run has ended.
+
+The file is no part of the record. It holds `NAME=value` entries that end in NUL, as in
+/proc/PID/environ, in a folder that only its owner can read. launch/scripts/lib/secrets.sh reads and
+removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Optional
+
+from kit.config.secrets import Secrets
+from kit.errors import KitError
+from kit.files import remove
+from kit.plan.plan import Plan
+from kit.plan.run_paths import SECRETS, RunPaths
+from kit.runs import secret_values
+from kit.slurm import task_numbers
+
+
+def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
+    """Read the values and put them where the ranks look; each task of an array has its own file.
+
+    Programs that kit starts after that do not find the values in their environment: Slurm keeps
+    that of sbatch. Raise UsageError with every secret that cannot be read, and KitError where the
+    file cannot be written.
+    """
+    if not plan.program.secrets:
+        return
+    content = b"".join(
+        os.fsencode(name) + b"=" + value + b"\0"
+        for name, value in secret_values.read(plan.program.secrets, plan.program.workdir).items()
+    )
+    hide_from_children(plan.program.secrets)
+    if tasks is None and plan.layout.array:
+        tasks = task_numbers.numbers(plan.layout.array)
+    folder = RunPaths(run).secrets
+    try:
+        folder.mkdir(mode=0o700)
+        # A run directory may be in a checkout, and `git add .` takes what it finds.
+        (folder / ".gitignore").write_text("*\n")
+        first, *others = [folder / str(task) for task in tasks] if tasks else [folder / "values"]
+        _write(first, content)
+        for file in others:
+            _link(first, file, content)
+    except OSError as error:
+        forget(run)
+        raise KitError(
+            f"cannot write the job's secrets to {folder}: {error.strerror}",
+            "free space or quota: df -h, quota -s",
+        ) from None
+
+
+def _write(file: Path, content: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+
+
+def _link(first: Path, file: Path, content: bytes) -> None:
+    """Give the file one more name, so that it lives until the last one goes; else copy it."""
+    try:
+        os.link(first, file)
+    except OSError:
+        _write(file, content)
+
+
+def hide_from_children(secrets: Secrets) -> None:
+    """Remove the values from the environment that kit hands to other programs."""
+    for secret in secrets:
+        for name in (secret.name, secret.at if secret.source == "env" else secret.name):
+            os.environ.pop(name, None)
+
+
+def forget(run: Path, task: Optional[int] = None) -> None:
+    """Remove the values of a run, or of one task of an array, that has ended or will not start."""
+    with contextlib.suppress(OSError, KitError):
+        if task is None:
+            remove.tree(RunPaths(run).secrets, re.escape(SECRETS))
+        else:
+            (RunPaths(run).secrets / str(task)).unlink()

@@ -1,0 +1,241 @@
+"""Read the values of a job's secrets from the environment, from files and from commands.
+
+Nothing here puts a value into a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import Optional
+
+import yaml
+
+from kit.config import yaml_source
+from kit.config.secrets import Secret, Secrets
+from kit.config.yaml_source import Located
+from kit.errors import Problems
+from kit.files import safe_read
+
+MOST_BYTES = (128 << 10) - 256  # Linux starts no program with a longer variable
+
+
+PATIENCE_S = 120  # for a command that asks a server, or a person
+
+
+def read(secrets: Secrets, workdir: str) -> dict[str, bytes]:
+    """Return each value by its variable's name. Raise UsageError with all secrets without one."""
+    problems = Problems()
+    keyrings: dict[str, dict[str, Located]] = {}
+    found = {}
+    for secret in secrets:
+        if secret.source == "file" and secret.at not in keyrings:
+            keyrings[secret.at] = _keyring(secret, problems)
+        before = len(problems.found)
+        value = _value(secret, keyrings, workdir, problems)
+        if value is not None and len(problems.found) == before:
+            found[secret.name] = _checked(secret, value, problems)
+    problems.raise_if_any()
+    return found
+
+
+def _value(
+    secret: Secret, keyrings: dict[str, dict[str, Located]], workdir: str, problems: Problems
+) -> Optional[bytes]:
+    if secret.source == "env":
+        value = os.environb.get(os.fsencode(secret.at))
+        if value is None:
+            problems.add(
+                secret.where,
+                f"{secret.at} is not set in the environment",
+                f"export {secret.at} before you submit, or name a file or a command for it",
+            )
+        return value
+    if secret.source == "command":
+        return _output(secret, workdir, problems)
+    entry = keyrings[secret.at].get(secret.name)
+    if entry is None:
+        if keyrings[secret.at]:
+            problems.add(
+                secret.where,
+                f"{secret.at} has no {secret.name}",
+                f"add a line `{secret.name}: VALUE` to it",
+            )
+        return None
+    if not isinstance(entry.value, str):
+        problems.add(
+            entry.where,
+            f"{secret.name} has no text for a value",
+            "write it on the same line; in quotes where it holds other than letters and digits",
+        )
+        return None
+    return os.fsencode(entry.value)
+
+
+def _checked(secret: Secret, value: bytes, problems: Problems) -> bytes:
+    if not value:
+        problems.add(
+            secret.where,
+            f"the value of {secret.name} is empty ({_source(secret)})",
+            "give it one, or leave the secret out",
+        )
+    elif b"\0" in value:
+        problems.add(
+            secret.where,
+            f"the value of {secret.name} contains a NUL byte, which no program can receive",
+            "encode it: base64",
+        )
+    elif len(value) > MOST_BYTES:
+        problems.add(
+            secret.where,
+            f"the value of {secret.name} has {len(value)} bytes, too many for a variable",
+            "give the job the name of a file that it reads",
+        )
+    return value
+
+
+def _source(secret: Secret) -> str:
+    return {
+        "env": f"the environment's {secret.at}",
+        "file": secret.at,
+        "command": f"what `{secret.at}` prints",
+    }[secret.source]
+
+
+def _output(secret: Secret, workdir: str, problems: Problems) -> Optional[bytes]:
+    """Return the output of a shell command without its last newline; its errors are not shown."""
+    fix = f"try it by itself: {secret.at}"
+    try:
+        code, output = _run(secret.at, workdir)
+    except OSError as error:
+        problem = f"the command for {secret.name} cannot be started: {error.strerror}"
+        problems.add(secret.where, problem, fix)
+        return None
+    except subprocess.TimeoutExpired:
+        problem = f"the command for {secret.name} has not ended after {PATIENCE_S} s"
+        problems.add(secret.where, problem, fix)
+        return None
+    if code:
+        problem = f"the command for {secret.name} ended with exit code {code}"
+        problems.add(secret.where, problem, fix)
+        return None
+    return output[:-1] if output.endswith(b"\n") else output
+
+
+def _run(command: str, workdir: str) -> tuple[int, bytes]:
+    """Return a command's exit code and output. Raise OSError or TimeoutExpired."""
+    # In kit's own process group, so that it may ask on the terminal.
+    process = subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=workdir,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        output = _until_end(process)
+    except BaseException:
+        _end(process.pid)
+        process.wait()
+        raise
+    return process.returncode or 0, output
+
+
+def _until_end(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what the shell prints until it ends.
+
+    An agent that it leaves in the background may hold its output open for days.
+    """
+    assert process.stdout
+    end_s, found = time.monotonic() + PATIENCE_S, b""
+    with process.stdout as pipe:
+        while time.monotonic() < end_s:
+            has_ended = (
+                process.poll() is not None
+            )  # asked first: then all that it printed is in the pipe
+            readable, _, _ = select.select([pipe], [], [], 0 if has_ended else 0.05)
+            chunk = os.read(pipe.fileno(), 1 << 16) if readable else b""
+            found += chunk
+            if len(found) > 2 * MOST_BYTES or (has_ended and not chunk):
+                return found  # what is longer is refused
+            if readable and not chunk:
+                process.wait(end_s - time.monotonic())
+    raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+
+
+def _end(process: int) -> None:
+    """End a process and its descendants; without /proc, the process alone."""
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in file.read_text().split():
+                _end(int(child))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
+    """Return the NAME: value lines of a file that nobody else can read."""
+    path = secret.at
+    try:
+        with safe_read.opened(path) as file:
+            facts = os.fstat(file.fileno())
+            text = file.read(yaml_source.MOST_BYTES + 1)
+    except OSError as error:
+        problems.add(
+            secret.where,
+            f"the file for {secret.name}, {path}, cannot be read: {error.strerror}",
+            "check the path and the file's rights",
+        )
+        return {}
+    mode = stat.S_IMODE(facts.st_mode)
+    if len(text) > yaml_source.MOST_BYTES:
+        problems.add(
+            secret.where,
+            f"{path} is longer than {yaml_source.MOST_BYTES // 10**6} MB",
+            "name the file with the NAME: value lines",
+        )
+    elif facts.st_uid != os.getuid():
+        problems.add(
+            secret.where,
+            f"{path} belongs to somebody else, who may have read and written it",
+            f"make one of your own: install -m 600 {path} NEW",
+        )
+    elif mode & 0o077:
+        fix = f"chmod 600 {path}; and as others may have read it, ask for new secrets"
+        problems.add(
+            secret.where, f"{path} is open to others: its mode is {mode:04o}, not 0600", fix
+        )
+    else:
+        return _lines(path, text, problems)
+    return {}
+
+
+def _lines(path: str, text: bytes, problems: Problems) -> dict[str, Located]:
+    """Return the entries of such a file. YAML's own messages may quote a value, and are hidden."""
+    try:
+        root = yaml_source.compose(text.decode(), path)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        problems.add(
+            f"{path}{line}",
+            "this is no line of YAML",
+            "write NAME: 'value', in quotes; a quote inside is doubled",
+        )
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError):
+        problems.add(
+            path,
+            "not all of this is UTF-8 text in NAME: value lines",
+            "take a command that prints the value, for one that is no text",
+        )
+        return {}
+    found = yaml_source.mapping(root, path, problems) if root else {}
+    if not found:
+        problems.add(path, "expected `NAME: value` lines", "write one for each secret")
+    return found

@@ -1,0 +1,228 @@
+"""Allocate nodes, start the job's container on each, and open a shell or Jupyter in one."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Callable, Optional
+
+from kit import assets, slurm
+from kit.config import plugins
+from kit.errors import KitError, UsageError
+from kit.plan import run_paths
+from kit.plan.plan import Plan
+from kit.plan.render import render
+from kit.plan.run_paths import RunPaths
+from kit.runs import history, local, run_dir, secret_file
+from kit.runs.local import this_process
+from kit.runs.run_record import RunRecord
+from kit.slurm import reasons
+
+PERIOD_S = 2.0
+# What an allocation does not have: a script of its own, its output, a second start, an array.
+OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", "array"}
+
+
+Say = Callable[[str], None]
+
+
+def shell(
+    plan: Plan, node: str, task: Optional[int], say: Say, *, here: bool, jupyter: bool
+) -> int:
+    """Wait until the shell ends, and return its exit code."""
+    if not here and not shutil.which("salloc"):
+        say("there is no Slurm here (salloc): the shell is on this machine")
+        here = True
+    if not here and plugins.find("runtimes", plan.container.runtime, "").is_local:
+        problem = "is for this machine: on a node it would start outside the job"
+        raise UsageError(f"the runtime {plan.container.runtime} {problem}", "add --local")
+    local.check_task(plan, task)
+    # Nobody else starts what is typed again.
+    plan = replace(plan, policy=replace(plan.policy, on_preempt="none"))
+    run = run_dir.write(plan, render(plan))
+    local.place_secrets(plan, run, task)
+    words = ["shell", node]
+    if jupyter:
+        (run / run_paths.JUPYTER).write_text(assets.script(run_paths.JUPYTER), encoding="utf-8")
+        words = ["jupyter", node] if here else ["jupyter", node, _login()]
+    session = (Local if here else Allocated)(plan, run, task, say)
+    try:
+        return session.until_the_end(["bash", run_paths.SCRIPT, *words])
+    finally:
+        secret_file.forget(run)
+
+
+def _login() -> str:
+    """USER@HOST of this machine, for ssh from the user's own."""
+    return f"{getpass.getuser()}@{socket.getfqdn()}"
+
+
+class Session:
+    """A child that owns the terminal until it ends; kit waits, and notes what becomes of it."""
+
+    def __init__(self, plan: Plan, run: Path, task: Optional[int], say: Say) -> None:
+        self.plan, self.run, self.task, self.say = plan, run, task, say
+        self.job_id = ""
+        self.cluster = ""  # of the job, where it is not Slurm's own
+        self.hung_up = False
+
+    def until_the_end(self, command: list[str]) -> int:
+        process: Optional[subprocess.Popen[bytes]] = None
+
+        def hang_up(_number: int, _frame: object) -> None:
+            self.hung_up = True
+            if process:
+                with suppress(ProcessLookupError):
+                    # On which salloc gives the nodes back, and a shell ends.
+                    process.send_signal(signal.SIGHUP)
+
+        # Before the child starts: a signal to kit alone would leave it behind with its allocation.
+        # Ctrl-C is for the child; should it come here as well, kit stays.
+        handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: hang_up, signal.SIGTERM: hang_up}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            process = self.start(command)
+            if self.hung_up:
+                process.send_signal(signal.SIGHUP)
+            self.watch(process)
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.end(129 if self.hung_up else code if code >= 0 else 128 - code)
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        raise NotImplementedError
+
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when there is nothing more to say before the end."""
+
+    def end(self, code: int) -> int:
+        raise NotImplementedError
+
+    def note(self, job_id: str, *, local: bool) -> None:
+        """Note the run, which other commands find from here on."""
+        self.job_id = job_id
+        known: RunRecord = {"job_id": job_id}
+        run_dir.update(self.run, {**known, **this_process()} if local else known)
+        layout = self.plan.layout
+        self.noted = history.new(self.run, layout, job_id, local=local, cluster=self.cluster)
+
+    def note_end(self, state: str, code: int) -> None:
+        history.ended(self.noted, state, f"exit code {code}" if code else "")
+
+
+class Local(Session):
+    """On this machine, by the same scripts."""
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        raw_id = local.new_id()
+        self.note(raw_id if self.task is None else f"{raw_id}_{self.task}", local=True)
+        return subprocess.Popen(
+            command, cwd=self.run, env=local.environment(self.plan, raw_id, self.task)
+        )
+
+    def end(self, code: int) -> int:
+        self.note_end("CANCELLED" if self.hung_up else "FAILED" if code else "COMPLETED", code)
+        return code
+
+
+class Allocated(Session):
+    """On nodes that salloc gets, and gives back when its command ends."""
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+
+        options = [
+            f"--{name}" + ("" if value is None else f"={value}")
+            for name, value in self.plan.header
+            if name not in OF_SBATCH
+        ]
+        variables = {} if self.task is None else {"SLURM_ARRAY_TASK_ID": str(self.task)}
+        return slurm.allocate(self.run, options, command, **variables)
+
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Says why the job waits, until it has its nodes: then the terminal is the shell's."""
+        said = ""
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PERIOD_S if said else PERIOD_S / 4)
+            job_id, job = self._job()
+            if not job:
+                continue
+            if not self.job_id:
+                self.note(job_id, local=False)
+            if job.state not in ("PENDING", "CONFIGURING"):
+                return
+            words = (
+                reasons.explain(job.reason, job.start)
+                if job.state == "PENDING"
+                else "its nodes are being started"
+            )
+            if words != said:
+                self.say(f"job {job_id} waits: {words}; Ctrl-C gives up")
+                said = words
+
+    def clusters(self) -> list[str]:
+        """Where salloc may find nodes; "" is Slurm's own cluster."""
+        return str(
+            dict(self.plan.header).get("clusters") or os.environ.get("SLURM_CLUSTERS", "")
+        ).split(",")
+
+    def _job(self) -> tuple[str, Optional[slurm.Queued]]:
+        """The job by its folder: salloc tells its id to nobody but its command."""
+        for cluster in self.clusters():
+            with (
+                suppress(KitError),
+                slurm.at(cluster),
+            ):  # a controller that does not answer now may answer later
+                for job_id, jobs in slurm.queue().items():
+                    for job in jobs:
+                        if slurm.same_folder(job.folder, str(self.run)):
+                            self.cluster = cluster
+                            return job_id, job
+        return "", None
+
+    def end(self, code: int) -> int:
+        paths = RunPaths(self.run)
+        if not self.job_id and (
+            logs := [path.name for path in paths.log.iterdir() if path.is_dir()]
+        ):
+            self.cluster = self.clusters()[0]
+            self.note(logs[0], local=False)  # it was over before kit asked
+        if not paths.logs(self.job_id).is_dir() or not self.job_id:
+            run_dir.give_up(self.run)  # nothing was started, so nothing is to be kept
+            if self.hung_up:
+                return code
+            smaller = "with less: --nodes 1 --time 30"
+            fix = f"what salloc says is above; partitions and limits: sinfo; {smaller}"
+            raise KitError("there is no allocation", fix)
+        state = self._state(code)
+        self.note_end(state, code)
+        if state not in ("COMPLETED", "FAILED") and not self.hung_up:
+            raise KitError(
+                f"job {self.job_id} was ended by Slurm: {state}",
+                "ask for more time: --time; what happened: scontrol show job",
+                exit_code=code or 1,
+            )
+        return code
+
+    def _state(self, code: int) -> str:
+        """How Slurm calls the end, where that was not the shell's."""
+        end_s = time.monotonic() + 2
+        with suppress(KitError), slurm.at(self.cluster):
+            while code and not self.hung_up and time.monotonic() < end_s:
+                found = slurm.state(
+                    self.job_id, lambda folder: slurm.same_folder(folder, str(self.run))
+                )
+                if found is None or not found.active:
+                    return found.name if found else "FAILED"
+                time.sleep(0.2)
+        return "CANCELLED" if self.hung_up else "FAILED" if code else "COMPLETED"

@@ -1,0 +1,221 @@
+"""Call commands of Slurm, and explain their failures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from kit.errors import KitError
+
+PATIENCE_S = 120.0  # for a command of Slurm
+
+_PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+# The cluster to ask, of those that this Slurm knows; "" is its own, None those of SLURM_CLUSTERS.
+_cluster: Optional[str] = None
+_OF_JOBS = ("squeue", "sacct", "scontrol", "scancel")
+
+
+@contextlib.contextmanager
+def at(cluster: Optional[str]) -> Iterator[None]:
+    """Ask for jobs of that cluster in this block, with the option -M of Slurm's commands.
+
+    With "", ask Slurm's own cluster, whatever SLURM_CLUSTERS in the environment says: other
+    clusters have jobs of the same numbers.
+    """
+    global _cluster
+    before, _cluster = _cluster, cluster
+    try:
+        yield
+    finally:
+        _cluster = before
+
+
+def of_cluster(*command: str) -> list[str]:
+    """Return a command that asks about jobs, with the cluster that they are on."""
+    return [command[0], *([f"--clusters={_cluster}"] if _cluster else []), *command[1:]]
+
+
+def names_clusters() -> bool:
+    """Return whether clusters were chosen: squeue then names each before its jobs."""
+    return bool(os.environ.get("SLURM_CLUSTERS") if _cluster is None else _cluster)
+
+
+class Unsure(KitError):
+    """Slurm did not answer in time: what was asked for may have been done."""
+
+
+def ask_together(commands: list[list[str]], within_s: float) -> list[str]:
+    """Run commands of Slurm at the same time, and return their outputs.
+
+    Raise KitError if one fails, Unsure if one has not ended in time.
+    """
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            started.append(start(command, text=True, errors="replace", **_PIPES))
+        end = time.monotonic() + within_s
+        answers = [
+            process.communicate(timeout=max(0.0, end - time.monotonic())) for process in started
+        ]
+    except subprocess.TimeoutExpired as late:
+        raise Unsure(
+            f"{late.cmd[0]} has not answered for {within_s:.0f} s", "is slurmctld up? scontrol ping"
+        ) from None
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+    for command, process, (_, errors) in zip(commands, started, answers):
+        if process.returncode:
+            words = " ".join(errors.split()) or f"exit code {process.returncode}"
+            raise KitError(f"{command[0]} refuses: {words}", "check with: scontrol ping")
+    return [output for output, _ in answers]
+
+
+def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a command of Slurm; `options` are those of Popen."""
+    try:
+        return subprocess.Popen(command, **{"env": environment(), **options})
+    except FileNotFoundError:
+        raise missing(command[0]) from None
+
+
+def ask(
+    command: list[str], script: Optional[Path] = None, given: str = "", **variables: str
+) -> str:
+    """Run a command of Slurm, and return its output. Raise KitError if it fails.
+
+    `script` is the batch script that it reads, `given` its standard input.
+    """
+    done = run(command, given, variables)
+    check(command, done, script)
+    # --test-only answers on stderr.
+    return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
+
+
+def check(
+    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path]
+) -> None:
+    """Raise KitError with the cause if a command has failed."""
+    if done.returncode != 0:
+        if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
+            fix = "it may have been done all the same: squeue --me"
+            raise Unsure(f"{command[0]}: {done.stderr.strip()}", fix)
+        words = " ".join(
+            re.sub(r"^(sbatch|scancel): (error: )?", "", line)
+            for line in done.stderr.strip().splitlines()
+        )
+        if "Job dependency problem" in done.stderr:
+            cause = "Slurm has forgotten a job that this one is to wait for"
+            other = "that job can no longer end so (Job dependency problem)"
+            look = "see how that job ended, and leave the dependency out"
+            fix = (
+                f"{look}: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
+            )
+            raise KitError(f"sbatch refuses: {cause}, or {other}", fix)
+        fix = _fix_of_script(script, words) if script else "check with: squeue --me"
+        raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
+
+
+def _fix_of_script(script: Path, words: str) -> str:
+    """Return a fix with the #SBATCH line whose option sbatch names, if it names one."""
+    if named := re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words):
+        with contextlib.suppress(OSError):
+            text = script.read_text(encoding="utf-8", errors="replace")
+            if found := re.search(rf"^#SBATCH (--{named[1]}(?:=.*)?)$", text, re.MULTILINE):
+                read = f"Slurm read `{found[1]}`"
+                return f"{read}: correct it in the job, or in the cluster's profile"
+    return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+
+
+def run(
+    command: list[str],
+    given: str = "",
+    variables: Optional[dict[str, str]] = None,
+    *,
+    within_s: float = PATIENCE_S,
+    is_alone: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with `given` as its input. Raise Unsure if it has not ended in time.
+
+    A command that `is_alone` gets no signals of this terminal.
+    """
+    variables = variables or {}
+    try:
+        env = {**environment(), **variables}
+        if _cluster == "" and command[0] in _OF_JOBS:
+            env.pop("SLURM_CLUSTERS", None)
+        with _file(given) as file:
+            return subprocess.run(
+                command,
+                env=env,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=file,
+                timeout=within_s,
+                start_new_session=is_alone,
+            )
+    except FileNotFoundError:
+        raise missing(command[0]) from None
+    except subprocess.TimeoutExpired:
+        raise Unsure(
+            f"{command[0]} has not answered for {within_s:.0f} s",
+            "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping",
+        ) from None
+    except OSError as error:
+        raise KitError(
+            f"{command[0]} cannot be started: {error.strerror}", f"see: type -a {command[0]}"
+        ) from None
+
+
+def _file(text: str) -> IO[bytes]:
+    """Return an open file with this text that has no name."""
+    if not text:
+        return open(os.devnull, "rb")
+
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(text.encode("utf-8", "surrogateescape"))
+    file.seek(0)
+    return file
+
+
+def flags(options: dict[str, str]) -> list[str]:
+    """Return options as a command line has them; an empty value is a flag."""
+    return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+
+
+def has(tool: str) -> bool:
+    return bool(shutil.which(tool))
+
+
+def missing(command: str) -> KitError:
+    return KitError(
+        f"{command} is not installed here",
+        "submit from a login node of the cluster; on this machine alone: kit run",
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment without SLURM_ variables, which sbatch would pass on to a new job."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SLURMD_")) or name in kept
+    }
+
+
+def content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")

@@ -1,0 +1,42 @@
+"""Words of Slurm's that stand for numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+DAY_S = 24 * 3600
+
+
+def seconds(text: str) -> Optional[int]:
+    """Return the seconds of a time as Slurm writes it; None for no limit or no such time.
+
+    Slurm writes minutes, MM:SS, HH:MM:SS or D-HH[:MM[:SS]].
+    """
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    is_time = all(part.isdecimal() for part in parts) and len(parts) <= 3
+    if not is_time or (dash and not days.isdecimal()):
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, secs = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, secs = numbers
+    else:
+        hours, (minutes, secs) = 0, (*numbers, 0)[:2]
+    return int(days or 0) * DAY_S + hours * 3600 + minutes * 60 + secs
+
+
+def gpus(gres: str) -> dict[str, int]:
+    """Return {type: number} of `gpu:a100:4(S:0-1),gpu:2,nic:1`."""
+    found: dict[str, int] = {}
+    for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|\Z)", gres):
+        found[kind] = found.get(kind, 0) + int(number)
+    return found
+
+
+def time_limit(seconds: int) -> str:
+    """Return a time as sbatch takes it: 1-12:00:00."""
+    days, rest = divmod(seconds, DAY_S)
+    return (f"{days}-" if days else "") + f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"

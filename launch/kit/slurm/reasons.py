@@ -1,0 +1,46 @@
+"""Put Slurm's reasons for a waiting job into plain words."""
+
+from __future__ import annotations
+
+import re
+
+# https://slurm.schedmd.com/job_reason_codes.html
+REASONS = {
+    "Priority": "jobs of higher priority are before it",
+    "Resources": "it is next, and waits for nodes to get free",
+    "Dependency": "the job that it depends on has not ended",
+    "DependencyNeverSatisfied": "the job that it depends on failed: it will never start",
+    "BeginTime": "its time to begin has not come",
+    "JobArrayTaskLimit": "the array lets no more of its tasks run at once",
+    "JobHeldUser": "you hold it: scontrol release",
+    "JobHeldAdmin": "an administrator holds it",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition takes no jobs",
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives: it will never start",
+    "PartitionTimeLimit": "it asks for more time than its partition gives: it will never start",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "BadConstraints": "no node has what it asks for: it will never start",
+    "InvalidAccount": "its account is not valid: it will never start",
+    "InvalidQOS": "its quality of service is not valid: it will never start",
+    "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
+}
+
+
+LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
+
+
+def explain(reason: str, start: str) -> str:
+    """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
+    if reason in ("", "None"):
+        text = "Slurm has not looked at it yet"
+        return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
+    if LIMITS.match(reason):
+        problem = "a limit of your account or quality of service is reached"
+        words = f"{problem}: sacctmgr show assoc user=$USER"
+    else:
+        words = REASONS.get(reason.partition(",")[0], "")
+    text = f"{reason}: {words}" if words else reason
+    return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text

@@ -1,0 +1,107 @@
+"""Submit jobs with sbatch, ask it for estimates, and allocate nodes with salloc."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.slurm import client, sentences
+from kit.slurm.jobs import Job
+
+_SUBMITTED = re.compile(
+    r"^(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?\s*$",
+    re.MULTILINE | re.ASCII,
+)
+
+
+# What slurmctld, or sbatch before it asks, says of a job that it refuses. Any other end of sbatch,
+# such as a broken connection, may have happened after Slurm accepted the job.
+_REFUSAL = re.compile(
+    r"Invalid|Requested|Access|Job violates|Job dependency|Job script|Node count|More processors"
+    r"|Memory (required|specification)"
+    r"|Unable to allocate|User's group|No partition|Required|Batch script contains"
+    r"|Pathname|Burst Buffer|Unspecified error"
+    r"|Unable to open file|unrecognized option|Association|QOS",
+    re.IGNORECASE,
+)
+
+
+_BROKEN = re.compile(
+    r"timed out|time-out|Unable to contact|Batch job submission failed"
+    r"|connection|communication|zero bytes|broken pipe",
+    re.IGNORECASE,
+)
+
+
+def submit(script: Path, options: Sequence[str] = ()) -> Job:
+    """Submit a script. Raise Unsure if Slurm may have accepted it, KitError if it has not."""
+    command = ["sbatch", "--parsable", *options, str(script)]
+    done = client.run(command, is_alone=True)
+    # --parsable prints "id" or "id;cluster"; a site's wrapper may add lines, or drop the option.
+    found = {
+        Job(job_id, cluster or named) for job_id, cluster, named in _SUBMITTED.findall(done.stdout)
+    }
+    is_refused = done.returncode == 1 and _is_refusal(done.stderr)
+    if len(found) == 1 and not is_refused:
+        return found.pop()
+    if is_refused and not found:
+        client.check(command, done, script)
+    words = " ".join(f"{done.stdout[-500:]} {done.stderr[-500:]}".split())
+    by_signal = done.returncode < 0 or done.returncode > 128
+    if by_signal or not done.returncode or found or _BROKEN.search(done.stderr):
+        code = done.returncode
+        how = f"ended with code {code}" if code else "answered without a job id"
+        raise client.Unsure(f"sbatch {how}: {words}" if words else f"sbatch {how}")
+    raise Unknown(
+        f"sbatch refuses: {words or f'exit code {done.returncode}'}",
+        "ask those who run the cluster what that means",
+    )
+
+
+def _is_refusal(errors: str) -> bool:
+    by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
+    reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
+    return any(_REFUSAL.match(reason) for reason in reasons)
+
+
+class Unknown(client.Unsure):
+    """sbatch failed with words that are not Slurm's: if Slurm has no such job, it was refused."""
+
+
+def test_only(script: Path, options: Sequence[str] = ()) -> str:
+    """Return Slurm's estimate of when and where the job would start, without submitting it."""
+    answer = client.ask(["sbatch", "--test-only", *options, str(script)], script)
+    return sentences.without_slip(answer).strip()
+
+
+def estimate(header: str) -> str:
+    """Return Slurm's estimate for #SBATCH lines. Raise KitError with its words if it refuses."""
+    done = client.run(["sbatch", "--test-only"], given=header)
+    if done.returncode:
+        lines = [
+            re.sub(r"^sbatch: |^error: ", "", line)
+            for line in done.stderr.replace("sbatch: error: ", "").strip().splitlines()
+        ]
+        raise KitError(lines[-1] if lines else f"exit code {done.returncode}")
+    return done.stderr or done.stdout
+
+
+def would_start(options: dict[str, str]) -> str:
+    """Return Slurm's estimate for a job of one node. Raise KitError if Slurm would refuse it."""
+    job = ["--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true"]
+    answer = client.ask(["sbatch", "--test-only", *job, *client.flags(options)])
+    return sentences.without_slip(answer).strip()
+
+
+def allocate(
+    folder: Path, options: Sequence[str], command: Sequence[str], **variables: str
+) -> subprocess.Popen[bytes]:
+    """Start salloc, which runs a command on this machine while it holds the nodes.
+
+    salloc gives the terminal to the command and takes it back. The queue shows the job in `folder`.
+    """
+    line = ["salloc", "--quiet", *options, *command]
+    return client.start(line, cwd=folder, env={**client.environment(), **variables})

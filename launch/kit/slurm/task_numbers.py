@@ -1,0 +1,67 @@
+"""The numbers of a job array's tasks, as sbatch takes them and as squeue prints them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
+MOST = 100_000  # tasks; kit looks at each of them
+_N = "[0-9]{1,9}"
+_ITEM = rf"{_N}(-{_N}(:{_N})?)?"
+SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%{_N})?")
+
+
+def is_sound(text: str) -> bool:
+    """Return whether these are the numbers of an array that sbatch would take."""
+    numbers = text.partition("%")[0]
+    sound = SYNTAX.fullmatch(text) and all(
+        first <= last <= LAST and step for first, last, step in ranges(numbers)
+    )
+    return bool(sound) and 0 < count(numbers) <= MOST
+
+
+def count(text: str) -> int:
+    return sum(len(range(first, last + 1, step)) for first, last, step in ranges(text))
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of all tasks that an array can have, in their order."""
+    found = ranges(text.partition("%")[0])
+    return sorted(
+        {
+            number
+            for first, last, step in found
+            if step and last <= LAST
+            for number in range(first, last + 1, step)
+        }
+    )
+
+
+def compact(found: Iterable[int]) -> str:
+    """Return the numbers as sbatch takes them: 0-3,7."""
+    spans: list[list[int]] = []
+    for number in sorted(found):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def ids(job_id: str) -> list[str]:
+    """Return the ids of all tasks: 12_[0,4-5%2] is 12_0, 12_4 and 12_5; another id is itself."""
+    array, bracket, text = job_id.partition("_[")
+    return [f"{array}_{number}" for number in numbers(text.rstrip("]"))] if bracket else [job_id]
+
+
+def ranges(text: str) -> list[tuple[int, int, int]]:
+    """Return (first, last, step) of each part."""
+    found = []
+    for item in text.split(","):
+        if not re.fullmatch(_ITEM, item):
+            continue  # cut off by squeue
+        span, _, step = item.partition(":")
+        first, _, last = span.partition("-")
+        found.append((int(first), int(last or first), int(step or 1)))
+    return found

@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# addresses.sh - the addresses of all nodes, for launchers that need them: the master's is enough for most.
+
+# addresses::write - sets KIT_ADDRESSES to a file with a line for each node: 10,000 of them are too long for an argument.
+addresses::write() {
+  local -a hosts addresses
+  local host address
+  mapfile -t hosts < <(scontrol show hostnames "${KIT_HOSTS}")
+  # One call for all. Of each host's lines the first has its name, too.
+  mapfile -t addresses < <(getent ahostsv4 "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
+  addresses[0]="${MASTER_ADDR}" # found with more care; and one node alone needs no network
+  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]:1}" == *' 127.'* ]]; then
+    addresses=("${MASTER_ADDR}")
+    for host in "${hosts[@]:1}"; do
+      address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)
+      addresses+=("${address}")
+    done
+  fi
+  # A requeued job's nodes may have an older file in memory, so each attempt has one of its own.
+  KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.${SLURM_RESTART_COUNT:-0}"
+  printf '%s\n' "${addresses[@]}" >"${KIT_ADDRESSES}"
+}

@@ -1,0 +1,145 @@
+# blame.awk - which rank is at fault, by what all of them noted and said.
+#
+# A rank failed by itself (0); so it did, but it had spoken of others before, or was ended meanwhile (1); a connection of its
+# own broke (2); or it only missed other ranks (3). The smallest is the first, of equal ones the earliest. Of several
+# exceptions in a chain the first one counts: what clean-up makes of it may be anything.
+# GONE: what a rank says when others are gone or late; `kit why` has the same words in launch/kit/diagnose/why/ends.py.
+function kind_of(type, text, file) {
+  if (text ~ GONE) return type ~ /^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl/ ? 3 : 2
+  if (type ~ /(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$/ || text == "EOFError") return 2
+  return type ~ /^RuntimeError$|^torch\./ && file ~ /torch\/distributed\/(distributed_c10d|rendezvous)\.py"/ ? 2 : 0
+}
+function value(key,  rest) { # of one of kit's own lines
+  rest = substr($0, index($0, "\"" key "\": ") + length(key) + 4)
+  sub(/^"/, "", rest); sub(/[",}].*/, "", rest)
+  return rest
+}
+# When a rank ended, by the file server's clock, which is one: its node's own differs from it by as much as at the last event.
+# Where the file was copied since, its own has to do.
+function ended_at(r,  ahead) {
+  ahead = time[file_of[r]] - last[file_of[r]]
+  return ended_time[r] + (ahead > -3600 && ahead < 3600 ? ahead : 0)
+}
+function settle() {
+  if (root == "" || settled) return
+  type = root; sub(/:.*/, "", type); sub(/[ \t]*$/, "", type)
+  kind = kind_of(type, root, root_file)
+  settled = 1
+}
+function keep() {
+  if (rank == "") return
+  settle()
+  has[rank] = root != ""; kinds[rank] = kind; is_logged[rank] = logged; spoken[rank] = spoke
+  said_last[rank] = noise == after; after_lines[rank] = after; words[rank] = root; last_words[rank] = tail3 tail2 tail1
+}
+function reset() {
+  root = root_file = file = before = tail1 = tail2 = tail3 = ""
+  inside = chained = more = kind = logged = settled = spoke = after = noise = 0
+}
+function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
+function choose(g, t, r, c) { if (better(g, t, r)) { best = r; best_grade = g; best_time = t; best_code = c } }
+BEGIN {
+  rank = ""
+  GONE = "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe" \
+    "|Connection refused|connectFullMesh failed|ncclRemoteError" \
+    "|Failed to recv, got 0 bytes|failed to recv|remote process exited" \
+    "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out" \
+    "|collective timeout|failed to pass monitoredBarrier|Timed out waiting" \
+    "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
+    "|Application timeout caused pair closure|client socket has (timed out|failed)" \
+    "|Socket Timeout"
+}
+# The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
+part == "events" && !/^[{]"t": / { next } # a program's, or cut off by a full disk
+part == "events" {
+  if (value("t") + 0 > last[FILENAME]) last[FILENAME] = value("t") + 0
+  if (!index($0, "\"attempt\": " attempt ",")) next
+  r = value("rank")
+  if (/"event": "rank_started"/) { from[r] = value("log") + 0; delete noted[r]; delete ended[r] }
+  else if (/"event": "rank_ended"/) {
+    code[r] = ended[r] = value("code") + 0; ended_time[r] = value("t") + 0; local_rank[r] = value("local_rank")
+    if (code[r] != 0 && value("stopped") == "false") noted[r] = 1
+  } else next
+  node[r] = value("node"); file_of[r] = FILENAME
+  next
+}
+# When each file was last written, by the file server's clock, and its size.
+part == "files" { if ($1 == "@logs") part = "logs"; else { time[$3] = $1; size[$3] = $2 } next }
+/^==> rank[0-9]+\.out <==$/ {
+  keep(); rank = $2; gsub(/[^0-9]/, "", rank); seen[rank] = 1; reset()
+  at = size[$2] > most ? size[$2] - most : 0
+  next
+}
+{ begin = at; at += length($0) + 1 }
+begin < from[rank] { next } # of an attempt before a requeue
+{
+  sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^\[rank[0-9]+\]: ?/, "")
+}
+/Traceback \(most recent call last\)/ {
+  after++
+  if (before ~ /^Exception ignored/) { noise++; ignoring = 1; before = $0; next }
+  ignoring = 0
+  settle()
+  if (!chained) {
+    if (root ~ GONE) spoke = 1
+    root = ""; settled = 0; logged = before ~ /ERROR|CRITICAL|Exception in thread/
+  }
+  inside = 1; file = ""; before = $0
+  next
+}
+{
+  after++
+  is_noise = ignoring || more > 0 || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^ *$|^\[[WE]|^  warnings\.warn/
+  if (is_noise) noise++
+  if (ignoring && $0 !~ /^ /) ignoring = 0
+}
+inside && /^[ \t|+]*File "/ { file = $0; next }
+inside && (/^[ \t]/ || $0 == "") { next }
+inside {
+  inside = 0; after = noise = chained = 0; more = 8
+  if (root == "") { root = $0; root_file = file; settled = 0; growing = 1 } else growing = 0
+  before = $0
+  next
+}
+/^(The above exception was the direct cause|During handling of the above exception)/ { chained = 1; more = 0; next }
+more > 0 {
+  if ($0 == "" || /^\[|^Terminated|^Exception ignored/) more = 0
+  else { more--; if (growing) root = root "\n" $0 }
+}
+$0 != "" {
+  if (chained) chained = 0
+  if ($0 ~ GONE) spoke = 1
+  before = $0; tail3 = tail2; tail2 = tail1; tail1 = $0
+}
+END {
+  keep()
+  for (r in noted) {
+    c = code[r]
+    t = ended_at(r)
+    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ GONE || words[r] ~ GONE) ? 3 : 0
+    else if (has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9)) { # with 1, an exception ends Python
+      g = kinds[r] == 0 && spoken[r] ? 1 : kinds[r]
+      if (said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]
+    } else if (has[r] && said_last[r] && kinds[r] == 3) g = 3
+    else g = spoken[r] || (has[r] && words[r] ~ GONE) ? 2 : c == 129 || c == 130 || c == 143 ? 1 : 0
+    choose(g, t, r, c)
+  }
+  for (r in seen) {
+    if (r in noted || (r in ended && ended[r] == 0)) continue
+    if (!has[r]) { if (!spoken[r]) { silent++; missing = r; is_silent[r] = 1 } continue }
+    # It was ended while it failed, or its shell was killed.
+    if (!is_logged[r] && kinds[r] == 0 && said_last[r] && words[r] !~ /[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit/)
+      choose(1, time["rank" r ".out"] + 0, r, ended[r] > 0 && ended[r] < 128 ? ended[r] : 1)
+  }
+  if (best == "") exit
+  how = "failed"
+  if (best_grade == 3) {
+    for (r in ended) if (ended[r] == 0 && (left == "" || ended_at(r) < ended_at(left))) left = r
+    if (left == "" && match(words[best], /Ranks? [0-9]+ failed to pass/)) {
+      named = substr(words[best], RSTART, RLENGTH); gsub(/[^0-9]/, "", named)
+      if (is_silent[named]) { missing = named; silent = 1 }
+    }
+    if (left != "") { best = left; how = "left" } else if (silent == 1) { best = missing; how = "missing" }
+  }
+  print best, best_code, (node[best] == "" ? "-" : node[best]), (local_rank[best] == "" ? "-" : local_rank[best]), how, (has[best] ? after_lines[best] : 0)
+}

@@ -1,0 +1,17 @@
+# shellcheck shell=bash
+# blame.sh - which rank is at fault: the first node's word, which `kit why` takes over. blame.awk judges, where there is awk.
+
+# blame::first - prints RANK CODE NODE LOCAL_RANK HOW AFTER, or nothing where no rank can be blamed. HOW is "failed"; "left": it
+# ended with 0, and others missed it; or "missing": the others waited for it. AFTER is how many lines of its log follow the
+# exception that ended it. CODE is the job's. It reads the nodes' events, and the ends of all ranks' logs, 64 MB in all.
+blame::first() (
+  cd -- "${KIT_LOG_DIR}" || return 0
+  logs=(rank*.out)
+  most=$((67108864 / ${#logs[@]}))
+  most=$((most > 1048576 ? 1048576 : most < 16384 ? 16384 : most))
+  {
+    printf '%s\0' events/*.jsonl "${logs[@]}" | xargs -0 stat -c '%.9Y %s %n' -- || true
+    printf '@logs\n'
+    printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${most}" --
+  } 2>/dev/null | LC_ALL=C awk -v attempt="$((${SLURM_RESTART_COUNT:-0} + 1))" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events events/*.jsonl part=files - 2>/dev/null || true
+)

@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# container.sh - what every launcher does first inside the container: it takes the values of this run and of this start, and
+# makes a place to work in. Names here begin with kit_, since `local` hides a variable of the job that has the same name.
+
+# shellcheck source=lib/messages.sh
+source "${KIT_RUN_DIR}/lib/messages.sh"
+
+# shellcheck source=lib/events.sh
+source "${KIT_RUN_DIR}/lib/events.sh"
+
+# shellcheck source=lib/program.sh
+source "${KIT_RUN_DIR}/lib/program.sh"
+
+# container::begin NAME=VALUE... [-- COMMAND...] - with a COMMAND, becomes that: it runs beside the ranks, in their place.
+container::begin() {
+  export KIT_RUN_DIR
+  container::take "$@" # env.sh reads the number of an array's task
+  # shellcheck source=/dev/null
+  source "${KIT_RUN_DIR}/env.sh"
+  container::take "$@" # they win over env.sh
+  event::now
+  export KIT_ENTERED="${KIT_NOW}"
+  if [[ -n "${KIT_SECRETS:-}" ]]; then
+    export KIT_SECRETS # their names, for what starts a rank
+    # shellcheck source=lib/secrets.sh
+    source "${KIT_RUN_DIR}/lib/secrets.sh"
+    secrets::check_inside
+  fi
+  # The image is the same everywhere: one process says it.
+  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
+  # A rehearsal may have fewer; and who looks into a job may look for them.
+  if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]]; then
+    # shellcheck source=lib/gpus.sh
+    source "${KIT_RUN_DIR}/lib/gpus.sh"
+    gpus::check
+    export KIT_GPUS_PER_NODE # for programs that would rather end than train on a CPU
+  fi
+  container::set_variables
+  [[ "${KIT_RUNTIME}" == none ]] || container::set_user
+  cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
+  ((${#KIT_INSTEAD[@]} == 0)) || container::become "${KIT_INSTEAD[@]}"
+}
+
+# container::take NAME=VALUE... [-- COMMAND...] - sets KIT_INSTEAD to the COMMAND, which runs instead of the ranks.
+container::take() {
+  while (($#)) && [[ "$1" != -- ]]; do
+    export "${1?}"
+    shift
+  done
+  KIT_INSTEAD=("${@:2}")
+}
+
+# container::become COMMAND... - with the same variables as the ranks have.
+container::become() {
+  container::job_env
+  command -v -- "$1" >/dev/null || {
+    kit::error "there is no $1 in the container" "choose another command, or an image that has it"
+    exit 127
+  }
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::take
+  exec "$@"
+}
+
+# container::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The job's
+# values hold; but who set them may want to know what they displace.
+container::report_overridden() {
+  local kit_pair kit_name kit_own kit_other
+  for kit_pair in "${KIT_ENV[@]}"; do
+    kit_name="${kit_pair%%=*}"
+    [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    printf -v kit_own '%q' "${kit_pair#*=}"
+    printf -v kit_other '%q' "${!kit_name}"
+    # The words of kit/redact.py.
+    [[ ! "${kit_name^^}" =~ TOKEN|SECRET|PASS|KEY|PWD|CRED|COOKIE|AUTH|DSN|CONNECTION_?STRING ]] || kit_own='(not shown)' kit_other='another value'
+    kit::say "${kit_name} is ${kit_own} as the job says, not ${kit_other} as the image or the site says"
+  done
+}
+
+# container::job_env - called last, so that neither the image nor a launcher wins over the job's own variables. KIT_PATH is
+# the container's own PATH, on which the tools of these scripts are: the job's may lead to nothing but the program.
+container::job_env() {
+  export KIT_PATH="${PATH}"
+  ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
+}
+
+# container::set_variables - what programs are told besides the job's own variables.
+container::set_variables() {
+  # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
+  unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE KIT_CHECKPOINT_FILE
+  export PYTHONUNBUFFERED=1
+  # docs/preemption.md says what a program does with these.
+  [[ "${KIT_ON_PREEMPT}" != checkpoint ]] ||
+    export KIT_PROGRESS="${KIT_LOG_DIR}/progress" KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
+  # The code as it was at submission comes before what is installed of the same name. A PYTHONPATH of the job's own, which
+  # replaces this one, begins with it, too.
+  [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"
+  # torchrun would set one thread per rank and leave the other CPUs idle; so would Enroot's PyTorch hook where a node has
+  # several tasks, unless the image names a number itself.
+  local -i kit_cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+  if [[ "${KIT_RUNTIME}" == @(enroot|pyxis) && -n "${PYTORCH_VERSION:-}" && "${OMP_NUM_THREADS:-}" == 1 ]] && ((KIT_TASKS_PER_NODE > 1)); then
+    grep -qs '^OMP_NUM_THREADS=' /etc/environment || unset OMP_NUM_THREADS
+  fi
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || kit_cpus=$((SLURM_CPUS_PER_TASK * KIT_TASKS_PER_NODE))
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((kit_cpus > NPROC_PER_NODE ? kit_cpus / NPROC_PER_NODE : 1))}"
+}
+
+# container::set_user - the image may not know this user, nor have the user's home.
+container::set_user() {
+  export USER="${USER:-$(id -un 2>/dev/null || id -u)}" # PyTorch asks for it
+  export PYTHONNOUSERSITE=1                             # packages in ~/.local would shadow the image's
+  [[ ! -w "${HOME:-/nonexistent}" ]] || return 0
+  export HOME="/tmp/kit-home-${UID}" # for caches
+  [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}")
+  # /tmp may be the host's, and code is loaded from these caches.
+  [[ -O "${HOME}" && ! -L "${HOME}" ]] || kit::die "${HOME} belongs to somebody else" "have it removed"
+}

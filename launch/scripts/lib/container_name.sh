@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# container_name.sh - the containers that kit unpacks on a node's disk. A container's name is the content of its image: a
+# rebuilt image gets a new one while running jobs keep theirs, and no container is ever of another image than its name says.
+
+# All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
+KIT_CONTAINER_NAMES='([a-z]+_)?kit-[0-9a-f]{16}'
+
+# container_name::of_image - of the image with KIT_FINGERPRINT.
+container_name::of_image() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
+
+# container_name::is_whole FOLDER - whether that container has all of its image: it is stamped when it is unpacked.
+container_name::is_whole() { [[ -e "$1/.kit-complete" ]]; }
+
+# container_name::stamp FOLDER - it is unpacked.
+container_name::stamp() { printf 'image %s\n' "${KIT_IMAGE}" >"$1/.kit-complete"; }
+
+# container_name::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
+container_name::use() { touch -c -- "$1/.kit-complete"; }
+
+# container_name::used_s PATH - prints when a job last started with a container, or with a copy of an image.
+container_name::used_s() { stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
+
+# container_name::lock PATH - prints the file that is locked by who makes the container, or the copy of an image, at PATH.
+container_name::lock() {
+  local name="${1##*/}"
+  name="${name#.}" name="${name%.unfinished}"
+  printf '%s/.%s.lock' "${1%/*}" "${name%.stale}"
+}

@@ -1,0 +1,50 @@
+# shellcheck shell=bash
+# copies.sh - a copy of the image on every node's own disk, made once and reused; for the stages local and sbcast.
+
+# shellcheck source=lib/scratch.sh
+source "${KIT_RUN_DIR}/lib/scratch.sh"
+
+# stage::use - from here on, KIT_IMAGE is the copy. It is named by content: a rebuilt image gets another one.
+stage::use() {
+  local -r extension="${KIT_IMAGE##*.}"
+  KIT_IMAGE="${KIT_SCRATCH:-/tmp}/kit-${UID}/images/${KIT_FINGERPRINT}.${extension}"
+}
+
+# stage::ensure FETCH - makes the copy unless it is there; FETCH SOURCE FILE DIGEST_FILE fills FILE.
+stage::ensure() {
+  local -r fetch="$1" source="${KIT_IMAGE}"
+  local -r lock_timeout_s=900
+  stage::use
+  if [[ -e "${KIT_IMAGE}" ]]; then
+    touch -c -- "${KIT_IMAGE}" # when it was last used, for `kit images gc`
+    return
+  fi
+  scratch::make
+  mkdir -p -- "${KIT_MINE}/images"
+  local lock
+  exec {lock}>"${KIT_IMAGE%/*}/.${KIT_IMAGE##*/}.lock"
+  flock --timeout "${lock_timeout_s}" "${lock}" ||
+    kit::die "another job has been copying ${source} to ${KIT_IMAGE} for 15 minutes" "look for it: fuser ${KIT_IMAGE}.unfinished"
+  [[ -e "${KIT_IMAGE}" ]] || "${fetch}" "${source}" # nobody made it while we waited
+  exec {lock}>&-
+}
+
+# stage::accept FILE DIGEST SOURCE - moves a finished copy into place, if what the disk returns is what was read, and that is what
+# the job was submitted with.
+stage::accept() {
+  local -r file="$1" expected="$2" source="$3"
+  local found
+  found="$(sha256sum <"${file}")"
+  if [[ "${found%% *}" != "${expected%% *}" ]]; then
+    rm -f -- "${file}"
+    kit::die "the copy of the image on this node's disk is damaged: sha256 ${found:0:12}, not ${expected:0:12}" \
+      "submit again without this node if it happens again: its disk or memory may be bad" image-damaged
+  fi
+  if [[ -n "${KIT_SUBMITTED_SHA256}" && "${found%% *}" != "${KIT_SUBMITTED_SHA256}" ]]; then
+    rm -f -- "${file}"
+    kit::die "${source} is damaged: its sha256 is ${found:0:12}, and was ${KIT_SUBMITTED_SHA256:0:12} at submission" \
+      "put a good one in its place (kit build), and submit again; its disk or its file server may be bad" image-damaged
+  fi
+  chmod 400 -- "${file}"
+  mv --no-target-directory -- "${file}" "${KIT_IMAGE}"
+}

@@ -1,0 +1,194 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# ending.sh - why the job ends, in the words that its user needs: on the first node, which sees what srun and all ranks noted.
+
+# ending::listen - bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
+ending::listen() {
+  KIT_SIGNAL='' KIT_GOES_ON='' # KIT_GOES_ON: whether there is to be another attempt
+  trap 'KIT_SIGNAL=TERM' TERM
+  trap 'ending::leave "$?"' EXIT
+  preempt::listen
+}
+
+# ending::leave CODE - the last that this script does, however it ends.
+ending::leave() {
+  (($1 > 0)) || KIT_OUTCOME=COMPLETED
+  event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
+  event::keep
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+}
+
+# ending::after_signal CODE
+ending::after_signal() {
+  ending::explain_end
+  exit "$(($1 > 0 ? $1 : 143))"
+}
+
+# ending::explain_end - Slurm ends the job: cancelled, out of time, preempted, or a node is gone. What Slurm itself prints
+# names only the first node.
+ending::explain_end() {
+  local facts state restarts node node_state
+  facts=" $(scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
+  state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
+  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
+    KIT_GOES_ON=yes
+    ending::note_requeue
+    kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
+    return
+  fi
+  local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
+  if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
+    state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
+    fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
+    ! preempt::submit || return 0
+  fi
+  # The ranks have them; and Slurm may kill this script, too, before they have ended.
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  KIT_OUTCOME="${state:-FAILED}"
+  event::note stopped_by state "${state}" problem "this job is being ended (${state:-state unknown})" fix "${fix}"
+  event::keep # Slurm may leave no time for more
+  kit::error "this job is being ended (${state:-state unknown})" "${fix}"
+  while read -r node node_state; do
+    [[ "${node_state}" == @(down*|fail*|*'*') ]] || continue
+    event::note node_lost node "${node}" state "${node_state}"
+    SLURMD_NODENAME="${node}" kit::error "this node is ${node_state}" \
+      "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
+  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+  event::keep
+}
+
+# ending::note_requeue - that another attempt follows this one.
+ending::note_requeue() {
+  KIT_OUTCOME=REQUEUED
+  event::note requeued
+  event::keep # Slurm ends this script soon after
+}
+
+# ending::explain_failure SRUN_CODE - ends with the code of the rank that failed first. torchrun turns every code into 1, and
+# srun returns the largest of all nodes, so each rank notes its own: see rank.sh.
+ending::explain_failure() {
+  local -r srun_code="$1"
+  local failed node='' words='' code='' local_rank='' rank='' at='' how='' after=0
+  event::keep
+  ending::refresh "${KIT_LOG_DIR}"
+  ending::refresh "${KIT_EVENTS%/*}"
+  failed="$(ending::failed)"
+  ending::ask_srun
+  # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
+  [[ -n "${failed}" ]] || ending::show_refusals
+  if [[ -n "${failed}" && "${words}" == Killed && $'\n'"${failed}" != *$'\n'"${node} "* ]]; then
+    ending::explain_silence # what ranks of other nodes noted is that those of this one were gone
+  fi
+  if ! read -r rank code at local_rank how after < <(blame::first); then
+    [[ -n "${failed}" ]] || ending::explain_silence
+    read -r at rank local_rank code <<<"${failed}" # the oldest, without awk
+    how=failed after=0
+  fi
+  ending::name_rank
+}
+
+# ending::failed - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one first.
+ending::failed() {
+  event::of rank_ended | sed -n 's/^{"t": \([0-9.]*\), .*"node": "\([^"]*\)", "rank": \([0-9]*\), "local_rank": \([0-9]*\), "code": \([1-9][0-9]*\), "stopped": false}$/\1 \2 \3 \4 \5/p' |
+    sort -n | cut -d ' ' -f 2-
+}
+
+# ending::name_rank - says what became of the caller's rank.
+ending::name_rank() {
+  local who="rank ${rank} (local rank ${local_rank})" outcome
+  [[ "${KIT_LAUNCHER}" != spawn ]] || who="the program of node ${rank}" # its ranks are its own
+  case "${how}" in
+    failed)
+      preempt::stopped "${code}"
+      outcome="$(ending::outcome "${code}")"
+      ;;
+    left) outcome='left with code 0, while others still waited for it' ;;
+    missing)
+      outcome='was not where the others waited for it: it hung, or was killed with its shell'
+      if [[ "${words}" == Killed && "${node}" == "${at}" ]]; then code=137; fi
+      ;;
+  esac
+  event::note blamed node "${at#-}" rank "${rank}" local_rank "${local_rank#-}" code "${code}" how "${how}" problem "${who} ${outcome}"
+  ending::show_log "${at}: ${who} ${outcome}" "rank${rank}.out" "${after}"
+  exit "${code}"
+}
+
+# ending::show_refusals - where nodes said why they could not start: ends with each reason once, behind the names of all that gave it.
+ending::show_refusals() {
+  local nodes cause problem fix refused=''
+  while IFS=$'\t' read -r cause problem fix nodes; do
+    refused=yes
+    nodes="$(printf '%s' "${nodes// /$'\n'}" | kit::first_ten)" problem="$(printf '%b' "${problem}")" fix="$(printf '%b' "${fix}")"
+    event::note node_refused node "${nodes}" cause "${cause}" problem "${problem}" fix "${fix}"
+    SLURMD_NODENAME="${nodes}" kit::error "${problem}" "${fix}"
+  done < <(event::of node_refused | LC_ALL=C awk -F '", "' '
+    { sub(/^node": "/, "", $2); sub(/^cause": "/, "", $3); sub(/^problem": "/, "", $4); sub(/^fix": "/, "", $5); sub(/"}$/, "", $5) }
+    { reason = $3 "\t" $4 "\t" $5 }
+    !(reason in nodes) { order[++count] = reason }
+    !((reason, $2) in said) { said[reason, $2]; nodes[reason] = nodes[reason] (reason in nodes && nodes[reason] != "" ? " " : "") $2 }
+    END { for (i = 1; i <= count; i++) print order[i] "\t" nodes[order[i]] }')
+  [[ -z "${refused}" ]] || exit 1
+}
+
+# ending::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail. It stands in the job's
+# own log, whose place the #SBATCH lines set; behind what earlier attempts left there.
+ending::ask_srun() {
+  IFS=: read -r node words < <(tail -c "+$((KIT_LOG_FROM + 1))" -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null |
+    sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
+}
+
+# ending::explain_silence - nobody on the caller's `node` could say why: its first process was killed, or did not even start.
+# Ends with its code.
+ending::explain_silence() {
+  local problem="no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})"
+  local log="${node}.out" fix='' cause=''
+  code="${srun_code}"
+  if [[ -z "${node}" ]]; then
+    log="$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)" || true
+    ((code != 143)) || cause=terminated
+  else
+    problem="nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})"
+    [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"
+    [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
+    ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
+  fi
+  event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
+  ending::show_log "${node:+${node}: }${problem}" "${log}"
+  [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2
+  exit "${code}"
+}
+
+# ending::explain_absence CAUSE NODES PROBLEM - srun's own words are above, in the job's log; Slurm 22.05 ends with 0 all the same.
+ending::explain_absence() {
+  local -r fix="see whether ${KIT_RUN_DIR} is there: it must be on a file system that every node sees"
+  event::note nodes_absent node "$2" cause "$1" problem "$3, though srun ended with 0" fix "${fix}"
+  SLURMD_NODENAME="$2" kit::error "$3, though srun ended with 0" "${fix}"
+  exit 1
+}
+
+# ending::show_log PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without
+# those AFTER its exception, where they are many.
+ending::show_log() {
+  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${KIT_ID}" "$2" >&2
+  local -i skipped="${3:-0}" begin
+  ((skipped > 15)) || skipped=0
+  begin="$(case "$2" in
+    rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
+    *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
+  esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
+  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed 's/^/  | /' >&2 || true
+}
+
+ending::outcome() {
+  local -ri code="$1"
+  if ((code > 128)) && kill -l "$((code - 128))" >/dev/null 2>&1; then
+    printf 'was killed by SIG%s' "$(kill -l "$((code - 128))")"
+    ((code != 137)) || printf ' (the usual sender is the kernel, out of memory)'
+  else
+    printf 'exited with code %d' "${code}"
+  fi
+}
+
+# ending::refresh FOLDER - making a file in it refreshes what an NFS client remembers of the folder.
+ending::refresh() { { : >"$1/.refresh" && rm -f -- "$1/.refresh"; } 2>/dev/null || true; }

@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
+# enroot and pyxis.
+
+# shellcheck source=lib/container_name.sh
+source "${KIT_RUN_DIR}/lib/container_name.sh"
+
+# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/remove.sh"
+
+# enroot::configured - prints where the site's enroot.conf puts containers.
+enroot::configured() { env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true; }
+
+# enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and
+# on this node's own disk.
+enroot::site_data_path() {
+  local path
+  path="$(enroot::configured)"
+  # A folder of all users would let one of them prepare what another starts.
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -O "${path}" && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+}
+
+# Past a few nodes, enroot's lock inside a container on a shared file system times out.
+enroot::is_remote() {
+  case "$(stat --file-system --format=%T -- "$1")" in
+    nfs* | lustre | gpfs | beegfs | fhgfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# enroot::set_devices - sets what Enroot's NVIDIA and Mellanox hooks read. Both take this shell's word before the image's.
+enroot::set_devices() {
+  local -r driver=/dev/nvidiactl mellanox='/sys/bus/pci/drivers/mlx5_core/*/infiniband_verbs'
+  local missing
+  missing="$(enroot::missing "${driver}" "${mellanox}")" || missing="${driver} ${mellanox}"
+  if [[ "${missing}" == *"${driver}"* ]]; then
+    export NVIDIA_VISIBLE_DEVICES=void # an image that asks for GPUs would not start on a node without
+  else
+    # Unset, there would be no GPU in images that name none, and of the driver only nvidia-smi in those that name no part of it.
+    export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}"
+    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || enroot::image_sets NVIDIA_DRIVER_CAPABILITIES || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+  fi
+  # This hook hides every adapter but Mellanox's. Without it the container has all of the host's, unless the site restricts /dev.
+  [[ "${missing}" == *"${mellanox}"* ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
+}
+
+# enroot::missing PATTERN... - prints those that match no file, here or on one of the nodes to which KIT_ON_NODE leads.
+enroot::missing() {
+  local -a on_node=()
+  [[ -z "${KIT_ON_NODE[*]:-}" ]] || on_node=("${KIT_ON_NODE[@]}")
+  # shellcheck disable=SC2016  # the inner shell expands it
+  "${on_node[@]}" bash -c 'for pattern; do compgen -G "${pattern}" >/dev/null || printf "%s\n" "${pattern}"; done' bash "$@"
+}
+
+# enroot::image_sets NAME - whether the image gives that variable a value. `unsquashfs -cat` would need squashfs-tools 4.5.
+enroot::image_sets() {
+  local folder found=''
+  folder="$(mktemp -d "${TMPDIR:-/tmp}/kit-image.XXXXXX")" || return 1
+  ! unsquashfs -no-progress -dest "${folder}/files" "${KIT_IMAGE}" etc/environment >/dev/null 2>&1 ||
+    ! grep -qs "^$1=" "${folder}/files/etc/environment" || found=yes
+  rm -f -- "${folder}/files/etc/environment"
+  rmdir -- "${folder}/files/etc" "${folder}/files" "${folder}" 2>/dev/null || true
+  [[ -n "${found}" ]]
+}
+
+# enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
+# It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
+enroot::ensure() {
+  local -r name="$1"
+  local -r rootfs="${ENROOT_DATA_PATH}/${name}"
+  if container_name::is_whole "${rootfs}"; then
+    container_name::use "${rootfs}"
+    return
+  fi
+
+  local lock file
+  file="$(container_name::lock "${rootfs}")"
+  exec {lock}>"${file}"
+  flock --timeout 900 "${lock}" ||
+    kit::die "another job has been creating ${name} for 15 minutes" "look for it: fuser ${file}"
+  container_name::is_whole "${rootfs}" || enroot::create "${name}" # nobody made it while we waited
+  exec {lock}>&-
+}
+
+# enroot::create NAME - under the lock.
+enroot::create() {
+  local -r name="$1"
+  local -r unfinished=".${name}.unfinished" stale=".${name}.stale"
+  local output
+  enroot::remove "${unfinished}" # left by a start that was killed
+  enroot::remove "${stale}"
+  # One without its stamp is not started again, but a job may be running in it, which a cleaner of /tmp robbed.
+  [[ ! -e "${ENROOT_DATA_PATH}/${name}" ]] || mv --no-target-directory -- "${ENROOT_DATA_PATH}/${name}" "${ENROOT_DATA_PATH}/${stale}"
+  kit::say "creating the container ${name} from ${KIT_IMAGE}"
+  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
+    ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
+    ! container_name::stamp "${ENROOT_DATA_PATH}/${unfinished}" ||
+    ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
+    enroot::remove "${unfinished}"
+    printf '%s\n' "${output}" | tail -n 5 >&2
+    kit::die "enroot cannot unpack ${KIT_IMAGE}" \
+      "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" image-damaged
+  fi
+}
+
+# enroot::skip_entrypoint ROOTFS - Enroot starts every command by /etc/rc, which has the image's entrypoint: one that ignores its
+# arguments would run in place of the ranks. No other runtime of kit runs it.
+enroot::skip_entrypoint() {
+  [[ -d "$1/etc" && ! -L "$1/etc" ]] || return 0 # a link may lead out of the container
+  rm -f -- "$1/etc/rc" && printf 'exec "$@"\n' >"$1/etc/rc"
+}
+
+enroot::remove() {
+  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 ||
+    remove::tree "${ENROOT_DATA_PATH}/$1" "\.${KIT_CONTAINER_NAMES}\.(unfinished|stale)"
+}

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# environment.sh - which variables of the host reach the ranks. See docs/environment.md.
+
+# What an engine needs to find an image, and to pull one.
+KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
+
+# environment::forget_shell - drops what the submitting shell happened to hold. The job's own variables are in env.sh, and
+# what the nodes set comes with each step.
+environment::forget_shell() {
+  # Without a container the ranks find their programs by these: modules, venv, conda, MPI.
+  local kit_kept='LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV*|CONDA_*|PYENV_*'
+  kit_kept+='|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|__MODULES_*|_ModuleTable*|BASH*'
+  kit_kept+='|OPAL_PREFIX|PMIX_INSTALL_PREFIX|PRTE_PREFIX|I_MPI_ROOT'
+  kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
+  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+="|*_proxy|*_PROXY|${KIT_PULLS}"
+  environment::keep "${kit_kept}"
+}
+
+# environment::forget_host - for runtimes that would hand the rest on to the container, where paths into the host's Python
+# break that of the image. What the ranks need travels as arguments. PS1 is that of kit shell.
+environment::forget_host() { environment::keep PS1; }
+
+# environment::keep [PATTERNS] - drops what is exported, except these, Slurm's and kit's, and what every program needs.
+environment::keep() {
+  local kit_kept='SLURM*|_SLURM_*|SPANK_*|SBATCH_*|SRUN_*|KIT_*|NNODES|NPROC_PER_NODE'
+  kit_kept+='|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK'
+  kit_kept+='|NVIDIA_DRIVER_CAPABILITIES|MELLANOX_VISIBLE_DEVICES'
+  kit_kept+='|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*'
+  kit_kept+="|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1}"
+  local kit_name
+  while IFS= read -r kit_name; do
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [[ "${kit_name}" == @(${kit_kept}) ]] || unset "${kit_name}" 2>/dev/null || true # some are bash's own, and read-only
+  done < <(compgen -e)
+}

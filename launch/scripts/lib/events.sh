@@ -1,0 +1,75 @@
+# shellcheck shell=bash
+# events.sh - what happens in a run, as data: a JSON object a line, written where it happens, without a fork, and never a reason
+# to fail. A node's lines are in log/JOBID/events/NODE.jsonl, those of the batch script in batch.jsonl. Names here begin with kit_,
+# since `local` hides a variable of the job that has the same name.
+
+KIT_HELD=() # lines of the batch script that are not yet written
+
+# event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
+event::now() {
+  printf -v KIT_NOW '%(%s)T' -1
+  KIT_NOW="${EPOCHREALTIME:-${KIT_NOW}}" # bash before 5.0 has whole seconds alone
+  KIT_NOW="${KIT_NOW/[!0-9]/.}"          # the locale may have put a comma
+}
+
+# event::note NAME [node NODE] [KEY VALUE]... - appends it to KIT_EVENTS. The batch script keeps its lines for a while, since every
+# write goes to the file server; where the disk is full or the folder gone, the run goes on without.
+event::note() {
+  [[ -n "${KIT_EVENTS:-}" ]] || return 0 # by hand, or beside the ranks
+  event::line "$@"
+  if [[ -n "${KIT_HOLDS:-}" ]] && ((BASH_SUBSHELL == 0)); then
+    KIT_HELD+=("${KIT_LINE}")
+  else
+    event::write "${KIT_LINE}"
+  fi
+}
+
+# event::line NAME [node NODE] [KEY VALUE]... - sets KIT_LINE: the time, the attempt, the event and its node first, always.
+event::line() {
+  local kit_event="$1"
+  shift
+  [[ "${1:-}" == node ]] || set -- node "${SLURMD_NODENAME:-${HOSTNAME}}" "$@"
+  event::now
+  KIT_LINE="{\"t\": ${KIT_NOW}, \"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"${kit_event}\""
+  while (($#)); do
+    event::value "$1" "$2"
+    KIT_LINE+=", \"$1\": ${KIT_VALUE}"
+    shift 2
+  done
+  KIT_LINE+='}'
+}
+
+# event::value KEY VALUE - sets KIT_VALUE to the JSON of it: a number, true or false as it is, unless the key is that of a text.
+# Nothing in a text looks like the end of it: quotes are \\u0022. `printf %b` makes the text of it again.
+event::value() {
+  local LC_ALL=C kit_rest="$2" kit_char kit_code
+  KIT_VALUE="$2"
+  case "$1" in node | nodes | job | state | cause | problem | fix | facts | progress) ;; *)
+    [[ ! "$2" =~ ^(true|false|(0|-?[1-9][0-9]{0,14})([.][0-9]{1,9})?)$ ]] || return 0
+    ;;
+  esac
+  KIT_VALUE="${KIT_VALUE//\\/\\\\}"
+  KIT_VALUE="${KIT_VALUE//$'\n'/\\n}"
+  while [[ "${kit_rest}" =~ [[:cntrl:]\"] ]]; do
+    kit_char="${BASH_REMATCH[0]}" kit_rest="${kit_rest//"${BASH_REMATCH[0]}"/}"
+    printf -v kit_code '\\u%04x' "'${kit_char}"
+    KIT_VALUE="${KIT_VALUE//"${kit_char}"/"${kit_code}"}"
+  done
+  KIT_VALUE="\"${KIT_VALUE}\""
+}
+
+# event::write LINE... - in one write: ranks append to the same file.
+event::write() { { printf '%s\n' "$@" >>"${KIT_EVENTS}"; } 2>/dev/null || true; }
+
+# event::keep - writes what the batch script holds: a few times in a run.
+event::keep() {
+  ((${#KIT_HELD[@]} == 0)) || event::write "${KIT_HELD[@]}"
+  KIT_HELD=()
+}
+
+# event::of PATTERN [FILE] - prints such events of this attempt, of all nodes where no file is named. With the folder's name before
+# each, the files would be too long for a command.
+event::of() {
+  # shellcheck disable=SC2035,SC2086  # no node's name begins with -, and *.jsonl is a pattern
+  (cd -- "${KIT_EVENTS%/*}" && grep -hE "\"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"($1)\".*}\$" ${2:-*.jsonl}) 2>/dev/null || true
+}

@@ -1,0 +1,17 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# group_signals.sh - for torchrun, which signals the whole group of a rank: the program acts on it, and the shell of the rank
+# stays to see its end.
+
+rank::start() {
+  trap 'kit_stopped=true' TERM INT HUP
+  trap : USR1 USR2
+  # Its id first: a subshell becomes the program. Of a signal that kills it, this shell would write a line of its own.
+  {
+    (
+      exec 2>&1
+      rank::tell "${BASHPID}"
+      rank::become "$@"
+    ) || kit_code=$?
+  } 2>/dev/null
+}

@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# image.sh - which image this is: every node must start the one that the job was submitted with.
+# only: image
+
+# image::identify - on the first node: sets KIT_FINGERPRINT, and dies where another image was put in the place of the one
+# that was submitted, while the job waited.
+image::identify() {
+  [[ -f "${KIT_IMAGE}" ]] || return 0 # a folder, or an image that an engine has
+  KIT_FINGERPRINT="$(image::fingerprint "${KIT_IMAGE}")"
+  [[ -z "${KIT_SUBMITTED_FINGERPRINT}" || "${KIT_FINGERPRINT}" == "${KIT_SUBMITTED_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is not the image that this job was submitted with: its fingerprint is ${KIT_FINGERPRINT}, not ${KIT_SUBMITTED_FINGERPRINT}" \
+      "put that one back, or submit again; to start with this one: empty KIT_SUBMITTED_FINGERPRINT and KIT_SUBMITTED_SHA256 in ${KIT_RUN_DIR}/env.sh" image-replaced
+}
+
+# image::check - on a node: the image is here, and is the one that the first node sees.
+image::check() {
+  [[ -r "${KIT_IMAGE}" ]] ||
+    kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees" image-missing
+  [[ ! -f "${KIT_IMAGE}" || "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]] ||
+    kit::die "${KIT_IMAGE} is another image here than on the first node" \
+      "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again" image-differs
+}
+
+# image::fingerprint FILE - the same 16 digits as kit/config/image_files.py: size and both ends tell two builds apart. A byte in between
+# that a disk changed is found where a node copies the image.
+image::fingerprint() {
+  local -r image="$1"
+  local digest
+  digest="$(set -o pipefail && { stat -Lc %s -- "${image}" && head -c 1048576 -- "${image}" && tail -c 1048576 -- "${image}"; } | sha256sum)" ||
+    kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'" image-missing
+  printf '%s\n' "${digest:0:16}"
+}

@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# job.sh - the job as its first node sees it: which nodes it has, and where its ranks meet.
+
+# shellcheck source=lib/ready.sh
+source "${KIT_RUN_DIR}/lib/ready.sh"
+# shellcheck source=lib/ranks.sh
+source "${KIT_RUN_DIR}/lib/ranks.sh"
+# shellcheck source=lib/ending.sh
+source "${KIT_RUN_DIR}/lib/ending.sh"
+# shellcheck source=lib/blame.sh
+source "${KIT_RUN_DIR}/lib/blame.sh"
+# shellcheck source=lib/peers.sh
+source "${KIT_RUN_DIR}/lib/peers.sh"
+# shellcheck source=preempt/none.sh
+source "${KIT_RUN_DIR}/lib/preempt/${KIT_ON_PREEMPT}.sh"
+
+# job::begin - refuses what cannot work, and names the job's nodes and logs.
+job::begin() {
+  [[ -n "${SLURM_JOB_NODELIST:-}" ]] ||
+    kit::die "not inside a Slurm job" "submit with: sbatch ${KIT_RUN_DIR}/run_script.sh (without Slurm: kit run)"
+  [[ -z "${SLURM_HET_SIZE:-}" ]] ||
+    kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
+  ending::listen
+  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
+  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
+  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
+  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl" KIT_HOLDS=yes
+  KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
+  event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
+  ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((SLURM_RESTART_COUNT + 1))"
+  KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
+  # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
+  NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
+}
+
+# job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.
+job::hosts() { scontrol show hostnames "${KIT_HOSTS}"; }
+
+# job::choose_master WORDS - where the ranks meet; with WORDS it is `kit shell` that starts them.
+job::choose_master() {
+  local -r restart="${SLURM_RESTART_COUNT:-0}"
+  local master='' near
+  read -r master < <(job::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
+  MASTER_ADDR=127.0.0.1
+  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${master}")" # one node alone needs no network
+  near="${MASTER_ADDR}"
+  (($1 == 0)) || near=127.0.0.1 # from a login node the way there may be closed
+  MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
+  KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
+  KIT_ADDRESSES='' KIT_FINGERPRINT='' KIT_MPI_TYPE=none
+  if [[ -n "${KIT_NEEDS_ADDRESSES}" ]]; then
+    # shellcheck source=lib/addresses.sh
+    source "${KIT_RUN_DIR}/lib/addresses.sh"
+    addresses::write
+  fi
+  if [[ -n "${KIT_MPI}" ]]; then
+    # shellcheck source=lib/mpi.sh
+    source "${KIT_RUN_DIR}/lib/mpi.sh"
+    mpi::choose_type
+  fi
+  export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
+}
+
+# job::note_facts - what the tasks are told; and noted, for `kit exec`.
+job::note_facts() {
+  local name
+  KIT_FACTS=()
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
+  event::note told facts "$(printf '%s\n' "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}")"
+}

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# messages.sh - what kit says to people, on standard error, each line behind the name of the node that says it. No program reads it.
+
+kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
+kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2; } # without a fork
+kit::error() { printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2; }
+
+# kit::die PROBLEM FIX [CAUSE] - CAUSE is the name that `kit why` has for it. The first node learns it from the event.
+kit::die() {
+  [[ -z "${KIT_EVENTS:-}" ]] || event::note node_refused cause "${3:-refused}" problem "$1" fix "$2"
+  kit::error "$1" "$2"
+  exit 1
+}
+
+# kit::first_ten - prints the first ten of the nodes on its input, and how many there are besides.
+kit::first_ten() {
+  local -a nodes
+  mapfile -t nodes < <(sort --version-sort)
+  printf '%s' "${nodes[*]:0:10}"
+  ((${#nodes[@]} <= 10)) || printf ' and %d more' "$((${#nodes[@]} - 10))"
+}

@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# network.sh - how the nodes reach each other: the master's address and port, and the interface that leads to it.
+
+# net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual "127.0.1.1 hostname" line in
+# /etc/hosts every node would wait for itself. `kit run` sets KIT_LOOPBACK, since all of its nodes are on one machine.
+net::address() {
+  local -r host="$1"
+  # The most trustworthy first. Slurm is asked only where names do not tell, for it may be asked for 1,000 nodes.
+  net::usable < <(net::resolve "${host}") || net::usable < <(net::of_slurm "${host}") || net::usable < <(net::own "${host}") ||
+    kit::die "${host} has no IPv4 address but loopback" \
+      "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf" address-unknown
+}
+
+# net::usable - prints the first address on its input that other nodes can reach.
+net::usable() {
+  local address
+  while read -r address; do
+    [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]] || continue
+    printf '%s\n' "${address}"
+    return
+  done
+  return 1
+}
+
+# net::of_slurm HOST - where NodeName is not a host name, Slurm knows the address.
+net::of_slurm() {
+  local node_addr
+  node_addr="$(scontrol show node -o "$1" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+  [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
+}
+
+# net::own HOST - run_script.sh begins on the first node, so that node's own interfaces can answer as well.
+net::own() {
+  [[ "${SLURMD_NODENAME:-}" == "$1" ]] || return 0
+  ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' |
+    tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+}
+
+net::resolve() {
+  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ ]]; then
+    printf '%s\n' "$1" # on a machine without any network getent would not even find that
+  else
+    getent ahostsv4 "$1" | cut -d ' ' -f 1 || true
+  fi
+}
+
+# net::check_master - rank 0's process listens on MASTER_ADDR, so the first node must have that address.
+net::check_master() {
+  command -v ip >/dev/null || return 0
+  [[ " $(ip -4 -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
+    kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
+      "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf" address-unknown
+}
+
+# net::choose_interface - where this node's own name is a loopback address, as Debian installs it, or has none at all, Gloo and
+# TensorPipe would listen on loopback and nobody reach them. They get the interface that leads to the master, unless the
+# job or the site has chosen one.
+net::choose_interface() {
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] && command -v getent >/dev/null || return 0
+  local name address interface
+  read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
+  # Of a name without an address Gloo thinks the same.
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || address=127.0.0.1
+  [[ "${address}" == 127.* ]] || return 0
+  interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
+  [[ -n "${interface}" ]] || return 0
+  export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
+}
+
+# net::interface ADDRESS - the interface of the way there, by the kernel's table of routes on its input: that of the most
+# specific route. Without `ip`, which an image may lack. The table's numbers have the first byte of an address last.
+net::interface() {
+  local -a bytes
+  local name destination mask found=''
+  local -i address number specific best=-1
+  IFS=. read -ra bytes <<<"$1"
+  address=$((((bytes[3] * 256 + bytes[2]) * 256 + bytes[1]) * 256 + bytes[0]))
+  while read -r name destination _ _ _ _ _ mask _; do
+    [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
+    number=$((16#${mask}))
+    specific=$((((number % 256 * 256 + number / 256 % 256) * 256 + number / 65536 % 256) * 256 + number / 16777216))
+    if (((address & number) == 16#${destination} && specific > best)); then
+      best="${specific}" found="${name}"
+    fi
+  done
+  printf '%s' "${found}"
+}
+
+# net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not
+# share, outside the range from which the kernel serves outgoing connections.
+net::port() {
+  local -ri job="$1" restart="$2"
+  local -r address="$3"
+  local -ri span=4000
+  local -i base=61000 low=32768 high=60999 port tries
+  [[ ! -r /proc/sys/net/ipv4/ip_local_port_range ]] || read -r low high </proc/sys/net/ipv4/ip_local_port_range
+  # Some sites widen that range to the top; then there is room below it.
+  ((high < base || low < 12000)) || base=$((low - span))
+  for ((tries = 0; tries < span; tries++)); do
+    port=$((base + (job + restart * 997 + tries) % span))
+    if ! net::is_listening "${address}" "${port}" && ! net::is_listening 127.0.0.1 "${port}"; then
+      printf '%d\n' "${port}"
+      return
+    fi
+  done
+  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "see by what: ss -tlnp" port-in-use
+}
+
+net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# node.sh - what a node hands on to its ranks.
+
+# node::begin - srun has started this on a node.
+node::begin() {
+  [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
+    kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
+  export KIT_EVENTS="${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl"
+}
+
+# node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what
+# belongs to this start, and what the node says of its fabric, travels as arguments, which every runtime hands on as they are.
+# Adds the mounts that these need.
+node::collect_facts() {
+  local kit_name
+  KIT_NODE_FACTS=()
+  net::choose_interface
+  unset SLURM_JWT # a secret, which process lists would show
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN USER \
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
+    [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
+  done
+  # What they name on this node: where Slurm's PMIx listens, and the MPS daemon; how the GPUs are connected.
+  for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
+    [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
+  done
+}

@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
+
+# oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
+oci::choose_options() {
+  KIT_OCI_OPTIONS=(
+    --rm
+    --network host
+    --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
+    --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+    --entrypoint "$1"
+  )
+  [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
+  [[ -z "${KIT_BESIDE:-}" || ! -t 0 || ! -t 1 ]] || KIT_OCI_OPTIONS+=(--tty)
+  local -i kit_i
+  local kit_mount
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
+    # A line of CSV, as for Apptainer: quoted fields keep commas and spaces; a quote is doubled.
+    kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"target=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
+    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",readonly"
+    KIT_OCI_OPTIONS+=(--mount "${kit_mount}")
+  done
+}
+
+# oci::prepare TOOL - the image is there, or is pulled.
+oci::prepare() {
+  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
+    kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there" image-missing
+}
+
+# oci::bare_shell TOOL - sets KIT_SHELL; fails where the image is not here yet, but is pulled at the start.
+# shellcheck disable=SC2034  # contents.sh reads it
+oci::bare_shell() {
+  KIT_SHELL=("$1" run --rm --network none --entrypoint bash "${KIT_IMAGE#docker://}")
+  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1
+}
+
+# oci::works TOOL - whether its engine answers; where not, its words are on standard error.
+oci::works() { ! command -v "$1" >/dev/null || timeout 15 "$1" info >/dev/null; }
+
+# oci::enter TOOL COMMAND... - in the running container of this node's first rank; in a new one where there is none, as under
+# `kit shell` on all nodes but that of the shell.
+oci::enter() {
+  local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+  "$1" container inspect "${kit_name}" >/dev/null 2>&1 || runtime::exec "${@:2}"
+  local -a kit_options=(--interactive)
+  [[ ! -t 0 || ! -t 1 ]] || kit_options+=(--tty)
+  exec "$1" exec "${kit_options[@]}" "${kit_name}" "${@:2}"
+}

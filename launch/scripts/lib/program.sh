@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# program.sh - which Python starts the job's program. `kit doctor` looks by the same functions.
+
+# program::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that
+# one. Else to the first Python: whether the program can do without is for its launcher to say.
+program::find_python() {
+  local -a kit_folders
+  local kit_folder kit_name kit_python
+  KIT_PYTHON='' KIT_HAS=''
+  IFS=: read -ra kit_folders <<<"${PATH}"
+  for kit_name in python3 python; do
+    for kit_folder in "${kit_folders[@]}"; do
+      kit_python="${kit_folder}/${kit_name}"
+      [[ -x "${kit_python}" && ! -d "${kit_python}" ]] || continue
+      KIT_PYTHON="${KIT_PYTHON:-${kit_python}}"
+      for KIT_HAS in "$@"; do
+        if program::has_module "${kit_python}" "${KIT_HAS}"; then
+          KIT_PYTHON="${kit_python}"
+          return
+        fi
+      done
+    done
+  done
+  KIT_HAS=''
+}
+
+# program::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
+# a cold image.
+program::has_module() {
+  program::has_file "$@" ||
+    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+}
+
+# program::has_file PYTHON FILE - among the packages beside it.
+program::has_file() {
+  local -r kit_prefix="${1%/*}/.."
+  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null || compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null
+}
+
+# program::choose MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
+# first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for.
+program::choose() {
+  KIT_PROGRAM=("${KIT_COMMAND[@]}")
+  case "${KIT_PROGRAM[0]}" in
+    *.py | python | python3) ;;
+    *) return ;;
+  esac
+  [[ -n "${KIT_PYTHON:-}" ]] || program::find_python "$@"
+  [[ -n "${KIT_PYTHON}" ]] ||
+    kit::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it" no-torch
+  case "${KIT_PROGRAM[0]}" in
+    *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
+    *) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
+  esac
+}

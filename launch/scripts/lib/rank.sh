@@ -1,0 +1,81 @@
+# shellcheck shell=bash
+# rank.sh - starts a rank with a log of its own, and notes its exit code, which torchrun would turn into 1, and of which srun
+# would report the largest. signals.sh or group_signals.sh defines rank::start, which sets kit_stopped and kit_code.
+
+# shellcheck source=lib/peers.sh
+source "${KIT_RUN_DIR}/lib/peers.sh"
+
+# rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_LOGGED is "node" where the program is its node's only one. Ends this
+# shell with the program's exit code.
+rank::run() {
+  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
+  PATH="${KIT_PATH:-${PATH}}"
+  # The log of an attempt before, when Slurm started the job again, is kept.
+  local -i kit_from=0
+  if ((${SLURM_RESTART_COUNT:-0} > 0)); then
+    kit::say "attempt $((SLURM_RESTART_COUNT + 1))" 2>>"${kit_file}.out"
+    kit_from="$(stat -c %s -- "${kit_file}.out" 2>/dev/null)" || kit_from=0
+  fi
+  exec {kit_asking}>/dev/null {kit_watching}>/dev/null
+  if [[ -n "${KIT_CHECKPOINT_FILE:-}" ]]; then
+    # shellcheck source=lib/asking.sh
+    source "${KIT_RUN_DIR}/lib/asking.sh"
+    exec {kit_asking}> >(rank::ask_for_checkpoint)
+  fi
+  local kit_has_peers='' kit_before=''
+  peers::begin
+  # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
+  exec {kit_console}>&1 > >(
+    trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
+    exec {kit_asking}>&- {kit_watching}>&-
+    tee -a -- "${kit_file}.out" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
+  ) 2>&1
+  local -r kit_logger=$!
+
+  # When its task began outside the container, and when it was inside. The program may note its first step: docs/timeline.md.
+  event::note rank_started rank "${RANK}" begun "${KIT_BEGUN:-0}" entered "${KIT_ENTERED:-0}" log "${kit_from}"
+  local kit_stopped='' kit_code=0
+  rank::start "$@"
+  # A rank that was told to stop did not cause the failure; unless what it said last is an exception: see blame.awk.
+  event::note rank_ended rank "${RANK}" local_rank "${LOCAL_RANK}" code "${kit_code}" stopped "${kit_stopped:-false}"
+  exec {kit_asking}>&- {kit_watching}>&-
+  rank::flush
+  ((kit_code != 0)) || [[ -z "${kit_has_peers}" ]] || peers::judge "$@"
+  # The ranks that miss this one are to say so before they are ended for it: then the one that says nothing is known.
+  if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" ]]; then sleep 1; fi
+  exit "${kit_code}"
+}
+
+# rank::become PROGRAM... - the program in this shell's place, with all that the job says.
+rank::become() {
+  if [[ -n "${KIT_SECRETS:-}" ]]; then
+    # shellcheck source=lib/secrets.sh
+    source "${KIT_RUN_DIR}/lib/secrets.sh"
+    secrets::take
+  fi
+  PATH="${kit_path}"
+  exec {kit_asking}>&- {kit_watching}>&- "$@"
+}
+
+# rank::tell PROCESS - which one the program is, to those that wait for it.
+rank::tell() {
+  printf '%d\n' "$1" >&"${kit_asking}"
+  printf '%d\n' "$1" >&"${kit_watching}"
+}
+
+# rank::flush - lets the last lines through; but a process that the program left behind may hold its output open for ever.
+rank::flush() {
+  local -i kit_waited
+  exec >&"${kit_console}" 2>&1
+  for ((kit_waited = 0; kit_waited < 40; kit_waited++)); do
+    kill -0 "${kit_logger}" 2>/dev/null || break
+    sleep 0.05
+  done
+}
+
+# sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
+rank::prefix() {
+  local -a kit_sed=(sed -u)
+  ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
+  exec "${kit_sed[@]}" "s/^/$1/"
+}

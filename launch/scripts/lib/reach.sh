@@ -1,0 +1,115 @@
+# shellcheck shell=bash
+# reach.sh - whether nodes know and reach each other, at the ports that jobs use. A part of probe.sh.
+
+readonly REACH_FEW=16 # nodes that one connects to; with more, each has others
+readonly REACH_CONNECT_S=3
+# shellcheck disable=SC2016  # Perl's, which bash has to leave alone
+readonly REACH_LISTEN='use Socket; $| = 1;
+for (@ARGV) {
+  my $s;
+  socket($s, AF_INET, SOCK_STREAM, 0) && setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) && bind($s, sockaddr_in($_, INADDR_ANY))
+    && listen($s, SOMAXCONN) or die "$_: $!\n";
+  push @open, $s;
+}
+print "listening\n"; sleep 600'
+declare -a LISTENERS=()
+
+# reach::addresses NODE - of its name, or of what Slurm calls its address, as net::address does.
+reach::addresses() {
+  local found
+  found="$(net::resolve "$1")"
+  [[ -n "${found}" || -z "${ADDRESS_OF[$1]}" ]] || found="$(net::resolve "${ADDRESS_OF[$1]}")"
+  [[ -z "${found}" ]] || sort -u <<<"${found}"
+}
+
+reach::names() {
+  local name found
+  for name in "${NODES[@]}"; do
+    found="$(reach::addresses "${name}")"
+    if [[ -z "${found}" ]]; then
+      probe::say unknown-name "${name}"
+    elif ! grep -qv '^127[.]' <<<"${found}"; then
+      probe::say loopback-name "${name}" "${found//$'\n'/ }"
+    fi
+  done
+}
+
+# reach::listen - at the ports that a job's master would take at its first start and at the next ones.
+reach::listen() {
+  local restart port said tool
+  local -a ports=()
+  for restart in 0 1 2; do
+    if ! port="$(net::port "${SLURM_JOB_ID:-0}" "${restart}" 127.0.0.1 2>/dev/null)"; then
+      probe::say listener failed 'all ports of the range are in use'
+      return
+    fi
+    ports+=("${port}")
+  done
+  if command -v perl >/dev/null && coproc LISTENER { exec perl -e "${REACH_LISTEN}" "${ports[@]}" 2>&1; }; then
+    LISTENERS=("${LISTENER_PID}")
+    IFS= read -r -t 5 -u "${LISTENER[0]}" said || said=''
+    if [[ "${said}" == listening ]]; then
+      probe::say listener perl "${ports[@]}"
+      return
+    elif [[ "${said}" =~ ^[0-9]+:\  ]]; then
+      probe::say listener failed "port ${said}"
+      return
+    fi
+  fi
+  for tool in nc ncat; do
+    command -v "${tool}" >/dev/null || continue
+    for port in "${ports[@]}"; do
+      "${tool}" -l -k "${port}" </dev/null >/dev/null 2>&1 &
+      LISTENERS+=("$!")
+    done
+    sleep 0.3
+    if net::is_listening 127.0.0.1 "${ports[0]}"; then
+      probe::say listener "${tool}" "${ports[@]}"
+      return
+    fi
+  done
+  probe::say listener none "${ports[@]}" # a refused connection then says that the way is free
+}
+
+# reach::neighbours - the nodes after this one, in a ring, and the first of all, which most masters are.
+reach::neighbours() {
+  local -i i self=0
+  for i in "${!NODES[@]}"; do [[ "${NODES[i]}" != "$(kit::node)" ]] || self=i; done
+  {
+    ((self == 0)) || printf '%s\n' "${NODES[0]}"
+    for ((i = 1; i <= REACH_FEW && i < ${#NODES[@]}; i++)); do printf '%s\n' "${NODES[(self + i) % ${#NODES[@]}]}"; done
+  } | awk '!seen[$0]++'
+}
+
+# reach::connect NODE:PORT,PORT... - those among them that are this node's neighbours, all at once.
+reach::connect() {
+  local -A ports_of=()
+  local word node address port
+  for word in "$@"; do ports_of["${word%:*}"]="${word##*:}"; done
+  while read -r node; do
+    [[ -n "${ports_of["${node}"]:-}" ]] || continue
+    address="$(reach::addresses "${node}" | grep -v '^127[.]' | head -n 1)"
+    [[ -n "${address}" ]] || continue # told already
+    for port in ${ports_of["${node}"]//,/ }; do
+      reach::try "${node}" "${address}" "${port}" &
+    done
+  done < <(reach::neighbours)
+  local pid
+  for pid in $(jobs -p); do
+    [[ " ${LISTENERS[*]} " == *" ${pid} "* ]] || wait "${pid}"
+  done
+}
+
+reach::try() {
+  local said rc=0
+  # shellcheck disable=SC2016  # the inner shell expands it
+  said="$(timeout "${REACH_CONNECT_S}" bash -c 'exec 3<>"/dev/tcp/$1/$2"' bash "$2" "$3" 2>&1)" || rc=$?
+  case "${rc}" in
+    0) said=open ;;
+    124) said="no answer in ${REACH_CONNECT_S} s" ;;
+    *) said="$(head -n 1 <<<"${said}")" said="${said##*: }" ;;
+  esac
+  probe::say reach "$1" "$2" "$3" "${said}"
+}
+
+reach::end() { ((${#LISTENERS[@]} == 0)) || kill "${LISTENERS[@]}" 2>/dev/null; }

@@ -1,0 +1,23 @@
+# shellcheck shell=bash
+# scratch.sh - this user's own folder on a node's disk.
+
+# scratch::make - sets KIT_MINE to that folder.
+scratch::make() {
+  KIT_MINE="${KIT_SCRATCH:-/tmp}/kit-${UID}"
+  (umask 077 && mkdir -p -- "${KIT_MINE}") ||
+    kit::die "cannot write below ${KIT_SCRATCH:-/tmp}" "name a writable node-local folder: \`scratch: /local\` in the cluster's profile"
+  # Others may write to /tmp: a folder that somebody else prepared there is not ours to trust.
+  [[ -O "${KIT_MINE}" && ! -L "${KIT_MINE}" ]] ||
+    kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
+}
+
+# scratch::need FOLDER BYTES WHAT - dies where that does not fit.
+scratch::need() {
+  local -r folder="$1" what="$3"
+  local -ri needed="$2"
+  local -i free
+  free="$(df --output=avail --block-size=1 -- "${folder}" | tail -n 1)"
+  ((free >= needed)) ||
+    kit::die "${folder} has $((free / 1048576)) MiB free; ${what} needs $((needed / 1048576))" \
+      "free some, or name another scratch folder in the cluster's profile" disk-full
+}

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# signals.sh - for launchers whose ranks are Slurm's tasks: Slurm signals the first process of a task alone, which is the shell
+# of the rank. It hands the signal on to the program.
+
+rank::start() {
+  local kit_number kit_answer kit_passed=''
+  set -m # a group of its own: without, bash would have the program ignore SIGINT
+  (rank::become "$@") &
+  local -r kit_program=$!
+  set +m
+  rank::tell "${kit_program}"
+  for kit_number in TERM INT HUP; do
+    # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
+    trap "kit_stopped=true kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+  done
+  for kit_number in USR1 USR2; do
+    # shellcheck disable=SC2064  # likewise
+    trap "kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+  done
+  {
+    wait "${kit_program}" || kit_code=$?
+    while [[ -n "${kit_passed}" ]]; do # it was the signal that ended the waiting
+      kit_passed='' kit_answer=0
+      wait "${kit_program}" || kit_answer=$?
+      ((kit_answer == 127)) || kit_code="${kit_answer}" # 127: the program's end was known already
+    done
+  } 2>/dev/null # of a signal that killed the program, bash would write a line of its own
+}

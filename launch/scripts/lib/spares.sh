@@ -1,0 +1,134 @@
+# shellcheck shell=bash
+# spares.sh - with `spares: k` the job has k nodes more than it needs. Each is asked whether it can work, before any container
+# is made; the job starts on those that can, and bad ones are remembered for the jobs to come. See docs/spares.md.
+# only: spares
+
+# shellcheck source=lib/gpus.sh
+source "${KIT_RUN_DIR}/lib/gpus.sh"
+
+# The longest that a node may take to answer. It covers the start of the step; the checks take less than a second.
+KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-30}"
+readonly KIT_DISK_MB=1024 # free on the node's own disk
+
+# spares::choose - sets KIT_HOSTS to the nodes to use, and NNODES to their number.
+spares::choose() {
+  [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # kit run has no spares
+  local -a hosts
+  mapfile -t hosts < <(job::hosts)
+  local -r needed=$((${#hosts[@]} - KIT_SPARES))
+  local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
+  ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, of which ${KIT_SPARES} are to be spare" "ask for more: nodes, or sbatch --nodes" nodes-bad
+  local -A problem=() deaf=()
+  spares::ask "${first[@]}"
+  local master host
+  local -a good=()
+  for master in "${first[@]}"; do
+    good=()
+    for host in "${hosts[@]}"; do
+      # The master has to be the first, so those before it are out, too.
+      [[ "${host}" == "${master}" || ${#good[@]} -gt 0 ]] || continue
+      [[ -n "${problem["${host}"]:-}" || " ${deaf["${host}"]:-} " == *" ${master} "* ]] || good+=("${host}")
+    done
+    ((${#good[@]} < needed)) || break
+  done
+  if ((${#good[@]} >= needed)); then
+    for host in "${hosts[@]}"; do
+      [[ "${host}" != "${master}" ]] || break
+      problem["${host}"]="${problem["${host}"]:-is not reached by the others}"
+    done
+    for host in "${!deaf[@]}"; do # where no master was found, who reaches whom says nothing of who is bad
+      [[ " ${deaf["${host}"]} " != *" ${master} "* ]] || problem["${host}"]="${problem["${host}"]:-cannot reach ${master}}"
+    done
+  fi
+  if ((${#good[@]} < needed && ${#hosts[@]} > 2 && ${#deaf[@]} <= 1)); then
+    # This one is more likely to be the bad one than all the others.
+    problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
+  fi
+  spares::remember
+  local -i able=0
+  for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
+  ((${#good[@]} >= needed)) ||
+    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
+      "see why above; kit submit leaves the bad ones out" nodes-bad
+  # shellcheck disable=SC2034  # run_script.sh reads them
+  KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
+  kit::say "starting on $(printf '%s\n' "${good[@]:0:needed}" | kit::first_ten)"
+}
+
+# spares::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
+# reach.
+spares::ask() {
+  local binds
+  binds="$(step::binds)"
+  local -a step=(
+    srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
+    --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
+    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${KIT_ID}/%N.out"
+  )
+  local host answers rc said unreached
+  local -ri begin_s=SECONDS
+  for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
+  KIT_SLURMD_PORT="$(spares::slurmd_port)"
+  export KIT_SLURMD_PORT
+  exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
+  local -r srun_pid=$!
+  while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
+    rc=0
+    IFS='|' read -r -t 1 -u "${answers}" host unreached said || rc=$?
+    if ((rc != 0 && rc <= 128)); then # all have ended
+      rc=0
+      wait "${srun_pid}" || rc=$?
+      ((rc == 0 || ${#deaf[@]} > 0)) ||
+        kit::die "srun did not start on any node (code ${rc})" "its own words are above; that says nothing of the nodes: submit again"
+      break
+    fi
+    ((rc != 0)) || [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+  done
+  exec {answers}<&-
+  kill -TERM "${srun_pid}" 2>/dev/null || true
+}
+
+# spares::remember - says which nodes are bad, and notes it where `kit submit` looks; for a day.
+spares::remember() {
+  local host
+  for host in "${hosts[@]}"; do
+    [[ -n "${problem["${host}"]:-}" ]] || continue
+    event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
+    kit::say "leaving out ${host}: ${problem["${host}"]}"
+    if mkdir -p -- "${KIT_BAD_NODES%/*}" 2>/dev/null; then
+      printf '%(%s)T %s %s\n' -1 "${host}" "${problem["${host}"]}" >>"${KIT_BAD_NODES}" 2>/dev/null || true
+    fi
+  done
+}
+
+# spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
+spares::answer() {
+  local master problem='' unreached
+  local -i free_mb gpus
+  unreached="$(
+    for master in "$@"; do # at the same time
+      [[ "${master}" == "$(kit::node)" ]] || spares::reaches "${master}" || printf '%s ' "${master}" &
+    done
+    wait
+  )"
+  free_mb="$(df --output=avail --block-size=1M -- "${KIT_SCRATCH:-/tmp}" 2>/dev/null | tail -n 1)" || free_mb=0
+  if ((free_mb < KIT_DISK_MB)); then
+    problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
+  elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
+    gpus="$(gpus::list 2>/dev/null | grep -c .)" || gpus=0
+    ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
+  fi
+  printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
+}
+
+# spares::reaches HOST - slurmd listens there, so nothing of ours has to: what its port shows is the way there.
+spares::reaches() {
+  local address
+  address="$(net::address "$1" 2>/dev/null)" && timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${KIT_SLURMD_PORT}" 2>/dev/null
+}
+
+spares::slurmd_port() {
+  local port
+  port="$(scontrol show config 2>/dev/null | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p')" || true
+  printf '%s' "${port:-6818}"
+}

@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# steps.sh - the job's srun commands: one that starts a task on every node, and the one that starts the ranks.
+
+# step::choose_options - sets KIT_SRUN, to which a step adds its tasks and where their output goes, and KIT_SRUN_EACH, which
+# starts one task on every node, whose errors go to the node's log.
+step::choose_options() {
+  KIT_SRUN=(
+    srun
+    --nodes="${NNODES}"
+    --kill-on-bad-exit=1 # one dead node must not leave the others waiting in a collective
+    --wait=0             # but a node that ends well may end long before one that still writes a checkpoint
+    --export=ALL         # sbatch --export=NONE is inherited otherwise
+    --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
+  )
+  # Without spares these are all of the job's nodes.
+  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
+  KIT_BINDS="$(step::binds)"
+  # Since 22.05 srun does not inherit the job's --cpus-per-task.
+  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+  KIT_SRUN_EACH=(
+    "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
+    ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="log/${KIT_ID}/%N.out"
+  )
+}
+
+# step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
+step::binds() {
+  [[ "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'
+}
+
+# step::choose_ranks_options - sets KIT_SRUN_RANKS.
+step::choose_ranks_options() {
+  KIT_SRUN_RANKS=(
+    "${KIT_SRUN[@]}"
+    --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
+    --ntasks-per-node="${KIT_TASKS_PER_NODE}"
+    --distribution=block:block # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
+    # Where the ranks share the node's one task, binding would pin them all to its CPUs.
+    ${KIT_BINDS:+--cpu-bind="${KIT_CPU_BIND}"}
+    --mpi="${KIT_MPI_TYPE}" # a site's default of pmix makes srun wait for an MPI program
+    --output="log/${KIT_ID}/%N.out"
+  )
+  # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
+  if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then
+    KIT_SRUN_RANKS+=(--cpus-per-task="$((SLURM_CPUS_ON_NODE / KIT_TASKS_PER_NODE))")
+  fi
+  if declare -F runtime::srun_args >/dev/null; then # Slurm itself starts the container
+    runtime::srun_args
+    KIT_SRUN_RANKS+=("${KIT_SRUN_ARGS[@]}")
+  fi
+}

@@ -1,0 +1,169 @@
+"""probe.sh on this machine: the facts that it tells of an image, a shared folder and mounts. What they mean is judged elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from kit.config.image_files import fingerprint
+from running import SCRIPTS, as_ordinary_user, environment, stub
+
+
+def facts(*words: str, before: tuple[str, ...] = (), scripts: Path = SCRIPTS, **variables: str) -> list[list[str]]:
+    """What probe.sh says, but for the facts of this very machine."""
+    env = environment(KIT_RUN_DIR=str(scripts), **variables)
+    done = subprocess.run([*before, "bash", str(scripts / "probe.sh"), *words], env=env, input="", capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert {line[0] for line in lines} == {"node7"}
+    assert lines[0][1] == "user" and lines[-1] == ["node7", "ready"]
+    return [line[1:] for line in lines]
+
+
+def of(found: list[list[str]], *names: str) -> list[list[str]]:
+    return [fact for fact in found if fact[0] in names]
+
+
+def test_the_version_of_bash_is_told() -> None:
+    version = subprocess.run(["bash", "-c", 'printf %s "${BASH_VERSION}"'], capture_output=True, text=True).stdout
+    assert of(facts(), "bash") == [["bash", version]]
+
+
+@pytest.mark.parametrize("kind", ["same", "other", "missing", "folder", "not asked"])
+def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: Path) -> None:
+    image = tmp_path / "an image.sif"
+    image.write_bytes(b"then")
+    then = fingerprint(image) or ""
+    if kind == "missing":
+        image.unlink()
+    elif kind == "folder":
+        image.unlink()
+        image.mkdir()
+    elif kind != "same":
+        image.write_bytes(b"replaced")
+    asked = [] if kind == "not asked" else [f"fingerprint={then}"]
+    told = {"same": "ok", "other": "other", "missing": "missing", "folder": "ok", "not asked": "ok"}[kind]
+    assert of(facts(f"image={image}", *asked), "image") == [["image", told]]
+
+
+def test_an_image_is_started_only_where_that_is_asked_and_it_is_the_right_one(tmp_path: Path) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"x")
+    stub(
+        tmp_path / "bin",
+        "apptainer",
+        f'[[ -z "${{PYTHONPATH:-}}" ]] || exit 7\ncase "$2" in exec) touch "{tmp_path}/started"; ${{STUB_STARTS}} "${{@:9}}" ;; *) exit 1 ;; esac\n',
+    )
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    variables = {"PATH": path, "STUB_STARTS": "env CUDA_VERSION=12.4", "PYTHONPATH": "/of/the/host"}
+    assert of(facts(f"image={image}", **variables), "start", "image-cuda") == []
+    assert of(facts(f"image={image}", "start=apptainer", "fingerprint=another", **variables), "image", "start") == [["image", "other"]]
+    assert not (tmp_path / "started").exists()
+    assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", "ok"], ["image-cuda", "12.4", ""]]
+    variables["STUB_STARTS"] = "false"
+    assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", ""]]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """A Python that has made_up beside it, and nothing else."""
+    stub(tmp_path / "own/bin", "python3", "exit 1\n")
+    (tmp_path / "own/lib/python3.11/site-packages/madeup").mkdir(parents=True)
+    return tmp_path / "own/bin/python3"
+
+
+@pytest.mark.parametrize("runtime", ["none", "apptainer", "docker"])
+def test_what_the_job_starts_is_looked_for_where_it_will_run(runtime: str, python: Path, tmp_path: Path) -> None:
+    image = tmp_path / "an image.sif"
+    image.write_bytes(b"x")
+    stub(tmp_path / "bin", "apptainer", '[[ "$2" == exec ]] || exit 1\nPATH="${INSIDE}" exec "${@:9}"\n')
+    stub(tmp_path / "bin", "docker", '[[ "$1" != image ]] || exit 0\n[[ "$1" == run ]] || exit 1\nPATH="${INSIDE}" exec "$6" "${@:8}"\n')
+    inside = f"{python.parent}:/usr/bin:/bin"
+    outside = f"{tmp_path}/bin:{inside if runtime == 'none' else '/usr/bin:/bin'}"
+    asked = ["command=yes"] if runtime == "none" else ["command=yes", f"image={image}", f"start={runtime}"]
+
+    def told(*more: str) -> list[list[str]]:
+        return of(facts(*asked, *more, PATH=outside, INSIDE=inside), "python", "program", "start")[runtime != "none" :]
+
+    assert told("module=madeup") == [["python", str(python), "madeup"]]
+    assert told("module=nowhere") == [["python", str(python), ""]]
+    stub(tmp_path / "own/bin", "tool", "")
+    assert told("program=tool")[1:] == [["program", f"{tmp_path}/own/bin/tool"]]
+    assert told("program=tool", "path=/usr/bin:/bin")[1:] == [["program", ""]]
+
+
+def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -> None:
+    tree, image = tmp_path / "tree", tmp_path / "image.sqsh"
+    for name in ("usr/bin/python3", "usr/lib/python3/dist-packages/madeup/x", "opt/tool", "etc/environment", "usr/local/cuda-13.0/compat/libcuda.so.1"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    (tree / "etc/environment").write_text(
+        "CUDA_VERSION=13.0.2\nNVIDIA_REQUIRE_CUDA=cuda>=13.0 brand=tesla,driver>=535,driver<536 brand=nvidia,driver>=550,driver<551\n"
+    )
+    subprocess.run(["mksquashfs", tree, image, "-quiet", "-no-progress"], check=True, capture_output=True)
+    stub(
+        tmp_path / "bin",
+        "nvidia-smi",
+        'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "Driver Version: 550.1 CUDA Version: 12.4"; echo "Product Brand : NVIDIA" ;; esac\n',
+    )
+    asked = ["command=yes", f"image={image}", "start=enroot"]
+    names = "unpack", "python", "program", "image-compat", "image-cuda", "driver"
+    variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    assert of(facts(*asked, "module=madeup", "program=/opt/tool", **variables), *names) == [
+        ["driver", "550.1", "12.4", "nvidia"],
+        ["unpack", "ok"],
+        ["python", "/usr/bin/python3", "madeup"],
+        ["program", "/opt/tool"],
+        ["image-compat", "/usr/local/cuda-13.0/compat/libcuda.so.1"],
+        ["image-cuda", "13.0.2", "550 "],
+    ]
+    assert of(facts(*asked, "module=made", "program=too"), *names[:3]) == [["unpack", "ok"], ["python", "/usr/bin/python3", ""], ["program", ""]]
+    image.write_bytes(image.read_bytes()[:100])
+    ((_, compression, said),) = of(facts(*asked), "unpack")
+    assert compression == "" and said
+    words = "Filesystem uses zstd compression, this is unsupported by this version"
+    stub(tmp_path / "bin", "unsquashfs", f"printf '%s\\n' '{words}' 'Decompressors available:' '\tgzip' >&2\nexit 1\n")
+    assert of(facts(*asked, **variables), "unpack") == [["unpack", words, " gzip"]]
+
+
+@pytest.mark.parametrize(("text", "told"), [("mark", ["folder", "ok"]), ("of another folder", ["folder", "other", "mark"])])
+def test_a_folder_of_the_same_name_that_is_another_one_is_told(text: str, told: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mark").write_text("mark")
+    (found,) = of(facts(f"folder={tmp_path}", f"mark={tmp_path}/mark", f"text={text}"), "folder")
+    assert found[: len(told)] == told
+    assert of(facts(f"folder={tmp_path}/none", "mark=x", "text=x"), "folder") == [["folder", "missing"]]
+
+
+def test_mounts_and_scratch_that_this_user_cannot_use_are_told(open_folder: Path) -> None:
+    scripts = open_folder / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    (open_folder / "closed").mkdir(mode=0o700 if os.getuid() == 0 else 0)
+    (open_folder / "scratch").mkdir()
+    (open_folder / "scratch").chmod(0o555)
+    asked = [f"mount={open_folder}/{name}" for name in ("closed", "none", "scripts")]
+    found = facts(*asked, f"scratch={open_folder}/scratch/deep", before=tuple(as_ordinary_user()), scripts=scripts)
+    assert [fact[:2] for fact in of(found, "mount")] == [["mount", "unreadable"], ["mount", "missing"]]
+    ((_, asked_for, place, able, *_),) = of(found, "scratch")
+    assert (asked_for, place) == (f"{open_folder}/scratch/deep", f"{open_folder}/scratch")
+    assert able.endswith(" with mode 555")
+    assert of(found, "scratch-missing") == [["scratch-missing", f"{open_folder}/scratch/deep"]]
+
+
+def test_containers_that_nobody_makes_any_more_are_told_and_those_being_made_are_not(tmp_path: Path) -> None:
+    data = tmp_path / f"kit-{os.getuid()}/enroot/data"
+    for name in (".kit-1111111111111111.unfinished", ".kit-2222222222222222.unfinished", "kit-3333333333333333", "kit-4444444444444444", "mine"):
+        (data / name).mkdir(parents=True)
+    (data / "kit-4444444444444444/.kit-complete").touch()
+    with (data / ".kit-2222222222222222.lock").open("w") as lock:
+        subprocess.run(["flock", str(lock.fileno())], pass_fds=[lock.fileno()], check=True)
+        found = facts(f"scratch={tmp_path}")
+    assert sorted(fact[1] for fact in of(found, "half-made")) == [f"{data}/.kit-1111111111111111.unfinished", f"{data}/kit-3333333333333333"]
+
+
+def test_names_that_lead_back_to_this_node_are_told(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "getent", 'case "$2" in n1) echo 10.0.0.1 ;; n2) echo 127.0.1.1 ;; n4) printf "127.0.0.1\\n10.0.0.4\\n" ;; esac; exit 0\n')
+    found = facts("n1:n1", "n2:10.0.0.2", "n3:", "n4:n4", "n5:10.0.0.5", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert of(found, "loopback-name", "unknown-name") == [["loopback-name", "n2", "127.0.1.1"], ["unknown-name", "n3"]]

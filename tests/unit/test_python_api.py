@@ -1,0 +1,208 @@
+"""`import kit`: what docs/python.md says, with a Slurm that is a fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Callable
+
+import kit
+import pytest
+from kit.remote import records
+from kit.runs import history, run_dir
+from kit.slurm import Unsure
+
+import event_lines
+from far_side import Far, Slurm
+from samples import ROOT
+from scripted_slurm import ScriptedSlurm
+
+PAGE = (ROOT / "docs/python.md").read_text()
+
+
+@pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder that the fake Slurm's answers, which are words between blanks, can name."""
+    return tame_path
+
+
+@pytest.fixture
+def job(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", "0.1")
+    (tmp_path / "train.py").write_text("pass\n")
+    (tmp_path / "job.yaml").write_text("command: train.py\nnodes: 1\nenv: {A: file, B: file}\n")
+    return tmp_path / "job.yaml"
+
+
+@pytest.fixture
+def silent(capfd: pytest.CaptureFixture[str]) -> Callable[[], bool]:
+    """Whether nothing was printed."""
+    return lambda: capfd.readouterr() == ("", "")
+
+
+def ends(slurm: Slurm, run: kit.RunHandle, state: str, rank0: str = "") -> None:
+    """What Slurm and the batch script of a job would write at its end."""
+    slurm.job(run.id, state, folder=str(run.folder))
+    logs = run.folder / "log" / run.id
+    logs.mkdir(parents=True)
+    (logs / "rank0.out").write_text(rank0)
+    (logs / "node1.out").write_text(rank0)
+    said = "all ranks ended well" if state == "COMPLETED" else "error: node1: rank 0 (local rank 0) exited with code 1; the end of log/rank0.out:"
+    (run.folder / f"log/slurm-{run.id}.out").write_text(f"kit: {said}\n")
+    if state != "COMPLETED":
+        event_lines.add(logs, "node1", "rank_ended", node="node1", rank=0, local_rank=0, code=1, stopped=False)
+        event_lines.add(logs, "batch", "ends", node="node1", code=1)
+
+
+def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm, silent) -> None:
+    run = kit.submit("job.yaml", ["--lr", "1"], nodes=4, env={"A": "call"}, output=job.parent / "run")
+    assert (run.id, run.name, run.folder) == ("1001", job.parent.name, job.parent / "run")
+    plan = run_dir.load(run.folder)["plan"]
+    assert plan.layout.nodes == 4 and {("A", "call"), ("B", "file")} <= set(plan.program.env)
+    assert plan.program.command[-2:] == ("--lr", "1")
+    assert run.status.state == "PENDING" and run.status.active
+    with pytest.raises(kit.KitError, match=r"\(1001\) goes on after 0.01 s"):
+        run.wait(timeout_s=0.01)
+    ends(fake_slurm, run, "FAILED", 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no\n')
+    assert run.wait().state == "FAILED"
+    why = run.why()
+    assert (why.rank, why.node, why.cause) == (0, "node1", "exception") and "ValueError: no" in str(why)
+    assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
+    assert kit.find().id == kit.find("1001").id == kit.find(run.folder).id == "1001"
+    assert silent()
+
+
+def test_a_run_is_cancelled_and_only_that_one(job: Path, fake_slurm: Slurm, silent) -> None:
+    first, second = kit.submit(job, name="a"), kit.submit(job, name="b")
+    first.cancel()
+    assert fake_slurm.states() == {first.id: "CANCELLED", second.id: "PENDING"}
+    assert first.wait().state == "CANCELLED" and silent()
+
+
+def test_jobs_wait_for_others_and_tasks_of_an_array_are_found(job: Path, fake_slurm: Slurm) -> None:
+    first = kit.submit(job)
+    kit.submit(job, after=[f"any:{first.id}"], name="b")
+    assert f"--dependency=afterany:{first.id}" in fake_slurm.calls("sbatch")[-1]
+    array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]})
+    for number, state in enumerate(("COMPLETED", "FAILED")):
+        fake_slurm.job(f"{array.id}_{number}", state, folder=str(array.folder))
+    assert [kit.find(array.id, task=number).wait().state for number in (0, 1)] == ["COMPLETED", "FAILED"]
+    assert kit.find(f"{array.id}_1").task == 1
+    assert {run.id for run in history.runs()} >= {array.id} and f"{array.id}_1" not in {run.id for run in history.runs()}
+    assert [task.state for task in array.wait().tasks] == ["COMPLETED", "FAILED"]
+
+
+def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
+    monkeypatch.setenv("PATH", fake.path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    with pytest.raises(Unsure):
+        kit.submit("train.py", nodes=2)
+    fake.script("sbatch", "")
+    fake.script("squeue", "")
+    assert kit.submit("train.py", nodes=3).id == "1002"  # another call
+    assert kit.submit("train.py", nodes=2).id == "1001"
+    assert list(fake.jobs()) == ["1001", "1002"]
+
+
+def test_a_job_is_loaded_and_rendered_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    loaded = kit.load("train.py", nodes="2-4", mounts=["/data:/d:ro"], remap_root=True, image=None)
+    assert (str(loaded.nodes), loaded.mounts[0].target, loaded.remap_root, loaded.image) == ("2-4", "/d", True, None)
+    folder = kit.render("train.py", output="made", processes_per_node=2)
+    assert folder == tmp_path / "made" and (folder / "run_script.sh").is_file()
+    assert not history.runs() or folder.name not in {run.name for run in history.runs()}
+    assert silent()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"nodse": 2}, "kit: kit.load(): unknown key 'nodse'\n  fix: did you mean 'nodes'?"),
+        ({"nodes": "many"}, "kit: kit.load(): nodes: expected a whole number of at least 1, not 'many'\n  fix: write a plain number"),
+        ({"env": 3}, "kit: kit.load(): "),
+    ],
+)
+def test_wrong_values_are_refused_with_a_fix(keys: dict[str, object], message: str, job: Path, silent) -> None:
+    with pytest.raises(kit.UsageError) as caught:
+        kit.load("job.yaml", **keys)
+    assert str(caught.value).startswith(message)
+    with pytest.raises(kit.KitError):
+        kit.submit("job.yaml", **keys)
+    assert silent()
+
+
+def test_what_a_user_should_know_is_a_warning_of_pythons(job: Path, silent) -> None:
+    with pytest.warns(kit.KitWarning, match="processes_per_node"):
+        kit.render(job, processes_per_node=4, gpus_per_node=2, output="x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kit.render(job, output="y")
+    assert silent()
+
+
+def test_a_cluster_elsewhere_is_refused(far: Far, silent) -> None:
+    Path("train.py").touch()
+    with pytest.raises(kit.KitError, match="far is a cluster elsewhere"):
+        kit.submit("train.py", cluster="far")
+    assert not Path("runs").exists() and silent()
+    records.add_run({"id": "77", "name": "x", "folder": "/far/x"}, records.Record("far", os.getcwd()))
+    for word in ("77", None):
+        with pytest.raises(kit.KitError, match="far is a cluster elsewhere"):
+            kit.find(word)
+
+
+def test_a_run_of_kit_run_is_found_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('loss', 0.5)\nraise SystemExit(3)\n")
+    done = subprocess.run([sys.executable, "-m", "kit", "run", "train.py", "--launcher", "srun"], capture_output=True)
+    assert done.returncode == 3
+    run = kit.find()
+    assert run.wait().state == "FAILED" and "loss 0.5" in run.logs(rank=0)
+    assert run.why().outcome == "exit code 3"
+
+
+def test_importing_kit_loads_next_to_nothing_and_names_what_it_has() -> None:
+    program = "import sys; before = set(sys.modules); import kit; print(sorted(set(sys.modules) - before)); print(kit.__all__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded, names = done.stdout.splitlines()
+    assert re.findall(r"\bkit\b[\w.]*", loaded) == ["kit"] and "typing" not in loaded
+    for name in ("submit", "find", "load", "render", "KitError", "KitWarning"):
+        assert f"'{name}'" in names and re.search(rf"\bkit\.{name}\b", PAGE), name
+    with pytest.raises(AttributeError):
+        kit.nothing
+
+
+def test_the_types_are_those_of_the_functions() -> None:
+    stub = (ROOT / "launch/kit/__init__.pyi").read_text()
+    assert set(re.findall(r" as (\w+)$", stub, re.MULTILINE)) == set(kit.__all__)
+    assert (ROOT / "launch/kit/py.typed").exists()
+
+
+def test_the_documented_notebook_runs(job: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    wait = kit.RunHandle.wait
+
+    def wait_for_an_end(run: kit.RunHandle, timeout_s: float | None = None) -> object:
+        lr = float(run.name[3:]) if run.name.startswith("lr-") else 1.0
+        ends(fake_slurm, run, "COMPLETED", f"step 9\nloss {lr / 2}\n")
+        return wait(run, timeout_s)
+
+    monkeypatch.setattr(kit.RunHandle, "wait", wait_for_an_end)
+    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) == 2
+    for text in examples:
+        exec(text, {"__name__": "notebook"})
+    said = capfd.readouterr().out
+    assert said.startswith("1001 PENDING\n") and re.search(r"^the best of 3: 0.1, \S+/runs/lr-0.1-", said, re.MULTILINE)
+    assert json.loads((job.parent / "runs").joinpath(os.listdir("runs")[0], "run.json").read_text())["invocation"][0] == "kit.submit"

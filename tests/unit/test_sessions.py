@@ -1,0 +1,139 @@
+"""A command that is kept alive on a login node: what it says is there in order, once, whoever follows it and from where."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kit.remote import connection, keeper, session
+from kit.remote.landing import MARK
+
+ID = "0123456789abcdef"
+OLD = time.time() - 30 * 86400
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def begin(folder: Path, script: str, **more: object) -> Path:
+    made = session.make(str(folder), ID)
+    assert made
+    request = {"command": [sys.executable, "-c", script], "workdir": str(folder), "environment": {}, "history": 0, "stays": False, **more}
+    keeper.start(made, request)
+    return made
+
+
+def spool(call: Path) -> list[dict[str, object]]:
+    """What was kept, when the command has ended."""
+    end_s = time.monotonic() + 30
+    while session.state(str(call.parent.parent), ID) == "running" and time.monotonic() < end_s:
+        time.sleep(0.02)
+    found: list[dict[str, object]] = []
+    for line in map(json.loads, (call / "spool").read_bytes().splitlines()):
+        (name,) = line
+        if found and list(found[-1]) == [name] and name in ("out", "err"):
+            line = {name: found.pop()[name] + line[name]}  # two of one stream are one
+        found.append(line)
+    return found
+
+
+def test_what_it_says_is_kept_by_stream_with_its_code_and_without_its_silence(tmp_path: Path) -> None:
+    call = begin(tmp_path, "import sys, time; print('a', flush=True); time.sleep(0.5); print('b', file=sys.stderr, flush=True); sys.exit(7)")
+    assert spool(call) == [{"out": "a\n"}, {"err": "b\n"}, {"exit": 7}]
+    assert session.state(str(tmp_path), ID) == "ended"
+
+
+def test_a_signal_reaches_it_and_its_code_is_that_of_the_signal(tmp_path: Path) -> None:
+    call = begin(tmp_path, "import time; print('a', flush=True); time.sleep(60)")
+    while not (call / "spool").stat().st_size:
+        time.sleep(0.02)
+    session.tell(str(tmp_path), ID, 15)
+    assert spool(call)[-1] == {"exit": 143}
+
+
+def test_one_that_nobody_follows_is_ended_unless_it_is_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "UNFOLLOWED_S", -1.0)
+    call = begin(tmp_path, "import time; time.sleep(60)")
+    assert spool(call) == [{"exit": 143}]
+    session.forget(str(tmp_path), ID)
+    call = begin(tmp_path, "import time; time.sleep(0.5)", stays=True)
+    assert spool(call) == [{"exit": 0}]
+
+
+def test_runs_that_it_notes_are_told(tmp_path: Path) -> None:
+    history = tmp_path / "state/kit/runs.jsonl"
+    history.parent.mkdir(parents=True)
+    history.write_text('{"id": "1"}\n')
+    script = f"open({str(history)!r}, 'a').write('{{\"id\": \"2\"}}\\n')"
+    call = begin(tmp_path, script, history=history.stat().st_size)
+    assert spool(call) == [{"run": {"id": "2"}}, {"exit": 0}]
+
+
+def test_a_number_is_begun_once(tmp_path: Path) -> None:
+    assert session.make(str(tmp_path), ID) and session.make(str(tmp_path), ID) is None
+    assert session.state(str(tmp_path), ID) == "nothing" == session.state(str(tmp_path), "f" * 16)
+
+
+def test_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
+    call = begin(tmp_path, "import os; os.write(1, bytes(range(256)))")
+    said, _ = spool(call)
+    assert str(said["out"]).encode("utf-8", "surrogateescape") == bytes(range(256))
+
+
+def test_what_it_leaves_in_the_background_keeps_nobody_waiting(tmp_path: Path) -> None:
+    call = begin(tmp_path, "import subprocess; subprocess.Popen(['sleep', '30']); print('a')")
+    begun_s = time.monotonic()
+    assert spool(call) == [{"out": "a\n"}, {"exit": 0}] and time.monotonic() - begun_s < 10
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 2])
+def test_who_follows_from_any_line_gets_the_rest(skipped: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = begin(tmp_path, "import time; print('a', flush=True); time.sleep(0.3); print('b', flush=True)")
+    assert spool(call)
+    lines = (call / "spool").read_bytes().splitlines(keepends=True)
+    connection.follow(str(tmp_path), ID, len(b"".join(lines[:skipped])), "MARK")
+    assert capfd.readouterr().out.encode() == b"\nMARK\n" + b"".join(lines[skipped:])
+
+
+def test_one_that_was_killed_is_said_to_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = session.make(str(tmp_path), ID)
+    assert made
+    (made / "lock").touch()
+    (made / "spool").write_text('{"out": "a"}\n{"exit": 0')  # cut off
+    assert session.state(str(tmp_path), ID) == "killed"
+    connection.follow(str(tmp_path), ID, 0, "MARK")
+    assert capfd.readouterr().out.endswith('\n{"out": "a"}\n{"is_killed": true}\n')
+
+
+def test_a_request_waits_in_memory_and_is_asked_for_once(tmp_path: Path) -> None:
+    made = session.make(str(tmp_path), ID)
+    assert made
+    connection.hold(made, {"environment": {"TOKEN": "s3cret" * 20000}})
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+    assert connection.held(str(tmp_path), ID) == {"environment": {"TOKEN": "s3cret" * 20000}}
+    assert not made.exists()
+
+
+def test_old_calls_are_removed_and_what_is_not_kits_stays(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    for name, mark in {"a" * 16: True, "b" * 16: False, "mine": True, "c" * 15: True}.items():
+        (calls / name).mkdir(parents=True)
+        if mark:
+            (calls / name / MARK).touch()
+        os.utime(calls / name, (OLD, OLD))
+    session.make(str(tmp_path), ID)
+    assert sorted(path.name for path in calls.iterdir()) == sorted([ID, "b" * 16, "mine", "c" * 15])
+
+
+def test_a_command_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+    made = session.make(str(tmp_path), ID)
+    assert made
+    keeper.start(made, {"command": ["/no/such"], "workdir": str(tmp_path), "environment": {}, "history": 0, "stays": False})
+    said, end = spool(made)
+    assert "/no/such" in str(said["err"]) and end == {"exit": 1}
