@@ -98,9 +98,11 @@ def test_a_rank_that_fails_ends_the_others_and_the_node_with_1_as_torchrun_does(
 def test_stopping_ends_every_process(start, write) -> None:
     started = start(write("import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"), ranks=3)
     deadline = time.monotonic() + 100
-    while started.outputs()[0].count("pid") < 3 and time.monotonic() < deadline:
+    pids: list[str] = []
+    while len(pids) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
-    processes = [Path("/proc", pid) for pid in re.findall(r"pid (\d+)", started.outputs()[0])]
+        pids = re.findall(r"pid (\d+)\n", started.outputs()[0])
+    processes = [Path("/proc", pid) for pid in pids]
     assert [process.exists() for process in processes] == [True] * 3
     started.stop()
     assert started.codes() == [1]

@@ -225,12 +225,13 @@ def test_a_signal_while_sbatch_is_asked_is_acted_on_when_the_job_is_noted(number
 
 
 def test_a_job_whose_kit_was_killed_while_sbatch_was_asked_is_known_to_the_next_command(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
-    fake.script("sbatch", "touch asked; sleep 1; take; echo ${id}")
+    fake.script("sbatch", "touch asked; for i in {1..1000}; do [[ ! -e go ]] || break; sleep 0.05; done; take; echo ${id}")
     process = subprocess.Popen([sys.executable, "-m", "kit", "submit", "train.py", "--output", "run"])
     until(lambda: (tmp_path / "slurm/asked").exists())
     process.kill()
     process.wait()
     assert "SUBMITTING" in call("status", "run")[1]
+    (tmp_path / "slurm/go").touch()
     until(lambda: fake.jobs())
     assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
 
