@@ -146,8 +146,8 @@ def test_nobody_is_blamed_where_nobody_failed(tmp_path: Path) -> None:
 
 
 def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_kit_why() -> None:
-    found = re.search(r'^  GONE = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
-    assert found and "".join(re.findall(r'"([^"]*)"', found[1])) == ends.GONE.pattern
+    found = re.search(r'^  OTHERS_GONE = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
+    assert found and "".join(re.findall(r'"([^"]*)"', found[1])) == ends.OTHERS_GONE.pattern
 
 
 def test_what_a_rank_said_in_an_attempt_before_a_requeue_does_not_count(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 # blame.awk - which rank is at fault, by what all of them noted and said.
 #
-# A rank failed by itself (0); so it did, but it had spoken of others before, or was ended meanwhile (1); a connection of its
-# own broke (2); or it only missed other ranks (3). The smallest is the first, of equal ones the earliest. Of several
-# exceptions in a chain the first one counts: what clean-up makes of it may be anything.
-# GONE: what a rank says when others are gone or late; `kit why` has the same words in launch/kit/diagnose/why/ends.py.
-function kind_of(type, text, file) {
-  if (text ~ GONE) return type ~ /^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl/ ? 3 : 2
-  if (type ~ /(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$/ || text == "EOFError") return 2
-  return type ~ /^RuntimeError$|^torch\./ && file ~ /torch\/distributed\/(distributed_c10d|rendezvous)\.py"/ ? 2 : 0
+# Each rank that ended badly gets a grade. The smallest is at fault, of equal ones the earliest:
+#   OWN       it failed by itself
+#   DOUBTFUL  so it did, but it had spoken of others before, or was ended meanwhile
+#   BROKEN    a connection of its own broke
+#   GONE      it only missed other ranks
+# Of several exceptions in a chain the first one counts: what clean-up makes of it may be anything. OTHERS_GONE is what a rank
+# says when others are gone or late. `kit why` has the same words and grades in launch/kit/diagnose/why/ends.py and blame.py,
+# and tests/unit/test_blame.py puts the same runs to both.
+function grade_of(type, text, file) {
+  if (text ~ OTHERS_GONE) return type ~ /^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl/ ? GONE : BROKEN
+  if (type ~ /(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$/ || text == "EOFError") return BROKEN
+  return type ~ /^RuntimeError$|^torch\./ && file ~ /torch\/distributed\/(distributed_c10d|rendezvous)\.py"/ ? BROKEN : OWN
 }
 function value(key,  rest) { # of one of kit's own lines
   rest = substr($0, index($0, "\"" key "\": ") + length(key) + 4)
@@ -23,24 +27,25 @@ function ended_at(r,  ahead) {
 function settle() {
   if (root == "" || settled) return
   type = root; sub(/:.*/, "", type); sub(/[ \t]*$/, "", type)
-  kind = kind_of(type, root, root_file)
+  grade = grade_of(type, root, root_file)
   settled = 1
 }
 function keep() {
   if (rank == "") return
   settle()
-  has[rank] = root != ""; kinds[rank] = kind; is_logged[rank] = logged; spoken[rank] = spoke
+  has[rank] = root != ""; grades[rank] = grade; is_logged[rank] = logged; spoken[rank] = spoke
   said_last[rank] = noise == after; after_lines[rank] = after; words[rank] = root; last_words[rank] = tail3 tail2 tail1
 }
 function reset() {
   root = root_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = kind = logged = settled = spoke = after = noise = 0
+  inside = chained = more = grade = logged = settled = spoke = after = noise = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 function choose(g, t, r, c) { if (better(g, t, r)) { best = r; best_grade = g; best_time = t; best_code = c } }
 BEGIN {
   rank = ""
-  GONE = "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe" \
+  OWN = 0; DOUBTFUL = 1; BROKEN = 2; GONE = 3
+  OTHERS_GONE = "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe" \
     "|Connection refused|connectFullMesh failed|ncclRemoteError" \
     "|Failed to recv, got 0 bytes|failed to recv|remote process exited" \
     "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out" \
@@ -81,7 +86,7 @@ begin < from[rank] { next } # of an attempt before a requeue
   ignoring = 0
   settle()
   if (!chained) {
-    if (root ~ GONE) spoke = 1
+    if (root ~ OTHERS_GONE) spoke = 1
     root = ""; settled = 0; logged = before ~ /ERROR|CRITICAL|Exception in thread/
   }
   inside = 1; file = ""; before = $0
@@ -108,7 +113,7 @@ more > 0 {
 }
 $0 != "" {
   if (chained) chained = 0
-  if ($0 ~ GONE) spoke = 1
+  if ($0 ~ OTHERS_GONE) spoke = 1
   before = $0; tail3 = tail2; tail2 = tail1; tail1 = $0
 }
 END {
@@ -116,24 +121,24 @@ END {
   for (r in noted) {
     c = code[r]
     t = ended_at(r)
-    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ GONE || words[r] ~ GONE) ? 3 : 0
+    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE) ? GONE : OWN
     else if (has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9)) { # with 1, an exception ends Python
-      g = kinds[r] == 0 && spoken[r] ? 1 : kinds[r]
+      g = grades[r] == OWN && spoken[r] ? DOUBTFUL : grades[r]
       if (said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]
-    } else if (has[r] && said_last[r] && kinds[r] == 3) g = 3
-    else g = spoken[r] || (has[r] && words[r] ~ GONE) ? 2 : c == 129 || c == 130 || c == 143 ? 1 : 0
+    } else if (has[r] && said_last[r] && grades[r] == GONE) g = GONE
+    else g = spoken[r] || (has[r] && words[r] ~ OTHERS_GONE) ? BROKEN : c == 129 || c == 130 || c == 143 ? DOUBTFUL : OWN
     choose(g, t, r, c)
   }
   for (r in seen) {
     if (r in noted || (r in ended && ended[r] == 0)) continue
     if (!has[r]) { if (!spoken[r]) { silent++; missing = r; is_silent[r] = 1 } continue }
     # It was ended while it failed, or its shell was killed.
-    if (!is_logged[r] && kinds[r] == 0 && said_last[r] && words[r] !~ /[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit/)
-      choose(1, time["rank" r ".out"] + 0, r, ended[r] > 0 && ended[r] < 128 ? ended[r] : 1)
+    if (!is_logged[r] && grades[r] == OWN && said_last[r] && words[r] !~ /[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit/)
+      choose(DOUBTFUL, time["rank" r ".out"] + 0, r, ended[r] > 0 && ended[r] < 128 ? ended[r] : 1)
   }
   if (best == "") exit
   how = "failed"
-  if (best_grade == 3) {
+  if (best_grade == GONE) {
     for (r in ended) if (ended[r] == 0 && (left == "" || ended_at(r) < ended_at(left))) left = r
     if (left == "" && match(words[best], /Ranks? [0-9]+ failed to pass/)) {
       named = substr(words[best], RSTART, RLENGTH); gsub(/[^0-9]/, "", named)

@@ -83,7 +83,7 @@ def _judge(
     noted_ns = own.at_ns
     if (own.code or 0) > 128 and own.code not in _STOPPED:
         last = "".join(line for line in log.text.split("\n") if line.strip())[-500:]
-        aborted_by_peers = own.code == 134 and ends.GONE.search(last)
+        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search(last)
         return Grade.GONE if aborted_by_peers else Grade.OWN, noted_ns, rank
     if end.is_cause(own.code, (noted_ns - wrote_ns) / 1e9):
         grade = Grade.DOUBTFUL if end.grade == Grade.OWN and end.has_spoken else end.grade

@@ -13,7 +13,7 @@ BEGIN = "Traceback (most recent call last)"
 # Stand between chained tracebacks: https://docs.python.org/3/library/traceback.html
 CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 # A rank writes these when others are gone or late; launch/scripts/lib/blame.awk has the same words.
-GONE = re.compile(
+OTHERS_GONE = re.compile(
     "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe"
     "|Connection refused|connectFullMesh failed|ncclRemoteError|Failed to recv, got 0 bytes"
     "|failed to recv|remote process exited|Watchdog caught collective|NCCL operations have failed"
@@ -78,7 +78,7 @@ class Raised:
     @property
     def grade(self) -> Grade:
         """Return how likely this exception was the rank's own fault."""
-        if GONE.search(self.text):
+        if OTHERS_GONE.search(self.text):
             return Grade.GONE if _OF_TORCH.search(self.type) else Grade.BROKEN
         if _BROKEN.search(self.type) or self.text == "EOFError":
             return Grade.BROKEN
@@ -138,7 +138,7 @@ def read(lines: list[str]) -> End:
         line = lines[index]
         if not _begins_traceback(line):
             if line.strip() and not line.startswith(CHAINED):
-                has_spoken = has_spoken or bool(GONE.search(line))
+                has_spoken = has_spoken or bool(OTHERS_GONE.search(line))
                 after += not _NOISE.search(line)
             before = line if line.strip() else before
             index += 1
@@ -149,7 +149,7 @@ def read(lines: list[str]) -> End:
             chain.append(raised)
             after = 0
         elif not before.startswith("Exception ignored"):
-            has_spoken = has_spoken or any(GONE.search(earlier.text) for earlier in chain)
+            has_spoken = has_spoken or any(OTHERS_GONE.search(earlier.text) for earlier in chain)
             chain, after, is_logged = [raised], 0, bool(_LOGGED.search(before))
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
