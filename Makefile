@@ -10,7 +10,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check picture clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -6
@@ -24,6 +24,9 @@ test: .venv/test check
 
 test-fast: .venv/test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
+
+test-bash: .venv/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 tests/bash $(ARGS)
 
 # For a person, before a release. The test extra has less for it: what the fast tests do without.
 OLDEST ?= python3.9
