@@ -142,7 +142,7 @@ def test_a_log_that_ends_in_a_line_longer_than_what_is_shown_at_first_is_shown_o
 
 def test_a_fifo_among_the_logs_is_not_waited_for(log: Path, tmp_path: Path) -> None:
     os.mkfifo(log)
-    program = "import sys; from pathlib import Path; from kit.runs import log_files as follow; follow.Tail(Path(sys.argv[1]), '7', print).copy()"
+    program = "import sys; from kit.plan.run_paths import RunPaths; from kit.runs.log_files import Tail; Tail(RunPaths(sys.argv[1]), '7', print).copy()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=30)
     assert logs.read(log, cause.NODE) == logs.Log(log, cause.NODE, [], "")
 
