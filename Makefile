@@ -93,9 +93,10 @@ bench: .venv/bench
 bench-check: .venv/bench
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python bench/all.py --check
 
-# The README's picture, made from a run.
+# The README's pictures: of a run, made from one, and of the flow, by Graphviz.
 picture: .venv/test
 	$(BIN)/python docs/picture.py
+	dot -Tsvg docs/flow.dot -o docs/flow.svg
 
 clean:
 	rm -rf .venv .venv-oldest runs dist build

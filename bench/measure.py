@@ -74,7 +74,7 @@ class Comparison:
         0.25  # by how much a ratio may grow, as a fraction, before --check calls it slower
     )
     why: str = ""  # where a goal is missed: the measured reason
-    headline: bool = False  # whether the README quotes it; what misses a goal is quoted anyway
+    headline: bool = False  # whether the main goals have it; what misses a goal stands there anyway
 
     def sides(self) -> list[str]:
         return [side for side in self.values if side != KIT]

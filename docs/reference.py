@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes docs/reference.md and the README's table of keys: every command, every option, every key of
-a job file and of a profile, as the code has them.
+"""Makes docs/reference.md: every command, every option, every key of a job file and of a profile,
+as the code has them.
 
 python docs/reference.py
 """
@@ -15,15 +15,13 @@ from kit.config import job as jobs
 from kit.config import profiles, sbatch_options
 
 PAGE = Path(__file__).with_name("reference.md")
-README = Path(__file__).parent.parent / "README.md"
 HEAD = """\
 # Reference
 
 <!-- Made by docs/reference.py; a test compares it with the code. -->
 
-Everything that kit understands; what it is for stands in the [README](../README.md) and the other
-pages. In an editor the keys complete and check themselves, and in a shell the Tab key knows
-commands, options, runs and files: [editors.md](editors.md).
+All keys, commands and options. The [README](../README.md) and the other pages say what they are
+for. [editors.md](editors.md) has an editor complete and check the keys, and a shell the commands.
 """
 
 
@@ -47,17 +45,6 @@ def page() -> str:
                 for inner, item in getattr(command, "commands", {}).items()
             ]
     return "\n".join(parts)
-
-
-def readme() -> str:
-    """Return the README with the table of keys as the code has them."""
-    head = "| key | option | meaning |\n"
-    before, _, rest = README.read_text(encoding="utf-8").partition(head)
-    rows = [
-        (f"`{key}`", "`JOB`" if key == "command" else f"`{jobs.option_name(key)}`", facts.meaning)
-        for key, facts in jobs.KEYS.items()
-    ]
-    return before + _table(("key", "option", "meaning"), rows) + rest[rest.index("\n\n") + 1 :]
 
 
 def _keys() -> str:
@@ -150,4 +137,3 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")

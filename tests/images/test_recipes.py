@@ -420,7 +420,7 @@ def test_the_base_is_chosen_in_one_place() -> None:
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(path for path in (ROOT / "containers").rglob("*") if path.is_file())]
     named = {str(path.relative_to(ROOT)): set(re.findall(r"nvidia/pytorch:[0-9][\w.-]+", path.read_text())) for path in files}
     assert {name for name, found in named.items() if found} == {
-        "README.md",
+        "docs/commands.md",
         "containers/horovod/Dockerfile",
         "containers/image.def",
         "containers/image.enroot.sh",

@@ -15,7 +15,7 @@ from samples import ROOT
 
 def test_the_table_and_the_readme_are_what_was_measured() -> None:
     assert (ROOT / "bench/RESULTS.md").read_text() == table.text(), "make bench writes it"
-    assert table.quoted((ROOT / "README.md").read_text()) == table.goals()
+    assert table.quoted((ROOT / "README.md").read_text()) == table.sentences()
 
 
 def test_every_result_is_of_a_benchmark_that_is_there_and_run_by_make_bench() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
+import html
+import itertools
 import os
 import re
 import runpy
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import yaml
 from kit.cli import entry
 from kit.config import job as jobs
 from kit.config import plugins, profiles
@@ -29,46 +32,72 @@ def tmp_path(tame_path: Path) -> Path:
     return tame_path
 
 
-def block(language: str, containing: str) -> str:
-    return next(text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in text)
+def block(language: str, containing: str, page: str = README) -> str:
+    return next(text for text in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if containing in text)
 
 
-def test_the_table_of_keys_is_the_code() -> None:
-    """After a change of keys: make golden, and read the difference."""
-    made = runpy.run_path(str(ROOT / "docs/reference.py"))
-    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
-        made["README"].write_text(made["readme"](), encoding="utf-8")
-    rows = {
-        key: (option, meaning) for key, option, meaning in re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    }
-    assert list(rows) == list(jobs.KEYS)
-    for key, facts in jobs.KEYS.items():
-        assert rows[key] == ("JOB" if key == "command" else jobs.option_name(key), facts.meaning)
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
 
 
-def test_the_first_job_is_valid(kit, tmp_path: Path) -> None:
-    text = block("yaml", "name: first").replace("/shared", str(tmp_path))
+def test_the_first_job_is_valid_and_gives_the_lines_that_are_shown(kit, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    (tmp_path / "images/first-1.sqsh").write_bytes(b"x")
-    (tmp_path / "images/first.json").write_text(json.dumps({"file": "first-1.sqsh", "size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}))
+    (tmp_path / "images/pytorch.sif").write_bytes(b"x")
     (tmp_path / "data").mkdir()
     (tmp_path / "train.py").touch()
-    (tmp_path / "job.yaml").write_text(text)
-    assert "#SBATCH --gpus-per-node=8\n" in kit("submit", "job.yaml", "--dry-run").stdout
-    assert len(text.splitlines()) <= 10
+    (tmp_path / "job.yaml").write_text(block("yaml", "name: first").replace("/shared", str(tmp_path)))
+    made = kit("submit", "job.yaml", "--dry-run").stdout.replace(str(tmp_path), "/shared")
+    assert "#SBATCH --gpus-per-node=8\n" in made
+    shown = block("bash", "KIT_RUNTIME").splitlines()
+    assert len(shown) <= 15
+    assert [line for line in shown if line not in made.splitlines()] == []
 
 
-def test_every_command_line_of_the_readme_is_understood(kit, tmp_path: Path) -> None:
-    lines = re.findall(r"^kit (.*?)(?:  +#.*)?$", block("bash", "kit submit job.yaml"), re.MULTILINE)
-    assert lines, "the README shows no command"
-    for line in lines:
-        assert "no such file" in (done := kit(*line.split(), check=False)).stderr or "no such script" in done.stderr, line
+def test_the_job_of_the_page_on_job_files_is_the_readmes() -> None:
+    page = (ROOT / "docs/job-file.md").read_text()
+    short, first = (yaml.safe_load(block("yaml", "name: first", text)) for text in (page, README))
+    assert {**short, "image": first["image"]} == first
+
+
+PAGES = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+COMMANDS = [
+    pytest.param(line, id=f"{name}: {line}")
+    for name, page in PAGES.items()
+    for line in re.findall(
+        r"^(?:\$ |    )?(kit \S.*)$",
+        "\n".join([*re.findall(r"```bash\n(.*?)```", page, re.DOTALL), *re.findall(r"^    kit .*$", page, re.MULTILINE)]),
+        re.MULTILINE,
+    )
+]
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(COMMANDS) > 75
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_line_of_the_pages_is_understood(line: str) -> None:
+    words = shlex.split(re.split(r"\s{2,}[#(]| # ", line)[0])[1:]
+    words = list(itertools.takewhile(lambda word: word not in ("&&", "|", ">"), words))
+    with click.Context(entry.tree(), info_name="kit") as context:
+        name, command, rest = entry.tree().resolve_command(context, words)
+        while rest and rest[0] in getattr(command, "commands", {}):
+            name, command, rest = rest[0], command.commands[rest[0]], rest[1:]
+        command.make_context(name, list(rest), parent=context)  # raises where it is not understood
+
+
+def test_the_picture_of_the_flow_is_of_its_source() -> None:
+    """After a change of docs/flow.dot: make picture."""
+    labels = re.findall(r'\[label="(.*?)"', (ROOT / "docs/flow.dot").read_text())
+    shown = re.findall(r"<text [^>]*>(.*?)</text>", (ROOT / "docs/flow.svg").read_text())
+    lines = [line for label in labels for line in re.split(r"\\[nl]", label) if line]
+    assert sorted(line for line in lines if line not in [html.unescape(text) for text in shown]) == []
 
 
 def test_the_shown_error_is_the_real_one(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: train.py\n\n\nluncher: x\n\n\nslurm:\n  mem: 1G\n  mem-per-cpu: 1G\n")
-    assert kit("submit", "job.yaml", check=False).stderr == block("text", "luncher")
+    assert kit("submit", "job.yaml", check=False).stderr == block("text", "luncher", PAGES["job-file.md"])
 
 
 @pytest.mark.parametrize("document", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
@@ -97,7 +126,7 @@ def layers() -> list[str]:
 
 
 def test_every_runtime_is_in_the_table() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| [^`|]", README.split("## What runs where")[1].split("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| [^`|]", PAGES["tested.md"], re.MULTILINE)
     assert sorted(rows) == plugins.names("runtimes")
 
 

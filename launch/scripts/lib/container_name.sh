@@ -2,7 +2,7 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # container_name.sh - the containers that kit unpacks on a node's disk. A container's name is the content of its image: a
 # rebuilt image gets a new one while running jobs keep theirs, and no container is ever of another image than its name says.
-# enroot.sh and Pyxis reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_NAMES.
+# The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_NAMES.
 
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
 KIT_CONTAINER_NAMES='([a-z]+_)?kit-[0-9a-f]{16}'
