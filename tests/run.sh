@@ -27,7 +27,7 @@ code=0
 # by_me and by_another PYTEST-ARGUMENT... - run pytest as this user, or as an ordinary one.
 # shellcheck disable=SC2329  # part calls them
 by_me() { pytest "$@"; }
-# shellcheck disable=SC2329
+# shellcheck disable=SC2329  # part calls them
 by_another() { tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "$@"; }
 
 # part WHO PATH... - runs these tests. Where no more than a few fail, those run once more with nothing beside them: one that

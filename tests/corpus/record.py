@@ -173,6 +173,15 @@ LOCAL = {
     ),
     "disk-full-in-python": Case("disk-full", failing("open('out/log', 'wb').write(bytes(10**7))"), before="mkdir -p out", around=SMALL_DISK % ("1M", "out")),
     "name-not-resolved": Case("no-network", failing("urllib.request.urlopen('https://weights.invalid/model.bin')", "import urllib.request\n")),
+    "model-not-downloaded": Case(
+        "hub-unreachable",
+        failing(
+            "snapshot_download('openai-community/gpt2')",
+            "sys.path.insert(0, os.path.abspath('site-packages'))\nos.environ.update(HF_HOME=os.path.abspath('cache'), HF_ENDPOINT='https://hub.invalid')\n"
+            "from huggingface_hub import snapshot_download\n",
+        ),
+        before=f"{sys.executable} -m pip install --quiet --target site-packages huggingface_hub",
+    ),
     "assertion": Case("assertion", failing("assert 7 % 4 == 0, 'the batch must divide by the number of ranks'")),
     "nan-gradient": Case(
         "not-a-number",
@@ -292,7 +301,13 @@ def keep(name: str, cause: str, run: Path) -> None:
             copy = place / path.relative_to(run)
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_bytes().decode("utf-8", "surrogateescape")
-            for here, there in ((sys.prefix, "/opt/venv"), (sys.base_prefix, "/opt/python"), (str(ROOT), "/opt/kit")):
+            places = [
+                (os.environ["PATH"], "/usr/local/bin:/usr/bin:/bin"),
+                (sys.prefix, "/opt/venv"),
+                (sys.base_prefix, "/opt/python"),
+                (str(ROOT), "/opt/kit"),
+            ]
+            for here, there in places:
                 text = text.replace(here, there)
             copy.write_bytes(text.encode("utf-8", "surrogateescape"))
     (place / "cause").write_text(f"{cause}\n")

@@ -42,6 +42,26 @@ class Case:
     same_time: bool = False
 
 
+# As ProcessGroupNCCL prints it; no machine of the tests has NCCL.
+CPP_STACK = "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:632 (most recent call first):\n" + "".join(
+    f"frame #{number}: c10d::ProcessGroupNCCL::watchdogHandler() + 0x{number}a0 (0x7f00 in /usr/lib/libtorch_cuda.so)\n" for number in range(12)
+)
+TIMEOUT = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
+WATCHDOG = (
+    f"[E1218 ProcessGroupNCCL.cpp:629] {TIMEOUT}\nterminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {TIMEOUT}\n{CPP_STACK}"
+)
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 41, in main
+  |     async with asyncio.TaskGroup() as group:
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 5, in f
+    |     dist.barrier()
+    | RuntimeError: Connection closed by peer [10.0.0.2]:50345.
+    +------------------------------------
+"""
 CASES = {
     "a follower's note is older": Case({0: (MISSED, "1 n0 0"), 3: (OWN, "1 n1 1")}, 3),
     "the words of a peer are none that are known": Case({0: (raised("RuntimeError: lost worker 3"), "1 n0 0"), 3: (OWN, "1 n1 1")}, 3, logs_first=True),
@@ -73,6 +93,10 @@ CASES = {
     "an early warning of a peer": Case({0: (MISSED, "1 n0 0"), 1: ("warning: Connection refused, trying again\n" + OWN, "1 n0 1")}, 1),
     "an exception that Python ignored": Case({0: (MISSED + "Exception ignored in: <f>\n" + raised("OSError: gone"), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
+    "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "an abort after a lost peer, with torch's C++ stack": Case({0: (MISSED + CPP_STACK, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "a lost peer in an exception group": Case({0: (GROUP, "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "a rank that printed an exception and ended well": Case({0: (raised("ConnectionResetError: [Errno 104] reset"), "1 n0 0"), 1: (OWN, "")}, 0, left=(1,)),
     "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),
 }
 ONLY_ALL_ENDS = {  # which the batch script alone knows
@@ -81,6 +105,7 @@ ONLY_ALL_ENDS = {  # which the batch script alone knows
     "a barrier that names who never came": Case(
         {0: (raised("RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms"), "1 n0 0"), 1: ("", ""), 2: ("", "")}, 2, 1, "missing"
     ),
+    "a watchdog aborts, with torch's C++ stack, and one hangs": Case({0: (WATCHDOG, "134 n0 0"), 1: ("epoch 1\n", "")}, 1, 134, "missing"),
     "two never came": Case({0: (MISSED, "1 n0 0"), 1: ("", ""), 2: ("", "")}, 0),
     "a rank that ended well before another failed by itself": Case({0: (OWN, "1 n0 0"), 1: ("done\n", "")}, 0, left=(1,)),
 }

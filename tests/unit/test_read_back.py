@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.config import image_files
 from kit.config.secrets import Secret
@@ -45,6 +45,7 @@ def kinds(kind: Any) -> st.SearchStrategy[Any]:
     return {str: text, int: st.integers(0, 10**9), float: st.floats(-1e10, 1e10), bool: st.booleans()}[kind]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kinds(Plan))
 def test_a_plan_is_read_back_as_it_was_written(plan: Plan) -> None:
     faults: list[str] = []

@@ -103,7 +103,7 @@ def test_the_corpus_is_large_and_holds_no_path_of_a_machine() -> None:
             assert not re.findall(r"(?<![\w.])/(?:work|home|root)/\S*", text), path
 
 
-# From the sources of PyTorch, NCCL and the driver; no machine of the tests has a GPU to cause them with.
+# (words of a log, its cause), from the sources of PyTorch, NCCL, the driver and others: no machine of the tests could cause them.
 KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 GiB is free.", "gpu-out-of-memory"),
     ("RuntimeError: CUDA error: out of memory", "gpu-out-of-memory"),
@@ -132,7 +132,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: can't start new thread", "too-many-processes"),
     ("RuntimeError: Dataset not found. You can use download=True to download it", "dataset-missing"),
     ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "no-access"),
-    ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "no-network"),
+    ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "hub-unreachable"),
     ("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /code/ext.so)", "glibc-too-old"),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.1. Some of the step tasks have been OOM Killed.", "host-out-of-memory"),
 ]  # fmt: skip

@@ -38,7 +38,7 @@ function keep() {
 }
 function reset() {
   root = root_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = grade = logged = settled = spoke = after = noise = 0
+  inside = chained = more = grade = logged = settled = spoke = after = noise = boxed = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 function choose(g, t, r, c) { if (better(g, t, r)) { best = r; best_grade = g; best_time = t; best_code = c } }
@@ -79,6 +79,10 @@ part == "files" { if ($1 == "@logs") part = "logs"; else { time[$3] = $1; size[$
 begin < from[rank] { next } # of an attempt before a requeue
 {
   sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^\[rank[0-9]+\]: ?/, "")
+  # An exception group is drawn in a box.
+  if (/Exception Group Traceback/) boxed = 1
+  else if (boxed && /^ *[|+]/) { sub(/^ *[|+]-?[+]?/, ""); sub(/^ /, "") }
+  else boxed = 0
 }
 /Traceback \(most recent call last\)/ {
   after++
@@ -94,7 +98,7 @@ begin < from[rank] { next } # of an attempt before a requeue
 }
 {
   after++
-  is_noise = ignoring || more > 0 || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^ *$|^\[[WE]|^  warnings\.warn/
+  is_noise = ignoring || more > 0 || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^[-+| 0-9]*$|^\[[WE]|^  warnings\.warn/
   if (is_noise) noise++
   if (ignoring && $0 !~ /^ /) ignoring = 0
 }
@@ -114,7 +118,9 @@ more > 0 {
 $0 != "" {
   if (chained) chained = 0
   if ($0 ~ OTHERS_GONE) spoke = 1
-  before = $0; tail3 = tail2; tail2 = tail1; tail1 = $0
+  before = $0
+  # torch's C++ stack follows what(): up to 60 lines.
+  if (!/^frame #[0-9]+: |^Exception raised from /) { tail3 = tail2; tail2 = tail1; tail1 = $0 }
 }
 END {
   keep()

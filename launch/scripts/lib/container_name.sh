@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
-# container_name.sh - the containers that kit unpacks on a node's disk. A container's name is the content of its image: a
-# rebuilt image gets a new one while running jobs keep theirs, and no container is ever of another image than its name says.
+# container_name.sh - the containers that kit unpacks on a node's disk. A container's name has the fingerprint of its image: a
+# rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.
 # The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_NAMES.
 
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.

@@ -19,6 +19,8 @@ OTHERS = 16384  # bytes that suffice for a traceback
 MANY = 256  # with more ranks, the search ends at one that failed by itself
 
 _ENDED_BY_OTHERS = re.compile("[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit")
+# torch's C++ stack, which follows what(): up to 60 lines.
+_CPP_STACK = re.compile(r"frame #\d+: |Exception raised from ")
 _STOPPED = (129, 130, 143)  # SIGHUP, SIGINT, SIGTERM: mostly sent because something else ended
 
 
@@ -55,12 +57,15 @@ def by_batch_script(found: list[Event], failed: list[Failed]) -> Optional[Failed
     return own or Failed(rank, code, blamed.node, blamed.text("local_rank"), how, event=blamed)
 
 
-def by_logs(all_logs: Logs, failed: list[Failed]) -> Optional[Failed]:
-    """Return the rank at fault by the rules of launch/scripts/lib/blame.awk, oldest first."""
+def by_logs(all_logs: Logs, failed: list[Failed], well: set[int]) -> Optional[Failed]:
+    """Return the rank at fault by the rules of launch/scripts/lib/blame.awk, oldest first.
+
+    `well` are the ranks that ended with 0, whatever their logs say.
+    """
     best: Optional[tuple[Grade, int, int]] = None
     blamed: Optional[Failed] = None
     own = {each.rank: each for each in failed}
-    ranks = [*own, *sorted(set(all_logs.ranks) - set(own))]
+    ranks = [*own, *sorted(set(all_logs.ranks) - set(own) - well)]
     bytes_each = min(FIRST, max(OTHERS, ALL // max(1, len(ranks))))
     for rank in ranks:
         if len(ranks) > MANY and best and best[0] == Grade.OWN:
@@ -82,8 +87,10 @@ def _judge(
         return (Grade.DOUBTFUL, wrote_ns, rank) if _failed_unnoted(end) else None
     noted_ns = own.at_ns
     if (own.code or 0) > 128 and own.code not in _STOPPED:
-        last = "".join(line for line in log.text.split("\n") if line.strip())[-500:]
-        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search(last)
+        said = [
+            line for line in log.text.split("\n") if line.strip() and not _CPP_STACK.match(line)
+        ]
+        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search("\n".join(said[-3:]))
         return Grade.GONE if aborted_by_peers else Grade.OWN, noted_ns, rank
     if end.is_cause(own.code, (noted_ns - wrote_ns) / 1e9):
         grade = Grade.DOUBTFUL if end.grade == Grade.OWN and end.has_spoken else end.grade

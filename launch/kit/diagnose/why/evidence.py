@@ -87,7 +87,8 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     begins |= {f"rank{rank}": begin for rank, begin in ranks_begin.items()}
     all_logs = Logs(log_folder, logs.names(log_folder), begins)
     failed = [blame.noted(each) for each in events.failed_ranks(found)]
-    first = blame.by_batch_script(found, failed) or blame.by_logs(all_logs, failed)
+    well = events.ranks_ended_well(found)
+    first = blame.by_batch_script(found, failed) or blame.by_logs(all_logs, failed, well)
     blamed = [*([first] if first else []), *(each for each in failed if each != first)][:RANKS]
     named = [event.node for event in found if event.name in events.FAILURES]
     nodes = [each.node for each in blamed] + " ".join(named).split()

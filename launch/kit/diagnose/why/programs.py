@@ -93,6 +93,14 @@ CODE = (
         ),
         own_words=True,
     ),
+    own_cause(  # before no-network, whose words its message may quote
+        "hub-unreachable",
+        "Hugging Face's Hub is not reachable, and what was asked of it is not in the local cache",
+        "download it on the login node (HF_HOME=FOLDER hf download MODEL), then use that folder "
+        "alone: {again:--mount FOLDER:FOLDER --env HF_HOME=FOLDER --env HF_HUB_OFFLINE=1}",
+        r"LocalEntryNotFoundError[^\n]*",  # of huggingface_hub
+        r"We couldn't connect to 'https://[^\n]*",  # of transformers
+    ),
     own_cause(
         "no-network",
         "the network is not there, or a name cannot be resolved: nodes often have no way out",
@@ -108,8 +116,6 @@ CODE = (
             r"(?:MaxRetryError|NewConnectionError|<urlopen error )(?![^\n]*Connection "
             r"refused)[^\n]*"
         ),
-        r"We couldn't connect to 'https://[^\n]*",
-        r"LocalEntryNotFoundError[^\n]*",
     ),
     own_cause(
         "no-access",
