@@ -59,8 +59,9 @@ def _keys() -> str:
 def _option(key: str) -> str:
     if key == "command":
         return "`JOB`"
-    name = jobs.option_name(key)
-    return f"`{name}`" if jobs.KEYS[key].metavar else f"`{name}`, `--no-{name[2:]}`"
+    name, facts = jobs.option_name(key), jobs.KEYS[key]
+    names = [name, *facts.as_sbatch.split(), *([] if facts.metavar else [f"--no-{name[2:]}"])]
+    return ", ".join(f"`{spelling}`" for spelling in names)
 
 
 def _profile() -> str:
@@ -87,13 +88,17 @@ def _slurm() -> str:
         "Any option of sbatch by its long name, a plug-in's, too. Known, and guarded against"
         f" misspelling, are {known}.\n\nThese are said otherwise:\n\n"
     )
-    return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own)
+    letters = {name: letter for letter, name in sbatch_options.SHORT.items()}
+    short = ", ".join(f"`-{letters[name]}`, `--{name}`" for name in sbatch_options.COMMON)
+    more = f"\nCommands that take a job take these without `--slurm`, too: {short}.\n"
+    return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own) + more
 
 
 def _command(name: str, command: Any) -> str:
     arguments = [item for item in command.params if item.param_type_name == "argument"]
     takes_a_job = set(jobs.KEYS) - {"command"} <= {item.name for item in command.params}
-    said_above = set(jobs.KEYS) if takes_a_job else set()
+    common = {f"sbatch_{name.replace('-', '_')}" for name in sbatch_options.COMMON}
+    said_above = {*jobs.KEYS, *common} if takes_a_job else set()
     options = [
         item
         for item in command.params
@@ -101,7 +106,9 @@ def _command(name: str, command: Any) -> str:
     ]
     words = " ".join([name, *(item.metavar or item.name.upper() for item in arguments)])
     help_text = " ".join((command.help or "").split()) + (
-        " Takes the options of all keys of a job file, too." if takes_a_job else ""
+        " Takes the options of all keys of a job file, and sbatch's common ones."
+        if takes_a_job
+        else ""
     )
     rows = [(f"`{item.metavar or item.name.upper()}`", _meaning(item)) for item in arguments]
     rows += [

@@ -33,7 +33,7 @@ def program(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("key", [key for key in jobs.KEYS if key != "command"])
 @pytest.mark.parametrize("command", ["submit", "run", "render", "when"])
 def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str, key: str) -> None:
-    assert re.search(rf"^  {jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
+    assert re.search(rf"^  (-\w, )?{jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
 
 
 def test_every_key_is_a_field_of_a_job() -> None:
@@ -179,17 +179,15 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         *(
             (["submit", "train.py", *words.split()], f"kit: No such option: {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
             for words, fix in {
-                "--account x": "an option of sbatch goes behind --slurm: --slurm account=x",
                 "--mem=10G": "an option of sbatch goes behind --slurm: --slurm mem=10G",
-                "--partition gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
-                "-p gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
                 "--exclusive": "an option of sbatch goes behind --slurm: --slurm exclusive",
-                "--partitoin gpu": "an option of sbatch goes behind --slurm: --slurm partition=gpu",
+                "--partitoin gpu": "did you mean '--partition'?",
                 "--gres gpu:8": "kit calls it --gpus-per-node: --gpus-per-node 8",
                 "--gres nvme:1": "an option of sbatch goes behind --slurm: --slurm gres=nvme:1",
-                "--gpus 8": "kit calls it --gpus-per-node: --gpus-per-node 8",
-                "-N 2": "kit calls it --nodes: --nodes 2",
-                "-n 2": "kit calls it --processes-per-node: --processes-per-node 2",
+                "--gpus 8": "Slurm counts them in all, and kit for each node: --gpus-per-node N",
+                "-n 2": "Slurm counts them in all, and kit for each node: --processes-per-node N",
+                "-G 2": "Slurm counts them in all, and kit for each node: --gpus-per-node N",
+                "-o run.log": "the logs are in the run directory, which --output DIR names",
                 "--nproc_per_node=2": "kit calls it --processes-per-node: --processes-per-node 2",
                 "--volume /a:/b": "kit calls it --mount: --mount /a:/b",
                 "--epochs 3": "an argument of the program comes last, behind --: kit submit train.py -- --epochs 3",
@@ -275,3 +273,40 @@ def test_each_file_of_the_command_line_adds_the_commands_that_it_is_said_to() ->
     for name, command in whole.commands.items():
         function = getattr(command.callback, "__wrapped__", command.callback)
         assert function.__module__ == f"kit.cli.{entry.FILE_OF[name]}", name
+
+
+SBATCH_WORDS = "-p gpu -A vision -q high -w node[1-2] -x node9 -C ib -c 8 -N 2 -t 20:00 -J mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        SBATCH_WORDS,
+        "--partition gpu --account vision --qos high --nodelist node[1-2] --exclude node9 --constraint ib --cpus-per-task 8 --nodes 2 --time 20:00 --job-name mine",
+        "--slurm partition=gpu --slurm account=vision --slurm qos=high --slurm nodelist=node[1-2] --slurm exclude=node9 --slurm constraint=ib --slurm cpus-per-task=8"
+        " --nodes 2 --time 20:00 --name mine",
+    ],
+)
+def test_what_a_hand_types_for_sbatch_means_the_same(words: str, kit, program: Path) -> None:
+    made = kit("submit", "train.py", *words.split(), "--dry-run", "--output", "run").stdout
+    for line in SBATCH_HEADER:
+        assert f"#SBATCH --{line}\n" in made, line
+
+
+SBATCH_HEADER = [
+    "partition=gpu",
+    "account=vision",
+    "qos=high",
+    'nodelist="node[1-2]"',
+    "exclude=node9",
+    "constraint=ib",
+    "cpus-per-task=8",
+    "nodes=2",
+    "time=20:00",
+    "job-name=mine",
+]
+
+
+def test_the_same_option_said_twice_is_refused(kit, program: Path) -> None:
+    done = kit("submit", "train.py", "-p", "a", "--slurm", "partition=b", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: --partition: --slurm partition says the same thing\n  fix: give one of them\n")

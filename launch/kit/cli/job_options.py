@@ -10,6 +10,7 @@ import typer
 from kit.api.job_request import JobRequest
 from kit.cli import completion
 from kit.config import job as jobs
+from kit.config import sbatch_options
 from kit.config.yaml_source import Located
 from kit.errors import Problems
 
@@ -49,9 +50,29 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Located]
         if (value := values.get(key)) not in (None, []):
             given = _located(key, value, problems)
             found.update({key: given} if given is not None else {})
+    _add_common(values, found, problems)
     if (shape := values.get("shape")) is not None:
         _add_shape(shape, found, problems)
     return found
+
+
+def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Problems) -> None:
+    """Add sbatch's common options to those of --slurm."""
+    given = found["slurm"].value if "slurm" in found else {}
+    options = dict(given) if isinstance(given, dict) else {}
+    for name in sbatch_options.COMMON:
+        if (value := values.get(_common(name))) is None:
+            continue
+        if name in options:
+            problems.add(f"--{name}", f"--slurm {name} says the same thing", "give one of them")
+        options[name] = Located(value, f"--{name}")
+    if options:
+        found["slurm"] = Located(options, "--slurm")
+
+
+def _common(name: str) -> str:
+    """Return the parameter of one of sbatch's options."""
+    return "sbatch_" + name.replace("-", "_")
 
 
 def _add_shape(shape: str, found: dict[str, Located], problems: Problems) -> None:
@@ -82,8 +103,11 @@ def takes_job(command: Callable[..., None], target: Any = JOB) -> Callable[..., 
     arguments = [_parameter("target", target)]
     if target is JOB:
         arguments.append(_parameter("arguments", _ARGS))
-    keys = [_parameter("shape", _SHAPE), *_key_parameters()]
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]
+    common = [
+        item for item in _common_parameters() if item.name[len("sbatch_") :] not in _names(own)
+    ]
+    keys = [_parameter("shape", _SHAPE), *_key_parameters(), *common]
     parameters = [*arguments, *own, *keys]
 
     @functools.wraps(command)
@@ -102,6 +126,35 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     )
 
 
+def _names(parameters: list[inspect.Parameter]) -> set[str]:
+    return {item.name for item in parameters}
+
+
+@functools.cache
+def _common_parameters() -> tuple[inspect.Parameter, ...]:
+    """Return an option for each of sbatch's that need no --slurm."""
+    letters = {name: f"-{letter}" for letter, name in sbatch_options.SHORT.items()}
+    completions = {"partition": completion.partitions}
+    return tuple(
+        _parameter(
+            _common(name),
+            Annotated[
+                Optional[str],
+                typer.Option(
+                    letters[name],
+                    f"--{name}",
+                    help="As sbatch has it.",
+                    metavar=metavar,
+                    show_default=False,
+                    rich_help_panel="Nodes",
+                    autocompletion=completions.get(name),
+                ),
+            ],
+        )
+        for name, metavar in sbatch_options.COMMON.items()
+    )
+
+
 @functools.cache
 def _key_parameters() -> tuple[inspect.Parameter, ...]:
     """Return an option for every key but the command, which is an argument."""
@@ -113,6 +166,7 @@ def _key_parameters() -> tuple[inspect.Parameter, ...]:
         kind: Any = list[str] if facts.from_words else str if facts.metavar else bool
         option = typer.Option(
             name if facts.metavar else f"{name}/--no-{name[2:]}",
+            *facts.as_sbatch.split(),
             help=facts.meaning + (". May be given again." if facts.from_words else "."),
             metavar=facts.metavar or None,
             show_default=False,

@@ -9,16 +9,12 @@ from kit.config import job as jobs
 from kit.config import sbatch_options, suggest
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
-OTHER_OPTIONS = {
-    "-N": "nodes",
+OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}
+TOTALS = {
     "-n": "processes_per_node",
-    "-G": "gpus_per_node",
-    "-t": "time",
-    "-J": "name",
-    "-D": "workdir",
     "--ntasks": "processes_per_node",
-    "--chdir": "workdir",
-    "--volume": "mounts",
+    "-G": "gpus_per_node",
+    "--gpus": "gpus_per_node",
 }
 PROGRAMS_OWN = "an argument of the program comes last, behind --"
 
@@ -29,6 +25,11 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
     It is kit's name for it, sbatch's, or that the option is the program's own. `typed` is the
     command line without `kit`.
     """
+    if name in TOTALS:
+        own = jobs.option_name(TOTALS[name])
+        return f"Slurm counts them in all, and kit for each node: {own} N"
+    if name == "-o":
+        return "the logs are in the run directory, which --output DIR names"
     value = _value_of(name, typed)
     key = OTHER_OPTIONS.get(name) or (
         suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)

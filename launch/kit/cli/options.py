@@ -10,7 +10,7 @@ from kit.cli import completion
 # Options whose words are each command's own, and whose values complete: image(help="...").
 image = functools.partial(typer.Option, "--image", metavar="FILE", autocompletion=completion.images)
 partition = functools.partial(
-    typer.Option, "--partition", metavar="NAME", autocompletion=completion.partitions
+    typer.Option, "-p", "--partition", metavar="NAME", autocompletion=completion.partitions
 )
 cluster = functools.partial(
     typer.Option, "--cluster", metavar="NAME", autocompletion=completion.clusters

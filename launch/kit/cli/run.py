@@ -47,7 +47,7 @@ TestOnly = Annotated[
         "kit submit job.yaml",
         "kit submit train.py -j 2x8 --image first --time 1:00:00 -- --lr 0.1",
         "kit submit job.yaml --dry-run",
-        "kit submit job.yaml --after 4711 --slurm partition=gpu",
+        "kit submit job.yaml --after 4711 -p gpu",
     ),
 )
 @takes_job

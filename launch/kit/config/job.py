@@ -34,6 +34,7 @@ class Job:
         "the job's name [the file's name; that of job.yaml's folder]",
         "TEXT",
         panel="Program",
+        as_sbatch="-J --job-name",
         other_names="job_name",
     )
     command: Optional[tuple[str, ...]] = key(
@@ -71,6 +72,7 @@ class Job:
         "number of nodes, or a range 2-4 of which as many are taken as are free [1]",
         "N",
         panel="Nodes",
+        as_sbatch="-N",
         other_names="nnodes num_nodes",
     )
     spares: Optional[int] = key(
@@ -130,6 +132,7 @@ class Job:
         "time limit, as sbatch takes it",
         "HH:MM:SS",
         panel="Nodes",
+        as_sbatch="-t",
         other_names="walltime time_limit",
     )
     workdir: Optional[str] = key(

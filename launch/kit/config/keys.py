@@ -18,6 +18,7 @@ class Key:
     metavar: str = ""  # of its option; empty for a flag
     panel: str = "Job"  # the group of its option in a command's help
     option: str = ""  # if its name is not the key's
+    as_sbatch: str = ""  # sbatch's names of the same option
     choices: Optional[Callable[[], list[str]]] = None  # the only values
     examples: Optional[Callable[[], list[str]]] = None  # values that editors and shells offer
     other_names: str = ""  # what other tools call the key

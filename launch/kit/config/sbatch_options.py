@@ -29,6 +29,16 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
+# Options so common that kit submit and its kin take them as sbatch does, without --slurm.
+COMMON = {
+    "partition": "NAMES",
+    "account": "NAME",
+    "qos": "NAME",
+    "constraint": "FEATURES",
+    "nodelist": "NODES",
+    "exclude": "NODES",
+    "cpus-per-task": "N",
+}
 # Pyxis' options of srun, and the key of a job that stands for each.
 PYXIS = {
     "container-image": "image",
