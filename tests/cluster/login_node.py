@@ -106,7 +106,7 @@ class Laptop:
         self.there("bash", "-c", f"rm -f /tmp/held-*; : >/tmp/hold-{when}", root=True)
 
     def wait_held(self, when: str, count: int = 1) -> None:
-        until(lambda: len(self.there("bash", "-c", f"compgen -G '/tmp/held-{when}.*'; true").split()) == count, 30, "sbatch was not called")
+        until(lambda: len(self.there("bash", "-c", f"compgen -G '/tmp/held-{when}.*'; true").split()) == count, 120, "sbatch was not called")
 
     def release(self) -> None:
         self.there("bash", "-c", "rm -f /tmp/hold-*", root=True)

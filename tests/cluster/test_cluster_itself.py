@@ -133,7 +133,7 @@ def test_killed_slurmd_comes_back(cluster: Cluster) -> None:
 def test_killed_node_comes_back(cluster: Cluster) -> None:
     with ThreadPoolExecutor() as threads:
         asked = threads.submit(cluster.run, "node3", "sleep", "600", check=False)
-        until(lambda: any(process.args == "sleep 600" for process in cluster.processes("node3")), 30, "no sleep")
+        until(lambda: any(process.args == "sleep 600" for process in cluster.processes("node3")), 120, "no sleep")
         cluster.kill_node("node3")
         assert asked.result().returncode == 137
     assert cluster.run("node3", "true", check=False).returncode == 1

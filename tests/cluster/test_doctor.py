@@ -275,7 +275,7 @@ def test_a_node_that_hangs_does_not_keep_the_others_from_answering(kit_cluster: 
     assert done.returncode == 1 and took_s < 50
     assert [(item["node"], item["check"]) for item in said["findings"]] == [("node2", "answers")]
     assert said["nodes"]["node1"]["answered"] and said["nodes"]["node3"]["answered"]
-    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--states=PENDING,RUNNING").stdout, 30, "a job is left")
+    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--states=PENDING,RUNNING").stdout, 120, "a job is left")
 
 
 def test_a_controller_that_is_down_is_named(kit_cluster: Cluster, place: Path) -> None:

@@ -38,11 +38,11 @@ def test_a_job_is_submitted_followed_seen_explained_and_cancelled_from_outside(l
     assert "container" in laptop.kit("timeline", "failing").stdout
 
     laptop.kit("submit", "job.yaml", "--name", "long", "--", "0", "1", "300")
-    until(lambda: "RUNNING" in laptop.kit("status", "long").stdout, 30, "the job does not start")
-    until(lambda: "line 1 of rank 1" in laptop.kit("status", "long").stdout, 30, "no last line of a rank")
+    until(lambda: "RUNNING" in laptop.kit("status", "long").stdout, 120, "the job does not start")
+    until(lambda: "line 1 of rank 1" in laptop.kit("status", "long").stdout, 120, "no last line of a rank")
     assert "2 of 2 ranks seen on 2 nodes" in laptop.kit("hang", "long").stdout
     assert "is being cancelled" in laptop.kit("cancel", "long").stdout
-    until(lambda: "CANCELLED" in laptop.kit("status", "long").stdout, 30, "the job is not cancelled")
+    until(lambda: "CANCELLED" in laptop.kit("status", "long").stdout, 120, "the job is not cancelled")
     # What the far side has is its owner's alone, and so is the way to it.
     assert set(laptop.there("bash", "-c", f"find {login_node.SSH_DIR_QUOTED} ! -type l -perm /077 ! -path '*/log/*'").splitlines()) == set()
     assert laptop.sockets.stat().st_mode & 0o777 == 0o700
@@ -79,7 +79,7 @@ def test_a_job_whose_answer_was_lost_is_found_again(when: str, laptop: Laptop) -
     again = laptop.kit("submit", "job.yaml", "--", "0")
     assert re.search(r"kit: the same command of \w+ ago (goes on there|has ended there meanwhile), and is not begun anew; what it said:", again.stderr)
     assert "kit: submitted job " in again.stdout
-    until(lambda: state(laptop) == "COMPLETED", 30, "the job is not found")
+    until(lambda: state(laptop) == "COMPLETED", 120, "the job is not found")
     assert len(jobs_of(laptop)) == 1
 
 
@@ -123,7 +123,7 @@ def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_fol
 
 def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_breaks(laptop: Laptop) -> None:
     following = laptop.start("submit", "job.yaml", "--follow", "--", "5", "60")
-    until(lambda: "rank0.out" in laptop.there("bash", "-c", 'ls -R "$1/runs"; true', "bash", laptop.work), 30, "no log arrives")
+    until(lambda: "rank0.out" in laptop.there("bash", "-c", 'ls -R "$1/runs"; true', "bash", laptop.work), 120, "no log arrives")
     laptop.cut()
     time.sleep(2)
     laptop.stop_sshd()
@@ -140,7 +140,7 @@ def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_brea
 
 def test_a_host_that_does_not_answer_is_named_with_an_exit_code_of_its_own(laptop: Laptop) -> None:
     laptop.kit("submit", "job.yaml", "--", "0", "1", "300")
-    until(lambda: state(laptop) == "RUNNING", 30, "the job does not start")
+    until(lambda: state(laptop) == "RUNNING", 120, "the job does not start")
     laptop.stop_sshd()
     shown = laptop.kit("status", code=CUT)
     assert re.search(r"^kit: .*login.* \(.*Connection refused\): its runs are not shown$", shown.stderr, re.MULTILINE)

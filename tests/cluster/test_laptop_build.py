@@ -166,7 +166,7 @@ def test_what_a_recipe_copies_travels_and_a_build_that_fails_says_why(far: Lapto
 def test_exec_runs_over_there_with_hostile_words_and_its_exit_code(far: Laptop) -> None:
     (far.project / "job.yaml").write_text(JOB.replace("image: small\n", "").replace("apptainer", "none"))
     far.kit("submit", "job.yaml", "--name", "long", "--", "300")
-    until(lambda: far.kit("exec", "long", "--", "true", code=None).returncode == 0, 30, "the job does not start")
+    until(lambda: far.kit("exec", "long", "--", "true", code=None).returncode == 0, 120, "the job does not start")
     hostile = "a 'b' \"c\" $(d) *"
     entered = far.kit("exec", "long", "--node", "1", "--", "bash", "-c", 'echo "$KIT_NODE_NAME:$1"; exit 7', "bash", hostile, code=7)
     assert entered.stdout.endswith(f":{hostile}\n")

@@ -82,7 +82,7 @@ def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_c
     assert done.returncode == 129, done.stdout
     assert f"[{RELEASE} " in done.stdout
     # A shell ignores Slurm's TERM; the KILL comes after slurm.conf's KillWait.
-    until(lambda: not queued(kit_cluster), 30, "the allocation is not given back")
+    until(lambda: not queued(kit_cluster), 120, "the allocation is not given back")
     nothing_left(kit_cluster, 10)
 
 

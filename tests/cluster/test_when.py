@@ -64,7 +64,7 @@ def test_the_soonest_partition_comes_first_and_nothing_is_submitted(kit_cluster:
     script = "#!/bin/bash\n#SBATCH --partition=cheap --nodes=3 --exclusive --time=30\nsleep 300\n"
     busy = kit_cluster.run("ctl", "bash", "-c", 'cd /tmp && sbatch --parsable <<<"$1"', "bash", script).stdout.strip()
     try:
-        until(lambda: kit_cluster.job(int(busy))["JobState"] == "RUNNING", 30, "the job does not start")
+        until(lambda: kit_cluster.job(int(busy))["JobState"] == "RUNNING", 120, "the job does not start")
         before = kit_cluster.run("ctl", "squeue", "--noheader", "--format=%i").stdout
         start = time.monotonic()
         out = kit(kit_cluster, here, "when", "job.yaml").stdout

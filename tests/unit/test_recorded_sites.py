@@ -124,6 +124,17 @@ def test_the_files_of_a_recorded_site(name: str, slurm, init, tmp_path: Path) ->
     assert not [path for path in (tmp_path / "project").iterdir() if path.name.startswith(".")]
 
 
+def test_a_sites_own_profile_of_the_cluster_is_used_and_no_other_is_written(slurm, init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = tmp_path / "etc/kit/clusters"
+    sites.mkdir(parents=True)
+    (sites / "hydra.yaml").write_text("runtime: none\nslurm: {account: everybody}\n")
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "etc"))
+    said = init(slurm("cpus"))
+    assert "kit: used the site's TMP/etc/kit/clusters/hydra.yaml\n" in said
+    assert list(files(tmp_path)) == ["job.yaml"]
+    assert "everybody" in str(its.plan_of(tmp_path / "project/job.yaml").header)
+
+
 def change(site: Path, file: str, old: str, new: str) -> None:
     text = (site / file).read_text()
     assert old in text

@@ -10,6 +10,8 @@ from kit.cli import tables
 from kit.cluster.init import init
 from kit.cluster.init.init import Start
 from kit.cluster.init.survey import TEMPORARY
+from kit.config import profiles
+from kit.errors import KitError, Problems
 
 TITLES = {
     "folder": "folder",
@@ -54,6 +56,26 @@ def write(
     print("kit: next")
     for line in init.next_commands(start, target):
         print(f"  {line}")
+
+
+def list_profiles() -> None:
+    """Print each profile, what it says of itself, and its file."""
+    rows = [("PROFILE", "DESCRIPTION", "FILE")]
+    for name, path in sorted(profiles.files().items()):
+        rows.append((name, _description(path), str(path)))
+    tables.show(rows)
+
+
+def _description(profile: Path) -> str:
+    """Return what a profile says of itself, or why it cannot be used."""
+    problems = Problems()
+    try:
+        description = profiles.load(str(profile), "", problems).description
+        problems.raise_if_any()
+    except KitError as error:
+        first = error.problems[0]
+        return f"not to be used: {first.where}: {first.problem}"
+    return " ".join(description.split())
 
 
 def _show(start: Start) -> None:

@@ -41,6 +41,10 @@ Rehearsal = Annotated[
         help="Write a job for kit run on this machine, whether there is a Slurm or not.",
     ),
 ]
+List = Annotated[
+    bool,
+    typer.Option("--list", help="List the cluster profiles that there are, and do nothing else."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
 
 
@@ -60,10 +64,14 @@ def init(
     look: Look = True,
     local: Rehearsal = False,
     force: Force = False,
+    list_: List = False,
 ) -> None:
     """Look at this cluster, and write its profile and a first job, job.yaml."""
     from kit.cli import first_job
 
+    if list_:
+        first_job.list_profiles()
+        return
     first_job.write(Path(target), image, partition, local=local, ask_node=look, force=force)
 
 

@@ -1,4 +1,4 @@
-"""Cluster profiles: YAML files in env/ or in the user's own folder that describe a site."""
+"""Cluster profiles: YAML files that describe a site: the user's own, the site's, kit's in env/."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from kit.errors import Problems, UsageError, did_you_mean
 
 HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
+SITE = Path("/etc/kit/clusters")  # for all users of a login node
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
 
@@ -142,11 +143,11 @@ KEYS = keys.declared(Cluster)
 
 
 def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
-    """Return the profile of this name or file; without a name, the user's own `generic`.
+    """Return the profile of this name or file; without a name, the user's or site's `generic`.
 
     Raises UsageError if there is no such profile.
     """
-    if name is None and not os.path.isfile(folders()[0] / "generic.yaml"):
+    if name is None and not _existing("generic", folders()[:-1]):
         return Cluster(name="generic")  # as env/generic.yaml says, without reading it each time
     path = _find(name or "generic", where)
     given = yaml_source.read(path, problems)
@@ -160,16 +161,33 @@ def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
 
 
 def folders() -> list[Path]:
-    """Return the folders with profiles: KIT_CLUSTERS, the user's own, then kit's."""
+    """Return the folders with profiles: KIT_CLUSTERS, the user's own, the site's, then kit's."""
     named = os.environ.get("KIT_CLUSTERS")
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     own = [Path(named)] if named else []
-    return [*own, Path(config, "kit", "clusters"), assets.folder("env")]
+    return [*own, Path(config, "kit", "clusters"), *site_folders(), assets.folder("env")]
+
+
+def site_folders() -> list[Path]:
+    """Return the folders in which a site keeps profiles for all its users."""
+    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    return [*(Path(each, "kit", "clusters") for each in shared.split(":") if each), SITE]
 
 
 def names() -> list[str]:
     """Return the names of all profiles."""
-    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+    return sorted(files())
+
+
+def files() -> dict[str, Path]:
+    """Return {name: the file that counts}; a profile of an earlier folder hides its namesakes."""
+    found = [path for folder in folders() for path in sorted(folder.glob("*.yaml"))]
+    return {path.stem: path for path in reversed(found)}
+
+
+def site_file(name: str) -> Optional[Path]:
+    """Return the site's profile of this name, if there is one."""
+    return _existing(name, site_folders())
 
 
 def anchored(name: str, base: Path) -> str:
@@ -185,10 +203,14 @@ def _find(name: str, where: str) -> Path:
         if not os.path.isfile(name):
             raise UsageError(f"no such cluster profile: {name}", "check the path", where=where)
         return Path(name)
-    for folder in folders():
-        path = folder / f"{name}.yaml"
-        if os.path.isfile(path):
-            return path
+    if path := _existing(name, folders()):
+        return path
     known = names()
     listing = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)
+
+
+def _existing(name: str, places: list[Path]) -> Optional[Path]:
+    """Return the first profile of this name in these folders."""
+    paths_of_it = (folder / f"{name}.yaml" for folder in places)
+    return next((path for path in paths_of_it if os.path.isfile(path)), None)

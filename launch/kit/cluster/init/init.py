@@ -39,6 +39,11 @@ class Start:
     def profile(self) -> Path:
         return profiles.folders()[0] / f"{self.chosen.profile}.yaml"
 
+    @property
+    def sites_profile(self) -> Optional[Path]:
+        """Return the site's own profile of this cluster, which needs no other beside it."""
+        return None if self.profile.exists() else profiles.site_file(self.chosen.profile)
+
 
 def look(
     target: Path,
@@ -64,13 +69,15 @@ def write(start: Start, *, force: bool, agrees: Optional[Callable[[str], bool]])
     `agrees` is asked before a file is replaced; it is None where nobody can be asked.
     """
     files, chosen = Files(force, agrees), start.chosen
-    files.add(start.profile, texts.profile(chosen), keep=True)
+    if not start.sites_profile:
+        files.add(start.profile, texts.profile(chosen), keep=True)
     if chosen.program.is_example:
         example = (assets.folder("train") / programs.EXAMPLE).read_text(encoding="utf-8")
         files.add(start.project / chosen.program.file, example, keep=True)
     files.add(start.job, texts.job(chosen))
     files.write(lambda beside: _check(start, beside))
-    return files.outcomes
+    sites = [f"used the site's {start.sites_profile}"] if start.sites_profile else []
+    return [*sites, *files.outcomes]
 
 
 def estimate(start: Start) -> str:
@@ -156,7 +163,7 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
         decisions["gpu_directive"] = choices.gpu_directive(site)
         if site.config.get("PreemptType", "") not in ("", "preempt/none", "(null)"):
             preempt = site.partition.preempt
-    taken = {path.stem for path in profiles.folders()[1].glob("*.yaml")}
+    taken = {path.stem for path in assets.folder("env").glob("*.yaml")}
     return Chosen(
         profile=choices.profile_name(site.cluster, taken),
         title=title,
@@ -196,7 +203,8 @@ def plan_of(job: Path, profile: Optional[Path] = None) -> Plan:
 def _check(start: Start, beside: dict[Path, Path]) -> None:
     """Raise KitError if kit could not use the files, which are still beside their places."""
     try:
-        plan_of(*(beside.get(path, path) for path in (start.job, start.profile)))
+        profile = start.sites_profile or start.profile
+        plan_of(*(beside.get(path, path) for path in (start.job, profile)))
     except KitError as error:
         found, named = error.problems[0], start.chosen.decisions["image"].value
         more = "; or with other words: kit init --help" if named else ""
