@@ -4,16 +4,17 @@
 # make check-fast is for every edit, in under a minute; make golden, after a new key, renews the documents and files made of it
 # make test-slurm runs the tests on Slurm that need no training image on three of its versions: before a release
 # make cluster   leaves that cluster up, to try things on
+# make docs      makes the site of the documentation
 
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check picture clean
+.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 demo: .venv/demo
 	$(BIN)/kit run train/digits.yaml
@@ -92,6 +93,11 @@ bench: .venv/bench
 
 bench-check: .venv/bench
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python bench/all.py --check
+
+# The site of the documentation, in build/site.
+docs: .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "made build/site: open build/site/index.html"
 
 # The README's pictures: of a run, made from one, and of the flow, by Graphviz.
 picture: .venv/test
