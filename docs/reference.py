@@ -50,8 +50,8 @@ def page() -> str:
 def _keys() -> str:
     rows = [(f"`{key}`", _option(key), facts.meaning) for key, facts in jobs.KEYS.items()]
     more = (
-        "\nThe options are those of the commands that take a job; they go over the file. In"
-        " brackets is what holds where nothing is said.\n"
+        "\nThe options are those of the commands that take a job; they win over the file. The"
+        " brackets hold the default.\n"
     )
     return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
 

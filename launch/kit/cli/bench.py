@@ -20,31 +20,38 @@ Sizes = Annotated[
     typer.Option(
         "--sizes",
         metavar="LIST",
-        help="1K-256M, or 1M,8M,64M.",
+        help="Sizes to measure: 1K-256M, or 1M,8M,64M.",
         show_default="1K to 64M; on GPUs to 1G",
     ),
 ]
 Repeats = Annotated[
     Optional[int],
-    typer.Option("--repeats", metavar="N", help="Of each size.", show_default="for a second"),
+    typer.Option(
+        "--repeats",
+        metavar="N",
+        help="How often each size is measured.",
+        show_default="for a second",
+    ),
 ]
 Pairs = Annotated[
     bool,
-    typer.Option("--pairs", help="Then every two nodes alone: names the slow node or link."),
+    typer.Option(
+        "--pairs", help="Also measure each pair of nodes, and name the slow node or link."
+    ),
 ]
 Expected = Annotated[
     Optional[str],
     typer.Option(
         "--expect",
         metavar="GBPS",
-        help="The bus bandwidth to reach.",
+        help="Bus bandwidth to reach.",
         show_default="the profile's",
     ),
 ]
 Share = Annotated[
     Optional[str],
     typer.Option(
-        "--share", metavar="PART", help="End with 1 below this share of it.", show_default="0.8"
+        "--share", metavar="PART", help="Exit with 1 below this share of it.", show_default="0.8"
     ),
 ]
 Measured = Annotated[
@@ -52,7 +59,7 @@ Measured = Annotated[
     typer.Option(
         "--show",
         metavar="RUN",
-        help="What a run measured before.",
+        help="Show what an earlier run measured.",
         autocompletion=completion.runs,
     ),
 ]

@@ -31,12 +31,17 @@ Target = Annotated[
 ]
 Words = Annotated[
     Optional[list[str]],
-    typer.Argument(metavar="[-- OPTIONS]", help="For docker or podman build, as they are."),
+    typer.Argument(
+        metavar="[-- OPTIONS]", help="Options passed on to docker build or podman build."
+    ),
 ]
 Name = Annotated[
     Optional[str],
     typer.Option(
-        "--name", metavar="NAME", help="What jobs call it.", show_default="the recipe's folder"
+        "--name",
+        metavar="NAME",
+        help="The name by which jobs use the image.",
+        show_default="the recipe's folder",
     ),
 ]
 Device = Annotated[
@@ -53,7 +58,7 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="docker, podman, apptainer, enroot.",
+        help="What builds: docker, podman, apptainer or enroot.",
         show_default="the first one here",
         autocompletion=values.engines,
     ),
@@ -63,7 +68,7 @@ Arguments = Annotated[
     typer.Option(
         "--build-arg",
         metavar="NAME[=VALUE]",
-        help="For the recipe; NAME alone takes the environment's value. May be given again.",
+        help="Build argument; NAME alone takes its value from the environment. May be given again.",
     ),
 ]
 Secrets = Annotated[
@@ -71,7 +76,7 @@ Secrets = Annotated[
     typer.Option(
         "--secret",
         metavar="id=ID,src=FILE|env=NAME",
-        help="For RUN --mount=type=secret; in no layer. May be given again.",
+        help="Secret for RUN --mount=type=secret; stays out of the layers. May be given again.",
     ),
 ]
 Ssh = Annotated[
@@ -79,18 +84,16 @@ Ssh = Annotated[
     typer.Option(
         "--ssh",
         metavar="ID[=SOCKET]",
-        help="For RUN --mount=type=ssh. May be given again.",
+        help="SSH agent or key for RUN --mount=type=ssh. May be given again.",
     ),
 ]
 Stage = Annotated[
     Optional[str],
-    typer.Option(
-        "--target", metavar="STAGE", help="Of a Dockerfile with several, the one to stop at."
-    ),
+    typer.Option("--target", metavar="STAGE", help="Stage of the Dockerfile to stop at."),
 ]
 Platform = Annotated[
     Optional[str],
-    typer.Option("--platform", metavar="OS/ARCH", help="Of another machine than this one."),
+    typer.Option("--platform", metavar="OS/ARCH", help="Build for another kind of machine."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Run every step again.")]
 To = Annotated[
@@ -98,11 +101,11 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="sqsh|sif|docker",
-        help="sqsh runs everywhere; docker stops at the engine's image.",
+        help="Format: sqsh runs everywhere; docker leaves the image in the engine.",
         autocompletion=values.one_of("sqsh", "sif", "docker"),
     ),
 ]
-Folder = Annotated[str, typer.Option("--images", metavar="DIR", help="Where the file goes.")]
+Folder = Annotated[str, typer.Option("--images", metavar="DIR", help="Folder for the file.")]
 Update = Annotated[
     bool, typer.Option("--update", help="Ask the registry for the base's digest again.")
 ]
@@ -117,12 +120,12 @@ Locked = Annotated[
 Wait = Annotated[
     int,
     typer.Option(
-        "--wait", metavar="SECONDS", help="How long to wait for another build of the same image."
+        "--wait", metavar="SECONDS", help="Time to wait for another build of the same image."
     ),
 ]
 Elsewhere = Annotated[
     Optional[str],
-    options.cluster(help="On the login node of a cluster elsewhere, and for it."),
+    options.cluster(help="Build on the login node of this cluster (a profile with ssh)."),
 ]
 
 

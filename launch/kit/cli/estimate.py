@@ -24,11 +24,13 @@ def when(
     job: JobRequest,
     partition: Annotated[
         Optional[str],
-        options.partition(help="In these alone.", show_default="all", metavar="A,B"),
+        options.partition(help="Only these partitions.", show_default="all", metavar="A,B"),
     ] = None,
     shapes: Annotated[
         bool,
-        typer.Option("--shapes/--no-shapes", help="The same ranks on other numbers of nodes, too."),
+        typer.Option(
+            "--shapes/--no-shapes", help="Also try the same ranks on other numbers of nodes."
+        ),
     ] = True,
     as_json: Json = False,
 ) -> None:

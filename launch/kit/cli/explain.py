@@ -46,7 +46,7 @@ def timeline(
         typer.Option(
             "--attempt",
             metavar="N",
-            help="Of a job that Slurm requeued.",
+            help="Attempt of a job that Slurm requeued.",
             show_default="the last",
         ),
     ] = None,
@@ -77,19 +77,19 @@ def timeline(
 def hang(
     run: LastRun = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Whole stacks, of all threads and children.")
+        bool, typer.Option("--full", help="Show whole stacks, of all threads and child processes.")
     ] = False,
     pause: Annotated[
         bool,
         typer.Option(
             "--pause/--no-pause",
-            help="--no-pause: without stacks, for which py-spy pauses each process for some"
-            " milliseconds.",
+            help="Read stacks, for which py-spy pauses each process for some milliseconds; or do"
+            " without them.",
         ),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Show where the ranks of a run are at this moment.
+    """Show where the ranks of a run are now.
 
     Those at the same place stand together, the odd ones out first.
     """

@@ -143,7 +143,7 @@ def _common_parameters() -> tuple[inspect.Parameter, ...]:
                 typer.Option(
                     letters[name],
                     f"--{name}",
-                    help="As sbatch has it.",
+                    help=f"The same as --slurm {name}={metavar}.",
                     metavar=metavar,
                     show_default=False,
                     rich_help_panel="Nodes",

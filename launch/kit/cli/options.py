@@ -29,24 +29,26 @@ LastRun = Annotated[
     ),
 ]
 Task = Annotated[
-    Optional[int], typer.Option("--task", metavar="N", help="Of one task of an array.")
+    Optional[int], typer.Option("--task", metavar="N", help="Only this task of an array.")
 ]
 OneTask = Annotated[
     Optional[int],
-    typer.Option("--task", metavar="N", help="This task of an array or a sweep."),
+    typer.Option("--task", metavar="N", help="Task of an array or a sweep to run."),
 ]
 Output = Annotated[
     Optional[str],
-    typer.Option(
-        "--output", metavar="DIR", help="The run directory.", show_default="./runs/NAME-TIME"
-    ),
+    typer.Option("--output", metavar="DIR", help="Run directory.", show_default="./runs/NAME-TIME"),
 ]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", help="Show the logs until the job ends, and end with its exit code."),
+    typer.Option(
+        "--follow", help="Show the logs until the job ends, then exit with its exit code."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the scripts and submit nothing.")]
-Local = Annotated[bool, typer.Option("--local", help="On this machine, without Slurm.")]
-Json = Annotated[bool, typer.Option("--json", help="For other programs.")]
-Svg = Annotated[Optional[str], typer.Option("--svg", metavar="FILE", help="Draw it, too.")]
-Cluster = Annotated[Optional[str], cluster(help="The cluster's profile.", show_default="generic")]
+Local = Annotated[bool, typer.Option("--local", help="Use this machine, without Slurm.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Svg = Annotated[
+    Optional[str], typer.Option("--svg", metavar="FILE", help="Also draw it into this file.")
+]
+Cluster = Annotated[Optional[str], cluster(help="Cluster profile.", show_default="generic")]

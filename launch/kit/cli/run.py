@@ -28,8 +28,8 @@ After = Annotated[
     typer.Option(
         "--after",
         metavar="RUN",
-        help="Start when that run has ended well; any:RUN when it has ended, notok:RUN when it"
-        " failed. May be given again.",
+        help="Start after this run has succeeded; any:RUN: after it has ended; notok:RUN: after it"
+        " has failed. May be given again.",
         autocompletion=completion.runs_to_wait_for,
     ),
 ]
@@ -38,7 +38,7 @@ Parsable = Annotated[
 ]
 TestOnly = Annotated[
     bool,
-    typer.Option("--test-only", help="Ask Slurm when the job would start; submit nothing."),
+    typer.Option("--test-only", help="Print Slurm's estimate of the start time; submit nothing."),
 ]
 
 
@@ -82,7 +82,7 @@ def submit(
 )
 @takes_job
 def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
-    """Write the same scripts and run them on this machine, without Slurm."""
+    """Write the same scripts, and run them on this machine without Slurm."""
     submission.run_here(job.plan(job.load(), output, LIVE), task)
 
 
@@ -94,11 +94,11 @@ def rerun(
     output: Output = None,
     image: Annotated[
         Optional[str],
-        options.image(help="Another image than the run had."),
+        options.image(help="Use this image in place of the run's."),
     ] = None,
     follow: Follow = False,
 ) -> None:
-    """Start a run once more, with the code and the scripts that it had."""
+    """Start a run again, with the same code and scripts."""
     again = reruns.find(run)
     answer = submission.Answer(follow)
     if noted := reruns.unsubmitted(again.folder):
@@ -124,7 +124,7 @@ def rerun(
 )
 @takes_job
 def render(job: JobRequest, output: Output = None) -> None:
-    """Write the run directory and start nothing."""
+    """Write the run directory without starting anything."""
     plan = job.plan(job.load(), output, Use())
     submission.say_reasons(plan)
     folder = run_dir.write(plan, render_plan(plan))
@@ -143,10 +143,11 @@ def shell(
     job: JobRequest,
     output: Output = None,
     node: Annotated[
-        str, typer.Option("--node", metavar="N", help="The node: its number, or its name.")
+        str, typer.Option("--node", metavar="N", help="Node, by its number or its name.")
     ] = "0",
     jupyter: Annotated[
-        bool, typer.Option("--jupyter", help="Start Jupyter there, and say how to reach it.")
+        bool,
+        typer.Option("--jupyter", help="Start Jupyter on the node, and print how to reach it."),
     ] = False,
     local: Local = False,
     task: OneTask = None,
@@ -178,13 +179,13 @@ def exec_(
         typer.Option(
             "--node",
             metavar="N",
-            help="On this node, by its name or number, or on all.",
+            help="Node, by its name or number, or 'all'.",
             show_default="the first",
         ),
     ] = None,
     task: Task = None,
 ) -> None:
-    """Run a command in a running job's container, as its ranks run."""
+    """Run a command beside the ranks of a running job, in its container."""
     from kit.runs import execute
 
     execute.enter(run, node, command or [], task)

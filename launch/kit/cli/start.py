@@ -23,7 +23,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="[FOLDER|PROGRAM]",
-        help="Your program, or its folder, where job.yaml is to be.",
+        help="Your program, or the folder for job.yaml.",
         show_default="here",
     ),
 ]
@@ -31,21 +31,21 @@ Look = Annotated[
     bool,
     typer.Option(
         "--look/--no-look",
-        help="--no-look: without asking an idle node, by a job of seconds, what it has.",
+        help="Ask an idle node what it has, with a job of some seconds; or do without.",
     ),
 ]
 Rehearsal = Annotated[
     bool,
     typer.Option(
         "--local",
-        help="Write a job for kit run on this machine, whether there is a Slurm or not.",
+        help="Write a job for kit run on this machine, even if Slurm is here.",
     ),
 ]
 List = Annotated[
     bool,
-    typer.Option("--list", help="List the cluster profiles that there are, and do nothing else."),
+    typer.Option("--list", help="List the cluster profiles, and do nothing else."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
 @command(
@@ -66,7 +66,7 @@ def init(
     force: Force = False,
     list_: List = False,
 ) -> None:
-    """Look at this cluster, and write its profile and a first job, job.yaml."""
+    """Look at this cluster, and write a profile and a first job.yaml."""
     from kit.cli import first_job
 
     if list_:
@@ -77,35 +77,37 @@ def init(
 
 Job = Annotated[
     Optional[str],
-    typer.Argument(metavar="[JOB]", help="What this job needs: a job file (.yaml), or a program."),
+    typer.Argument(
+        metavar="[JOB]", help="Check what this job needs: a job file (.yaml) or a program."
+    ),
 ]
 Count = Annotated[
     Optional[int],
     typer.Option(
-        "--nodes", metavar="N", help="N of the nodes.", show_default="all that are free", min=1
+        "--nodes", metavar="N", help="Check N nodes.", show_default="all that are free", min=1
     ),
 ]
 Nodelist = Annotated[
     Optional[str],
-    typer.Option("--nodelist", metavar="LIST", help="These nodes, such as node[1-4]."),
+    typer.Option("--nodelist", metavar="LIST", help="Check these nodes, such as node[1-4]."),
 ]
 Account = Annotated[
     Optional[str],
-    typer.Option("--account", metavar="NAME", help="Whom Slurm charges for the short job."),
+    typer.Option("--account", metavar="NAME", help="Account for the short job."),
 ]
 Runtime = Annotated[
     Optional[str],
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help="What runs the containers.",
+        help="Container runtime to check.",
         autocompletion=values.OF_KEY["runtime"],
     ),
 ]
 Wait = Annotated[
     int,
     typer.Option(
-        "--wait", metavar="SECONDS", help="How long the short job may wait for its nodes.", min=1
+        "--wait", metavar="SECONDS", help="Time that the short job may wait for its nodes.", min=1
     ),
 ]
 
@@ -119,7 +121,9 @@ def doctor(
     nodelist: Nodelist = None,
     partition: Annotated[
         Optional[str],
-        options.partition(help="Nodes of this partition.", show_default="the default partition"),
+        options.partition(
+            help="Check nodes of this partition.", show_default="the default partition"
+        ),
     ] = None,
     account: Account = None,
     cluster: Cluster = None,
@@ -128,7 +132,7 @@ def doctor(
     wait: Wait = 60,
     as_json: Json = False,
 ) -> None:
-    """Check this machine and every node for what would keep a job from starting.
+    """Check this machine and every node for what would stop a job.
 
     Each problem comes with its fix. Ends with 1 where a job would not start.
     """
@@ -152,7 +156,7 @@ def doctor(
 @command(epilog=examples("kit schema > job.schema.json"))
 def schema(
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Of a cluster profile instead.")
+        bool, typer.Option("--cluster", help="Print the schema of cluster profiles instead.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a job file, by which an editor checks and completes one."""

@@ -36,7 +36,7 @@ def cancel(
     ],
     task: Task = None,
 ) -> None:
-    """End a run, with all tasks of an array."""
+    """Cancel a run, with all tasks of an array."""
     messages.say(cancelling.cancel(run, task))
 
 
@@ -54,11 +54,11 @@ app.add_typer(
 def images_list(
     context: typer.Context,
     folder: Annotated[
-        str, typer.Option("--images", metavar="DIR", help="Where the files are.")
+        str, typer.Option("--images", metavar="DIR", help="Folder of the image files.")
     ] = "images",
     cluster: Annotated[
         Optional[str],
-        options.cluster(help="Those of a cluster elsewhere."),
+        options.cluster(help="Images of this cluster (a profile with ssh)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,24 +96,26 @@ def images_gc(
     context: typer.Context,
     folder: Annotated[
         Optional[str],
-        typer.Option("--images", metavar="DIR", help="Where the files are.", show_default="images"),
+        typer.Option(
+            "--images", metavar="DIR", help="Folder of the image files.", show_default="images"
+        ),
     ] = None,
     nodes: Annotated[
         Optional[str],
         typer.Option(
             "--nodes",
             metavar="LIST",
-            help="Slurm's nodes, such as node[1-4].",
+            help="Clean up these nodes, such as node[1-4].",
             show_default="this machine",
         ),
     ] = None,
     days: Annotated[
         int,
-        typer.Option("--days", metavar="N", help="Keep what was used in the last N days."),
+        typer.Option("--days", metavar="N", help="Keep what jobs used in the last N days."),
     ] = 7,
     cluster: Annotated[
         Optional[str],
-        options.cluster(help="The cluster's profile, for its scratch folder."),
+        options.cluster(help="Cluster profile with the scratch folder."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
@@ -131,12 +133,12 @@ def images_gc(
 )
 def nodes(
     forget: Annotated[
-        Optional[str], typer.Option("--forget", metavar="NODE", help="Use this one again.")
+        Optional[str], typer.Option("--forget", metavar="NODE", help="Use this node again.")
     ] = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """List the nodes that are left out of new jobs, since they could not work."""
+    """List the bad nodes, which new jobs avoid."""
     problems = Problems()
     site = profiles.load(cluster, "--cluster", problems)
     problems.raise_if_any()

@@ -67,21 +67,21 @@ def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
 def runs(
     name: Annotated[
         Optional[str],
-        typer.Option("--name", metavar="TEXT", help="Those whose names contain this."),
+        typer.Option("--name", metavar="TEXT", help="Only runs whose names contain TEXT."),
     ] = None,
     state: Annotated[
         Optional[str],
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Those in this state: FAILED, COMPLETED ...",
+            help="Only runs in this state: FAILED, COMPLETED ...",
             autocompletion=completion.one_of(*completion.STATES),
         ),
     ] = None,
-    last: Annotated[int, typer.Option("--last", metavar="N", help="The last N of them.")] = 50,
+    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List the runs that were ever submitted from here, the newest last."""
+    """List all runs that were submitted from here, the newest last."""
     found = [run for run in history.runs() if not name or name in run.name]
     matching = [item for item in states.of(found) if not state or item.state == state.upper()]
     _list(matching[-last:], "no such run", as_json=as_json)
@@ -93,15 +93,15 @@ def runs(
 def logs(
     run: LastRun = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until the run ends.")
+        bool, typer.Option("-f", "--follow", help="Keep printing until the run ends.")
     ] = False,
     node: Annotated[
-        Optional[str], typer.Option("--node", metavar="NAME", help="Of one node.")
+        Optional[str], typer.Option("--node", metavar="NAME", help="Only this node.")
     ] = None,
-    rank: Annotated[Optional[int], typer.Option("--rank", metavar="N", help="Of one rank.")] = None,
-    errors: Annotated[
-        bool, typer.Option("--errors", help="Of those ranks alone that failed.")
-    ] = False,
+    rank: Annotated[
+        Optional[int], typer.Option("--rank", metavar="N", help="Only this rank.")
+    ] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Only the ranks that failed.")] = False,
     task: Task = None,
 ) -> None:
     """Show what a run said.

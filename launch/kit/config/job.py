@@ -45,8 +45,8 @@ class Job:
     )
     image: Optional[str] = key(
         values.line,
-        "container image: a name of kit build, a file (.sif, .sqsh) or an Apptainer sandbox folder;"
-        " for docker: docker://NAME",
+        "container image: a name from kit build, a file (.sif, .sqsh) or an Apptainer sandbox"
+        " folder; docker://NAME for Docker",
         "FILE",
         panel="Container",
         other_names="container container_image",
@@ -54,8 +54,7 @@ class Job:
     )
     runtime: Optional[str] = key(
         values.line,
-        "what runs the container [auto: by the image, the cluster's profile, and what is installed"
-        " here]",
+        "container runtime [auto: by the image, the cluster's profile and what is installed]",
         "NAME",
         panel="Container",
         choices=lambda: plugins.choices("runtimes"),
@@ -69,7 +68,7 @@ class Job:
     )
     nodes: Optional[values.Nodes] = key(
         values.nodes,
-        "number of nodes, or a range 2-4 of which as many are taken as are free [1]",
+        "number of nodes; a range such as 2-4 takes as many as are free [1]",
         "N",
         panel="Nodes",
         as_sbatch="-N",
@@ -77,7 +76,7 @@ class Job:
     )
     spares: Optional[int] = key(
         values.count_or_zero,
-        "nodes to ask for beyond those; bad ones are found before the start, and left out [0]",
+        "extra nodes to request, so that bad nodes can be left out at the start [0]",
         "N",
         panel="Nodes",
     )
@@ -93,24 +92,27 @@ class Job:
     )
     max_restarts: Optional[int] = key(
         values.count_or_zero,
-        "how often torchrun starts all ranks again when one fails [0]",
+        "how often torchrun restarts all ranks after a failure [0]",
         "N",
         panel="Bad days",
     )
     stage: Optional[str] = key(
         values.line,
-        "local: every node copies the image to its own disk, once; sbcast: Slurm hands it on; auto:"
-        " kit chooses [none]",
+        "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"
+        " chooses [none]",
         "NAME",
         panel="Container",
         choices=lambda: plugins.choices("stages"),
     )
     ready_timeout_s: Optional[int] = key(
-        values.count, "seconds for all nodes to have their container [1200]", "N", panel="Bad days"
+        values.count,
+        "seconds within which all nodes must have their container [1200]",
+        "N",
+        panel="Bad days",
     )
     on_preempt: Optional[str] = key(
         values.line,
-        "checkpoint: ask the ranks for one in time, and start the job again [none]",
+        "checkpoint: ask the ranks for a checkpoint in time, then start the job again [none]",
         "NAME",
         panel="Bad days",
         choices=lambda: plugins.choices("preempt"),
@@ -129,7 +131,7 @@ class Job:
     )
     time: Optional[str] = key(
         values.time_limit,
-        "time limit, as sbatch takes it",
+        "time limit, as for sbatch",
         "HH:MM:SS",
         panel="Nodes",
         as_sbatch="-t",
@@ -145,7 +147,7 @@ class Job:
     )
     code: Optional[str] = key(
         values.code,
-        "snapshot: what runs is the code as it was at submission; live: as it is at the start"
+        "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
         "snapshot|live",
         panel="Program",
@@ -173,7 +175,7 @@ class Job:
     )
     inherit: Optional[tuple[str, ...]] = key(
         inherit.parse,
-        "variables of this shell for the training processes: names, patterns, all; none [none]",
+        "variables to pass on from this shell: names, patterns, all or none [none]",
         "NAME",
         panel="Program",
         from_words=keys.as_list,
@@ -181,8 +183,8 @@ class Job:
     )
     secrets: Optional[dict[str, Secret]] = key(
         secrets.parse,
-        "variables with values that nothing shows, read at submission: from the environment,"
-        " file:PATH, command:LINE",
+        "variables whose values appear in no file or log, read at submission: from the environment,"
+        " file:PATH or command:LINE",
         "NAME[=SOURCE]",
         panel="Program",
         option="--secret",
@@ -192,14 +194,13 @@ class Job:
     )
     array: Optional[str] = key(
         arrays.parse,
-        "a job array: the tasks' numbers, as sbatch takes them; with a sweep only %4, four at a"
-        " time",
+        "task numbers of a job array, as for sbatch; with a sweep only %4: four at a time",
         "LIST",
         panel="Many runs",
     )
     sweep: Optional[sweeps.Sweep] = key(
         sweeps.parse,
-        "values for {NAME} in the command; every combination is a task of an array",
+        "values for {NAME} in the command; each combination becomes a task of a job array",
         "NAME=V,V",
         panel="Many runs",
         from_words=sweeps.from_words,
@@ -215,7 +216,7 @@ class Job:
     )
     cluster: Optional[str] = key(
         values.line,
-        "the cluster's profile: a name in env/, or a file [generic]",
+        "cluster profile: a name (kit init --list) or a file [generic]",
         "NAME",
         panel="Nodes",
         examples=profiles.names,

@@ -81,58 +81,56 @@ class Cluster:
     """A profile; a job's own values override it."""
 
     name: str
-    description: str = key(values.text, "for who reads it: which site this is", default="")
+    description: str = key(values.text, "a few words about the site", default="")
     runtime: Optional[str] = key(
         values.line,
-        "what runs containers there, where a job does not say [auto]",
+        "container runtime of jobs that name none [auto]",
         choices=lambda: plugins.choices("runtimes"),
     )
     gpu_directive: str = key(
         gpu_directive,
-        f"how its Slurm wants GPUs asked for: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
+        f"how jobs request GPUs: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
         default=GPU_DIRECTIVES[0],
         choices=lambda: list(GPU_DIRECTIVES),
     )
     scratch: str = key(
         scratch,
-        "a folder on each node's own disk, with variables such as $USER: "
-        "containers and copies of images go below it [/tmp]",
+        "folder on each node's own disk for containers and copies of images; may hold variables "
+        "such as $USER [/tmp]",
         default="",
     )
     env: Mapping[str, str] = key(
-        variables.environment, "variables for every job; the job's own go over them", default={}
+        variables.environment, "variables for every job; the job's own win", default={}
     )
     secrets: Mapping[str, Secret] = key(
         secret_sources.parse,
-        "secrets of every job, with where their values are; the job's own go over them",
+        "secrets of every job, with their sources; the job's own win",
         default={},
         anchor=secret_sources.anchored,
     )
     slurm: Mapping[str, Located] = key(
         values.options,
-        "sbatch options for every job, by their long names; the job's own go over them",
+        "sbatch options for every job, by their long names; the job's own win",
         default={},
     )
     expect: Optional[Expectation] = key(
         bandwidth_target.parse,
-        "what kit bench is to reach there: allreduce_busbw_GBps, and share, "
-        "below which it fails [0.8]",
+        "what kit bench should reach: allreduce_busbw_GBps, and share, below which it fails [0.8]",
     )
     ssh: str = key(
         host,
-        "its login node as ssh takes it, user@login, where kit is not on it: docs/laptop.md"
-        " [kit is on it]",
+        "login node as for ssh, user@login, if kit runs on another machine: docs/laptop.md"
+        " [kit runs on the login node]",
         default="",
     )
     ssh_dir: str = key(
         kits_folder,
-        "kit's folder on the login node, which every node sees; a relative one is in the home there"
-        " [kit]",
+        "kit's folder on the login node; all nodes must see it; relative to the home there [kit]",
         default="kit",
     )
     ssh_python: str = key(
         python,
-        "the login node's Python, where that on PATH is older than 3.9: a path, or"
+        "Python of the login node, if the one on PATH is older than 3.9: a path, or"
         " `module load NAME` [python3]",
         default="",
     )
