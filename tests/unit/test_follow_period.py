@@ -8,7 +8,9 @@ from kit.runs import log_files
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [(None, 2), ("", 2), ("0.3", 0.3), ("60", 60), ("1e1", 10)])
-def test_slurm_is_asked_every_two_seconds_unless_the_environment_says_otherwise(text: str | None, expected_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_is_asked_every_two_seconds_at_most_but_where_the_environment_says_so(
+    text: str | None, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
     if text is not None:
         monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", text)

@@ -66,7 +66,7 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [log_files.PERIOD_S] * 4 and history.runs()[0].state == "FAILED"
+    assert clock.slept == [log_files.PERIOD_S * 1.25**number for number in range(4)] and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -75,7 +75,7 @@ def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: S
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
         array_watch.until_the_end(array, messages.say)
-    assert array_watch.PATIENCE_S < sum(clock.slept) <= array_watch.PATIENCE_S + 2 * log_files.PERIOD_S
+    assert array_watch.PATIENCE_S < sum(clock.slept) <= array_watch.PATIENCE_S + 2 * log_files.PERIOD_S * log_files.IDLE
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -250,3 +250,25 @@ def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_pat
     with pytest.raises(SystemExit) as end:
         submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path), None)  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")
+
+
+def questions(monkeypatch: pytest.MonkeyPatch, written: dict[float, int], until_s: float) -> list[float]:
+    """Seconds at which Slurm is asked for a job that goes on; `written` is the size of its batch log since then."""
+    asked: list[float] = []
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(slurm, "state", lambda *words: asked.append(clock.now_s) or SimpleNamespace(name="RUNNING", reason="", active=True))
+    watch = Watch("7", lambda words: None, written=lambda: next(size for since_s, size in sorted(written.items(), reverse=True) if clock.now_s >= since_s))
+    while clock.now_s < until_s:
+        assert watch.ended() is None
+        clock.now_s += 0.5
+    return asked
+
+
+def test_slurm_is_asked_every_ten_seconds_about_a_job_in_which_nothing_happens(monkeypatch) -> None:
+    assert questions(monkeypatch, {0: 0}, 60) == [0, 10, 20, 30, 40, 50]
+
+
+def test_slurm_is_asked_more_often_for_a_while_after_the_batch_script_wrote_something(monkeypatch) -> None:
+    asked = questions(monkeypatch, {0: 0, 25: 100}, 80)
+    assert asked == [0, 10, 20, *range(25, 57, 2), 65, 75]

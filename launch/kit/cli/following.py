@@ -64,7 +64,8 @@ def follow_job(run: Run) -> None:
 
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
-    watch = Watch(job_id, messages.say, run.works_in)
+    batch_log = run.paths.batch_log(job_id)
+    watch = Watch(job_id, messages.say, run.works_in, lambda: log_files.size(batch_log))
     try:
         tail = log_files.Tail(RunPaths(folder), job_id, messages.write_log)
         state = log_files.until(tail, watch.ended)

@@ -25,6 +25,7 @@ def until_the_end(
     Raise KitError where it goes on after `timeout_s` seconds.
     """
     said, answered_s, period_s = "", time.monotonic(), log_files.period_s()
+    longest_s = period_s * log_files.IDLE
     end_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -47,3 +48,4 @@ def until_the_end(
                 f"{run} goes on after {timeout_s:g} s", f"where it is: kit status {run.id}"
             )
         time.sleep(period_s)
+        period_s = min(period_s * 1.25, longest_s)  # most short jobs are failures

@@ -19,13 +19,14 @@ Ended = TypeVar("Ended")
 Write = Callable[[bytes], object]
 POLL_S = 0.2
 PERIOD_S = 2.0
+IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
 PIECE = 1 << 20  # bytes of a log that are copied at a time
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
 
 
 def period_s() -> float:
-    """Return how often to ask Slurm for a followed job; KIT_FOLLOW_PERIOD_S sets it in tests."""
+    """Return the least time between questions to Slurm; KIT_FOLLOW_PERIOD_S sets it in tests."""
     text = os.environ.get("KIT_FOLLOW_PERIOD_S") or PERIOD_S
     try:
         seconds = float(text)
@@ -179,6 +180,14 @@ def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
             return file.read(most).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def last_line(path: str | Path) -> str:

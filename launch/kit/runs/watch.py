@@ -1,4 +1,4 @@
-"""How a followed job is: Slurm is asked every two seconds, and each change is said."""
+"""How a followed job is: Slurm is asked from time to time, and each change is said."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ from kit.runs import log_files
 
 
 class Watch:
-    """Ask Slurm for a job's state at most every two seconds, and print each change."""
+    """Ask Slurm for a job's state, and print each change.
+
+    Many users watch their jobs at the same time. So Slurm is asked every ten seconds, and every two
+    for a while after the batch script wrote something, as it does at a job's start and end.
+    """
 
     PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
+    STIRRED_S = 30.0
 
     def __init__(
         self,
         job_id: str,
         say: Callable[[str], None],
         is_its: Callable[[str], bool] = lambda folder: True,
+        written: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.job_id, self.say, self.is_its = job_id, say, is_its
+        """`written` returns how much the batch script has written."""
+        self.job_id, self.say, self.is_its, self.written = job_id, say, is_its, written
         self.period_s = log_files.period_s()
-        self.next_s = 0.0
+        self.asked_s = -self.period_s * log_files.IDLE
+        self.seen, self.stirred_s = 0, -self.STIRRED_S
         self.answered_s = time.monotonic()
         self.shown = ""
 
     def ended(self) -> Optional[slurm.State]:
         """Return the state of a job that has ended; None while it goes on."""
-        if time.monotonic() < self.next_s:
+        if not self._is_time():
             return None
-        self.next_s = time.monotonic() + self.period_s
         try:
             state = slurm.state(self.job_id, self.is_its)
         except KitError as error:
@@ -46,6 +53,17 @@ class Watch:
             raise KitError(f"Slurm has forgotten job {self.job_id}", fix)
         self._say_change(state)
         return None if state.active else state
+
+    def _is_time(self) -> bool:
+        """Return True if Slurm is to be asked now."""
+        now_s, written = time.monotonic(), self.written()
+        if written != self.seen:
+            self.seen, self.stirred_s = written, now_s
+        is_quiet = now_s - self.stirred_s > self.STIRRED_S
+        if now_s - self.asked_s < self.period_s * (log_files.IDLE if is_quiet else 1):
+            return False
+        self.asked_s = now_s
+        return True
 
     def _say_change(self, state: slurm.State) -> None:
         if state.name == self.shown:
