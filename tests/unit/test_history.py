@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 from kit import formats, slurm
 from kit.cli import run_views
 from kit.errors import UsageError
-from kit.runs import history, job_chain, job_status, local, lookup, status
+from kit.runs import history, job_chain, job_status, local, log_files, lookup, status
 
 import event_lines
 from plans import noted_run
@@ -281,3 +282,23 @@ def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         noted_run(tmp_path / name, name, 1, 1, str(number), local=True)
     assert [run.id for run in history.runs()] == ["2", "3"]
+
+
+def test_only_the_last_lines_of_each_log_are_shown(tmp_path: Path, tools, kit_here) -> None:
+    folder = Path(submitted(tmp_path, "7").folder, "log/7")
+    for rank in range(2):
+        (folder / f"rank{rank}.out").write_text("".join(f"line {number} of {rank}\n" for number in range(50)))
+        event_lines.of_rank(folder, rank, "1 node1 0", 1000 + rank)
+    assert kit_here("logs", "7", "--rank", "1", "--tail", "2").out == "line 48 of 1\nline 49 of 1\n"
+    assert kit_here("logs", "7", "--errors", "--tail", "1").out == "==> rank0.out <==\nline 49 of 0\n==> rank1.out <==\nline 49 of 1\n"
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 1 << 20])
+@pytest.mark.parametrize("text", [b"", b"a", b"a\n", b"a\nb\nc", b"a\nb\nc\n", b"\n\n\n", b"a\r1\r2\nb\n"])
+@pytest.mark.parametrize("count", range(5))
+def test_the_last_lines_of_a_file_are_found_whatever_its_end_and_its_pieces(piece: int, text: bytes, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "PIECE", piece)
+    file = io.BytesIO(text)
+    log_files.seek_last(file, count)
+    lines = re.findall(rb"[^\n]*\n|[^\n]+$", text)
+    assert file.read() == b"".join(lines[-count:] if count else [])

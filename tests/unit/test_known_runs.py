@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -703,3 +705,20 @@ def test_a_rerun_of_what_an_older_kit_wrote_writes_nowhere_into_that_run(fake: S
     (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
     assert "env.sh was edited by hand" in call("rerun", "r1", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
+
+
+def test_the_status_is_shown_again_and_again_until_nothing_goes_on(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("submit", "train.py", "--output", "run")
+    job_id = noted()["run"]
+    states = ["RUNNING", "RUNNING", "COMPLETED"]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (fake.place / "jobs").write_text(f"{job_id}|{states.pop(0)}|{int(time.time())}|{tmp_path}/run\n")
+
+    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
+    code, out, errors = call("status", "--watch")
+    assert (code, slept) == (0, [10.0] * 3), errors
+    assert re.findall(rf"^{job_id}  train  (\w+)", out, re.MULTILINE) == ["PENDING", "RUNNING", "RUNNING", "COMPLETED"]

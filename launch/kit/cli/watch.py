@@ -3,6 +3,7 @@
 import functools
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -20,11 +21,12 @@ from kit.runs import status as states
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
+CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
 
 @command(
-    epilog=examples("kit status", "kit status 4711", "kit status 4711 --task 3"),
+    epilog=examples("kit status", "kit status 4711 --watch", "kit status 4711 --task 3"),
 )
 def status(
     run: Annotated[
@@ -37,19 +39,36 @@ def status(
         ),
     ] = None,
     task: Task = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every ten seconds, until all has ended.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
-    if run is not None or task is not None:
+    if watch and as_json:
+        raise UsageError("--watch and --json contradict each other", "leave one of them out")
+    while _show_status(run, task, clear=watch, as_json=as_json) and watch:
+        sys.stdout.flush()
+        time.sleep(logging.period_s() * logging.IDLE)
+
+
+def _show_status(run: Optional[str], task: Optional[int], *, clear: bool, as_json: bool) -> bool:
+    """Print the status of a run, or of all recent ones; return True if any of them goes on."""
+    whole = run is not None or task is not None
+    if whole:
         found, number = array_status.find(run, task)
-        one = states.of([found])[0] if number is None else states.of_task(found, number)
-        if as_json:
-            print(messages.json_text(run_views.whole_json(one)))
-        else:
-            run_views.show_one(one)
-        return
-    recent = states.of(states.recent(history.runs()))
-    _list(recent, "no run of the last day; kit runs shows the others", as_json=as_json)
+        shown = states.of([found]) if number is None else [states.of_task(found, number)]
+    else:
+        shown = states.of(states.recent(history.runs()))
+    if clear and sys.stdout.isatty():
+        print(CLEAR, end="")
+    if not whole:
+        _list(shown, "no run of the last day; kit runs shows the others", as_json=as_json)
+    elif as_json:
+        print(messages.json_text(run_views.whole_json(shown[0])))
+    else:
+        run_views.show_one(shown[0])
+    return any(each.active for each in shown)
 
 
 def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
@@ -88,7 +107,7 @@ def runs(
 
 
 @command(
-    epilog=examples("kit logs -f", "kit logs 4711 --rank 7", "kit logs 4711 --errors"),
+    epilog=examples("kit logs -f", "kit logs 4711 --rank 7 --tail 20", "kit logs 4711 --errors"),
 )
 def logs(
     run: LastRun = None,
@@ -102,6 +121,10 @@ def logs(
         Optional[int], typer.Option("--rank", metavar="N", help="Only this rank.")
     ] = None,
     errors: Annotated[bool, typer.Option("--errors", help="Only the ranks that failed.")] = False,
+    tail: Annotated[
+        Optional[int],
+        typer.Option("--tail", metavar="N", help="Only the last N lines of each log.", min=0),
+    ] = None,
     task: Task = None,
 ) -> None:
     """Show what a run said.
@@ -112,6 +135,8 @@ def logs(
     found, number = array_status.find(run, task)
     runs = array_status.chosen(found, number)
     if follow:
+        if tail is not None:
+            raise UsageError("--tail and --follow contradict each other", "leave one of them out")
         if len(runs) > 1:
             fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
             raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
@@ -123,10 +148,10 @@ def logs(
         what = "failed rank" if errors else "such log yet"
         which = runs[0] if number is not None else found
         raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
-    _print(files, found)
+    _print(files, found, tail)
 
 
-def _print(files: list[Path], run: Run) -> None:
+def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
     """Print logs as they are: the program may draw on its user's terminal."""
     for path in files:
         if len(files) > 1:
@@ -134,5 +159,7 @@ def _print(files: list[Path], run: Run) -> None:
             print(f"==> {name} <==")
         sys.stdout.flush()
         with safe_read.opened(path) as file:
+            if tail is not None:
+                logging.seek_last(file, tail)
             shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

@@ -182,6 +182,24 @@ def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
         return ""
 
 
+def seek_last(file: IO[bytes], count: int) -> None:
+    """Go to where the last `count` lines of a file begin."""
+    begin = end = file.seek(0, os.SEEK_END)
+    if count == 0:
+        return
+    if end and not _read(file, end - 1, 1).endswith(b"\n"):
+        count -= 1  # the last line is not finished
+    while begin > 0:
+        block = min(begin, PIECE)
+        begin -= block
+        newlines = [found.start() for found in re.finditer(b"\n", _read(file, begin, block))]
+        if len(newlines) > count:
+            file.seek(begin + newlines[-1 - count] + 1)
+            return
+        count -= len(newlines)
+    file.seek(0)
+
+
 def size(path: Path) -> int:
     """Return the size of a file in bytes; 0 where there is none."""
     try:
