@@ -311,6 +311,15 @@ def test_a_cluster_that_does_not_answer_is_named_and_the_others_are_shown(far: F
     assert "COMPLETED" in done.out
 
 
+def test_the_runs_of_several_machines_are_not_watched_at_once(far: Far, project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    done = kit_here("status", "--watch")
+    assert (done.code, done.err) == (
+        2,
+        "kit: --watch shows one cluster at a time, and there are runs on far\n  fix: name a run: kit status RUN --watch\n",
+    )
+
+
 def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, kit_here) -> None:
     assert kit_here("nodes", "--cluster", "far", "--forget", "node3").code == 2
     kit_here("submit", "job.yaml")

@@ -81,6 +81,9 @@ def _about(typed: Typed) -> Optional[About]:
     is_one = typed.value("run") is not None or typed.value("task") is not None
     if typed.name in ("status", "runs") and not is_one:
         clusters = tuple(records.clusters())
+        if clusters and typed.value("watch"):
+            problem = f"--watch shows one cluster at a time, and there are runs on {clusters[0]}"
+            raise UsageError(problem, "name a run: kit status RUN --watch")
         return About(clusters=clusters) if clusters else None
     if typed.has_job:
         return _of_job(typed)
