@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -79,6 +80,8 @@ def _follow_here(run: Run) -> None:
         _follow_here(replace(run, id=following))
         return
     secret_file.forget(folder)  # its own script does that, unless its node is gone
+    if state.name == "FAILED":
+        say_cause(folder)
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""
     raise KitError(
@@ -86,3 +89,16 @@ def _follow_here(run: Run) -> None:
         f"see: kit why {job_id}; its logs: {messages.short(folder)}/log",
         exit_code=state.exit_code or 1,
     )
+
+
+def say_cause(folder: Path) -> None:
+    """Say which rank failed first, and why; nothing where that is not known."""
+    # Imported here: only a run that fails needs it.
+    from kit.diagnose.why import report
+
+    with suppress(KitError):
+        found = report.why(str(folder))
+        if not found.cause:
+            return
+        who = f"rank {found.rank} on {found.node}: " if found.node else ""
+        messages.say(f"{who}{found.title} ({found.cause})\n  fix: {found.fix}")

@@ -12,7 +12,7 @@ from typing import IO, Callable, NamedTuple, Optional, TypeVar
 from kit.errors import UsageError
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
-from kit.runs import events
+from kit.runs import events, last_words
 from kit.table import printable
 
 Ended = TypeVar("Ended")
@@ -74,11 +74,22 @@ class Tail:
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
         self.said = b""  # the last that the batch script said
+        self.filters: dict[Path, last_words.Filter] = {}
 
     def copy(self, last: bool = False) -> None:
         """Copies what is new; the last time, an unfinished line, too."""
-        for path in files(self.run, self.job_id):
+        batch, *nodes = files(self.run, self.job_id)
+        if not last:
+            self._copy(batch, last)
+        for path in nodes:
             self._copy(path, last)
+            if path in self.filters:
+                self.write(self.filters[path].overdue())
+        if last:  # what the batch script says of the end comes last
+            blamed = events.last(events.batch(self.run.logs(self.job_id)), "blamed")
+            for held_back in self.filters.values():
+                self.write(held_back.rest(blamed.number("rank") if blamed else None))
+            self._copy(batch, last)
         for words, (since_s, line) in list(self.held.items()):
             if last or time.monotonic() - since_s > HELD_S:
                 if words not in self.said:
@@ -105,6 +116,11 @@ class Tail:
             else:
                 self.held.setdefault(found, (time.monotonic(), line))
         return b"".join(kept)
+
+    def _filtered(self, path: Path, data: bytes) -> bytes:
+        if path == self.run.batch_log(self.job_id):
+            return data
+        return self.filters.setdefault(path, last_words.Filter()).without(data)
 
     def _refusal_of(self, node: str) -> list[bytes]:
         """Return the lines of the problem and the fix that a node noted, if it refused."""
@@ -146,7 +162,7 @@ class Tail:
                     start += end
                     self.read[path] = start
                     data = data[:end]
-                    self.write(self._without_refusals(path, data))
+                    self.write(self._filtered(path, self._without_refusals(path, data)))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
 

@@ -1,0 +1,95 @@
+"""Shorten what a follower sees of a run that fails; the logs keep all of it.
+
+The batch script ends with the traceback of the rank at fault. So the tracebacks of all ranks need
+not be shown before it, and torchrun's own not at all: it prints one and a table, 40 lines, on every
+node. https://pytorch.org/docs/stable/elastic/errors.html
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Optional
+
+_SPEAKER = re.compile(rb"\[(?:rank|node)\d+\] ")
+_MARK = re.compile(rb"\[rank\d+\]: ?")  # torch's own, before each line of a traceback
+_BEGIN = b"Traceback (most recent call last)"
+_OF_TORCHRUN = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_NOTICE = re.compile(
+    rb"[WE]\d{4} .*(?:Sending process \d+ closing signal|failed \(exitcode: )|Terminated$"
+)
+_BAR = b"=" * 20
+_HELD_S = 5.0  # a program that goes on, or hangs, after a traceback is not to hide it
+_MOST = 500  # lines that are held back
+
+
+@dataclass
+class _Held:
+    """Lines of one speaker since a traceback began; `is_traceback` says which are part of one."""
+
+    lines: list[tuple[bytes, bool]] = field(default_factory=list)
+    since_s: float = 0.0
+
+
+class Filter:
+    """Filter the log of one node, which comes in pieces of whole lines."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, _Held] = {}  # by speaker: b"[rank3] ", or b"" for torchrun
+        self.bars = 0  # lines of = until torchrun's report ends
+
+    def without(self, data: bytes) -> bytes:
+        """Return the data without what is held back, and without torchrun's reports."""
+        return b"".join(kept for line in io.BytesIO(data) for kept in self._kept(line))
+
+    def overdue(self) -> bytes:
+        """Return what was held back for some seconds: the run goes on."""
+        now_s = time.monotonic()
+        late = [who for who, held in self.held.items() if now_s - held.since_s > _HELD_S]
+        return b"".join(line for who in late for line in self._release(who))
+
+    def rest(self, blamed: Optional[int]) -> bytes:
+        """Return what is held back at the end.
+
+        Where the batch script shows the log of a rank, which is `blamed`, nothing of that one, and
+        of the others only the exceptions, not their tracebacks.
+        """
+        held, self.held = self.held, {}
+        if blamed is None:
+            return b"".join(line for each in held.values() for line, _ in each.lines)
+        held.pop(b"[rank%d] " % blamed, None)
+        found = [entry for each in held.values() for entry in each.lines]
+        return b"".join(line for line, is_traceback in found if not is_traceback)
+
+    def _kept(self, line: bytes) -> Iterator[bytes]:
+        match = _SPEAKER.match(line)
+        who = match[0] if match else b""
+        words = _MARK.sub(b"", line[len(who) :], count=1)
+        if not who and self._is_torchruns(words):
+            return
+        held = self.held.get(who)
+        if words.startswith(_BEGIN):
+            held = self.held.setdefault(who, _Held(since_s=time.monotonic()))
+        if held is None:
+            yield line
+            return
+        held.lines.append((line, words.startswith(_BEGIN) or words[:1] in (b" ", b"\n")))
+        if len(held.lines) > _MOST or not (who or held.lines[-1][1]):
+            yield from self._release(who)
+
+    def _is_torchruns(self, words: bytes) -> bool:
+        """Return True for a line of torchrun's report, whose traceback is then dropped."""
+        if self.bars:
+            self.bars -= words.startswith(_BAR)
+            return True
+        if words.startswith(_OF_TORCHRUN):
+            self.held.pop(b"", None)
+            self.bars = 2
+            return True
+        return bool(_NOTICE.match(words))
+
+    def _release(self, who: bytes) -> list[bytes]:
+        return [line for line, _ in self.held.pop(who).lines]

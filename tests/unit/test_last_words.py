@@ -1,0 +1,116 @@
+"""What a follower sees of a run that fails: its end in one screen; the logs keep all of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from kit.plan.run_paths import RunPaths
+from kit.runs import last_words, log_files
+
+import event_lines
+
+OF_RANK = """\
+[rank1] epoch 1
+[rank1] [rank1]: Traceback (most recent call last):
+[rank1] [rank1]:   File "/home/me/train.py", line 5, in step
+[rank1] [rank1]:     return model(x)
+[rank1] [rank1]: RuntimeError: shapes
+[rank0] [rank0]: Traceback (most recent call last):
+[rank0] [rank0]:   File "/home/me/train.py", line 10, in <module>
+[rank0] [rank0]:     dist.barrier()
+[rank0] [rank0]: RuntimeError: Connection closed by peer
+"""
+# As torchrun of torch 2.13 prints it.
+OF_TORCHRUN = """\
+W1123 12:16:44.516000 593 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 2727 closing signal SIGTERM
+E1123 12:16:44.599000 593 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 2728) of binary: /usr/bin/bash
+Traceback (most recent call last):
+  File "/venv/torch/distributed/run.py", line 1032, in <module>
+    main()
+  File "/venv/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+/usr/bin/bash FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 2728)
+============================================================
+"""
+OWN_FAULT = """\
+Traceback (most recent call last):
+  File "/venv/torch/distributed/run.py", line 1032, in <module>
+    main()
+torch.distributed.DistNetworkError: The server socket has failed to listen: port 61000 is in use
+"""
+
+
+@pytest.fixture
+def shown(tmp_path: Path):
+    """shown(TEXT, blamed) is what a follower sees of a node's log, piece by piece, and of the batch script's."""
+
+    def of(text: str, blamed: int | None = None, pieces: int = 7) -> str:
+        paths = RunPaths(tmp_path)
+        (paths.logs("7") / "events").mkdir(parents=True)
+        seen: list[bytes] = []
+        tail = log_files.Tail(paths, "7", seen.append)
+        for begin in range(0, len(text), max(1, len(text) // pieces)):
+            with (paths.logs("7") / "node1.out").open("a") as log:
+                log.write(text[begin : begin + max(1, len(text) // pieces)])
+            tail.copy()
+        paths.batch_log("7").write_text("kit: error: the end\n")
+        if blamed is not None:
+            (paths.logs("7") / "events/batch.jsonl").write_text(event_lines.line("blamed", 1000, rank=blamed))
+        tail.copy(last=True)
+        assert (paths.logs("7") / "node1.out").read_text() == text
+        return b"".join(seen).decode()
+
+    return of
+
+
+def test_a_run_that_fails_ends_with_the_exceptions_and_the_batch_scripts_word(shown) -> None:
+    assert shown(OF_RANK + OF_TORCHRUN, blamed=1) == "[rank1] epoch 1\n[rank0] [rank0]: RuntimeError: Connection closed by peer\nkit: error: the end\n"
+
+
+def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:
+    assert shown(OF_RANK + OF_TORCHRUN) == OF_RANK + "kit: error: the end\n"
+
+
+@pytest.mark.parametrize("text", [OWN_FAULT, "plain\nlines\n", "Traceback (most recent call last)\n  cut off"])
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_what_torchrun_says_of_itself_is_shown_whole(text: str, pieces: int, shown) -> None:
+    assert shown(text, pieces=pieces) == text + "kit: error: the end\n"
+
+
+def test_a_traceback_after_which_the_program_goes_on_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(last_words, "time", clock)
+    logged = last_words.Filter()
+    assert logged.without(OF_RANK.encode()) == b"[rank1] epoch 1\n"
+    clock.now_s = 4.0
+    assert logged.overdue() == b"" and logged.without(b"[rank2] epoch 1\n[rank1] epoch 2\n") == b"[rank2] epoch 1\n"
+    clock.now_s = 5.1
+    late = logged.overdue().decode()
+    assert late.endswith("RuntimeError: Connection closed by peer\n") and "RuntimeError: shapes\n[rank1] epoch 2\n" in late
+    assert logged.without(b"[rank1] epoch 3\n") == b"[rank1] epoch 3\n" and logged.rest(blamed=0) == b""
+
+
+def test_a_program_that_prints_without_end_after_a_traceback_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = last_words.Filter()
+    lines = b"[rank1] Traceback (most recent call last)\n" + b"[rank1]   File x\n" * 600
+    assert len(logged.without(lines).splitlines()) > 500
+
+
+def test_kit_run_ends_with_the_rank_the_exception_and_the_fix(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nassert os.environ['RANK'] != '1', 'the batch must divide'\nimport time\ntime.sleep(600)\n")
+    done = kit("run", "train.py", "--launcher", "srun", "-j", "1x2", "--runtime", "none", check=False, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-2:]
+    assert re.fullmatch(r"kit: rank 1 on local0: AssertionError: the batch must divide, at train.py:2: .* \(assertion\)", last[0]), done.stdout
+    assert last[1].startswith("  fix: ")
+    assert done.stdout.count("AssertionError") == 2 and len(done.stdout.splitlines()) <= 25
