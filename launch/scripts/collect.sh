@@ -15,7 +15,7 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
 # Names that only kit gives: of containers, and of copies of images, which are 16 digits of their content, too.
-readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?"
+readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
 
 # The folders in which runtimes make containers, and the one with copies of images; only those that are this user's.
 collect::folders() {

@@ -78,12 +78,19 @@ def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scra
     scratch.container(f".kit-{ID}.unfinished", days=0)
     scratch.container(".pyxis_kit-1111111111111111.stale", days=0)
     scratch.copy(f"{ID}.sqsh.unfinished", days=0)
+    scratch.copy(f".{ID}.77.received", days=8)  # of a job that ended between two of its steps
     with (scratch.data / f".kit-{ID}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         collect(kit, "--yes")
     assert scratch.left() == {f".kit-{ID}.unfinished"}
     collect(kit, "--yes")
     assert scratch.left() == set()
+
+
+def test_what_slurm_may_be_sending_at_this_moment_stays(kit, scratch: Scratch) -> None:
+    scratch.copy(f".{ID}.77.received", days=0)
+    collect(kit, "--yes", "--days", "1")
+    assert scratch.left() == {f".{ID}.77.received"}
 
 
 def test_what_is_not_kits_stays(kit, scratch: Scratch) -> None:

@@ -222,7 +222,8 @@ def test_an_image_that_this_node_sees_differently_is_refused(node: Node) -> None
 
 def received(node: Node) -> Path:
     """Where sbcast puts what it sends; on every node, of each job a copy."""
-    return node.folder / "scratch" / f".kit-{os.getuid()}-{fingerprint(node.image)}.77"
+    node.images.mkdir(parents=True, exist_ok=True)  # as the step before has made it
+    return node.images / f".{fingerprint(node.image)}.77.received"
 
 
 def take(node: Node, digest: str = "") -> subprocess.CompletedProcess[str]:
@@ -265,3 +266,24 @@ def test_only_nodes_that_lack_the_image_answer_that_they_do(node: Node) -> None:
     node.prepare()
     found = bash(ask, node.folder / "env.sh", env=env)
     assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("stage", ["local", "sbcast"])
+def test_a_copy_in_a_folder_of_somebody_else_is_not_started(stage: str, node: Node, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    (others / "images").mkdir(parents=True)
+    node.images.parent.symlink_to(others)  # whoever may write to /tmp can put one there first
+    node.command()
+    (others / "images" / node.copy().name).write_bytes(b"planted")
+    for words in (PREPARE, 'source "$1"; source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/stages/sbcast.sh"; stage::missing'):
+        env_sh = node.folder / "env.sh"
+        env_sh.write_text(env_sh.read_text().replace("KIT_STAGE=local", f"KIT_STAGE={stage}"))
+        variables = {"SLURM_JOB_ID": "77", "KIT_IMAGE_SHA256": ""}
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\n{words}", "bash", str(env_sh)],
+            env={**node.environment(), **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1 and f"{node.images.parent} belongs to somebody else\n  fix: " in done.stderr

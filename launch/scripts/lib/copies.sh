@@ -10,17 +10,22 @@ stage::use() {
   KIT_IMAGE="${KIT_SCRATCH:-/tmp}/kit-${UID}/images/${KIT_FINGERPRINT}.${extension}"
 }
 
+# stage::make_folder - the folder of the copies, which must be this user's own: a copy in somebody else's is not to be started.
+stage::make_folder() {
+  scratch::make
+  mkdir -p -- "${KIT_MINE}/images"
+}
+
 # stage::ensure FETCH - makes the copy unless it is there; FETCH SOURCE FILE DIGEST_FILE fills FILE.
 stage::ensure() {
   local -r fetch="$1" source="${KIT_IMAGE}"
   local -r lock_timeout_s=900
   stage::use
+  stage::make_folder
   if [[ -e "${KIT_IMAGE}" ]]; then
     touch -c -- "${KIT_IMAGE}" # when it was last used, for `kit images gc`
     return
   fi
-  scratch::make
-  mkdir -p -- "${KIT_MINE}/images"
   local lock
   exec {lock}>"${KIT_IMAGE%/*}/.${KIT_IMAGE##*/}.lock"
   flock --timeout "${lock_timeout_s}" "${lock}" ||

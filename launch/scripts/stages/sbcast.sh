@@ -5,8 +5,8 @@
 # shellcheck source=lib/copies.sh
 source "${KIT_RUN_DIR}/lib/copies.sh"
 
-# Beside the user's folder, which need not exist yet: sbcast makes none.
-stage::received() { printf '%s/.kit-%s-%s.%s' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_FINGERPRINT}" "${SLURM_JOB_ID}"; }
+# In the user's own folder, where nobody else can put a link; stage::missing has made it on every node.
+stage::received() { printf '%s/kit-%s/images/.%s.%s.received' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_FINGERPRINT}" "${SLURM_JOB_ID}"; }
 
 stage::distribute() {
   [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'" image-missing
@@ -27,8 +27,8 @@ stage::distribute() {
 stage::missing() {
   local -r source="${KIT_IMAGE}"
   stage::use
+  stage::make_folder
   if [[ ! -e "${KIT_IMAGE}" ]]; then
-    scratch::make
     [[ ! -r "${source}" ]] || scratch::need "${KIT_MINE}" "$(stat -Lc %s -- "${source}")" "a copy of ${source}"
     kit::node
     printf '\n'
