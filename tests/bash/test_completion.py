@@ -148,7 +148,7 @@ OFFERED = {
     "kit submit train.py --slurm no-": ["no-kill", "no-requeue"],
     "kit submit train.py --slurm partition=": ["partition=cpu", "partition=gpu"],
     "kit submit train.py -- note": [],
-    "kit submit train.py --nodes 2 --nod": [],  # given already
+    "kit submit train.py --nodes 2 --nod": ["--nodelist"],  # --nodes is given already
     "kit submit train.py --env A=1 --en": ["--env"],  # may be given again
     "kit submit train.py --remap": ["--remap-root"],
     "kit status 471": ["4711", "4712", "4713"],

@@ -69,7 +69,7 @@ BAD = {
     "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: env: contains a NUL byte, which no program can receive", "remove it"),
     "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
-    "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' is not set under slurm", "use the job's own key: `nodes`"),
+    "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' does not belong under slurm", "use the job's own key: `nodes`"),
     "sbatch option of ours": ("slurm: {output: x}\n", "2: 'output' is set by the generated scripts", "remove it"),
     "sbatch list": (
         "slurm: {partition: [a, b]}\n",

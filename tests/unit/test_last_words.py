@@ -42,6 +42,15 @@ Root Cause (first observed failure):
   exitcode  : 1 (pid: 2728)
 ============================================================
 """
+# Of a node whose ranks were ended for another's.
+OF_TORCHRUN_ELSEWHERE = """\
+W1123 12:28:12.100000 9100 torch/distributed/elastic/agent/server/api.py:745] Received 15 death signal, shutting down workers
+W1123 12:28:12.101000 9100 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 9190 closing signal SIGTERM
+Traceback (most recent call last):
+  File "/venv/torch/distributed/run.py", line 1028, in main
+    run(args)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 9182 got signal: 15
+"""
 OWN_FAULT = """\
 Traceback (most recent call last):
   File "/venv/torch/distributed/run.py", line 1032, in <module>
@@ -77,6 +86,10 @@ def test_a_run_that_fails_ends_with_the_exceptions_and_the_batch_scripts_word(sh
     assert shown(OF_RANK + OF_TORCHRUN, blamed=1) == "[rank1] epoch 1\n[rank0] [rank0]: RuntimeError: Connection closed by peer\nkit: error: the end\n"
 
 
+def test_nothing_is_shown_of_a_torchrun_that_was_ended(shown) -> None:
+    assert shown(OF_TORCHRUN_ELSEWHERE + "after\n") == "after\nkit: error: the end\n"
+
+
 def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:
     assert shown(OF_RANK + OF_TORCHRUN) == OF_RANK + "kit: error: the end\n"
 
@@ -92,9 +105,9 @@ def test_a_traceback_after_which_the_program_goes_on_is_shown_after_some_seconds
     monkeypatch.setattr(last_words, "time", clock)
     logged = last_words.Filter()
     assert logged.without(OF_RANK.encode()) == b"[rank1] epoch 1\n"
-    clock.now_s = 4.0
+    clock.now_s = 9.0
     assert logged.overdue() == b"" and logged.without(b"[rank2] epoch 1\n[rank1] epoch 2\n") == b"[rank2] epoch 1\n"
-    clock.now_s = 5.1
+    clock.now_s = 10.1
     late = logged.overdue().decode()
     assert late.endswith("RuntimeError: Connection closed by peer\n") and "RuntimeError: shapes\n[rank1] epoch 2\n" in late
     assert logged.without(b"[rank1] epoch 3\n") == b"[rank1] epoch 3\n" and logged.rest(blamed=0) == b""

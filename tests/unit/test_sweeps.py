@@ -102,7 +102,7 @@ BAD = {
     "array step": ("array: 0-4:0\n", "2: the array '0-4:0' has a step of 0"),
     "array limit": ("array: 0-4%0\n", "2: the array '0-4%0' lets no task run"),
     "array huge": ("array: 0-4000001\n", "2: the array '0-4000001' goes up to 4000001, and Slurm to 4000000 at most"),
-    "array under slurm": ("slurm: {array: 0-3}\n", "2: 'array' is not set under slurm"),
+    "array under slurm": ("slurm: {array: 0-3}\n", "2: 'array' does not belong under slurm"),
 }
 
 

@@ -116,6 +116,8 @@ def _is_well_known(name: str) -> bool:
         return False
     # An image's NCCL_VERSION describes the image, and a module's CUDA_HOME the host.
     is_of_a_place = re.search(r"_(VERSION|HOME|PATH|ROOT|DIR|BASE)\Z", name)
+    if name in ("HF_HOME", "TORCH_HOME"):  # where models are kept, for the user to choose
+        return True
     return not (is_of_a_place or _is_any(name, _OF_THE_HOST))
 
 

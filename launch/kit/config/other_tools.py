@@ -54,6 +54,9 @@ def refuse(words: list[str], where: str, problems: Problems) -> None:
     for start, tool in LAUNCHERS.items():
         if (program, *words[1 : len(start)]) == start:
             rest = words[len(start) :]
+            if inner := _inner(rest):  # srun torchrun ...
+                refuse(inner, where, problems)
+                continue
             keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
             if start == ("accelerate", "launch") and "--cpu" in rest[: _start(rest)]:
                 keys.append('`env: {ACCELERATE_USE_CPU: "true"}`')
@@ -66,6 +69,15 @@ def refuse(words: list[str], where: str, problems: Problems) -> None:
     if program in _OTHERS:
         problem = f"the command starts with {program}, which is for kit to do"
         problems.add(where, problem, _OTHERS[program])
+
+
+def _inner(words: list[str]) -> list[str]:
+    """Return the words from another such tool on, which the first one starts."""
+    programs = {start[0] for start in LAUNCHERS if len(start) == 1}
+    ends = words[: _start(words)]
+    return next(
+        (words[i:] for i, word in enumerate(ends) if os.path.basename(word) in programs), []
+    )
 
 
 def _counts(words: list[str], tool: Tool) -> list[str]:

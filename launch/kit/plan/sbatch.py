@@ -144,7 +144,12 @@ def _checked(given: dict[str, Located], shape: JobShape, problems: Problems) -> 
 def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
     """Return why an option is not the user's to set."""
     if key := sbatch_options.KEYS.get(name):
-        return f"'{name}' is not set under slurm", f"use the job's own key: `{key}`"
+        fix = f"use the job's own key: `{key}`"
+        if name.startswith(
+            "ntasks"
+        ):  # a batch script for torchrun has 1 there, for torchrun itself
+            fix = "remove it; ranks on each node: `gpus_per_node`, or `processes_per_node`"
+        return f"'{name}' does not belong under slurm", fix
     if name == "signal" and not shape.signals:
         fix = "with `launcher: srun` the program has every signal"
         fix = f"for a checkpoint in time: `on_preempt: checkpoint`; {fix}"

@@ -17,12 +17,14 @@ from typing import Optional
 _SPEAKER = re.compile(rb"\[(?:rank|node)\d+\] ")
 _MARK = re.compile(rb"\[rank\d+\]: ?")  # torch's own, before each line of a traceback
 _BEGIN = b"Traceback (most recent call last)"
-_OF_TORCHRUN = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_ENDED = b"torch.distributed.elastic.multiprocessing.api.SignalException"  # by srun, for another's
 _NOTICE = re.compile(
-    rb"[WE]\d{4} .*(?:Sending process \d+ closing signal|failed \(exitcode: )|Terminated$"
+    rb"[WE]\d{4} .*(?:Sending process \d+ closing signal|failed \(exitcode: |Received \d+ death"
+    rb" signal)|Terminated$"
 )
 _BAR = b"=" * 20
-_HELD_S = 5.0  # a program that goes on, or hangs, after a traceback is not to hide it
+_HELD_S = 10.0  # a program that goes on, or hangs, after a traceback is not to hide it
 _MOST = 500  # lines that are held back
 
 
@@ -85,9 +87,9 @@ class Filter:
         if self.bars:
             self.bars -= words.startswith(_BAR)
             return True
-        if words.startswith(_OF_TORCHRUN):
+        if words.startswith((_FAILED, _ENDED)):
             self.held.pop(b"", None)
-            self.bars = 2
+            self.bars = 2 if words.startswith(_FAILED) else 0
             return True
         return bool(_NOTICE.match(words))
 
