@@ -18,6 +18,7 @@ from kit.table import printable
 Ended = TypeVar("Ended")
 Write = Callable[[bytes], object]
 POLL_S = 0.2
+SHARED_POLL_S = 1.0  # of logs on a file server
 PERIOD_S = 2.0
 IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
 PIECE = 1 << 20  # bytes of a log that are copied at a time
@@ -138,6 +139,8 @@ class Tail:
 
     def _copy(self, path: Path, last: bool) -> None:
         start = self.read.get(path)
+        if start is not None and not last and size_of(path) == start:
+            return
         try:
             with safe_read.opened(path) as file:
                 size = file.seek(0, 2)
@@ -216,7 +219,7 @@ def seek_last(file: IO[bytes], count: int) -> None:
     file.seek(0)
 
 
-def size(path: Path) -> int:
+def size_of(path: Path) -> int:
     """Return the size of a file in bytes; 0 where there is none."""
     try:
         return os.stat(path).st_size
