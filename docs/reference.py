@@ -90,7 +90,7 @@ def _slurm() -> str:
     )
     letters = {name: letter for letter, name in sbatch_options.SHORT.items()}
     short = ", ".join(f"`-{letters[name]}`, `--{name}`" for name in sbatch_options.COMMON)
-    more = f"\nCommands that take a job take these without `--slurm`, too: {short}.\n"
+    more = f"\nCommands that take a job for Slurm take these without `--slurm`, too: {short}.\n"
     return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own) + more
 
 

@@ -95,6 +95,7 @@ CASES = {
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "an abort after a lost peer, with torch's C++ stack": Case({0: (MISSED + CPP_STACK, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "an abort some lines after a lost peer": Case({0: (MISSED + "a\nb\nc\nd\n", "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a lost peer in an exception group": Case({0: (GROUP, "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a rank that printed an exception and ended well": Case({0: (raised("ConnectionResetError: [Errno 104] reset"), "1 n0 0"), 1: (OWN, "")}, 0, left=(1,)),
     "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),

@@ -307,6 +307,22 @@ SBATCH_HEADER = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["submit", "train.py", "-c", "config.yaml"],
+            "kit: --cpus-per-task: 'config.yaml' is no value for it\n  fix: an argument of the program comes last, behind --: train.py -- config.yaml\n",
+        ),
+        (["submit", "train.py", "-p", ""], "kit: --partition: '' is no value for it\n  fix: an argument of the program comes last, behind --: train.py --\n"),
+        (["run", "train.py", "-w", "4"], "kit: No such option: -w\n  fix: an option of sbatch goes behind --slurm: --slurm nodelist=4\n"),
+    ],
+)
+def test_an_option_of_the_program_is_not_taken_for_sbatchs(arguments: list[str], message: str, kit, program: Path) -> None:
+    done = kit(*arguments, check=False)
+    assert (done.returncode, done.stderr) == (2, message)
+
+
 def test_the_same_option_said_twice_is_refused(kit, program: Path) -> None:
     done = kit("submit", "train.py", "-p", "a", "--slurm", "partition=b", check=False)
     assert (done.returncode, done.stderr) == (2, "kit: --partition: --slurm partition says the same thing\n  fix: give one of them\n")

@@ -248,7 +248,7 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
-        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path), None)  # type: ignore[arg-type]
+        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1"), None)  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")
 
 
@@ -272,3 +272,12 @@ def test_slurm_is_asked_every_ten_seconds_about_a_job_in_which_nothing_happens(m
 def test_slurm_is_asked_more_often_for_a_while_after_the_batch_script_wrote_something(monkeypatch) -> None:
     asked = questions(monkeypatch, {0: 0, 25: 100}, 80)
     assert asked == [0, 10, 20, *range(25, 57, 2), 65, 75]
+
+
+@pytest.mark.parametrize("timeout_s", [1, 20, 25])
+def test_a_wait_is_as_long_as_it_was_asked_to_be(timeout_s: float, array: Run, monkeypatch) -> None:
+    clock = Clock(*[lambda: None] * 50)
+    monkeypatch.setattr(array_watch, "time", clock)
+    with pytest.raises(KitError, match=f"goes on after {timeout_s} s"):
+        array_watch.until_the_end(array, lambda words: None, timeout_s=timeout_s)
+    assert sum(clock.slept) == pytest.approx(timeout_s)

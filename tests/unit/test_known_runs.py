@@ -717,8 +717,43 @@ def test_the_status_is_shown_again_and_again_until_nothing_goes_on(fake: Scripte
         slept.append(seconds)
         (fake.place / "jobs").write_text(f"{job_id}|{states.pop(0)}|{int(time.time())}|{tmp_path}/run\n")
 
-    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
     code, out, errors = call("status", "--watch")
     assert (code, slept) == (0, [10.0] * 3), errors
     assert re.findall(rf"^{job_id}  train  (\w+)", out, re.MULTILINE) == ["PENDING", "RUNNING", "RUNNING", "COMPLETED"]
+
+
+def test_a_controller_that_is_away_for_a_moment_does_not_end_the_watch(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("submit", "train.py", "--output", "run")
+    job_id = noted()["run"]
+    clock = SimpleNamespace(now_s=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+        fake.script("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1" if clock.now_s < 35 else "list")
+        if clock.now_s > 45:
+            (fake.place / "jobs").write_text(f"{job_id}|COMPLETED|{int(time.time())}|{tmp_path}/run\n")
+
+    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now_s))
+    monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
+    code, out, errors = call("status", "--watch")
+    assert (code, clock.now_s) == (0, 50.0), errors
+    assert errors.count("Unable to contact slurm controller") == 3
+    assert re.findall(rf"^{job_id}  train  (\w+)", out, re.MULTILINE) == ["PENDING", "PENDING", "COMPLETED"]
+
+
+def test_on_a_terminal_the_screen_is_cleared_before_each_new_status(fake: ScriptedSlurm, tmp_path: Path) -> None:
+    fake.put("1001", "RUNNING", tmp_path / "run")
+    environment = {**os.environ, "KIT_FOLLOW_PERIOD_S": "0.1", "TERM": "xterm"}
+    subprocess.run([sys.executable, "-m", "kit", "submit", "train.py", "--output", "run"], check=True, env=environment, capture_output=True)
+    main, side = os.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "kit", "status", "--watch"], stdout=side, stderr=side, env=environment)
+    os.close(side)
+    seen = b""
+    while seen.count(b"\x1b[H\x1b[2J") < 2:
+        seen += os.read(main, 4096)
+    process.kill()
+    process.wait()
+    os.close(main)
+    assert b"?[H" not in seen

@@ -65,7 +65,7 @@ def shown(tmp_path: Path):
 
     def of(text: str, blamed: int | None = None, pieces: int = 7) -> str:
         paths = RunPaths(tmp_path)
-        (paths.logs("7") / "events").mkdir(parents=True)
+        (paths.logs("7") / "events").mkdir(parents=True, exist_ok=True)
         seen: list[bytes] = []
         tail = log_files.Tail(paths, "7", seen.append)
         for begin in range(0, len(text), max(1, len(text) // pieces)):
@@ -88,6 +88,30 @@ def test_a_run_that_fails_ends_with_the_exceptions_and_the_batch_scripts_word(sh
 
 def test_nothing_is_shown_of_a_torchrun_that_was_ended(shown) -> None:
     assert shown(OF_TORCHRUN_ELSEWHERE + "after\n") == "after\nkit: error: the end\n"
+
+
+def test_what_a_rank_prints_after_its_exception_is_shown(shown) -> None:
+    text = OF_RANK + "[rank0]   epoch 3  loss 0.2\n[rank0] saved\n"
+    assert shown(text, blamed=1).endswith("RuntimeError: Connection closed by peer\n[rank0]   epoch 3  loss 0.2\n[rank0] saved\nkit: error: the end\n")
+
+
+def test_more_than_the_batch_script_shows_of_the_blamed_rank_is_shown_whole(shown) -> None:
+    frames = "".join(f'[rank1]   File "/home/me/deep.py", line {number}, in f\n[rank1]     f()\n' for number in range(20))
+    text = f"[rank1] Traceback (most recent call last):\n{frames}[rank1] RecursionError: deep\n"
+    assert shown(text, blamed=1) == text + "kit: error: the end\n"
+
+
+def test_a_rank_that_was_blamed_in_an_earlier_attempt_is_shown_in_this_one(shown, tmp_path: Path) -> None:
+    (tmp_path / "log/7/events").mkdir(parents=True)
+    (tmp_path / "log/7/events/batch.jsonl").write_text(event_lines.line("blamed", 1000, rank=1, attempt=1) + event_lines.line("start", 1001, 2))
+    assert shown(OF_RANK) == OF_RANK + "kit: error: the end\n"
+
+
+@pytest.mark.parametrize("after", ["kit: error: node1: disk full\n", "x\n" * 300])
+def test_a_report_of_torchrun_that_was_cut_off_mutes_nothing_for_ever(after: str) -> None:
+    log = last_words.Filter()
+    log.without(OF_TORCHRUN.partition("=====")[0].encode())
+    assert log.without(after.encode()).endswith(after[-10:].encode())
 
 
 def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:

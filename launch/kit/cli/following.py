@@ -81,7 +81,7 @@ def _follow_here(run: Run) -> None:
         return
     secret_file.forget(folder)  # its own script does that, unless its node is gone
     if state.name == "FAILED":
-        say_cause(folder)
+        say_cause(job_id)
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []
     why = f"; dead: {', '.join(dead)}" if dead else ""
     raise KitError(
@@ -91,13 +91,13 @@ def _follow_here(run: Run) -> None:
     )
 
 
-def say_cause(folder: Path) -> None:
+def say_cause(job_id: str) -> None:
     """Say which rank failed first, and why; nothing where that is not known."""
     # Imported here: only a run that fails needs it.
     from kit.diagnose.why import report
 
     with suppress(KitError):
-        found = report.why(str(folder))
+        found = report.why(job_id)
         if not found.cause:
             return
         who = f"rank {found.rank} on {found.node}: " if found.node else ""

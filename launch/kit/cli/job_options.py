@@ -63,6 +63,9 @@ def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Pro
     for name in sbatch_options.COMMON:
         if (value := values.get(_common(name))) is None:
             continue
+        if not value or (name == "cpus-per-task" and not value.isdecimal()):
+            fix = f"an argument of the program comes last, behind --: train.py -- {value}".rstrip()
+            problems.add(f"--{name}", f"'{value}' is no value for it", fix)
         if name in options:
             problems.add(f"--{name}", f"--slurm {name} says the same thing", "give one of them")
         options[name] = Located(value, f"--{name}")
@@ -94,10 +97,12 @@ def request(values: dict[str, Any], problems: Optional[Problems] = None) -> JobR
     return JobRequest(target, arguments, _overrides(values, problems), problems)
 
 
-def takes_job(command: Callable[..., None], target: Any = JOB) -> Callable[..., None]:
+def takes_job(
+    command: Callable[..., None], target: Any = JOB, *, for_slurm: bool = True
+) -> Callable[..., None]:
     """Return the command with an option for every key of a job in the place of its parameter `job`.
 
-    Typer reads the options from the signature.
+    One `for_slurm` takes sbatch's common options, too. Typer reads them from the signature.
     """
     _, *own = inspect.signature(command).parameters.values()
     arguments = [_parameter("target", target)]
@@ -105,7 +110,9 @@ def takes_job(command: Callable[..., None], target: Any = JOB) -> Callable[..., 
         arguments.append(_parameter("arguments", _ARGS))
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]
     common = [
-        item for item in _common_parameters() if item.name[len("sbatch_") :] not in _names(own)
+        item
+        for item in _common_parameters()
+        if for_slurm and item.name[len("sbatch_") :] not in _names(own)
     ]
     keys = [_parameter("shape", _SHAPE), *_key_parameters(), *common]
     parameters = [*arguments, *own, *keys]

@@ -80,7 +80,7 @@ def submit(
 @command(
     epilog=examples("kit run train.py -j 2x2", "kit run job.yaml --task 3"),
 )
-@takes_job
+@functools.partial(takes_job, for_slurm=False)
 def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
     """Write the same scripts, and run them on this machine without Slurm."""
     submission.run_here(job.plan(job.load(), output, LIVE), task)

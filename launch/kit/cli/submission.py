@@ -163,7 +163,7 @@ def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
             f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {place}"
         )
         if code not in STOPPED:
-            following.say_cause(folder)
+            following.say_cause(noted.id)
         sys.exit(code)
     messages.say(f"done in {elapsed}; the scripts that ran, and their logs: {place}")
 

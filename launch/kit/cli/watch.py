@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from kit import console
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
@@ -20,6 +21,7 @@ from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.watch import Watch
 
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
@@ -47,12 +49,21 @@ def status(
     """Show where runs are, why they wait, and how they ended."""
     if watch and as_json:
         raise UsageError("--watch and --json contradict each other", "leave one of them out")
-    while _show_status(run, task, clear=watch, as_json=as_json) and watch:
+    goes_on, answered_s = _show_status(run, task, as_json=as_json), time.monotonic()
+    while goes_on and watch:
         sys.stdout.flush()
         time.sleep(logging.period_s() * logging.IDLE)
+        try:
+            goes_on, answered_s = _show_status(run, task, clear=True), time.monotonic()
+        except KitError as error:  # controllers restart
+            if error.exit_code != 1 or time.monotonic() - answered_s > Watch.PATIENCE_S:
+                raise
+            messages.note(error.problems[0].problem)
 
 
-def _show_status(run: Optional[str], task: Optional[int], *, clear: bool, as_json: bool) -> bool:
+def _show_status(
+    run: Optional[str], task: Optional[int], *, clear: bool = False, as_json: bool = False
+) -> bool:
     """Print the status of a run, or of all recent ones; return True if any of them goes on."""
     whole = run is not None or task is not None
     if whole:
@@ -61,14 +72,15 @@ def _show_status(run: Optional[str], task: Optional[int], *, clear: bool, as_jso
     else:
         shown = states.of(states.recent(history.runs()))
     if clear and sys.stdout.isatty():
-        print(CLEAR, end="")
+        with console.unguarded():
+            print(CLEAR, end="")
     if not whole:
         _list(shown, "no run of the last day; kit runs shows the others", as_json=as_json)
     elif as_json:
         print(messages.json_text(run_views.whole_json(shown[0])))
     else:
         run_views.show_one(shown[0])
-    return any(each.active for each in shown)
+    return any(each.active or each.state == "SUBMITTING" for each in shown)
 
 
 def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
@@ -135,8 +147,9 @@ def logs(
     found, number = array_status.find(run, task)
     runs = array_status.chosen(found, number)
     if follow:
-        if tail is not None:
-            raise UsageError("--tail and --follow contradict each other", "leave one of them out")
+        if tail is not None or rank is not None or node or errors:
+            fix = "leave out -f; or follow one file: tail -f"
+            raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
         if len(runs) > 1:
             fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
             raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)

@@ -180,12 +180,13 @@ def names() -> list[str]:
 def files() -> dict[str, Path]:
     """Return {name: the file that counts}; a profile of an earlier folder hides its namesakes."""
     found = [path for folder in folders() for path in sorted(folder.glob("*.yaml"))]
-    return {path.stem: path for path in reversed(found)}
+    return {path.stem: path for path in reversed(found) if path.is_file()}
 
 
 def site_file(name: str) -> Optional[Path]:
-    """Return the site's profile of this name, if there is one."""
-    return _existing(name, site_folders())
+    """Return the site's profile of this name, if there is one and no user's own hides it."""
+    found = _existing(name, folders()[:-1])
+    return found if found and found.parent in site_folders() else None
 
 
 def anchored(name: str, base: Path) -> str:

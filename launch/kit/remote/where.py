@@ -87,7 +87,7 @@ def _about(typed: Typed) -> Optional[About]:
         return About(clusters=clusters) if clusters else None
     if typed.has_job:
         return _of_job(typed)
-    if typed.name in OF_A_CLUSTER:
+    if typed.name in OF_A_CLUSTER and not typed.value("list_"):
         site = profile(typed.value("cluster"))
         if not site.ssh and typed.name == "build" and typed.value("cluster"):
             problem = f"the profile {typed.value('cluster')} names no login node by `ssh`"

@@ -43,9 +43,10 @@ def until_the_end(
                 say(f"{run}: {said}")
             if not found.active and found.state != "SUBMITTING":
                 return found
-        if time.monotonic() + period_s > end_s:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
             raise KitError(
                 f"{run} goes on after {timeout_s:g} s", f"where it is: kit status {run.id}"
             )
-        time.sleep(period_s)
+        time.sleep(min(period_s, left_s))
         period_s = min(period_s * 1.25, longest_s)  # most short jobs are failures

@@ -26,14 +26,22 @@ _NOTICE = re.compile(
 _BAR = b"=" * 20
 _HELD_S = 10.0  # a program that goes on, or hangs, after a traceback is not to hide it
 _MOST = 500  # lines that are held back
+_REPORT = 200  # lines of torchrun's report
+_SHOWN = 18  # lines at a log's end that the batch script certainly shows
 
 
 @dataclass
 class _Held:
-    """Lines of one speaker since a traceback began; `is_traceback` says which are part of one."""
+    """Lines of one speaker since a traceback began; the flag says which are part of one."""
 
     lines: list[tuple[bytes, bool]] = field(default_factory=list)
-    since_s: float = 0.0
+    inside: bool = False  # a traceback, whose exception has not come yet
+    since_s: float = field(default_factory=lambda: time.monotonic())
+
+    def add(self, line: bytes, words: bytes) -> None:
+        begins = words.startswith(_BEGIN)
+        self.inside = begins or (self.inside and words[:1] in (b" ", b"\n"))
+        self.lines.append((line, self.inside))
 
 
 class Filter:
@@ -42,6 +50,7 @@ class Filter:
     def __init__(self) -> None:
         self.held: dict[bytes, _Held] = {}  # by speaker: b"[rank3] ", or b"" for torchrun
         self.bars = 0  # lines of = until torchrun's report ends
+        self.reported = 0  # lines of it
 
     def without(self, data: bytes) -> bytes:
         """Return the data without what is held back, and without torchrun's reports."""
@@ -56,15 +65,16 @@ class Filter:
     def rest(self, blamed: Optional[int]) -> bytes:
         """Return what is held back at the end.
 
-        Where the batch script shows the log of a rank, which is `blamed`, nothing of that one, and
-        of the others only the exceptions, not their tracebacks.
+        Where the batch script shows the end of a rank's log, which is `blamed`, nothing of that one
+        if it shows all of it, and of the others no tracebacks, but the exceptions.
         """
         held, self.held = self.held, {}
         if blamed is None:
             return b"".join(line for each in held.values() for line, _ in each.lines)
-        held.pop(b"[rank%d] " % blamed, None)
-        found = [entry for each in held.values() for entry in each.lines]
-        return b"".join(line for line, is_traceback in found if not is_traceback)
+        of_blamed = held.pop(b"[rank%d] " % blamed, _Held())
+        found = [line for line, _ in of_blamed.lines] if len(of_blamed.lines) > _SHOWN else []
+        found += [line for each in held.values() for line, is_body in each.lines if not is_body]
+        return b"".join(found)
 
     def _kept(self, line: bytes) -> Iterator[bytes]:
         match = _SPEAKER.match(line)
@@ -74,16 +84,19 @@ class Filter:
             return
         held = self.held.get(who)
         if words.startswith(_BEGIN):
-            held = self.held.setdefault(who, _Held(since_s=time.monotonic()))
+            held = self.held.setdefault(who, _Held())
         if held is None:
             yield line
             return
-        held.lines.append((line, words.startswith(_BEGIN) or words[:1] in (b" ", b"\n")))
-        if len(held.lines) > _MOST or not (who or held.lines[-1][1]):
+        held.add(line, words)
+        if len(held.lines) > _MOST or not (who or held.inside):
             yield from self._release(who)
 
     def _is_torchruns(self, words: bytes) -> bool:
         """Return True for a line of torchrun's report, whose traceback is then dropped."""
+        self.reported = self.reported + 1 if self.bars else 0
+        if words.startswith(b"kit: ") or self.reported > _REPORT:
+            self.bars = 0  # the report was cut off
         if self.bars:
             self.bars -= words.startswith(_BAR)
             return True

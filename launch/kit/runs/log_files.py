@@ -87,7 +87,8 @@ class Tail:
             if path in self.filters:
                 self.write(self.filters[path].overdue())
         if last:  # what the batch script says of the end comes last
-            blamed = events.last(events.batch(self.run.logs(self.job_id)), "blamed")
+            attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
+            blamed = events.last(attempt, "blamed")
             for held_back in self.filters.values():
                 self.write(held_back.rest(blamed.number("rank") if blamed else None))
             self._copy(batch, last)
@@ -139,8 +140,6 @@ class Tail:
 
     def _copy(self, path: Path, last: bool) -> None:
         start = self.read.get(path)
-        if start is not None and not last and size_of(path) == start:
-            return
         try:
             with safe_read.opened(path) as file:
                 size = file.seek(0, 2)
@@ -220,9 +219,13 @@ def seek_last(file: IO[bytes], count: int) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; 0 where there is none."""
+    """Return the size of a file in bytes; 0 where there is none.
+
+    Opened, since a client of NFS may remember the size of a file that it only looks at.
+    """
     try:
-        return os.stat(path).st_size
+        with safe_read.opened(path) as file:
+            return file.seek(0, os.SEEK_END)
     except OSError:
         return 0
 

@@ -42,7 +42,7 @@ class Start:
     @property
     def sites_profile(self) -> Optional[Path]:
         """Return the site's own profile of this cluster, which needs no other beside it."""
-        return None if self.profile.exists() else profiles.site_file(self.chosen.profile)
+        return profiles.site_file(self.chosen.profile)
 
 
 def look(

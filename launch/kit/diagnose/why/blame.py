@@ -90,7 +90,8 @@ def _judge(
         said = [
             line for line in log.text.split("\n") if line.strip() and not _CPP_STACK.match(line)
         ]
-        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search("\n".join(said[-3:]))
+        words = "\n".join([*said[-3:], *(raised.text for raised in end.chain[:1])])
+        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search(words)
         return Grade.GONE if aborted_by_peers else Grade.OWN, noted_ns, rank
     if end.is_cause(own.code, (noted_ns - wrote_ns) / 1e9):
         grade = Grade.DOUBTFUL if end.grade == Grade.OWN and end.has_spoken else end.grade
