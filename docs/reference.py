@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kit.cli import entry
+from kit.cli import entry, job_options
 from kit.config import job as jobs
 from kit.config import profiles, sbatch_options
 
@@ -97,7 +97,7 @@ def _slurm() -> str:
 def _command(name: str, command: Any) -> str:
     arguments = [item for item in command.params if item.param_type_name == "argument"]
     takes_a_job = set(jobs.KEYS) - {"command"} <= {item.name for item in command.params}
-    common = {f"sbatch_{name.replace('-', '_')}" for name in sbatch_options.COMMON}
+    common = {job_options.sbatch_parameter(name) for name in sbatch_options.COMMON}
     said_above = {*jobs.KEYS, *common} if takes_a_job else set()
     options = [
         item

@@ -30,8 +30,8 @@ by_me() { pytest "$@"; }
 # shellcheck disable=SC2329  # part calls them
 by_another() { tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "$@"; }
 
-# part WHO PATH... - runs these tests. Where no more than a few fail, those run once more with nothing beside them: one that
-# passes then broke on a busy machine alone: it is named at the end as flaky, and to be mended.
+# part WHO PATH... - runs these tests. If only a few fail, they run once more with nothing beside them. A test that passes then is
+# named at the end as flaky; it is still to be mended.
 part() {
   local -r who="$1" failed="${folder}/$1.failed"
   local -a again=()

@@ -61,7 +61,7 @@ def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Pro
     given = found["slurm"].value if "slurm" in found else {}
     options = dict(given) if isinstance(given, dict) else {}
     for name in sbatch_options.COMMON:
-        if (value := values.get(_common(name))) is None:
+        if (value := values.get(sbatch_parameter(name))) is None:
             continue
         if not value or (name == "cpus-per-task" and not value.isdecimal()):
             fix = f"an argument of the program comes last, behind --: train.py -- {value}".rstrip()
@@ -73,8 +73,8 @@ def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Pro
         found["slurm"] = Located(options, "--slurm")
 
 
-def _common(name: str) -> str:
-    """Return the parameter of one of sbatch's options."""
+def sbatch_parameter(name: str) -> str:
+    """Return the name of the parameter of one of sbatch's options."""
     return "sbatch_" + name.replace("-", "_")
 
 
@@ -109,11 +109,8 @@ def takes_job(
     if target is JOB:
         arguments.append(_parameter("arguments", _ARGS))
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]
-    common = [
-        item
-        for item in _common_parameters()
-        if for_slurm and item.name[len("sbatch_") :] not in _names(own)
-    ]
+    taken = {sbatch_parameter(item.name) for item in own}
+    common = [item for item in _common_parameters() if for_slurm and item.name not in taken]
     keys = [_parameter("shape", _SHAPE), *_key_parameters(), *common]
     parameters = [*arguments, *own, *keys]
 
@@ -133,10 +130,6 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     )
 
 
-def _names(parameters: list[inspect.Parameter]) -> set[str]:
-    return {item.name for item in parameters}
-
-
 @functools.cache
 def _common_parameters() -> tuple[inspect.Parameter, ...]:
     """Return an option for each of sbatch's that need no --slurm."""
@@ -144,7 +137,7 @@ def _common_parameters() -> tuple[inspect.Parameter, ...]:
     completions = {"partition": completion.partitions}
     return tuple(
         _parameter(
-            _common(name),
+            sbatch_parameter(name),
             Annotated[
                 Optional[str],
                 typer.Option(

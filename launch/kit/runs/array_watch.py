@@ -10,8 +10,9 @@ from kit.errors import KitError
 from kit.runs import log_files, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.watch import Watch
 
-PATIENCE_S = 300.0  # controllers restart, and the jobs go on meanwhile
+PATIENCE_S = Watch.PATIENCE_S
 
 
 def until_the_end(

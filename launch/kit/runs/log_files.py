@@ -71,7 +71,7 @@ class Tail:
 
     def __init__(self, run: RunPaths, job_id: str, write: Write) -> None:
         self.run, self.job_id, self.write = run, job_id, write
-        self.read: dict[Path, int] = {}
+        self.read: dict[Path, int] = {}  # bytes of each log
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
         self.said = b""  # the last that the batch script said
@@ -216,18 +216,6 @@ def seek_last(file: IO[bytes], count: int) -> None:
             return
         count -= len(newlines)
     file.seek(0)
-
-
-def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; 0 where there is none.
-
-    Opened, since a client of NFS may remember the size of a file that it only looks at.
-    """
-    try:
-        with safe_read.opened(path) as file:
-            return file.seek(0, os.SEEK_END)
-    except OSError:
-        return 0
 
 
 def last_line(path: str | Path) -> str:
