@@ -626,7 +626,9 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
         process.send_signal(signal.SIGSTOP)  # Ctrl-Z
     assert call("cancel", "run")[1].endswith("was ended\n")
     assert process.wait(60) == 143 and local_processes.find(job_id) == []
-    assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "exit code 143")]
+    assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "by kit cancel")]
+    said = call("why", "run")[1]
+    assert "cause: it was cancelled by kit cancel (cancelled)" in said and "something outside" not in said and "who may cancel" not in said
 
 
 def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -629,3 +629,13 @@ def test_lines_are_counted_up_to_a_limit_and_in_longer_files_not(tmp_path: Path,
     file.write_text("one\ntwo\nthree\nfour\n")
     monkeypatch.setattr(logs, "COUNTED", 8)
     assert [logs.Log(file, RANK, ["x"], "x", skipped).number(1) for skipped in (0, 4, 7, 8, 9)] == [2, 3, 3, 4, None]
+
+
+def test_a_process_that_kit_ended_for_a_failed_rank_was_not_ended_from_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 93 got signal: 15\n"
+    failed = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x\nKeyError: 3\n'
+    run = run_directory(tmp_path / "run", {0: (failed, "1 node1 0\n")}, "", {"node1": ended, "node2": ended})
+    show(str(run))
+    said = capsys.readouterr().out
+    assert "  kit, after rank 0 had failed, ended a process with SIGTERM (terminated), by log/7/node1.out:1\n" in said
+    assert "something outside" not in said
