@@ -115,6 +115,8 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     if evidence.batch.lines:
         yield from _end(evidence.batch, evidence)
     yield f"  where it is: kit status {run.id}"
+    if events.last(evidence.of_batch, "ranks_started") and not events.goes_on(evidence.of_batch):
+        yield f"  what its ranks are doing, if it runs: kit hang {run.id}"
 
 
 def _is_alive(evidence: Evidence) -> bool:
