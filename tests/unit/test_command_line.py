@@ -323,9 +323,11 @@ SBATCH_HEADER = [
     [
         (
             ["submit", "train.py", "-c", "config.yaml"],
-            "kit: --cpus-per-task: 'config.yaml' is no value for it\n  fix: an argument of the program comes last, behind --: train.py -- config.yaml\n",
+            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is no number\n"
+            "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, behind --: train.py -- config.yaml\n",
         ),
-        (["submit", "train.py", "-p", ""], "kit: --partition: '' is no value for it\n  fix: an argument of the program comes last, behind --: train.py --\n"),
+        (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),
+        (["submit", "train.py", "--slurm", "partition"], "kit: --slurm: 'partition' has no value\n  fix: write one: --slurm partition=...\n"),
         (["run", "train.py", "-w", "4"], "kit: there is no option -w\n  fix: an option of sbatch goes behind --slurm: --slurm nodelist=4\n"),
     ],
 )
