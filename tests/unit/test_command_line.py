@@ -36,6 +36,13 @@ def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str,
     assert re.search(rf"^  (-\w, )?{jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
 
 
+def test_every_command_is_found_in_the_file_that_the_one_list_of_them_names() -> None:
+    assert set(entry.tree().commands) == set(entry.FILE_OF)
+    for name, file in entry.FILE_OF.items():
+        command = entry.tree().commands[name]
+        assert getattr(command.callback, "__module__", f"kit.cli.{file}") == f"kit.cli.{file}", name
+
+
 def test_every_key_is_a_field_of_a_job() -> None:
     assert [item.name for item in fields(jobs.Job)] == [*jobs.KEYS, "places"]
 

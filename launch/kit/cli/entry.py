@@ -14,25 +14,39 @@ from kit.cli import command_hints, option_hints, shells
 from kit.cli.app import app
 from kit.errors import KitError, Problem, UsageError, did_you_mean
 
-# The files of this package, and the commands that each of them adds to the app.
-COMMANDS = {
-    "start": ("init", "doctor", "schema", "completion"),
-    "build": ("build",),
-    "run": ("submit", "run", "rerun", "render", "shell", "exec"),
-    "estimate": ("when",),
-    "bench": ("bench",),
-    "watch": ("status", "runs", "logs"),
-    "explain": ("why", "timeline", "hang", "diff"),
-    "tidy": ("cancel", "images", "nodes"),
+# The file of this package that adds a command to the app: only that one is imported for it.
+FILE_OF = {
+    "init": "start",
+    "doctor": "start",
+    "schema": "start",
+    "completion": "start",
+    "build": "build",
+    "submit": "run",
+    "run": "run",
+    "rerun": "run",
+    "render": "run",
+    "shell": "run",
+    "exec": "run",
+    "when": "estimate",
+    "bench": "bench",
+    "status": "watch",
+    "runs": "watch",
+    "logs": "watch",
+    "why": "explain",
+    "timeline": "explain",
+    "hang": "explain",
+    "diff": "explain",
+    "cancel": "tidy",
+    "images": "tidy",
+    "nodes": "tidy",
 }
-FILE_OF = {name: file for file, names in COMMANDS.items() for name in names}
 CTRL_C = 130
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 
 
 def tree(name: str = "") -> Any:
     """Return the app with this command; without a name, or with one that is none, with all."""
-    for file in [FILE_OF[name]] if name in FILE_OF else COMMANDS:
+    for file in [FILE_OF[name]] if name in FILE_OF else dict.fromkeys(FILE_OF.values()):
         importlib.import_module(f"kit.cli.{file}")
     return typer.main.get_command(app)
 
