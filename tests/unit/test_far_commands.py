@@ -435,7 +435,7 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
 
     threading.Thread(target=interrupt).start()
     done = kit_here("logs", "1001", "-f")
-    assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001\n" in done.out
+    assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001;" in done.out
 
 
 def test_a_command_that_was_killed_there_is_not_waited_for(far: Far, project: Path, kit_here) -> None:

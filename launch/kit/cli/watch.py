@@ -9,20 +9,21 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console
+from kit import console, slurm
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import Json, LastRun, Task
-from kit.errors import KitError, UsageError
+from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
-from kit.runs import array_status, history
+from kit.runs import array_status, history, log_outcome
 from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
-from kit.runs.job_status import Status
+from kit.runs.job_status import OWN, Status
 from kit.runs.watch import Watch
 
+_USUAL = ", ".join(completion.STATES)
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
@@ -109,13 +110,16 @@ def runs(
             autocompletion=completion.one_of(*completion.STATES),
         ),
     ] = None,
-    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.")] = 50,
+    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.", min=1)] = 50,
     as_json: Json = False,
 ) -> None:
     """List all runs that were submitted from here, the newest last."""
+    if state and state.upper() not in (known := {*completion.STATES, *slurm.FINAL, *OWN}):
+        fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
+        raise UsageError(f"there is no state {state}", fix)
     found = [run for run in history.runs() if not name or name in run.name]
     matching = [item for item in states.of(found) if not state or item.state == state.upper()]
-    _list(matching[-last:], "no such run", as_json=as_json)
+    _list(matching[-last:], "no such run" if name or state else "no run yet", as_json=as_json)
 
 
 @command(
@@ -158,10 +162,23 @@ def logs(
     files = array_status.logs(found, number, logging.Choice(node, rank, errors))
     if not files:
         folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
-        what = "failed rank" if errors else "such log yet"
         which = runs[0] if number is not None else found
+        what = "failed rank" if errors else _missing(runs[0], rank, node)
         raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
     _print(files, found, tail)
+
+
+def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
+    """Return what a run has not, in words. Raise UsageError for a rank that it never has."""
+    nodes, _, processes = run.shape.partition("x")
+    if rank is not None and nodes.isdecimal() and processes.isdecimal():
+        count = int(nodes) * int(processes)
+        if rank >= count:
+            fix = f"they are 0 to {count - 1}" if count > 1 else "it has one, rank 0"
+            raise UsageError(f"{run} has no rank {rank}", fix)
+    of = f" of rank {rank}" if rank is not None else f" of a node {node}" if node else ""
+    yet = "" if run.state or log_outcome.read(run)[0] else " yet"
+    return f"log{of}{yet}"
 
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:

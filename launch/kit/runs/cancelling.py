@@ -53,6 +53,7 @@ def _cancel_job(found: Status) -> None:
 
 def _end_here(run: Run) -> str:
     """End a run on this machine. Its kit notes the end, unless that was killed."""
+    history.note_cancelled(run, [run.id])  # its kit says so when it ends
     if not local_processes.cancel(run):
         fix = "end it in its terminal: Ctrl-C"
         raise KitError(f"{run} does not end: its kit is still there", fix)
@@ -60,7 +61,7 @@ def _end_here(run: Run) -> str:
         fix = f"see: ps {' '.join(map(str, left))}"
         raise KitError(f"{run} does not end: processes of it are left", fix)
     if not lookup.find(run.folder).state:
-        history.ended(run, "CANCELLED")
+        history.ended(run, "CANCELLED", "by kit cancel")
     return f"{run} was ended"
 
 

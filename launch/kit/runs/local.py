@@ -59,9 +59,18 @@ def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> 
         state = "CANCELLED"
     elif limit.is_over and code:
         state = "TIMEOUT"
-    said = log_outcome.read(noted)[1] if state == "FAILED" else ""
-    history.ended(noted, state, said or (f"exit code {code}" if code else ""))
+    history.ended(noted, state, _why(noted, state, code, stopper.received))
     return code
+
+
+def _why(run: Run, state: str, code: int, received: list[int]) -> str:
+    """Return why a run ended as it did, for the history."""
+    if received:
+        is_asked = history.is_cancelled(run)
+        name = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
+        return f"by {'kit cancel' if is_asked else name}"
+    said = log_outcome.read(run)[1] if state == "FAILED" else ""
+    return said or (f"exit code {code}" if code else "")
 
 
 def _start(plan: Plan, noted: Run, task: Optional[int], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import UsageError
+from kit.errors import UsageError, did_you_mean
 from kit.runs import history, run_record, submit
 from kit.runs.history import Run
 
@@ -25,9 +25,19 @@ def find(word: Optional[str]) -> Run:
         is_earlier_job = word.isdecimal() and os.path.isdir(run.paths.logs(word))
         if is_earlier_job or word in (run.id or None, run.name, os.path.basename(run.folder)):
             return _fresh(run)
-    raise UsageError(
-        f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them"
-    )
+    names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
+    fix = "give a job id, a run directory, or a name; kit runs lists them"
+    raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
+
+
+def _names(run: Run) -> list[str]:
+    """Return what a user may call a run, but for its number: nobody means a similar one."""
+    return list(filter(None, [run.name, os.path.basename(run.folder)]))
+
+
+def here() -> list[Run]:
+    """Return the runs of the current folder of which no end is noted, the newest first."""
+    return list(_of_here(run for run in reversed(history.runs()) if not run.state))
 
 
 def last_here() -> Optional[Run]:

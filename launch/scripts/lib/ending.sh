@@ -177,6 +177,7 @@ ending::show_log() {
     rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
     *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
   esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
+  [[ -f "${KIT_LOG_DIR}/$2" ]] || return 0
   tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed 's/^/  | /' >&2 || true
 }
 
