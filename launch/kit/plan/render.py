@@ -8,6 +8,7 @@ from typing import Callable
 
 from kit import assets
 from kit.config import plugins
+from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
 from kit.plan.plan import Container, Plan
 from kit.quote import bash, sbatch
@@ -53,6 +54,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
     has = {
         "checkpoint": plan.policy.on_preempt == "checkpoint",
         "image": bool(plan.container.image),
+        "notify": bool(plan.policy.notify.on),
         "secrets": bool(plan.program.secrets),
         "spares": plan.layout.spares > 0,
     }
@@ -145,7 +147,17 @@ def _policy(plan: Plan) -> list[str]:
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
+        *_notify(policy.notify),
     ]
+
+
+def _notify(notify: Notify) -> list[str]:
+    words = " ".join(map(bash, notify.command))
+    return [
+        f"KIT_NOTIFY='{' '.join(notify.on)}' # when people are told: docs/notify.md",
+        f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
+        f"KIT_NOTIFY_COMMAND=({words}) # runs beside this script, on the first node",
+    ][: 3 if notify.on else 0]
 
 
 def _program(plan: Plan) -> list[str]:
