@@ -114,8 +114,7 @@ class Session:
         self.job_id = job_id
         known: RunRecord = {"job_id": job_id}
         run_dir.update(self.run, {**known, **this_process()} if local else known)
-        layout = self.plan.layout
-        self.noted = history.new(self.run, layout, job_id, local=local, cluster=self.cluster)
+        self.noted = history.new(self.run, self.plan, job_id, local=local, cluster=self.cluster)
 
     def note_end(self, state: str, code: int) -> None:
         history.ended(self.noted, state, f"exit code {code}" if code else "")
