@@ -199,5 +199,9 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
         with safe_read.opened(path) as file:
             if tail is not None:
                 logging.seek_last(file, tail)
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            if console.has_colours():
+                for line in file:
+                    messages.write_log(line)
+            else:
+                shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()
