@@ -1,6 +1,7 @@
 """Watch: status, runs and logs."""
 
 import functools
+import os
 import shutil
 import sys
 import time
@@ -13,10 +14,10 @@ from kit import console, slurm
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
-from kit.cli.options import Json, LastRun, Task
+from kit.cli.options import All, Json, LastRun, Task
 from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
-from kit.runs import array_status, history, log_outcome
+from kit.runs import array_status, history, log_outcome, lookup
 from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
@@ -24,6 +25,8 @@ from kit.runs.job_status import OWN, Status
 from kit.runs.watch import Watch
 
 _USUAL = ", ".join(completion.STATES)
+NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
+NONE_OF_ALL = "no run of the last day; kit runs --all shows the others"
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
@@ -45,17 +48,19 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every ten seconds, until all has ended.")
     ] = False,
+    everywhere: All = False,
     as_json: Json = False,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
     if watch and as_json:
         raise UsageError("--watch and --json contradict each other", "leave one of them out")
-    goes_on, answered_s = _show_status(run, task, as_json=as_json), time.monotonic()
+    query = functools.partial(_show_status, run, task, everywhere=everywhere)
+    goes_on, answered_s = query(as_json=as_json), time.monotonic()
     while goes_on and watch:
         sys.stdout.flush()
         time.sleep(logging.period_s() * logging.IDLE)
         try:
-            goes_on, answered_s = _show_status(run, task, clear=True), time.monotonic()
+            goes_on, answered_s = query(clear=True), time.monotonic()
         except KitError as error:  # controllers restart
             if error.exit_code != 1 or time.monotonic() - answered_s > Watch.PATIENCE_S:
                 raise
@@ -63,7 +68,12 @@ def status(
 
 
 def _show_status(
-    run: Optional[str], task: Optional[int], *, clear: bool = False, as_json: bool = False
+    run: Optional[str],
+    task: Optional[int],
+    *,
+    everywhere: bool,
+    clear: bool = False,
+    as_json: bool = False,
 ) -> bool:
     """Print the status of a run, or of all recent ones; return True if any of them goes on."""
     whole = run is not None or task is not None
@@ -71,17 +81,26 @@ def _show_status(
         found, number = array_status.find(run, task)
         shown = states.of([found]) if number is None else [states.of_task(found, number)]
     else:
-        shown = states.of(states.recent(history.runs()))
+        # All of them: what has ended is noted, and its secrets go.
+        known = states.of(states.recent(history.runs()))
+        shown = _of_here(known, everywhere=everywhere)
+        if shown and len(known) > len(shown) and not (clear or as_json):
+            messages.note(f"{len(known) - len(shown)} more in other folders: kit status --all")
     if clear and sys.stdout.isatty():
         with console.unguarded():
             print(CLEAR, end="")
     if not whole:
-        _list(shown, "no run of the last day; kit runs shows the others", as_json=as_json)
+        _list(shown, NONE_OF_ALL if everywhere else NONE_HERE, as_json=as_json)
     elif as_json:
         print(messages.json_text(run_views.whole_json(shown[0])))
     else:
         run_views.show_one(shown[0])
     return any(each.active or each.state == "SUBMITTING" for each in shown)
+
+
+def _of_here(found: list[Status], *, everywhere: bool) -> list[Status]:
+    here = os.path.realpath(os.curdir)
+    return [item for item in found if everywhere or lookup.is_of(here, item.run)]
 
 
 def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
@@ -111,15 +130,19 @@ def runs(
         ),
     ] = None,
     last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.", min=1)] = 50,
+    everywhere: All = False,
     as_json: Json = False,
 ) -> None:
-    """List all runs that were submitted from here, the newest last."""
+    """List the runs of this folder, or of all folders, the newest last."""
     if state and state.upper() not in (known := {*completion.STATES, *slurm.FINAL, *OWN}):
         fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
         raise UsageError(f"there is no state {state}", fix)
     found = [run for run in history.runs() if not name or name in run.name]
     matching = [item for item in states.of(found) if not state or item.state == state.upper()]
-    _list(matching[-last:], "no such run" if name or state else "no run yet", as_json=as_json)
+    shown = _of_here(matching, everywhere=everywhere)
+    what = "no such run" if name or state else "no run yet"
+    otherwise = what if everywhere else f"{what} of this folder; see kit runs --all"
+    _list(shown[-last:], otherwise, as_json=as_json)
 
 
 @command(
@@ -191,5 +214,9 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
         with safe_read.opened(path) as file:
             if tail is not None:
                 logging.seek_last(file, tail)
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            if console.has_colours():
+                for line in file:
+                    messages.write_log(line)
+            else:
+                shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit.config import image_files, inherit, profiles, secrets, values
+from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
+from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secrets
@@ -96,13 +97,14 @@ def resolve(
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    told = notify.check(job.notify, {secret.name for secret in sources}, problems)
     container = _container(job, chosen, mounts, problems)
     problems.raise_if_any()
     return Plan(
         layout=_layout(job, run_dir, shape, array),
         container=container,
         program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
-        policy=_policy(job, chosen.on_preempt),
+        policy=_policy(job, chosen.on_preempt, told),
         profile=_profile(cluster),
         header=header,
         reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
@@ -246,13 +248,14 @@ def _rank_program(
     )
 
 
-def _policy(job: Job, on_preempt: str) -> Policy:
+def _policy(job: Job, on_preempt: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
+        notify=told,
     )
 
 

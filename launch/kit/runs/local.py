@@ -27,7 +27,7 @@ def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
     job_id = raw_id if task is None else f"{raw_id}_{task}"
     # Before the history names it: by its record, others see that it lives.
     run_dir.update(run, {"job_id": job_id, **this_process()})
-    return history.new(run, plan.layout, job_id, local=True)
+    return history.new(run, plan, job_id, local=True)
 
 
 def this_process() -> RunRecord:

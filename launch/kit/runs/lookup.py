@@ -48,14 +48,18 @@ def last_here() -> Optional[Run]:
 def _of_here(known: Iterable[Run]) -> Iterator[Run]:
     """Yield the runs whose directory is below the current folder, or whose program worked in it."""
     here = os.path.realpath(os.curdir)
-    for run in known:
-        folder = os.path.realpath(run.folder)
-        if os.path.commonpath([here, folder]) in (here, folder) or _workdir(folder) == here:
-            yield run
+    return (run for run in known if is_of(here, run))
 
 
-def _workdir(folder: str) -> str:
-    return os.path.realpath(history.recorded_plan(Path(folder)).program.workdir or "/")
+def is_of(here: str, run: Run) -> bool:
+    """Return whether a run belongs to a folder, whose path has no symbolic links."""
+    if run.folder.startswith(f"{here}/"):
+        return True
+    folder = os.path.realpath(run.folder)
+    if os.path.commonpath([here, folder]) in (here, folder):
+        return True
+    workdir = run.workdir or history.recorded_plan(Path(folder)).program.workdir
+    return os.path.realpath(workdir or "/") == here
 
 
 def _last_here(known: list[Run]) -> Run:

@@ -16,6 +16,7 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   event::keep
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
 }
 
 # ending::after_signal CODE
@@ -56,6 +57,7 @@ ending::explain_end() {
       "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
   done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
   event::keep
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
 # ending::note_requeue - that another attempt follows this one.
