@@ -107,6 +107,12 @@ node::start() {
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
 }
 
+if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
+  # shellcheck source=lib/host_setup.sh
+  source "${KIT_RUN_DIR}/lib/host_setup.sh"
+  host_setup::run "$@"
+fi
+
 case "${1:-batch}" in
   batch) job::main ;;
   prepare | start)

@@ -27,7 +27,7 @@ from kit.config.yaml_source import Located
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the user wrote it; None: not given. Only `command` is required."""
+    """A job as the user wrote it; None: not given. Only `command`, or `script`, is required."""
 
     name: Optional[str] = key(
         values.line,
@@ -41,7 +41,31 @@ class Job:
         command.parse,
         "the training script and its arguments",
         "TEXT",
-        other_names="script cmd program entrypoint",
+        other_names="cmd program entrypoint",
+    )
+    script: Optional[str] = key(
+        values.lines,
+        "lines of bash in the place of `command`, for a program with a launcher of its own; they"
+        " run once for each task",
+        "TEXT",
+        panel="Program",
+        other_names="run",
+    )
+    setup: Optional[str] = key(
+        values.lines,
+        "lines of bash that run in the container before the program, once for each task; their"
+        " variables reach the program",
+        "TEXT",
+        panel="Program",
+        other_names="before_script pre_script prologue",
+    )
+    host_setup: Optional[str] = key(
+        values.lines,
+        "lines of bash, such as `module load apptainer`, that run on the first node before all"
+        " else; their variables reach every node",
+        "TEXT",
+        panel="Nodes",
+        other_names="modules",
     )
     image: Optional[str] = key(
         values.line,

@@ -45,7 +45,9 @@ def text(*, of_cluster: bool) -> str:
     """Return the schema of a cluster profile, or of a job file, as JSON."""
     title = f"A {'cluster profile' if of_cluster else 'job'} of kit"
     keys = _keys(profiles.KEYS if of_cluster else job.KEYS)
-    needed = {} if of_cluster else {"required": ["command"]}
+    needed: Schema = (
+        {} if of_cluster else {"oneOf": [{"required": [key]} for key in ("command", "script")]}
+    )
     definitions = {"option": _OPTION}
     schema = {"$schema": DRAFT, "title": title, **keys, **needed, "definitions": definitions}
     return json.dumps(schema, indent=2, ensure_ascii=False)
@@ -102,6 +104,11 @@ def _command() -> Schema:
     first = {**_FULL, "not": {"enum": other_tools.FIRST_WORDS}}
     words = {"type": "array", "minItems": 1, "items": [first], "additionalItems": _TEXT}
     return _any_of(line, words)
+
+
+def _lines() -> Schema:
+    blank = "[ \\t\\r\\n]*"
+    return {"type": _SCALAR, "pattern": f"^{blank}[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
 
 
 def _mounts() -> Schema:
@@ -220,6 +227,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.text: _PROSE,
     values.line: _LINE,
     command.parse: _command(),
+    values.lines: _lines(),
     values.nodes: _nodes(),
     values.count: _count(1),
     values.count_or_zero: _count(0),

@@ -64,6 +64,10 @@ class RankProgram:
     inherited: tuple[str, ...]  # the names of those that are the submitting shell's
     secrets: Secrets  # where their values come from
     sweep: Table
+    # Lines of bash
+    script: str = ""  # in the place of a program
+    setup: str = ""  # in the container, before it
+    host_setup: str = ""  # on the first node, before all else
     # None where the job runs live code
     code: Optional[Snapshot] = field(default=None, metadata=NOT_WRITTEN)
 

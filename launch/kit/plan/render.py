@@ -40,6 +40,9 @@ def render(plan: Plan) -> dict[str, str]:
     }
     if plan.program.code and plan.program.code.is_module:
         scripts[run_paths.STARTER] = assets.part(run_paths.STARTER)
+    for key, name in run_paths.LINES.items():
+        if lines := getattr(plan.program, key):
+            scripts[name] = lines
     return {**scripts, **_library(scripts, plan)}
 
 
@@ -53,11 +56,16 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
     has = {
         "checkpoint": plan.policy.on_preempt == "checkpoint",
         "image": bool(plan.container.image),
+        "host_setup": bool(plan.program.host_setup),
+        "setup": bool(plan.program.setup),
+        "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
         "secrets": bool(plan.program.secrets),
         "spares": plan.layout.spares > 0,
     }
     found: dict[str, str] = {}
     texts = list(scripts.values())
+    if plan.program.script:  # it is the command
+        texts.append(f'"${{KIT_RUN_DIR}}/{run_paths.OWN_LINES}"')
     for text in texts:  # which grows meanwhile
         for name in _NAMED.findall(text):
             for variable, value in chosen.items():

@@ -16,7 +16,17 @@ from kit.config.sweeps import Table
 from kit.config.values import Mount
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
-from kit.plan import bad_nodes, mounting, program, runtimes, sbatch, snapshot, sweep_table
+from kit.plan import (
+    bad_nodes,
+    mounting,
+    own_lines,
+    program,
+    run_paths,
+    runtimes,
+    sbatch,
+    snapshot,
+    sweep_table,
+)
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
 from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
@@ -72,6 +82,7 @@ def resolve(
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
+        own_lines.check(job, chosen.launcher, view, problems)
     variables = _take_variables(job, cluster, problems)
     is_live = (job.code or code) == "live" or not chosen.runtime
     frozen = _take_code(job, run_dir, variables, None if is_live else view, problems)
@@ -109,7 +120,9 @@ def _choose_plugins(
     job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool
 ) -> ChosenPlugins:
     runtime, why_runtime = runtimes.runtime(job, cluster, problems, is_dry=is_dry)
-    name, where = job.launcher or "torchrun", job.where("launcher")
+    # A script is for a program that has a launcher of its own.
+    name = job.launcher or ("spawn" if job.script else "torchrun")
+    where = job.where("launcher")
     launcher = runtimes.plugin("launchers", name, where, problems)
     _check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
@@ -172,7 +185,10 @@ def _take_code(
     job: Job, run_dir: str, variables: Variables, view: Optional[FileView], problems: Problems
 ) -> Code:
     """Return what runs, from a copy of the code if there is a `view` and something to copy."""
-    live = Code(job.command or (), {**variables.inherited, **variables.own})
+    command = job.command or ()
+    if job.script:
+        command = ("bash", f"{run_dir}/{run_paths.OWN_LINES}", "script", *command[2:])
+    live = Code(command, {**variables.inherited, **variables.own}, script=job.script or "")
     if not view or not job.command or not os.path.isdir(job.workdir or ""):
         return live
     return snapshot.freeze(live, job, run_dir, view, variables.keyrings, problems)
@@ -235,6 +251,9 @@ def _rank_program(
     return RankProgram(
         launcher=launcher.name if launcher else "",
         command=code.command,
+        script=code.script,
+        setup=job.setup or "",
+        host_setup=job.host_setup or "",
         workdir=job.workdir or "",
         env=tuple(code.env.items()),
         inherited=tuple(variables.inherited),

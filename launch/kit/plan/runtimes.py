@@ -10,7 +10,7 @@ import shutil
 from typing import Optional
 
 from kit import slurm
-from kit.config import image_files, plugins, suggest
+from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
@@ -152,6 +152,7 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is
         problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", fix)
     elif "://" not in kind and not os.path.exists(str(job.image)):
         is_path, problem, fix = suggest.image(str(job.image), where)
+        fix = expansion.fix(str(job.image), fix)
         (problems.warn if is_dry and is_path else problems.add)(where, problem, fix)
     elif kind == "docker://" and kind not in accepted:
         way = f"kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"

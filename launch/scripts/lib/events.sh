@@ -5,6 +5,15 @@
 
 KIT_HELD=() # lines of the batch script that are not yet written
 
+# event::begin - names the job's logs and events, on its first node.
+event::begin() {
+  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
+  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
+  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
+  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
+}
+
 # event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
 event::now() {
   printf -v KIT_NOW '%(%s)T' -1

@@ -22,11 +22,8 @@ job::begin() {
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
   ending::listen
-  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
-  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
-  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
-  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl" KIT_HOLDS=yes
+  event::begin
+  KIT_HOLDS=yes
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check

@@ -45,6 +45,7 @@ REFUSALS = (
         "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word "
         "on the node: dmesg | grep -i oom",
     ),
+    _refusal("setup-failed", "a line of the job's setup failed"),
     _refusal("runtime-missing", "what runs the container is not installed on a node"),
     _refusal("address-unknown", "the first node's address is not the one that the others look for"),
     _refusal("port-in-use", "no port is free on the first node"),
