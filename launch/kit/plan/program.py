@@ -56,6 +56,9 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
         say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+    elif not view.has_container and word not in PYTHONS:
+        fix = "name the program with its ending, or by its path; if only the nodes have it: go on"
+        problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
 
 def _check_script(
