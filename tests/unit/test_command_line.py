@@ -169,8 +169,8 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
     [
         (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml\n  fix: looked for /"),
         (["submit", "smal.yaml"], "kit: no such file: smal.yaml\n  fix: did you mean 'small.yaml'?\n"),
-        (["ps"], "kit: there is no command 'ps'\n  fix: kit status\n"),
-        (["images", "ls"], "kit: there is no command 'ls'\n  fix: kit images\n"),
+        (["ps"], "kit: there is no command 'ps'\n  fix: did you mean 'kit status'?\n"),
+        (["images", "ls"], "kit: there is no command 'ls'\n  fix: did you mean 'kit images'?\n"),
         (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),
         (["run", "--dry-run", "train.py"], "kit: there is no option --dry-run\n  fix: kit render writes"),
         (["runs", "--state", "failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
@@ -330,7 +330,7 @@ SBATCH_HEADER = [
     [
         (
             ["submit", "train.py", "-c", "config.yaml"],
-            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is no number\n"
+            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is not a number\n"
             "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, behind --: train.py -- config.yaml\n",
         ),
         (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),
