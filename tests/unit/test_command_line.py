@@ -167,6 +167,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--nodez", "2"], "kit: No such option: --nodez\n  fix: did you mean '--nodes'?\n"),
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: No such option: --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: No such option: --dayz\n  fix: did you mean '--days'?\n"),
+        (
+            ["logs", "--since", "10m"],
+            "kit: No such option: --since\n  fix: kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N\n",
+        ),
         (["why", "--quux"], "kit: No such option: --quux\n  fix: see: "),
         (["submti", "train.py"], "kit: No such command 'submti'."),
         (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name one: kit submit JOB; kit init writes a first one"),
