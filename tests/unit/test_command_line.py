@@ -98,6 +98,14 @@ def test_a_program_needs_no_job_file(kit, tmp_path: Path, program: Path) -> None
     assert plan.program.command == ("train.py", "--epochs", "3")
 
 
+@pytest.mark.parametrize("before", [(), ("-j", "2x2"), ("--name", "job.yaml"), ("job.yaml",)])
+def test_every_word_behind_two_dashes_is_the_programs_also_one_that_could_be_a_job(before: tuple[str, ...], kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: train.py --seed 1\n")
+    (tmp_path / "config.py").touch()
+    kit("render", *before, "--code", "live", "--output", "out", "--", "config.py", "--lr", "1", "--", "x")
+    assert recorded(tmp_path / "out").program.command == ("train.py", "--seed", "1", "config.py", "--lr", "1", "--", "x")
+
+
 def test_relative_paths_of_a_file_start_at_its_folder_and_those_of_an_option_here(kit, tmp_path: Path) -> None:
     for folder in ("project", "project/data", "data"):
         (tmp_path / folder).mkdir()

@@ -83,7 +83,7 @@ def warn_of_literals(words: list[str], what: str, where: str, problems: Problems
     for word in words:
         if found := expansions(word):
             problem = f"{what} gets {found} as it stands: no shell puts a value there"
-            problems.warn(where, problem, _instead_of(found))
+            problems.warn(where, problem, f"{_instead_of(found)}; or {SCRIPT}")
         elif word.startswith("~/"):
             problem = f"{what} gets '{word}' as it stands: no shell reads it as the home folder"
             problems.warn(where, problem, f"write it out: {os.path.expanduser(word)}")
