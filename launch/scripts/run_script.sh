@@ -56,7 +56,7 @@ job::main() {
   ((KIT_SPARES == 0)) || spares::choose
   job::choose_master "$#"
   [[ -z "${KIT_IMAGE}" ]] || image::identify
-  kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
+  kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
   preempt::begin

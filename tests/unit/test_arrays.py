@@ -110,7 +110,7 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     waits = "JobArrayTaskLimit: the array lets no more of its tasks run at once"
     assert [line.split(None, 4) for line in capsys.readouterr().out.split("run directory: ")[1].splitlines()[1:]] == [
         ["TASK", "STATE", "lr", "x", "TIME"],
-        ["0", "COMPLETED", "0.0", "a?b", "-"],
+        ["0", "COMPLETED", "0.0", "a?b", "0s"],
         ["1", "FAILED", "0.1", "a?b", "-             node2: rank 3 (local rank 1) exited with code 7"],
         ["2", "RUNNING", "0.2", "a?b", "0:12 of 1:00  node1"],
         ["3", "TIMEOUT", "0.3", "a?b", "-"],

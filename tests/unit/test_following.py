@@ -115,7 +115,7 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
     monkeypatch.setattr(array_watch, "until_the_end", interrupt)
     with pytest.raises(SystemExit) as end:
         following.see_off(array, follow_it=True)
-    assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5\n"
+    assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5; to follow it again: kit logs -f 5\n"
     following.see_off(array, follow_it=False)
     assert capfd.readouterr().out == "  its 3 tasks: kit status 5; one's logs: kit logs 5 --task 0\n"
 

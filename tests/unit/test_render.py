@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kit.config import plugins, values
+from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.plan import run_paths
 from kit.plan.plan import Plan
@@ -97,6 +98,9 @@ def cases() -> dict[str, Plan]:
         env=(("CONFIG", "/shared/runs/digits/code/c.yaml"),),
         secrets=(Secret("HF_TOKEN", "env", "HF_TOKEN", ""), Secret("WANDB_API_KEY", "file", "/home/me/keys", "")),
         code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), False),
+    )
+    found["notify"] = changed(
+        plan("none"), secrets=(Secret("HOOK", "env", "HOOK", ""),), notify=Notify(("start", "end"), "HOOK", ("mail", "-s", "it's $HOME\n", "me"), "")
     )
     found["module"] = changed(plan("none"), code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
     found["lines"] = changed(

@@ -102,6 +102,9 @@ GOOD = """
     inherit: []
     secrets: [HF_TOKEN]
     secrets: {A: env, B: {file: keys.yaml}, C: {command: pass show x}}
+    notify: {webhook: SLACK_WEBHOOK}
+    notify: {command: mail -s kit me@example.org, on: "start,end"}
+    notify: {command: [./tell.sh, 5, ""], webhook: W, on: [end]}
     array: 5
     array: 0-9:3,20%2
     sweep: {lr: [0.1, 1e-3], name: [a, true, ""]}
@@ -174,6 +177,16 @@ BAD = """
     inherit: [RANK]
     inherit: [kit_x]
     inherit: [1A]
+    notify: mail
+    notify: {}
+    notify: {on: end}
+    notify: {webhook: "https://example.org/x"}
+    notify: {webhook: }
+    notify: {command: []}
+    notify: {command: ["", x]}
+    notify: {command: x, on: []}
+    notify: {command: x, on: stall}
+    notify: {command: x, url: y}
     array: a
     array: ""
     array: 1-

@@ -7,8 +7,8 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from kit import console
-from kit.cli import elsewhere
-from kit.errors import UsageError, did_you_mean
+from kit.cli import command_hints, elsewhere
+from kit.errors import UsageError
 
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 
@@ -52,8 +52,8 @@ class Group(_Help, TyperGroup):
         """Return the command of a name. Raise UsageError with the one that was probably meant."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            fix = did_you_mean(name, list(self.commands), f"see: {ctx.command_path} --help")
-            raise UsageError(f"No such command '{name}'.", fix)
+            fix = command_hints.command(ctx.command_path, name, list(self.commands))
+            raise UsageError(f"there is no command '{name}'", fix)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -12,6 +12,7 @@ from kit.config import (
     image_files,
     inherit,
     keys,
+    notify,
     paths,
     plugins,
     profiles,
@@ -21,6 +22,7 @@ from kit.config import (
     variables,
 )
 from kit.config.keys import key
+from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
 
@@ -245,6 +247,13 @@ class Job:
         panel="Nodes",
         examples=profiles.names,
         anchor=profiles.anchored,
+    )
+    notify: Optional[Notify] = key(
+        notify.parse,
+        "whom the job tells of its end: webhook=SECRET, command=LINE; on=start,end",
+        "KEY=VALUE",
+        panel="Program",
+        from_words=keys.as_mapping,
     )
     remap_root: Optional[bool] = key(
         values.flag,

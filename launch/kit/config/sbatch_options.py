@@ -46,6 +46,13 @@ PYXIS = {
     "container-workdir": "workdir",
     "container-remap-root": "remap_root",
 }
+# Options that sbatch takes without a value, or with one that may be left out.
+FLAGS = frozenset(
+    "contiguous exclusive get-user-env hold immediate no-kill no-requeue nice overcommit "
+    "oversubscribe propagate reboot requeue resv-ports spread-job stepmgr use-min-nodes".split()
+)
+# Options whose value is a plain number.
+NUMBERS = frozenset("cpus-per-task cpus-per-gpu ntasks-per-core ntasks-per-socket".split())
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise
 # misspellings.
 KNOWN = """

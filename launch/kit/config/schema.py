@@ -18,6 +18,7 @@ from kit.config import (
     command,
     inherit,
     job,
+    notify,
     other_tools,
     profiles,
     sbatch_options,
@@ -166,6 +167,21 @@ def _secrets() -> Schema:
     )
 
 
+def _notify() -> Schema:
+    event = {"enum": list(notify.EVENTS)}
+    text = "|".join(notify.EVENTS)
+    events = {"type": "string", "pattern": f"^({text})(,({text}))*$"}
+    words = {"type": "array", "minItems": 1, "items": [_FULL], "additionalItems": _TEXT}
+    line = {"type": _SCALAR, "pattern": "^[^\\u0000]*[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
+    keys = {
+        "webhook": {"type": "string", "pattern": _NAME},
+        "command": _any_of(line, words),
+        "on": _any_of(events, {"type": "array", "minItems": 1, "items": event}),
+    }
+    way = [{"required": ["webhook"]}, {"required": ["command"]}]
+    return {**_mapping(keys), "anyOf": way}
+
+
 def _array() -> Schema:
     pattern = _to_javascript(task_numbers.SYNTAX.pattern)
     return _any_of(
@@ -236,6 +252,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     variables.environment: _environment(),
     inherit.parse: _inherit(),
     secrets.parse: _secrets(),
+    notify.parse: _notify(),
     arrays.parse: _array(),
     sweeps.parse: _sweep(),
     values.options: _options(),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Optional
 
 from kit.config.bandwidth_target import Expectation
+from kit.config.notify import Notify
 from kit.config.secrets import Secrets
 from kit.config.sweeps import Table
 from kit.config.values import Mount
@@ -81,6 +82,7 @@ class Policy:
     checkpoint_s: int
     max_requeues: Optional[int]
     ready_timeout_s: int
+    notify: Notify = Notify()
 
 
 @dataclass(frozen=True)

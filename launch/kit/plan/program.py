@@ -14,6 +14,7 @@ from kit.config import suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.errors import Problems
+from kit.plan import arguments
 from kit.plan.mounting import FileView
 from kit.plan.runtimes import has_tool
 
@@ -28,6 +29,7 @@ TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
     if not job.command or not os.path.isdir(job.workdir or ""):
         return
+    arguments.check(job, view, problems)
     script = _script(job.command)
     if script is None:
         _check_word(job, view, problems)

@@ -8,6 +8,7 @@ from typing import Callable
 
 from kit import assets
 from kit.config import plugins
+from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
 from kit.plan.plan import Container, Plan
 from kit.quote import bash, sbatch
@@ -59,6 +60,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "host_setup": bool(plan.program.host_setup),
         "setup": bool(plan.program.setup),
         "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
+        "notify": bool(plan.policy.notify.on),
         "secrets": bool(plan.program.secrets),
         "spares": plan.layout.spares > 0,
     }
@@ -153,7 +155,17 @@ def _policy(plan: Plan) -> list[str]:
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
+        *_notify(policy.notify),
     ]
+
+
+def _notify(notify: Notify) -> list[str]:
+    words = " ".join(map(bash, notify.command))
+    return [
+        f"KIT_NOTIFY='{' '.join(notify.on)}' # when people are told: docs/notify.md",
+        f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
+        f"KIT_NOTIFY_COMMAND=({words}) # runs beside this script, on the first node",
+    ][: 3 if notify.on else 0]
 
 
 def _program(plan: Plan) -> list[str]:

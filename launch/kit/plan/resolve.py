@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit.config import image_files, inherit, profiles, secrets, values
+from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
+from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secrets
@@ -21,6 +22,7 @@ from kit.plan import (
     mounting,
     own_lines,
     program,
+    ranks,
     run_paths,
     runtimes,
     sbatch,
@@ -75,8 +77,9 @@ def resolve(
     """
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
-    shape = _shape(job, chosen.launcher)
-    _check_ranks(job, shape, problems)
+    shape = ranks.shape(job, chosen.launcher)
+    options = {**cluster.slurm, **(job.slurm or {})}
+    ranks.check(job, chosen.launcher, shape, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, "the run directory", problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
@@ -92,16 +95,16 @@ def resolve(
     if job.array or job.sweep:
         header = sbatch.array_header(header, array or "")
     if judge:
-        options = {**cluster.slurm, **(job.slurm or {})}
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    told = notify.check(job.notify, {secret.name for secret in sources}, problems)
     container = _container(job, chosen, mounts, problems)
     problems.raise_if_any()
     return Plan(
         layout=_layout(job, run_dir, shape, array),
         container=container,
         program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
-        policy=_policy(job, chosen.on_preempt),
+        policy=_policy(job, chosen.on_preempt, told),
         profile=_profile(cluster),
         header=header,
         reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
@@ -145,24 +148,6 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
         instead = f"`gpus_per_node: {job.processes_per_node}`"
         fix = f"remove `processes_per_node`; the program uses all GPUs of its node, {instead}"
         problems.add(job.where("processes_per_node"), problem, fix)
-
-
-def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.JobShape:
-    gpus = job.gpus_per_node or 0
-    own = launcher.words("processes-per-node") if launcher else []
-    processes = int(own[0]) if own else job.processes_per_node or gpus or 1
-    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    signals = bool(launcher and launcher.words("signals"))
-    return sbatch.JobShape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
-
-
-def _check_ranks(job: Job, shape: sbatch.JobShape, problems: Problems) -> None:
-    if 0 < shape.gpus < shape.processes:
-        gpus = f"{shape.gpus} GPU{'s' if shape.gpus > 1 else ''}"
-        problem = f"{shape.processes} ranks on each node share {gpus}"
-        fix = f"write `processes_per_node: {shape.gpus}`, or `gpus_per_node: {shape.processes}`"
-        where = job.where("processes_per_node")
-        problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
 
 
 def check_line(path: str, what: str, problems: Problems) -> None:
@@ -263,13 +248,14 @@ def _rank_program(
     )
 
 
-def _policy(job: Job, on_preempt: str) -> Policy:
+def _policy(job: Job, on_preempt: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
+        notify=told,
     )
 
 

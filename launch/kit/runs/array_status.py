@@ -55,7 +55,7 @@ def all_of(run: Run) -> list[Run]:
         for number in task_numbers.numbers(run.array)
     )
     return [
-        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""))
+        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""), usage=None)
         for number, job_id in ids
     ]
 
@@ -102,7 +102,8 @@ def whole(
     )
     state, detail = _state(found), summary(found)
     if not job_status.is_active(state) and state not in job_status.OWN:
-        noted = history.ended(noted, state, detail)
+        used = history.measure(run, [item.run for item in found])
+        noted = history.ended(replace(noted, usage=used), state, detail)
     elif noted != run:
         history.add(noted)
     reasons = {item.detail for item in found if item.state == "PENDING"}

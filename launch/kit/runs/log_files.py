@@ -57,13 +57,21 @@ class Choice(NamedTuple):
         """Return the chosen logs that exist."""
         found = files(run, job_id)
         if self.errors:
-            failed = events.failed_ranks(events.read(run.logs(job_id)))
-            found = [run.rank_log(job_id, each.rank) for each in failed]
+            found = [run.rank_log(job_id, rank) for rank in _failed(run, job_id)]
         elif self.rank is not None:
             found = [run.rank_log(job_id, self.rank)]
         elif self.node is not None:
             found = [run.node_log(job_id, self.node)]
         return [path for path in found if path.is_file()]
+
+
+def _failed(run: RunPaths, job_id: str) -> list[int]:
+    """Return the ranks that failed, behind one that did not but is blamed for a hang."""
+    noted = events.read(run.logs(job_id))
+    blamed = events.last(noted, "blamed")
+    rank = blamed.number("rank") if blamed else None
+    failed = [each.rank for each in events.failed_ranks(noted)]
+    return failed if rank is None or rank in failed else [rank, *failed]
 
 
 class Tail:

@@ -16,6 +16,7 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   event::keep
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
 }
 
 # ending::after_signal CODE
@@ -56,6 +57,7 @@ ending::explain_end() {
       "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
   done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
   event::keep
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
 # ending::note_requeue - that another attempt follows this one.
@@ -177,6 +179,7 @@ ending::show_log() {
     rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
     *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
   esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
+  [[ -f "${KIT_LOG_DIR}/$2" ]] || return 0
   tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed 's/^/  | /' >&2 || true
 }
 

@@ -12,8 +12,11 @@ host_setup::run() {
   esac
   if [[ -n "${KIT_HOST_IS_SET_UP:-}" ]]; then
     unset KIT_HOST_IS_SET_UP KIT_EVENTS
-    # shellcheck disable=SC2329  # job::main and exec::attach call it; what is exported now is theirs
+    # What is exported now is theirs; and where Slurm starts the container, what they say of the fabric goes along with srun.
+    # shellcheck disable=SC2329  # job::main and the runtimes call these
     environment::forget_shell() { :; }
+    # shellcheck disable=SC2329  # likewise
+    environment::forget_host() { environment::keep 'PS1|NCCL_*|RCCL_*|UCX_*|FI_*|GLOO_*|SLINGSHOT_*'; }
     return
   fi
   environment::forget_shell
