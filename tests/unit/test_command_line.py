@@ -169,8 +169,8 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
     [
         (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml\n  fix: looked for /"),
         (["submit", "smal.yaml"], "kit: no such file: smal.yaml\n  fix: did you mean 'small.yaml'?\n"),
-        (["ps"], "kit: there is no command 'ps'\n  fix: kit status\n"),
-        (["images", "ls"], "kit: there is no command 'ls'\n  fix: kit images\n"),
+        (["ps"], "kit: there is no command 'ps'\n  fix: did you mean 'kit status'?\n"),
+        (["images", "ls"], "kit: there is no command 'ls'\n  fix: did you mean 'kit images'?\n"),
         (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),
         (["run", "--dry-run", "train.py"], "kit: there is no option --dry-run\n  fix: kit render writes"),
         (["runs", "--state", "failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
@@ -187,6 +187,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["why", "--quux"], "kit: there is no option --quux\n  fix: see: "),
         (["submti", "train.py"], "kit: there is no command 'submti'\n  fix: did you mean 'submit'?\n"),
         (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name it: small.yaml\n"),
+        (
+            ["logs", "--since", "10m"],
+            "kit: there is no option --since\n  fix: kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N\n",
+        ),
         (["submit", "old.sbatch"], "kit: old.sbatch is a batch script\n  fix: for Slurm as it is: sbatch old.sbatch; for kit name the program"),
         (["run", "train.sqsh"], "kit: train.sqsh is an image, not a job\n  fix: name your program, and the image by its option: train.py --image train.sqsh"),
         (["submit", "job.json"], "kit: job.json is neither a job file nor a program\n  fix: job files are YAML, and JSON is YAML, too:"),
@@ -330,7 +334,7 @@ SBATCH_HEADER = [
     [
         (
             ["submit", "train.py", "-c", "config.yaml"],
-            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is no number\n"
+            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is not a number\n"
             "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, behind --: train.py -- config.yaml\n",
         ),
         (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),

@@ -60,7 +60,7 @@ MOST = 5  # runs to name
 def command(group: str, name: str, known: list[str]) -> str:
     """Return the fix for a command that does not exist."""
     if hint := _COMMANDS.get(group, {}).get(name):
-        return hint
+        return hint if set(hint) & set(",;") else f"did you mean '{hint}'?"
     return did_you_mean(name, known, f"see: {group} --help")
 
 

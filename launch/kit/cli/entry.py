@@ -163,4 +163,6 @@ def _option_meant(name: str, context: Any, otherwise: str) -> str:
     known = ["--help", *(word for word in spellings if word.startswith("-"))]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
         return option_hints.option(name, known, sys.argv[1:])
+    if command.name == "logs" and name in option_hints.LACKING:
+        return option_hints.LACKING[name]
     return did_you_mean(name, known, otherwise)

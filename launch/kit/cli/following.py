@@ -85,8 +85,7 @@ def follow_job(run: Run) -> None:
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = log_files.Tail(RunPaths(folder), job_id, messages.write_log)
-    batch_log = tail.run.batch_log(job_id)
-    watch = Watch(job_id, messages.say, run.works_in, lambda: tail.read.get(batch_log, 0))
+    watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
     try:
         state = log_files.until(tail, watch.ended, log_files.SHARED_POLL_S)
     except KeyboardInterrupt:

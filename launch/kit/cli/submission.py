@@ -19,7 +19,8 @@ from kit.runs import submit as submitting
 from kit.runs.history import Run
 from kit.slurm import task_numbers
 
-STOPPED = (75, 129, 130, 143)  # exit codes of what a user or a time limit ended
+CTRL_C = 130
+STOPPED = (75, 129, CTRL_C, 143)  # exit codes of what a user or a time limit ended
 
 
 @dataclass(frozen=True)
@@ -177,10 +178,10 @@ def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
     elapsed = f"{time.monotonic() - start_s:.1f} s"
     place = messages.short(folder)
     if code:
-        what = "stopped" if code in STOPPED else "failed"
-        messages.say(
-            f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {place}"
-        )
+        what = f"{'stopped' if code in STOPPED else 'failed'} with exit code {code}"
+        if code == CTRL_C:
+            what = "stopped by Ctrl-C"
+        messages.say(f"{what} after {elapsed}; why: kit why; scripts and logs: {place}")
         if code not in STOPPED:
             following.say_cause(noted.id)
         sys.exit(code)

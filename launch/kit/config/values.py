@@ -97,6 +97,10 @@ def nodes(given: Located, problems: Problems) -> Optional[Nodes]:
         )
         problems.add(given.where, "expected a number of nodes, not a list", fix)
         return None
+    if dotted := re.fullmatch(rf"({_N})\s*(?:\.\.|to|:)\s*({_N})", text):
+        problem = f"expected a number of nodes, or a range, not '{text}'"
+        problems.add(given.where, problem, f"write {dotted[1]}-{dotted[2]}")
+        return None
     number = count(given, problems)
     return Nodes(number, number) if number else None
 

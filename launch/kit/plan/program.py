@@ -47,6 +47,10 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     word = (job.command or ("",))[0]
     if folder is None or has_tool(word) or "PATH" in (job.env or {}):
         return
+    if word.endswith((".yaml", ".yml", ".json")):
+        fix = f"name the program first: `command: train.py {word}`"
+        problems.add(job.where("command"), f"{word} is not a program", fix)
+        return
     # Only a warning with an image: it has commands of its own.
     say = problems.warn if view.has_container else problems.add
     if os.path.isfile(os.path.join(folder, word)):
@@ -56,6 +60,9 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
         say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+    elif not view.has_container and word not in PYTHONS:
+        fix = "correct the name, or write a path; ignore this if only the nodes have it"
+        problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
 
 def _check_script(

@@ -159,7 +159,10 @@ def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
         problem = "with B: the signal goes to the batch script, and would end it"
         return problem, "leave B: out: then it reaches the program"
     if name in sbatch_options.OWNED:
-        return f"'{name}' is set by the generated scripts", "remove it"
+        fix = "remove it"
+        if name in ("output", "error"):
+            fix = "remove it: the logs are in the run directory, and kit logs shows them"
+        return f"'{name}' is set by the generated scripts", fix
     if name.startswith("container-") and name != "container-id":
         place = "in the container, where there is no Slurm"
         fix = "remove it; the job's own keys are `image`, `mounts` and `workdir`"
@@ -177,8 +180,9 @@ def _refuse_unknown(name: str) -> Refusal:
     if hint:
         return f"unknown sbatch option '{name}'", hint
     if len(name) < 2 or not all(letter.isalnum() or letter == "-" for letter in name):
-        example = sbatch_options.SHORT.get(name, "partition")
-        fix = f"use the long name without dashes: `{example}`"
+        if long := sbatch_options.SHORT.get(name.lstrip("-")):
+            return f"'{name}' is the short name of '{long}'", f"use the long one: `{long}`"
+        fix = "use the long name without dashes: `partition`"
         return f"'{name}' cannot be an sbatch option", fix
     return None
 
@@ -203,13 +207,13 @@ def _refuse_value(name: str, item: Located) -> Refusal:
         fix = f"write a plain number: {_as_typed(name, '8', item.where)}"
         if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
             fix += f"; an argument of the program comes last, behind --: train.py -- {value}"
-        return f"'{name}' is '{value}', which is no number", fix
+        return f"'{name}' is '{value}', which is not a number", fix
     if name in (*_MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
         size = _SIZE.fullmatch(value.strip())
         fix = f"write a whole number with K, M, G or T behind it: `{name}: 64G`"
         if size:
             fix = f"write `{name}: {size[1]}{size[2].upper()}`"
-        return f"'{name}' is '{value}', which is no size that sbatch reads", fix
+        return f"'{name}' is '{value}', which is not a size that sbatch reads", fix
     return None
 
 

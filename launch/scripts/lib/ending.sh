@@ -39,6 +39,7 @@ ending::explain_end() {
     return
   fi
   local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
+  [[ -z "${KIT_LOOPBACK:-}" ]] || fix="to start it again: kit rerun; for more time: \`time:\`"
   if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
     state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
@@ -180,7 +181,7 @@ ending::show_log() {
     *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
   esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
   [[ -f "${KIT_LOG_DIR}/$2" ]] || return 0
-  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed 's/^/  | /' >&2 || true
+  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed -E 's/^(\[rank[0-9]+\]: ?)?/  | /' >&2 || true
 }
 
 ending::outcome() {
