@@ -783,3 +783,11 @@ def test_the_rank_that_is_blamed_for_a_hang_is_among_those_that_failed(call, fak
     assert call("logs", "7", "--rank", "2") == (2, "", "kit: train (7) has no rank 2\n  fix: they are 0 to 1\n")
     assert call("logs", "7", "--node", "n9")[2].startswith("kit: train (7) has no log of a node n9\n")
     assert call("logs", "7", "-f")[2] == "kit: train (7) has ended: FAILED\n  fix: see: kit why 7\n"
+
+
+def test_git_does_not_see_the_runs_that_have_no_place_of_their_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("render", "train.py")
+    assert (tmp_path / "runs/.gitignore").read_text() == "*\n"
+    (tmp_path / "mine/runs").mkdir(parents=True)
+    call("render", "train.py", "--output", "mine/runs/first")
+    assert not (tmp_path / "mine/runs/.gitignore").exists(), "the folder is the user's"

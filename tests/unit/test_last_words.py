@@ -152,3 +152,24 @@ def test_kit_run_ends_with_the_rank_the_exception_and_the_fix(kit, tmp_path: Pat
     assert re.fullmatch(r"kit: rank 1 on local0: AssertionError: the batch must divide, at train.py:2: .* \(assertion\)", last[0]), done.stdout
     assert last[1].startswith("  fix: ")
     assert done.stdout.count("AssertionError") == 2 and len(done.stdout.splitlines()) <= 25
+
+
+def test_of_many_ranks_that_only_missed_another_a_few_are_shown(shown) -> None:
+    log = "".join(f"[rank{rank}] [rank{rank}]: Traceback (most recent call last):\n[rank{rank}] [rank{rank}]: RuntimeError: gone\n" for rank in range(64))
+    lines = [f"[rank{rank}] RuntimeError: gone\n" for rank in range(1, 7)]
+    assert shown(log, blamed=0) == "".join([*lines, "kit: 57 more lines of ranks that only missed it: kit logs\n", "kit: error: the end\n"])
+
+
+def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=1.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(log_files, "time", clock)
+    paths, seen = RunPaths(tmp_path), []
+    paths.logs("7").mkdir(parents=True)
+    tail = log_files.Tail(paths, "7", seen.append)
+    begin = b"kit: n1: job 7 on n1\nsrun: error: local0: task ended with code 1; ending the others\n"
+    paths.batch_log("7").write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
+    tail.copy()
+    assert b"".join(seen) == b"kit: n1: job 7 on n1\n"
+    clock.now_s = 7.0  # the job goes on for long all the same
+    tail.copy()
+    assert b"".join(seen) == b"kit: n1: job 7 on n1\nkit: error: n1: rank 0 failed\n  | Traceback\n"

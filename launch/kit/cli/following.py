@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Optional
+from typing import NoReturn
 
 from kit import slurm
 from kit.cli import messages
@@ -14,7 +14,6 @@ from kit.errors import KitError, UsageError
 from kit.plan.run_paths import RunPaths
 from kit.runs import array_watch, job_chain, log_files, lookup, secret_file, status
 from kit.runs.history import Run
-from kit.runs.job_status import Status
 from kit.runs.watch import Watch
 from kit.slurm import task_numbers
 
@@ -62,18 +61,18 @@ def follow_again(run: Run) -> None:
 def _follow_noted(run: Run) -> None:
     """Show the logs until the history knows the end. Raise KitError if that is a failure."""
 
-    def ended() -> Optional[Status]:
+    def ended() -> str:
         found = status.of([lookup.find(run.folder)])[0]
-        return None if found.active else found
+        return "" if found.active else found.state
 
     tail = log_files.Tail(run.paths, run.id, messages.write_log)
     try:
-        found = log_files.until(tail, ended, log_files.SHARED_POLL_S)
+        state = log_files.until(tail, lambda: run.state or ended() or None, log_files.SHARED_POLL_S)
     except KeyboardInterrupt:
         _leave_alone(run.id)
-    if found.state != "COMPLETED":
-        raise KitError(f"{run} has ended: {found.state}", f"see: kit why {run.id}")
-    messages.note(f"{run} has ended: {found.state}")
+    if state != "COMPLETED":
+        raise KitError(f"{run} has ended: {state}", f"see: kit why {run.id}")
+    messages.note(f"{run} has ended: {state}")
 
 
 def follow_job(run: Run) -> None:

@@ -134,6 +134,8 @@ def unknown(target: str, usual: str) -> UsageError:
             "it knows docker://, dockerd:// and podman://, and files",
         )
     searched = f"{target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}"
+    if Path(target).is_absolute():
+        searched = f"{target} and {target}/{usual}"
     if set("/:") & set(target) and target[0] not in "./":
         searched += f"; for an image of a registry: docker://{target}"
     return UsageError(f"there is no recipe {target}", f"looked for {searched}")

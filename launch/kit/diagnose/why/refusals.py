@@ -23,7 +23,7 @@ REFUSALS = (
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
     _refusal("no-progress", "the run was started again and again, and does not get on"),
     _refusal("disk-full", "a disk is full"),
-    _refusal("no-torch", "no Python in the image has torch"),
+    _refusal("no-torch", "no Python has torch where the ranks start"),
     _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for"),
     _refusal("workdir-missing", "the working directory is not in the container"),
     _refusal(
