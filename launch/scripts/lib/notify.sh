@@ -3,13 +3,14 @@
 # node. Whatever becomes of it, the job goes on, and ends with its own code. See docs/notify.md.
 # only: notify
 
+unset KIT_HOOK         # a variable that the submitting shell has exported would stay so
 readonly KIT_TELL_S=10 # for the web hook to answer, and for the command to end
 
 # notify::begin - at the job's start. The hook's address is read now, since its file may be gone at the end: into a variable that
 # only this shell has. It is never an argument, and in no environment; nor does a trace of these scripts show it.
 notify::begin() {
   local -
-  set +vx
+  set +avx
   local kit_pair
   KIT_HOOK=''
   if [[ -n "${KIT_NOTIFY_WEBHOOK}" ]]; then
