@@ -93,7 +93,7 @@ def _shape(plan: Plan) -> str:
 
 
 def print_scripts(plan: Plan) -> None:
-    messages.note(_shape(plan))  # what is printed is the scripts
+    messages.say(_shape(plan))
     for name, text in render(plan).items():
         if "/" in name:  # lib/ is the same for every job
             continue

@@ -7,7 +7,8 @@
 # only: lines
 set -eEo pipefail +o posix # E: also in functions of theirs. Not u: scripts to be sourced often read variables that are not set
 readonly KIT_KEY="$1"
-KIT_WORDS=("${@:2}") KIT_FAILED_AT=0
+shift
+KIT_WORDS=("$@") KIT_FAILED_AT=0
 
 # shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
@@ -36,7 +37,7 @@ if [[ "${KIT_KEY}" == script ]]; then
   # Under spawn the script is its node's only task; not exported, since the ranks that it starts are others.
   : "${RANK:=${NODE_RANK:-0}}" "${LOCAL_RANK:=0}" "${WORLD_SIZE:=${NNODES:-1}}"
   # shellcheck source=/dev/null
-  source "${KIT_RUN_DIR}/script.sh" "${KIT_WORDS[@]}"
+  source "${KIT_RUN_DIR}/script.sh"
   exit
 fi
 set --
