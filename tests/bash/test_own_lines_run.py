@@ -28,6 +28,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "my project"
     folder.mkdir()
     (folder / "show.py").write_text(SHOW)
+    (folder / "fails.sh").write_text("true\n\n\nfalse\n")
     return folder
 
 
@@ -79,9 +80,13 @@ def test_a_program_is_found_by_the_path_that_setup_sets(project: Path) -> None:
     ("key", "lines", "line"),
     [
         ("setup", "  echo one\n  ls /not-there\n  echo two\n", "line 2 of setup ended with code 2: ls /not-there"),
-        ("setup", "  f() {\n    (exit 7)\n  }\n  f\n", "line 2 of setup ended with code 7:   (exit 7)"),
+        ("setup", "  f() {\n    (exit 7)\n  }\n  f\n", "line 2 of setup ended with code 7: (exit 7)"),
         ("setup", "  false | cat\n", "line 1 of setup ended with code 1: false | cat"),
-        ("setup", "  exit 0\n", "the lines of setup ended with exit, code 0: nothing comes behind them"),
+        ("setup", "  ulimit -c 0\n  source venv/bin/activate\n", "line 2 of setup ended with code 1: source venv/bin/activate"),
+        ("setup", "  true\n  source fails.sh\n", "line 2 of setup ended with code 1: source fails.sh"),
+        ("setup", "  true\n  [ -f x ] && source x\n", "line 2 of setup ended with code 1: [ -f x ] && source x"),
+        ("setup", "  if [ ! -d /data/set ]; then\n    exit 3\n  fi\n", "line 2 of setup ended with code 3: exit 3"),
+        ("setup", "  exit 0\n", "line 1 of setup ended with code 0: exit 0"),
         ("host_setup", "  true\n  module-of-nobody load x\n", "line 2 of host_setup ended with code 127: module-of-nobody load x"),
     ],
 )
@@ -93,11 +98,26 @@ def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line:
     assert not logs(project)
 
 
+def test_a_node_that_is_ended_for_another_one_says_nothing(project: Path) -> None:
+    done = run(project, f"{SHAPE}nodes: 2\nsetup: |\n  if [ $NODE_RANK = 0 ]; then sleep 1; false; fi\n  sleep 60\ncommand: show.py\n")
+    assert done.returncode == 1
+    assert "local1: line" not in done.stdout and "take the exit out" not in done.stdout
+    assert "kit: error: local0: line 1 of setup ended with code 1: if" in done.stdout
+
+
 def test_what_host_setup_exports_reaches_the_ranks_of_every_node(project: Path) -> None:
     done = run(project, f"{SHAPE}nodes: 2\nhost_setup: |\n  export HOST=$HOSTNAME\n  echo once\ncommand: show.py\n", HOSTNAME="first", LEFT_BEHIND="x")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [facts["HOST"] for facts, *_ in shown(project)] == ["first", "first"]
     assert (done.stdout + done.stderr).count("once") == 1
+
+
+def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(project: Path) -> None:
+    (project / "job.yaml").write_text(f"{SHAPE}host_setup: 'true'\nsetup: 'true'\nscript: python show.py\n")
+    env = {**environment(Path(sys.executable).parent), "HOME": str(project.parent)}
+    done = subprocess.run([sys.executable, "-m", "kit", "submit", "job.yaml"], cwd=project, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "sbatch" in done.stderr
+    assert not list(project.glob("runs/*"))
 
 
 def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(project: Path) -> None:
@@ -126,7 +146,7 @@ def test_a_script_runs_for_each_rank_under_srun(project: Path) -> None:
 def test_the_line_of_a_script_that_fails_ends_it_with_its_code(project: Path) -> None:
     done = run(project, "runtime: none\nscript: |\n  if true; then\n    python -c 'import sys; sys.exit(7)'\n  fi\n  echo never\n")
     assert done.returncode == 7
-    assert logs(project) == ["kit: local0: line 2 of the job's script ended with code 7:   python -c 'import sys; sys.exit(7)'\n"]
+    assert logs(project) == ["kit: local0: line 2 of script ended with code 7: python -c 'import sys; sys.exit(7)'\n"]
 
 
 @pytest.mark.parametrize("launcher", ["spawn", "srun"])

@@ -5,45 +5,51 @@
 # own_lines.sh KEY WORD... - for setup and host_setup the WORDs are the command that takes this shell's place behind the lines;
 # for a script they are its arguments.
 # only: lines
-set -eEo pipefail +o posix # E: also in functions of theirs. Not u: scripts to be sourced often read variables that are not set
-readonly KIT_KEY="$1"
+set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
+readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
-KIT_WORDS=("$@") KIT_FAILED_AT=0
+KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED=''
 
 # shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
 # shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
 
-# lines::ended CODE - they ended this shell themselves, by a failure or by `exit`.
+# lines::ended CODE FILE - they ended this shell themselves, by a failure or by `exit`.
 lines::ended() {
-  local line=''
-  trap - EXIT
-  ((KIT_FAILED_AT == 0)) || line="$(sed -n "${KIT_FAILED_AT}p" "${KIT_RUN_DIR}/${KIT_KEY}.sh" 2>/dev/null || true)"
+  local -ri code="$1"
+  [[ "$2" != "${KIT_LINES}" ]] || KIT_AT="${KIT_BEFORE}" # bash has counted the trap that starts this as one more of their commands
+  local -r number="${KIT_FAILED:-${KIT_AT}}"
+  local line
+  trap - EXIT DEBUG ERR
+  line="$(sed -n "${number}p" "${KIT_LINES}" 2>/dev/null || true)"
+  line="line ${number} of ${KIT_KEY} ended with code ${code}: ${line#"${line%%[! ]*}"}"
   if [[ "${KIT_KEY}" == script ]]; then
-    ((KIT_FAILED_AT == 0)) || kit::say "line ${KIT_FAILED_AT} of the job's script ended with code $1:${line:+ ${line}}"
-    exit "$1"
+    ((code == 0)) || kit::say "${line}"
+    exit "${code}"
   fi
-  ((KIT_FAILED_AT > 0)) || kit::die "the lines of ${KIT_KEY} ended with exit, code $1: nothing comes behind them" "take the exit out" setup-failed
-  kit::die "line ${KIT_FAILED_AT} of ${KIT_KEY} ended with code $1:${line:+ ${line}}" \
-    "correct it in the job file; what it said is above; add || true where its failure does not matter" setup-failed
+  ((code > 0)) || [[ "${line}" =~ [^a-z_]exit([^a-z_]|$) ]] || exit 143 # kit has ended this node, since another one failed
+  ((code > 0)) || kit::die "${line}" "take the exit out: nothing comes behind it, and so no program" setup-failed
+  kit::die "${line}" "correct that line in the job file; what it said itself is in the log, before this" setup-failed
 }
 
-trap '((BASH_SUBSHELL > 0)) || KIT_FAILED_AT="${LINENO}"' ERR
-trap 'lines::ended "$?"' EXIT
+# Before each command of theirs, and at a failure, which may be one that bash begins no command for: ( ... ).
+trap '[[ "${BASH_SOURCE[0]}" != "${KIT_LINES}" ]] || KIT_BEFORE="${KIT_AT}" KIT_AT="${LINENO}"' DEBUG
+trap '[[ "${BASH_SOURCE[0]}" != "${KIT_LINES}" ]] || KIT_FAILED="${LINENO}"' ERR
+trap 'lines::ended "$?" "${BASH_SOURCE[0]}"' EXIT
 if [[ "${KIT_KEY}" == script ]]; then
   # A signal is for the program, which has it, too: this shell sees how that ends.
   trap : TERM INT HUP USR1 USR2
   # Under spawn the script is its node's only task; not exported, since the ranks that it starts are others.
   : "${RANK:=${NODE_RANK:-0}}" "${LOCAL_RANK:=0}" "${WORLD_SIZE:=${NNODES:-1}}"
   # shellcheck source=/dev/null
-  source "${KIT_RUN_DIR}/script.sh"
+  source "${KIT_LINES}"
   exit
 fi
 set --
 # shellcheck source=/dev/null
-source "${KIT_RUN_DIR}/${KIT_KEY}.sh"
-trap - ERR EXIT
+source "${KIT_LINES}"
+trap - EXIT DEBUG ERR
 # shellcheck disable=SC2086  # the names of the secrets, which only the program is to have: it takes them itself
 unset ${KIT_SECRETS:-}
 exec "${KIT_WORDS[@]}"
