@@ -141,7 +141,7 @@ def runs(
     matching = [item for item in states.of(found) if not state or item.state == state.upper()]
     shown = _of_here(matching, everywhere=everywhere)
     what = "no such run" if name or state else "no run yet"
-    otherwise = what if everywhere else f"{what} of this folder; see kit runs --all"
+    otherwise = what if everywhere else "no such run of this folder; see kit runs --all"
     _list(shown[-last:], otherwise, as_json=as_json)
 
 
