@@ -151,7 +151,7 @@ def test_what_a_recipe_copies_travels_and_a_build_that_fails_says_why(far: Lapto
     for name in ("secret", "public"):
         (far.project / "more" / name).write_text(name)
     (far.project / "program.sh").chmod(0o755)
-    done = far.kit("build", "--cluster", "far", code=1)
+    done = far.kit("build", "--cluster", "far", code=2)
     # There is no Docker on the login node, and it has seen the recipe.
     assert "Dockerfile:3: RUN --mount=type=ssh needs Docker's builder" in done.stderr, done
     copied = far.there("bash", "-c", 'cd "$1"/given/project-* && find . -mindepth 2 -type f -printf "%m %P\\n"', "bash", far.ssh_dir)

@@ -78,8 +78,8 @@ USER 1000
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose files a recipe may copy; apptainer and enroot are fakes, docker is not there."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project whose files a recipe may copy, of a user with a strict umask; apptainer and enroot are fakes, docker is not there."""
     install(tmp_path / "bin", enroot="fake_enroot", apptainer="fake_apptainer")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_ENGINE", str(tmp_path / "engine"))
@@ -97,7 +97,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "conf/deep").chmod(0o700)
     (folder / ".dockerignore").write_text("*.log\nDockerfile\nimage.lock\n")
     monkeypatch.chdir(folder)
-    return folder
+    before = os.umask(0o077)
+    yield folder
+    os.umask(before)
 
 
 @pytest.fixture

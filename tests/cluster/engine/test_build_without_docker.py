@@ -90,10 +90,11 @@ ENV C some $SITE text
 ENTRYPOINT ["/bin/sh", "-c", "echo $PWD $A-$B $C $GREETING $*", "sh"]
 CMD ["one", "two"]
 """
-# Types, modes, links and contents of an image's files, but for what names the build. Owners are not compared: without Docker all are root.
+# Types, modes, links and contents of an image's files, but for what names the build. Owners are not compared, since without Docker all are
+# root; nor are setuid and setgid bits, which unsquashfs keeps for root alone.
 COMPARED = """\
 set -euo pipefail
-unsquashfs -lln -no-progress -dest "" "$1" | awk '/^[dlps-]/ { $2 = $4 = $5 = ""; if ($1 !~ /^-/) $3 = ""; print }'
+unsquashfs -lln -no-progress -dest "" "$1" | awk '/^[dlps-]/ { gsub("s", "x", $1); $2 = $3 = $4 = $5 = ""; print }'
 unsquashfs -quiet -no-progress -dest "$2" "$1" >/dev/null
 cd "$2" && find . -type f ! -path './.singularity.d/*' ! -path ./etc/rc -exec sha256sum {} + | sort -k 2
 grep -v '^#' etc/rc && cat etc/environment
@@ -133,7 +134,8 @@ def place(registry: Cluster, folder: Path) -> Path:
 
 
 def build(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
-    script = 'cd "$1" && shift && APPTAINER_NOHTTPS=1 exec kit build "$@"'
+    # A umask that many clusters have, and that must not reach the image.
+    script = 'cd "$1" && shift && umask 077 && APPTAINER_NOHTTPS=1 exec kit build "$@"'
     return cluster.run("ctl", "bash", "-c", script, "bash", cluster.path(place), *arguments, check=check, timeout=300)
 
 

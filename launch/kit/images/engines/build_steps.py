@@ -37,8 +37,15 @@ class Steps(NamedTuple):
         lines: list[str] = []
         environment = {**os.environ, **(env or {})}
         out, errors, nothing = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
+        # Tools without root hand the umask on to the steps: 077 would close an image's files.
         with subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=out, stderr=errors, stdin=nothing
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=out,
+            stderr=errors,
+            stdin=nothing,
+            umask=0o022,
         ) as process:
             assert process.stdout
             try:

@@ -83,9 +83,7 @@ class _Building:
     def source(self) -> Source:
         """Return the image of the last stage."""
         if not shutil.which("unsquashfs"):
-            fix = (
-                "install squashfs-tools; without root: conda install -c conda-forge squashfs-tools"
-            )
+            fix = "install squashfs-tools; without root: conda install squashfs-tools"
             raise KitError("unsquashfs, which unpacks the bases, is not installed here", fix)
         stages = dockerfile.translate(self.recipe, self.engine.name, {})
         origins = {origin for stage in stages.values() for origin in stage.origins}
@@ -130,8 +128,10 @@ class _Building:
             assert image.files
             with image.files("", lambda count: None) as files:
                 pack.squash(files, Config(), squashfs, self.steps.log)
-        unpack = ["unsquashfs", "-no-progress", "-user-xattrs", "-dest", str(root), str(squashfs)]
-        self.steps.must_run(unpack, {})
+        # Not as root, unsquashfs takes the umask's bits from the files' modes.
+        command = ["sh", "-c", 'umask 0 && exec "$@"', "sh", "unsquashfs", "-no-progress"]
+        command += ["-user-xattrs", "-dest", str(root), str(squashfs)]
+        self.steps.must_run(command, {}, "unsquashfs")
         squashfs.unlink()
         return root
 
@@ -155,7 +155,6 @@ class _Building:
         env = {**hosts, "APT_CONFIG": f"/{APT_CONFIG}", **step.env}
         pairs = ((name, value) for name, value in env.items() if metadata.NAME.fullmatch(name))
         script = [
-            "umask 022",
             *(f"export {name}={shlex.quote(value)}" for name, value in pairs),
             f"cd {shlex.quote(step.workdir)} || exit 1",
             f"{shlex.join(step.command)}\ncode=$?",
