@@ -244,12 +244,19 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
     assert "the time limit was reached" in kit_here("why", "run").out
 
 
-@pytest.mark.parametrize(("code", "word"), [(75, "stopped"), (129, "stopped"), (130, "stopped"), (143, "stopped"), (1, "failed"), (137, "failed")])
+@pytest.mark.parametrize(("code", "word"), [(75, "stopped"), (129, "stopped"), (143, "stopped"), (1, "failed"), (137, "failed")])
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
         submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1"), None)  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")
+
+
+def test_ctrl_c_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    monkeypatch.setattr(local, "run", lambda *_: 130)
+    with pytest.raises(SystemExit):
+        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1"), None)  # type: ignore[arg-type]
+    assert capfd.readouterr().out.startswith("kit: stopped by Ctrl-C after ")
 
 
 def questions(monkeypatch: pytest.MonkeyPatch, written: dict[float, int], until_s: float) -> list[float]:

@@ -205,4 +205,4 @@ def test_the_documented_notebook_runs(job: Path, fake_slurm: Slurm, monkeypatch:
         exec(text, {"__name__": "notebook"})
     said = capfd.readouterr().out
     assert said.startswith("1001 PENDING\n") and re.search(r"^the best of 3: 0.1, \S+/runs/lr-0.1-", said, re.MULTILINE)
-    assert json.loads((job.parent / "runs").joinpath(os.listdir("runs")[0], "run.json").read_text())["invocation"][0] == "kit.submit"
+    assert json.loads((job.parent / "runs").joinpath(sorted(os.listdir("runs"))[-1], "run.json").read_text())["invocation"][0] == "kit.submit"

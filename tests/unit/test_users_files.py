@@ -453,7 +453,7 @@ TYPED = [
     Typed("status", 0, "PENDING"),
     Typed("status first", 0, "RUNNING", the_job_runs),
     Typed("logs first", 0, "important"),
-    Typed("logs first", 1, "has no such log", the_site_purges),
+    Typed("logs first", 1, "has no log", the_site_purges),
     Typed("exec first -- true", 1, "has not started its ranks yet"),
     Typed("hang first", 1, ""),
     Typed("logs first -f", 3, "FAILED", the_job_ends),
