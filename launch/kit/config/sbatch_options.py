@@ -29,6 +29,23 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
+# Every letter of sbatch, for scripts that use it.
+LETTERS = {
+    **SHORT,
+    **{"a": "array", "b": "begin", "B": "extra-node-info", "D": "chdir", "e": "error"},
+    **{"F": "nodefile", "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill"},
+    **{"L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes"},
+    **{"o": "output", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "S": "core-spec"},
+    **{"t": "time", "v": "verbose", "W": "wait"},
+}
+# Options without a value, or with one behind = alone.
+FLAGS = set(
+    """
+    contiguous exclusive get-user-env help hold ignore-pbs nice no-kill no-requeue overcommit
+    oversubscribe parsable quiet reboot requeue spread-job stepmgr test-only use-min-nodes usage
+    verbose version wait container-remap-root
+    """.split()
+)
 # Options so common that kit submit and its kin take them as sbatch does, without --slurm.
 COMMON = {
     "partition": "NAMES",
@@ -65,6 +82,11 @@ KNOWN = """
 def options() -> list[str]:
     """Return the known options that a job or a profile may set; plug-ins such as Pyxis add more."""
     return sorted(set(KNOWN) | {"signal"})
+
+
+def every() -> set[str]:
+    """Return the long names of all options of sbatch, those that kit sets itself included."""
+    return {*KNOWN, *KEYS, *OWNED, *PYXIS}
 
 
 def refused() -> dict[str, str]:
