@@ -17,6 +17,7 @@ from kit.errors import KitError, Problem, UsageError, did_you_mean
 # The files of this package, and the commands that each of them adds to the app.
 COMMANDS = {
     "start": ("init", "doctor", "schema", "completion"),
+    "batch_script": ("import",),
     "build": ("build",),
     "run": ("submit", "run", "rerun", "render", "shell", "exec"),
     "estimate": ("when",),

@@ -131,6 +131,16 @@ def reference(image: str) -> str:
     return "" if is_file or "/" not in image and ":" not in image else f"docker://{image}"
 
 
+def on_host(target: str, mounts: list[str]) -> str:
+    """Return the folder of the host that mounts show as one of the container; "" for no such."""
+    for each in mounts:
+        source, _, rest = each.partition(":")
+        shown = rest.split(":")[0] or source
+        if f"{target}/".startswith(f"{shown}/"):
+            return source + target[len(shown) :]
+    return ""
+
+
 def mount(text: str) -> str:
     """Return a mount as kit writes it, or "" for one that kit cannot read."""
     parts = text.split(":")

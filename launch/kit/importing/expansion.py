@@ -22,7 +22,7 @@ Value = Union[str, list[str]]
 _FIRST = 0xF0000  # the first of Unicode's characters for private use of which none is in a script
 HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
-    r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([^]]*)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
+    r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
 )
 _OPERATORS = {
     ast.Add: operator.add,
@@ -49,6 +49,7 @@ class Scope:
         self.values: dict[str, Value] = dict(known)
         self.facts = facts  # of the header: SLURM_NNODES and its kin
         self.holes: list[Hole] = []
+        self.reads: set[str] = set()  # variables whose values were asked for
         self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken
 
     def hole(
@@ -126,8 +127,8 @@ class Scope:
             kind = part["Type"]
             if kind == "Lit":
                 self._literal(part["Value"], fields, quoted, first and index == 0)
-            elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part["Value"]):
-                fields.add(part["Value"])
+            elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part.get("Value", "")):
+                fields.add(part.get("Value", ""))
             elif kind == "DblQuoted" and not part.get("Dollar"):
                 fields.add("")
                 self._parts(script, part.get("Parts") or [], fields, quoted=True, first=False)
@@ -163,6 +164,7 @@ class Scope:
             return
         name = found[1] or found[2]
         value = self.values.get(name)
+        self.reads.add(name)
         if found[4] and not value and name not in self.facts:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""

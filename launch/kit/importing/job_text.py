@@ -41,9 +41,13 @@ def render(draft: Draft, source: str) -> str:
         elif key == "command" and "script" not in found:
             parts.append("# command: train.py\n")
     for kind, title in _TITLES.items():
-        entries = sorted((each for each in draft.entries if each.kind == kind), key=_place)
-        if entries:
-            parts.append(f"\n# {title}:\n{''.join(map(_comment, entries))}")
+        reasons: dict[str, list[Entry]] = {}
+        for entry in sorted((each for each in draft.entries if each.kind == kind), key=_place):
+            reasons.setdefault(entry.reason, []).append(entry)
+        if reasons:
+            parts.append(f"\n# {title}\n")
+        for reason, entries in reasons.items():
+            parts.append(f"# - {reason}:\n{''.join(map(_comment, entries))}")
     return redact.hidden("".join(parts))
 
 
@@ -105,4 +109,4 @@ def _place(entry: Entry) -> tuple[int, int]:
 def _comment(entry: Entry) -> str:
     lines = f"{entry.first}" if entry.first == entry.last else f"{entry.first}-{entry.last}"
     text = "".join(letter if letter.isprintable() else "?" for letter in entry.text)
-    return f"#   {lines}: {text}\n#     {entry.reason}\n"
+    return f"#   {lines}: {text}\n"

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from typing import Callable, NamedTuple, Optional
 
 from kit.config import sbatch_options, variables
-from kit.importing import containers, options
+from kit.importing import commands, containers, options
+from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.containers import Container
 from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
-
-PYTHONS = re.compile(r"python[0-9.]*\Z")
-SHELLS = ("bash", "sh")
-WRAPPERS = ("exec", "nohup", "command")
-NODE_STARTERS = {
-    ("accelerate", "launch"),
-    ("deepspeed",),
-    ("fabric", "run"),
-    ("lightning", "run"),
-    ("composer",),
-    ("colossalai", "run"),
-}
-MPI = ("mpirun", "mpiexec", "horovodrun")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)\Z", re.DOTALL)
 
 _SRUN = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
@@ -67,10 +53,9 @@ _MPI_VALUES = {
 class Tools(NamedTuple):
     """What a launch asks of the reader of the statements around it."""
 
-    # Writes the definitions of variables into a list of lines.
-    define: Callable[[list[str], Iterable[str]], None]
-    # Reads the text of `bash -c`; returns the words of the program in it, None for more than that.
-    inner: Callable[[str, Span], Optional[list[str]]]
+    # Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and
+    # None where there is more than that.
+    inner: Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
 
 
 class Launch:
@@ -82,6 +67,9 @@ class Launch:
         self.launcher = ""
         self.per_node: Optional[int] = None
         self.has_srun = False
+        self.lines: list[str] = []  # of bash, in the place of a command
+        self.exports: list[str] = []
+        self.names: set[str] = set()  # variables that these use
 
     def read(self, words: list[str]) -> None:
         """Put a command into the draft."""
@@ -115,7 +103,7 @@ class Launch:
                 return self._torchrun(rest[module + 2 :])
             if rest[module + 1] == "accelerate.commands.launch":
                 return self._on_each_node(words)
-        if (name,) in NODE_STARTERS or (name, *rest[:1]) in NODE_STARTERS:
+        if commands.is_node_starter(name, rest):
             return self._on_each_node(words)
         if name in containers.READERS:
             found = containers.READERS[name](rest)
@@ -130,9 +118,8 @@ class Launch:
         if name in variables.OWNED:
             self.draft.left_out(self.span, f"{name}: kit sets it in every rank")
         elif HOLE.search(value):
-            names = [used for hole in self.scope.behind(value) for used in hole.names]
-            self.tools.define(self.draft.setup, names)
-            self.draft.setup.append(f"export {name}={self.scope.bash(value)}")
+            self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
+            self.exports.append(f"export {name}={self.scope.bash(value)}")
         else:
             self.draft.env[name] = value
 
@@ -149,6 +136,8 @@ class Launch:
         found, rest = options.read(words, _SRUN)
         given = {option.name: self.scope.hinted(option.value or "") for option in found}
         self._count_tasks(given)
+        if ":" in rest:
+            self.decide("srun starts several programs: kit starts one")
         if given.get("mpi", "").startswith("pmi"):
             self.launcher = "mpi"
         for option in found:
@@ -190,12 +179,9 @@ class Launch:
 
     def _workdir(self, target: str, mounts: list[str]) -> None:
         """Name the folder of the host that a mount shows as the working directory."""
-        for each in mounts:
-            source, _, rest = each.partition(":")
-            shown = rest.split(":")[0] or source
-            if not HOLE.search(target) and f"{target}/".startswith(f"{shown}/"):
-                self.draft.keys["workdir"] = source + target[len(shown) :]
-                return
+        if found := containers.on_host(target, mounts):
+            self.draft.keys["workdir"] = found
+            return
         self.decide("the program started in this folder of the container: write `workdir`")
 
     def _count_tasks(self, given: dict[str, str]) -> None:
@@ -221,6 +207,8 @@ class Launch:
             for word in value.split(","):
                 if found := ASSIGNMENT.match(word):
                     self.set(found[1], found[2])
+                elif word not in ("", "ALL", "NONE", "NIL"):
+                    self.draft.inherit.append(word)
         elif name == "cpus-per-task" and "cpus-per-task" not in self.draft.slurm:
             self.draft.slurm[name] = value
         elif name in ("gres", "gpus-per-node") and "gpus_per_node" not in self.draft.keys:
@@ -302,14 +290,13 @@ class Launch:
 
     def _shell(self, text: str, words: list[str]) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
-        found = self.tools.inner(text, self.span)
+        mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
+        found = self.tools.inner(text, self.span, mounts)
         if found is not None:
             return found
-        names = [name for hole in self.scope.behind(text) for name in hole.names]
-        self.tools.define(self.draft.script, names)
+        self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
         sources = iter([hole.source for hole in self.scope.behind(text)])
-        lines = HOLE.sub(lambda _: next(sources), text).strip("\n").split("\n")
-        self.draft.script += lines
+        self.lines = HOLE.sub(lambda _: next(sources), text).strip("\n").split("\n")
         if "torchrun" in text or "torch.distributed" in text:
             self.decide("torchrun is among other commands: see which ranks kit should start")
         self._write()
@@ -348,9 +335,10 @@ class Launch:
         if any(re.match(r"[0-9@*#]", name) for hole in holes for name in hole.names):
             way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")
-        self.tools.define(self.draft.script, [name for hole in holes for name in hole.names])
-        line = " ".join(self.scope.bash(word) for word in words)
-        self.draft.script.append(f"exec {line}")
+        self.names |= {name for hole in holes for name in hole.names}
+        start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
+        line = " ".join(self.scope.bash(word) for word in [*start, *words])
+        self.lines = [line]
 
     def _write(self) -> None:
         keys = self.draft.keys

@@ -100,6 +100,8 @@ def names_used(node: Any) -> set[str]:
     for item in descend(node):
         if item.get("Type") == "ParamExp" and item.get("Param"):
             found.add(str(item["Param"]["Value"]))
+            index = item.get("Index") or {}
+            found |= {name for name in [literal(index)] if re.fullmatch(r"[A-Za-z_]\w*", name)}
         elif item.get("Type") in ("ArithmExp", "ArithmCmd"):
             words = (part.get("Value") for part in descend(item) if part.get("Type") == "Lit")
             found |= {str(word) for word in words if re.fullmatch(r"[A-Za-z_]\w*", str(word))}
