@@ -31,9 +31,9 @@ _APPTAINER = Syntax(
     | {"u": "userns", "w": "writable", "i": "ipc", "p": "pid", "H": "home", "W": "workdir"}
     | {"S": "scratch", "o": "overlay"},
     """
-    nv nvccli rocm cleanenv contain containall fakeroot userns writable writable-tmpfs ipc pid no-home
-    no-init no-privs keep-privs net uts disable-cache no-eval compat no-umask unsquash quiet silent
-    debug verbose
+    nv nvccli rocm cleanenv contain containall fakeroot userns writable writable-tmpfs ipc pid
+    no-home no-init no-privs keep-privs net uts disable-cache no-eval compat no-umask unsquash
+    quiet silent debug verbose
     """.split(),
 )
 _APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
@@ -128,7 +128,7 @@ def reference(image: str) -> str:
     if "://" in image:
         return image
     is_file = image.endswith(image_files.FILES) or image.startswith(("/", ".", "~"))
-    return "" if is_file or "/" not in image and ":" not in image else f"docker://{image}"
+    return "" if is_file or ("/" not in image and ":" not in image) else f"docker://{image}"
 
 
 def on_host(target: str, mounts: list[str]) -> str:

@@ -35,7 +35,9 @@ class Draft:
 
     def note(self, kind: str, span: Span, reason: str) -> None:
         """Write into the ledger what became of some lines."""
-        text = next((line.strip() for line in self.lines[span[0] - 1 : span[1]] if line.strip()), "")
+        text = next(
+            (line.strip() for line in self.lines[span[0] - 1 : span[1]] if line.strip()), ""
+        )
         shown = redact.hide(redact.hidden(text))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         entry = Entry(kind, *span, shown, reason)

@@ -20,6 +20,8 @@ from kit.importing.shell import Node, Script
 Value = Union[str, list[str]]
 
 _FIRST = 0xF0000  # the first of Unicode's characters for private use of which none is in a script
+# A command whose output is a value; $(( )) is none.
+COMPUTED = re.compile(r"[$<>]\((?!\()|`")
 HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL

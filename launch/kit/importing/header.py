@@ -69,6 +69,8 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         return  # `shape` reads these together
     if name in _LEFT_OUT:
         draft.left_out(here, _LEFT_OUT[name])
+    elif name == "chdir" and value == ".":
+        draft.left_out(here, "the job starts in the job file's folder")
     elif key := sbatch_options.KEYS.get(name) or {"chdir": "workdir"}.get(name):
         draft.keys[key] = value or ""
         draft.carried(here, key)

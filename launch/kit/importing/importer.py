@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit.config import yaml_source
-from kit.errors import Problems, UsageError
+from kit.errors import UsageError
 from kit.files import safe_read
-from kit.importing import header, job_text, shell
+from kit.importing import choice, header, job_text, shell
 from kit.importing.draft import Draft, Entry
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.statements import Reader
@@ -42,13 +42,15 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     spans = []
     other = _OTHER_SHELLS.match(text)
     if other:
-        draft.decide((1, 1), f"kit import reads bash and sh, not {other[1]}: write the rest by hand")
+        draft.decide(
+            (1, 1), f"kit import reads bash and sh, not {other[1]}: write the rest by hand"
+        )
     else:
         script = shell.parse(text, name)
         known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
         reader = Reader(draft, Scope(known, _facts(draft, tasks)), tasks)
         reader.read(script, script.statements)
-        reader.finish()
+        choice.finish(reader)
         spans = [shell.span(node) for node in script.statements]
     draft.close(spans)
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]

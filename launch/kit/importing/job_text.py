@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -16,7 +17,7 @@ _ORDER = (
 )
 _NO_IMAGE = """\
 # The script has no container: with `runtime: none` it runs as before. For a container make an image
-# by `kit build`, write its name here in place of `runtime: none`, and take out what is in it already.
+# by `kit build`, and write its name here in the place of `runtime: none`.
 # image: NAME
 runtime: none
 """
@@ -47,7 +48,7 @@ def render(draft: Draft, source: str) -> str:
         if reasons:
             parts.append(f"\n# {title}\n")
         for reason, entries in reasons.items():
-            parts.append(f"# - {reason}:\n{''.join(map(_comment, entries))}")
+            parts.append(f"# - {reason}\n{''.join(map(_comment, entries))}")
     return redact.hidden("".join(parts))
 
 
@@ -78,16 +79,21 @@ def _entry(key: str, value: Any) -> str:
         is_plain = all(_is_plain(word) for word in value)
         return f"{key}: {_scalar(words) if is_plain else _flow(value)}\n"
     if isinstance(value, dict) and key != "sweep":
-        lines = (f"  {_scalar(name)}: {_flow(text)}\n" for name, text in value.items())
+        lines = (f"  {_scalar(name)}: {_short(text)}\n" for name, text in value.items())
         return f"{key}:\n{''.join(lines)}"
     if isinstance(value, str):
-        is_number = value.isdecimal() and value.isascii()
-        return f"{key}: {value if is_number else _scalar(value)}\n"
+        return f"{key}: {_short(value)}\n"
     return f"{key}: {_flow(value)}\n"
 
 
 def _is_plain(word: str) -> bool:
     return bool(word) and all(letter.isalnum() or letter in "_@%+=:,./-" for letter in word)
+
+
+def _short(value: Any) -> str:
+    """Return a value; numbers without quotes, since kit reads them as they are written."""
+    is_bare = isinstance(value, str) and (re.fullmatch("[0-9]+", value) or value == "true")
+    return str(value) if is_bare else _flow(value)
 
 
 def _scalar(value: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kit import redact
@@ -16,6 +17,7 @@ DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit",
 
 _DIFFERS = re.compile(r"\b(date|hostname|mktemp|shuf|uuidgen|openssl)\b|RANDOM|/dev/u?random")
 _COMPUTED = re.compile(r"\$\((?!\()|`")
+_ANYWHERE = re.compile(r"(module|ml|conda|spack|unset|ulimit|umask)\b|export \w+=[^(`]*\Z")
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 ARGUMENT = re.compile(r"[0-9@*#]")
 _ALWAYS_THERE = set(
@@ -64,28 +66,29 @@ class Placing:
         if not has_image:  # what is computed is to be the same in all ranks
             moved = [item for item in wanted if _COMPUTED.search(item.source) and not item.inside]
             moved = [item for item in moved if not re.search(r"\w=\(", item.source)]
-            once += moved
             wanted = [item for item in wanted if item not in moved]
-            self._export({name for item in moved for name in item.sets & set(needed)}, moved)
+            once += self._exported(moved, set(needed))
         self.draft.host_setup += self._first_node(once)
         self.draft.setup += self._lines(inside, "setup")
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script"), *own_lines]
         self._close()
 
-    def _export(self, names: Collection[str], moved: list[Item]) -> None:
-        for name in sorted(names):
-            last = [item for item in self.items if name in item.sets][-1]
-            index = self.items.index(last)
-            changed = last._replace(source=f"{last.source}\nexport {name}")
-            self.items[index] = changed
-            if last in moved:
-                moved[moved.index(last)] = changed
+    def _exported(self, moved: list[Item], needed: set[str]) -> list[Item]:
+        """Return statements that export what the program's own lines need."""
+        found = []
+        for item in moved:
+            names = " ".join(sorted(item.sets & needed))
+            source = f"{item.source}\nexport {names}" if names else item.source
+            found.append(item._replace(source=source))
+            self.items[self.items.index(item)] = found[-1]
+        return found
 
     def _first_node(self, chosen: list[Item]) -> list[str]:
         lines = self._lines(chosen, "host_setup")
-        if any(item.kind == ACTION or re.match(r"(source|\.)\s", item.source) for item in chosen):
-            return [f'cd "{self.draft.keys.get("workdir", "$SLURM_SUBMIT_DIR")}"', *lines]
+        if not all(_ANYWHERE.match(line) for line in lines):
+            folder = os.path.join("$SLURM_SUBMIT_DIR", str(self.draft.keys.get("workdir", "")))
+            return [f'cd "{folder.rstrip("/")}"', *lines]
         return lines
 
     def _definitions(self, names: Iterable[str]) -> list[Item]:
@@ -114,9 +117,9 @@ class Placing:
         on_host = key == "host_setup"
         needed = [item for item in self._definitions(names) if item not in chosen]
         if on_host:  # there the job's `env` is not set yet
-            needed += [
-                item for item in self.items if item.kind == EXPORT and item.sets & names
-            ]
+            needed += [item for item in self.items if item.kind == EXPORT and item.sets & names]
+        else:
+            needed = [item for item in needed if not item.sets or item.sets - {*self.draft.env}]
         every = {id(item): item for item in [*needed, *chosen]}
         ordered = sorted(every.values(), key=lambda item: item.span)
         lines: list[str] = []

@@ -31,7 +31,7 @@ class Script:
         return self.data[begin:end].decode("utf-8", "replace")
 
     def operator(self, node: Node) -> str:
-        """Return what joins two commands: shfmt's own name for it differs from release to release."""
+        """Return what joins two commands: shfmt's own name for it has changed."""
         begin, end = _end(node["X"], "Offset"), node["Y"]["Pos"]["Offset"]
         between = self.data[begin:end].decode("utf-8", "replace")
         found = re.search(r"&&|\|\||\|&?", between)
@@ -75,7 +75,7 @@ def span(node: Node) -> Span:
 
 def _end(node: Node, what: str) -> int:
     """Return where a node ends; a here-document ends behind its statement."""
-    return max(item["End"][what] for item in descend(node) if "End" in item)
+    return max(int(item["End"][what]) for item in descend(node) if "End" in item)
 
 
 def kind(statement: Node) -> str:

@@ -6,24 +6,17 @@ import os
 import re
 from typing import NamedTuple, Optional
 
-from kit import redact
 from kit.config import variables
-from kit.errors import KitError, Problems
-from kit.importing import commands, containers, placing, shell
+from kit.errors import KitError
+from kit.importing import commands, containers, shell
+from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
-from kit.importing.expansion import HOLE, Scope, Value
-from kit.importing.launch import Launch, Tools
+from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
 from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item, Placing
 from kit.importing.shell import Node, Script, Span
 
-_COMPUTED = re.compile(r"[$<>]\((?!\()|`")
-_PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
-_NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
-_FIRST = re.compile(r"\[0\]|\b(head|sed|awk|cut|hostname|getent|nslookup|dig|host)\b|%%")
-_HOST = re.compile(r"[$`]\(?\s*(/bin/)?hostname\b|SLURMD_NODENAME|HOSTNAME")
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 _NOT_NEEDED = "nothing of the job depends on it"
-_HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
 
 
 class Candidate(NamedTuple):
@@ -41,11 +34,10 @@ class Reader:
     def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
         self.draft, self.scope, self.tasks = draft, scope, tasks
         self.placing = Placing(draft)
+        self.variables = Assignments(draft, scope, self.placing)
         self.candidates: list[Candidate] = []
         self.functions: dict[str, tuple[Span, Script, Node]] = {}
         self.inside: list[str] = []  # the functions that are read now
-        self.node_lists: set[str] = set()  # variables with the names of nodes
-        self.addresses: set[str] = set()  # variables with the first node's
         self.remarks: tuple[str, ...] = ()
         self.mounts: Optional[list[str]] = None  # in a container
         self.is_over = False
@@ -73,7 +65,7 @@ class Reader:
             self._statement(script, command["Stmt"], span)
         elif kind == "BinaryCmd":
             self._two(script, node, command, span)
-        elif kind in ("Block", "Subshell") and self._launches(node, script):
+        elif kind in ("Block", "Subshell") and self.launches(node, script):
             self.draft.carried(span, "command")
             self.read(script, command["Stmts"])
         elif kind == "FuncDecl":
@@ -82,7 +74,7 @@ class Reader:
             self.placing.functions[name] = self._item(DEFINE, script, node, span)._replace(
                 sets=frozenset([name])
             )
-        elif kind == "ForClause" and self._launches(node, script):
+        elif kind == "ForClause" and self.launches(node, script):
             self._loop(script, command, span)
         else:
             self._compound(script, node, span)
@@ -97,7 +89,7 @@ class Reader:
         elif joined == "||" and second and second <= commands.ENDS:
             self._statement(script, command["X"], span)
             self.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
-        elif joined.startswith("|") and joined != "||" and self._launches(command["X"], script):
+        elif joined.startswith("|") and joined != "||" and self.launches(command["X"], script):
             if not second <= {"tee", "cat", "ts"}:
                 self.remarks = ("its output went through another program: kit logs all of it",)
             self._statement(script, command["X"], span)
@@ -124,92 +116,12 @@ class Reader:
                 self.scope.values[name] = ""
             value = self.scope.assign(script, item) if has_value else self.scope.values.get(name)
             made = self._item(EXPORT if exported else DEFINE, script, node, span)
-            self._keep(made, name, value, exported=exported)
-
-    def _keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
-        """Note a variable, and where its value is to come from."""
-        span = item.span
-        if name in variables.OWNED:
-            hint = self.scope.hinted(value) if isinstance(value, str) else ""
-            known = hint if hint and not HOLE.search(hint) else None
-            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], hint=known)
-            self.draft.left_out(span, f"kit sets {name} itself, in every rank")
-        elif role := self._role(name, value, item):
-            self.scope.values[name] = self.scope.hole(f"${{{role}}}", [role])
-            self.placing.add(item._replace(kind=DEFINE, inside=f'{name}="${{{role}}}"'))
-            self.draft.left_out(span, "kit finds the first node's address and a free port itself")
-        elif exported and re.match("SRUN_|SBATCH_|SALLOC_|SLURM_", name):
-            self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
-        elif exported and self._is_secret(name, value):
-            self._secret(name, value, span)
-        elif value is None:  # of the shell that submits
-            self.placing.inherit(name)
-            self.draft.carried(span, "inherit")
-        else:
-            self._keep_own(item, name, value, exported=exported)
-
-    def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
-        text = "".join(value) if isinstance(value, list) else value
-        if any(_COMPUTED.search(hole.source) for hole in self.scope.behind(text)):
-            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
-            if self._lists_nodes(item):
-                self.node_lists.add(name)
-                self.draft.left_out(item.span, "kit finds the nodes of the job itself")
-        is_settable = variables.settable(name, "", Problems())
-        if not exported:
-            self.placing.add(item)
-        elif is_settable and not HOLE.search(text) and name not in self.draft.env:
-            self.draft.env[name] = text
-            self.draft.carried(item.span, f"env: {name}")
-            self.placing.add(item._replace(kind=DEFINE, sets=item.sets | {name}))
-        else:
-            inside = f"export {name}={self.scope.bash(text)}" if is_settable else ""
-            self.placing.add(item._replace(inside=inside))
-
-    def _lists_nodes(self, item: Item) -> bool:
-        return bool(_NODE_LIST.search(item.source) or item.uses & self.node_lists)
-
-    def _role(self, name: str, value: Optional[Value], item: Item) -> str:
-        """Return kit's variable for one that a script computes to find the first node."""
-        texts = value if isinstance(value, list) else [value or ""]
-        holes = self.scope.behind("".join(texts))
-        is_whole = len(texts) == 1 and len(texts[0]) == 1 and bool(holes)
-        behind = item.source.partition("=")[2]
-        computes = bool(re.search(r"\$\(|`", behind))
-        if _PORT.search(name) and (computes or (is_whole and holes[0].source == "${MASTER_PORT}")):
-            return "MASTER_PORT"
-        is_first = bool(_FIRST.search(behind)) and self._lists_nodes(item)
-        is_address = bool(item.uses & self.addresses) and (computes or is_whole)
-        if is_first or is_address or (is_whole and _HOST.search(behind)):
-            self.addresses.add(name)
-            return "MASTER_ADDR"
-        return ""
-
-    @staticmethod
-    def _is_secret(name: str, value: Optional[Value]) -> bool:
-        text = value if isinstance(value, str) else ""
-        is_named = redact.is_secret(name) and not _HARMLESS.fullmatch(text)
-        return is_named or redact.kind(text, name) is not None
-
-    def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
-        """Name a secret: its value is never written into the job."""
-        holes = self.scope.behind(value) if isinstance(value, str) else []
-        sources = "".join(hole.source for hole in holes)
-        self.draft.secrets[name] = "env"
-        self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
-        if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
-            self.draft.secrets[name] = {"file": found[1]}
-            self.draft.carried(span, "secrets")
-        elif value is None or sources in (f"${name}", f"${{{name}}}"):
-            self.draft.carried(span, "secrets")
-        else:
-            way = f"export {name} in your shell, or `secrets: {{{name}: {{file: PATH}}}}`"
-            self.draft.decide(span, f"a secret belongs into no job file: {way}")
+            self.variables.keep(made, name, value, exported=exported)
 
     # ------------------------------------------------------------ commands
 
     def _call(self, script: Script, node: Node, span: Span) -> None:
-        words = self._words(script, node["Cmd"])
+        words = self.words(script, node["Cmd"])
         name = os.path.basename(words[0]) if words else ""
         document = self._document(script, node)
         if not words:
@@ -218,7 +130,7 @@ class Reader:
             self.scope.values[words[-1]] = document
             self.draft.carried(span, "its value stands where it is used")
         elif name == "eval" and not any(
-            _COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
+            COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
         ):
             self._evaluate(" ".join(words[1:]), span)
         elif name in self.functions:
@@ -230,7 +142,7 @@ class Reader:
         else:
             self._other(script, node, span, words)
 
-    def _words(self, script: Script, call: Node) -> list[str]:
+    def words(self, script: Script, call: Node) -> list[str]:
         return [field for word in call["Args"] for field in self.scope.words(script, word)]
 
     def _document(self, script: Script, node: Node) -> Optional[str]:
@@ -249,7 +161,7 @@ class Reader:
     def _call_function(self, script: Script, node: Node, words: list[str], span: Span) -> None:
         name = words[0]
         where, home, function = self.functions[name]
-        if name in self.inside or not self._launches(function, home):
+        if name in self.inside or not self.launches(function, home):
             prints = {shell.literal(call["Args"][0]) for call in shell.calls(function)}
             if prints <= commands.PRINTING:
                 self.draft.left_out(span, _NOT_NEEDED)
@@ -289,14 +201,14 @@ class Reader:
         found = Candidate(weight, [*own, *words], span, script.text(node), uses, remarks)
         self.candidates.append(found)
 
-    def _launches(self, node: Node, script: Script) -> bool:
+    def launches(self, node: Node, script: Script) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
         for call in shell.calls(node):
-            words = self._words(script, call)
+            words = self.words(script, call)
             called = self.functions.get(words[0]) if words else None
             if words and commands.weight(words):
                 return True
-            if called and called[2] is not node and self._launches(called[2], called[1]):
+            if called and called[2] is not node and self.launches(called[2], called[1]):
                 return True
         return False
 
@@ -374,10 +286,10 @@ class Reader:
         """Place a condition, a loop, or a list of commands."""
         item = self._item(ACTION, script, node, span)
         programs = {shell.literal(call["Args"][0]) for call in shell.calls(node)}
-        if self._launches(node, script):
+        if self.launches(node, script):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
             for call in shell.calls(node):
-                words = self._words(script, call)
+                words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
                     found = Candidate(weight, words, span, item.source, item.uses, ())
                     self.candidates.append(found)
@@ -398,66 +310,3 @@ class Reader:
             self.placing.add(item._replace(kind=DEFINE))
         else:
             self.draft.left_out(span, "a check" if "exit" in programs else _NOT_NEEDED)
-
-    # ------------------------------------------------------------ the end
-
-    def finish(self) -> None:
-        """Choose the program, and place what depends on that choice."""
-        if not self.candidates:
-            self.draft.decide((1, 1), "no program was found: write `command: train.py`")
-            self.placing.place((), [], 0)
-            return
-        most = max(each.weight for each in self.candidates)
-        chosen = [each for each in self.candidates if each.weight == most][-1]
-        place = self.candidates.index(chosen)
-        for index, each in enumerate(self.candidates):
-            if each.weight == 1 and index < place and not each.remarks:
-                own = Item(ACTION, each.span, each.source, each.uses, frozenset(), "", index)
-                self.placing.add(own)
-            elif each is not chosen:
-                way = "a job of its own, which `kit submit --after RUN` makes wait"
-                self.draft.decide(each.span, f"another program than the job's: {way}")
-        launch = Launch(self.draft, self.scope, Tools(self._inner), self.tasks, chosen.span)
-        for remark in chosen.remarks:
-            launch.decide(remark)
-        launch.read(chosen.words)
-        self.placing.needed |= self.scope.reads
-        for line in launch.exports:
-            self.draft.setup.append(line)
-        self.placing.place(launch.names, launch.lines, place)
-
-    def _inner(self, text: str, span: Span, mounts: Optional[list[str]]) -> Optional[list[str]]:
-        """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-        try:
-            script = shell.parse(text, "bash -c")
-        except KitError:
-            return None
-        *first, last = _flat(script, script.statements) or [{}]
-        call = last.get("Cmd") or {}
-        is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)
-        if shell.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
-            return None
-        if any(self._launches(each, script) for each in first):
-            return None
-        before, self.mounts = len(self.placing.items), mounts
-        self.read(script, first, span)
-        added = self.placing.items[before:]
-        self.placing.items[before:] = [item._replace(kind=LIMIT) for item in added]
-        self.placing.inner = {item.source for item in added}
-        own = [
-            f"{item['Name']['Value']}={self.scope.text(script, item.get('Value') or {})}"
-            for item in call.get("Assigns") or []
-        ]
-        return [*own, *self._words(script, call)]
-
-
-def _flat(script: Script, statements: list[Node]) -> list[Node]:
-    """Return statements with those that && joins as statements of their own."""
-    found = []
-    for node in statements:
-        command = node.get("Cmd") or {}
-        if shell.kind(node) == "BinaryCmd" and script.operator(command) == "&&":
-            found += _flat(script, [command["X"], command["Y"]])
-        else:
-            found.append(node)
-    return found
