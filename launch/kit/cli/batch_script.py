@@ -65,7 +65,8 @@ def _report(found: Imported, output: Optional[str]) -> list[str]:
     counts = {kind: found.kinds.count(kind) for kind in (CARRIED, DECIDE, LEFT_OUT)}
     wrote = f"wrote {output}: " if output else ""
     lines = [
-        f"kit: {wrote}{counts[CARRIED]} lines carried, {counts[DECIDE]} to decide,"
+        f"kit: {wrote}{counts[CARRIED]} line{'s' * (counts[CARRIED] != 1)} carried,"
+        f" {counts[DECIDE]} to decide,"
         f" {counts[LEFT_OUT]} not needed"
     ]
     for entry in sorted(found.entries, key=lambda each: each.first):

@@ -9,7 +9,7 @@ from kit import redact
 from kit.config import variables
 from kit.errors import Problems
 from kit.importing.draft import Draft
-from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
+from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
 from kit.importing.placing import DEFINE, Item, Placing
 from kit.importing.shell import Span
 
@@ -50,7 +50,8 @@ class Assignments:
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value
-        if any(COMPUTED.search(hole.source) for hole in self.scope.behind(text)):
+        sources = [hole.source for hole in self.scope.behind(text)]
+        if any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources):
             self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
         if self._lists_nodes(item):
             self.node_lists.add(name)

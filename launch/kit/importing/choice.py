@@ -60,6 +60,7 @@ def _inner(
     if any(reader.launches(each, script) for each in first):
         return None
     before, reader.mounts = len(reader.placing.items), mounts
+    reader.is_in_task = True
     reader.read(script, first, span)
     added = reader.placing.items[before:]
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}

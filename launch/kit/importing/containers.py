@@ -29,7 +29,7 @@ class Container:
 _APPTAINER = Syntax(
     {"B": "bind", "e": "cleanenv", "c": "contain", "C": "containall", "f": "fakeroot"}
     | {"u": "userns", "w": "writable", "i": "ipc", "p": "pid", "H": "home", "W": "workdir"}
-    | {"S": "scratch", "o": "overlay"},
+    | {"S": "scratch", "o": "overlay", "q": "quiet", "d": "debug", "s": "silent", "v": "verbose"},
     """
     nv nvccli rocm cleanenv contain containall fakeroot userns writable writable-tmpfs ipc pid
     no-home no-init no-privs keep-privs net uts disable-cache no-eval compat no-umask unsquash

@@ -22,6 +22,11 @@ Value = Union[str, list[str]]
 _FIRST = 0xF0000  # the first of Unicode's characters for private use of which none is in a script
 # A command whose output is a value; $(( )) is none.
 COMPUTED = re.compile(r"[$<>]\((?!\()|`")
+# What has another value each time, or on each node.
+DIFFERS = re.compile(
+    r"\b(date|hostname|mktemp|shuf|uuidgen|openssl)\b|RANDOM|EPOCH|SECONDS|HOSTNAME|BASHPID|\$\$"
+    r"|SLURMD_NODENAME|/dev/u?random"
+)
 HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
@@ -131,7 +136,7 @@ class Scope:
                 self._literal(part["Value"], fields, quoted, first and index == 0)
             elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part.get("Value", "")):
                 fields.add(part.get("Value", ""))
-            elif kind == "DblQuoted" and not part.get("Dollar"):
+            elif kind == "DblQuoted":
                 fields.add("")
                 self._parts(script, part.get("Parts") or [], fields, quoted=True, first=False)
             elif kind == "ParamExp":

@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple, Optional
 from kit.importing import commands, containers
 from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
-from kit.importing.expansion import HOLE, Scope
+from kit.importing.expansion import DIFFERS, HOLE, Scope
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
@@ -124,6 +124,8 @@ class Launch(Starters):
         if any(re.match(r"[0-9@*#]", name) for hole in holes for name in hole.names):
             way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")
+        if any(DIFFERS.search(hole.source) for hole in holes):
+            self.decide("each task would get a value of its own: set it in `host_setup`, by export")
         self.names |= {name for hole in holes for name in hole.names}
         start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
         line = " ".join(self.scope.bash(word) for word in [*start, *words])

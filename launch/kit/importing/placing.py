@@ -11,12 +11,11 @@ from kit import redact
 from kit.config import variables
 from kit.errors import Problems
 from kit.importing.draft import Draft
+from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 
-_DIFFERS = re.compile(r"\b(date|hostname|mktemp|shuf|uuidgen|openssl)\b|RANDOM|/dev/u?random")
-_COMPUTED = re.compile(r"\$\((?!\()|`")
 _ANYWHERE = re.compile(r"(module|ml|conda|spack|unset|ulimit|umask)\b|export \w+=[^(`]*\Z")
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 ARGUMENT = re.compile(r"[0-9@*#]")
@@ -35,6 +34,11 @@ class Item(NamedTuple):
     sets: frozenset[str]
     inside: str = ""  # its text in a task, where kit has computed the value
     position: int = 0  # how many programs came before
+
+
+def _is_computed(item: Item) -> bool:
+    """Return whether a statement computes a value that is to be the same in all ranks."""
+    return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
 
 
 class Placing:
@@ -64,7 +68,7 @@ class Placing:
                 inside.append(item)
         wanted = self._definitions(needed)
         if not has_image:  # what is computed is to be the same in all ranks
-            moved = [item for item in wanted if _COMPUTED.search(item.source) and not item.inside]
+            moved = [item for item in wanted if _is_computed(item)]
             moved = [item for item in moved if not re.search(r"\w=\(", item.source)]
             wanted = [item for item in wanted if item not in moved]
             once += self._exported(moved, set(needed))
@@ -129,11 +133,11 @@ class Placing:
             if text not in lines:
                 lines.append(text)
             self.draft.carried(item.span, key)
-            self._remark(item, key)
+            self._remark(item, key, text)
         return lines
 
-    def _remark(self, item: Item, key: str) -> None:
-        if key != "host_setup" and not item.inside and _DIFFERS.search(item.source):
+    def _remark(self, item: Item, key: str, text: str) -> None:
+        if key != "host_setup" and DIFFERS.search(text):
             self.draft.decide(item.span, "each task would get a value of its own: write the value")
         if any(ARGUMENT.match(name) for name in item.uses) and item.sets.isdisjoint(self.functions):
             way = "kit submit job.yaml -- ARGUMENTS adds some to the command"

@@ -15,7 +15,7 @@ from kit.errors import KitError, UsageError
 Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
 Span = tuple[int, int]  # the first and the last line
 
-_WHERE = re.compile(r"(?m)^.*?:(\d+):\d+: (.*)$")
+_WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
 
 
 @dataclass(frozen=True)

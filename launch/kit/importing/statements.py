@@ -40,6 +40,7 @@ class Reader:
         self.inside: list[str] = []  # the functions that are read now
         self.remarks: tuple[str, ...] = ()
         self.mounts: Optional[list[str]] = None  # in a container
+        self.is_in_task = False
         self.is_over = False
 
     def read(self, script: Script, statements: list[Node], within: Optional[Span] = None) -> None:
@@ -258,7 +259,7 @@ class Reader:
             self.draft.left_out(span, "the job starts in the job file's folder")
         elif HOLE.search(target) or not on_host:
             self.draft.decide(span, "write the folder of the host out: `workdir: DIR`")
-        elif self.candidates and self.mounts is None:
+        elif self.candidates and not self.is_in_task:
             self.draft.decide(span, "the folder of a later program")
         else:
             before = str(self.draft.keys.get("workdir", ""))
