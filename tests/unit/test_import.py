@@ -207,7 +207,7 @@ def own_lines(job: dict[str, Any]) -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", *OWNED}
+NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -256,7 +256,7 @@ def test_words_become_what_bash_makes_of_them() -> None:
         ["bash", "-c", 'record() { printf "%s\\0" "$#" "$@"; }\n' + text], env=KNOWN | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
     )
     script = shell.parse(text, "words")
-    scope, found = Scope(KNOWN, {}), []
+    scope, found = Scope(KNOWN, {}, {}), []
     for node in script.statements:
         for item in shell.assignments(node["Cmd"]):
             scope.assign(script, item)

@@ -33,6 +33,7 @@ class Assignments:
             hint = self.scope.hinted(value) if isinstance(value, str) else ""
             known = hint if hint and not HOLE.search(hint) else None
             self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], hint=known)
+            self.placing.add(item._replace(kind=DEFINE))
             self.draft.left_out(span, f"kit sets {name} itself, in every rank")
         elif role := self._role(name, value, item):
             self.scope.values[name] = self.scope.hole(f"${{{role}}}", [role])
@@ -59,11 +60,12 @@ class Assignments:
         is_settable = variables.settable(name, "", Problems())
         if not exported:
             self.placing.add(item)
-        elif is_settable and not HOLE.search(text) and name not in self.draft.env:
+        elif is_settable and not HOLE.search(text):
             self.draft.env[name] = text
             self.draft.carried(item.span, f"env: {name}")
             self.placing.add(item._replace(kind=DEFINE, sets=item.sets | {name}))
         else:
+            self.draft.env.pop(name, None)
             inside = f"export {name}={self.scope.bash(text)}" if is_settable else ""
             self.placing.add(item._replace(inside=inside))
 

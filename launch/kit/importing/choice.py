@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Optional
 
 from kit.errors import KitError
@@ -40,8 +41,19 @@ def finish(reader: Reader) -> None:
         launch.decide(remark)
     launch.read(chosen.words)
     reader.placing.needed |= reader.scope.reads
+    _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, place)
     reader.draft.setup += launch.exports
+
+
+def _drop_texts(reader: Reader) -> None:
+    """Take exported texts of several words, of which the command was put together, out."""
+    for name in reader.scope.reads:
+        value = reader.scope.values.get(name, "")
+        is_text = isinstance(value, str) and re.search(r"\s", value)
+        if is_text or re.search(r"\s", reader.draft.env.get(name, "")):
+            reader.draft.env.pop(name, None)
+            reader.placing.consumed.add(name)
 
 
 def _inner(

@@ -35,6 +35,8 @@ _HELPERS = PRINTING | _CHANGING | {"kill", "pkill", "scancel"}
 
 
 def is_node_starter(name: str, rest: list[str]) -> bool:
+    if PYTHONS.match(name) and "accelerate.commands.launch" in rest[:4]:
+        return True
     return (name,) in NODE_STARTERS or (name, *rest[:1]) in NODE_STARTERS
 
 

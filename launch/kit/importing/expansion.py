@@ -52,8 +52,11 @@ class Hole(NamedTuple):
 class Scope:
     """The variables of a script, up to the statement that is read now."""
 
-    def __init__(self, known: Mapping[str, str], facts: Mapping[str, str]) -> None:
+    def __init__(
+        self, known: Mapping[str, str], facts: Mapping[str, str], shell: Mapping[str, str]
+    ) -> None:
         self.values: dict[str, Value] = dict(known)
+        self.shell = shell  # the variables of the shell in which kit import runs
         self.facts = facts  # of the header: SLURM_NNODES and its kin
         self.holes: list[Hole] = []
         self.reads: set[str] = set()  # variables whose values were asked for
@@ -78,6 +81,16 @@ class Scope:
             return found.group() if hint is None else hint
 
         return HOLE.sub(fill, text)
+
+    def path(self, text: str) -> str:
+        """Return a text for a key that names a path: this shell's variables are taken, too."""
+
+        def fill(found: re.Match[str]) -> str:
+            source = self.holes[ord(found.group()) - _FIRST].source
+            value = self.shell.get(source.strip("${}"))
+            return found.group() if value is None else value
+
+        return HOLE.sub(fill, self.hinted(text))
 
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""

@@ -12,7 +12,8 @@ from kit.importing.draft import Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
-SYNTAX = Syntax(sbatch_options.LETTERS, sbatch_options.FLAGS, sbatch_options.every())
+ALIASES = {"tasks-per-node": "ntasks-per-node"}  # of sbatch and srun
+SYNTAX = Syntax(sbatch_options.LETTERS, sbatch_options.FLAGS, sbatch_options.every(), ALIASES)
 _LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
 _LEFT_OUT = {
     "output": _LOGS,

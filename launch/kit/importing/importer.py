@@ -26,7 +26,7 @@ class Imported(NamedTuple):
 
 
 def read(path: Path, environment: Mapping[str, str]) -> Imported:
-    """Return the job file of a batch script. HOME and USER are taken from the environment."""
+    """Return the job file of a batch script. Paths may have the variables of the environment."""
     return convert(_text(path), path.name, environment)
 
 
@@ -48,7 +48,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     else:
         script = shell.parse(text, name)
         known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-        reader = Reader(draft, Scope(known, _facts(draft, tasks)), tasks)
+        reader = Reader(draft, Scope(known, _facts(draft, tasks), environment), tasks)
         reader.read(script, script.statements)
         choice.finish(reader)
         spans = [shell.span(node) for node in script.statements]

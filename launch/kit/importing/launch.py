@@ -28,6 +28,7 @@ class Launch(Starters):
     ) -> None:
         super().__init__(draft, scope, tasks, span)
         self.tools = tools
+        self.is_in_task = False  # behind `bash -c`, which each task runs
         self.lines: list[str] = []  # of bash, in the place of a command
 
     def read(self, words: list[str]) -> None:
@@ -82,6 +83,7 @@ class Launch(Starters):
         mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
         found = self.tools.inner(text, self.span, mounts)
         if found is not None:
+            self.is_in_task = True
             return found
         self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
         sources = iter([hole.source for hole in self.scope.behind(text)])
@@ -124,11 +126,13 @@ class Launch(Starters):
         if any(re.match(r"[0-9@*#]", name) for hole in holes for name in hole.names):
             way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")
-        if any(DIFFERS.search(hole.source) for hole in holes):
+        if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
             self.decide("each task would get a value of its own: set it in `host_setup`, by export")
         self.names |= {name for hole in holes for name in hole.names}
         start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
         line = " ".join(self.scope.bash(word) for word in [*start, *words])
+        if len(line) > 100:
+            line = re.sub(r" (?=--\w)", " \\\n  ", line)
         self.lines = [line]
 
     def _write(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 
@@ -12,6 +13,7 @@ class Syntax(NamedTuple):
     short: Mapping[str, str]  # the long names of letters
     flags: Collection[str]  # long names of options that take no value, or take it by = alone
     known: Collection[str] = ()  # all long names, of which beginnings will do
+    aliases: Mapping[str, str] = MappingProxyType({})
 
 
 class Option(NamedTuple):
@@ -29,7 +31,7 @@ def read(words: list[str], syntax: Syntax) -> tuple[list[Option], list[str]]:
             break
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            name = _whole(name, syntax)
+            name = _whole(syntax.aliases.get(name, name), syntax)
             takes = name not in syntax.flags and not equals
             given: Optional[str] = value if equals else None
         else:

@@ -47,6 +47,8 @@ class Placing:
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
         self.inner: set[str] = set()  # statements of a text that each task runs
+        self.moved: set[str] = set()  # variables that the first node computes for all
+        self.consumed: set[str] = set()  # exported texts that only put a command together
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
@@ -57,21 +59,27 @@ class Placing:
         has_image = self.draft.has_image
         once, inside = [], []
         for item in self.items:
-            if item.kind == ACTION and item.position > place:
+            if item.source in self.inner:
+                inside.append(item)
+            elif item.kind in (PREPARE, LIMIT) and item.position > place:
+                self.draft.left_out(item.span, "it comes behind the program")
+            elif item.sets and item.sets <= self.consumed:
+                continue
+            elif item.kind == ACTION and item.position > place:
                 way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
                 self.draft.decide(item.span, f"kit runs nothing behind the program: {way}")
-            elif item.source in self.inner:
-                inside.append(item)
             elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):
                 once.append(item)
             elif item.kind != DEFINE:
                 inside.append(item)
-        wanted = self._definitions(needed)
+        wanted = [item for item in self._definitions(needed) if item.sets - variables.OWNED]
         if not has_image:  # what is computed is to be the same in all ranks
             moved = [item for item in wanted if _is_computed(item)]
-            moved = [item for item in moved if not re.search(r"\w=\(", item.source)]
+            names = {name for item in moved for name in item.sets}
+            moved = [item for item in wanted if item.sets & names]
             wanted = [item for item in wanted if item not in moved]
             once += self._exported(moved, set(needed))
+            self.moved = names
         self.draft.host_setup += self._first_node(once)
         self.draft.setup += self._lines(inside, "setup")
         if own_lines:
@@ -123,7 +131,9 @@ class Placing:
         if on_host:  # there the job's `env` is not set yet
             needed += [item for item in self.items if item.kind == EXPORT and item.sets & names]
         else:
-            needed = [item for item in needed if not item.sets or item.sets - {*self.draft.env}]
+            known = {*self.draft.env, *self.moved, *variables.OWNED}
+            needed = [item for item in needed if not item.sets or item.sets - known]
+            chosen = [item for item in chosen if not item.sets or item.sets - known]
         every = {id(item): item for item in [*needed, *chosen]}
         ordered = sorted(every.values(), key=lambda item: item.span)
         lines: list[str] = []

@@ -21,6 +21,7 @@ _SRUN = Syntax(
     | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
     | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
     | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},
+    aliases={"tasks-per-node": "ntasks-per-node"},
 )
 # Options of srun for which kit's own step stands.
 _SRUN_OF_KIT = set(
@@ -78,8 +79,8 @@ class Starters:
     def srun(self, words: list[str]) -> list[str]:
         self.has_srun, self.launcher = True, "srun"
         found, rest = options.read(words, _SRUN)
-        given = {option.name: self.scope.hinted(option.value or "") for option in found}
-        self._count_tasks(given)
+        given = {option.name: option.value or "" for option in found}
+        self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
         if ":" in rest:
             self.decide("srun starts several programs: kit starts one")
         if given.get("mpi", "").startswith("pmi"):
@@ -92,11 +93,11 @@ class Starters:
 
     def contain(self, found: Container) -> None:
         """Write what a container is to be into the draft."""
-        keys, hinted = self.draft.keys, self.scope.hinted
+        keys, path = self.draft.keys, self.scope.path
         for question in found.open_questions:
             self.decide(question)
-        self._image(hinted(found.image))
-        mounts = [containers.mount(hinted(each)) for each in found.mounts if each]
+        self._image(path(found.image))
+        mounts = [containers.mount(path(each)) for each in found.mounts if each]
         if not all(mounts) or any(HOLE.search(each) for each in mounts):
             self.decide("write this mount as SOURCE:/TARGET under `mounts`")
         if mounts := [each for each in mounts if each and not HOLE.search(each)]:
@@ -107,7 +108,7 @@ class Starters:
         if found.is_root:
             keys["remap_root"] = "true"
         if found.workdir:
-            self._workdir(hinted(found.workdir), mounts)
+            self._workdir(path(found.workdir), mounts)
 
     def _image(self, image: str) -> None:
         if not image:
@@ -162,7 +163,7 @@ class Starters:
             if (count := value.split(":")[-1]).isdecimal():
                 self.draft.keys["gpus_per_node"] = count
         elif name == "chdir":
-            self.draft.keys["workdir"] = value
+            self.draft.keys["workdir"] = self.scope.path(option.value or "")
         elif name == "gpus-per-task" and (self.tasks or 1) > 1:
             self.decide("each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
         elif name in ("nodelist", "exclude"):

@@ -51,6 +51,9 @@ class Reader:
                 self.draft.left_out(span, "never reached: the script has ended before")
             else:
                 self._statement(script, node, span)
+            for name in self.scope.defaults:
+                self.draft.left_out(span, f"${name} may have come from outside: here is its default")
+            self.scope.defaults.clear()
 
     def _statement(self, script: Script, node: Node, span: Span) -> None:
         kind, command = shell.kind(node), node.get("Cmd") or {}
@@ -252,7 +255,7 @@ class Reader:
         )
 
     def _cd(self, words: list[str], span: Span) -> None:
-        target = self.scope.hinted(words[1]) if len(words) == 2 else "~"
+        target = self.scope.path(words[1]) if len(words) == 2 else "~"
         sources = "".join(hole.source for hole in self.scope.behind(target))
         on_host = containers.on_host(target, self.mounts) if self.mounts is not None else target
         if target == "." or re.search(r"dirname|BASH_SOURCE|SLURM_SUBMIT_DIR", sources):
