@@ -26,6 +26,7 @@ from kit.importing.draft import CARRIED, DECIDE, Draft
 from kit.importing.expansion import Scope
 from kit.importing.importer import Imported
 
+import documented_json
 from samples import ROOT
 
 FOLDER = ROOT / "tests/unit/sbatch_scripts"
@@ -440,7 +441,8 @@ def test_the_job_file_is_written_once_and_replaced_only_if_told(kit, tmp_path: P
 
 def test_the_report_is_json_for_programs(kit, tmp_path: Path) -> None:
     (tmp_path / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\necho hello\npython t.py\n")
-    said = json.loads(kit("import", "old.sbatch", "--json").stdout)
+    said = documented_json.printed(kit("import", "old.sbatch", "--json").stdout)
+    documented_json.check(said, "imported script")
     assert (said["carried"], said["decide"], said["left_out"], said["output"]) == (2, 0, 1, None)
     assert said["lines"][1] == {"kind": "left out", "first": 3, "last": 3, "text": "echo hello", "reason": "nothing of the job depends on it"}
     assert said["job"] == kit("import", "old.sbatch").stdout
