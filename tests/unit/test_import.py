@@ -315,6 +315,19 @@ def test_gpus_are_counted_for_a_node() -> None:
     assert gpus("--gres=nvme:1") == (None, "nvme:1")
     assert gpus("--gpus-per-node=h100:8") == ("8", "gpu:h100:8")
     assert gpus("--gpus-per-task=2") == ("2", None)
+    assert gpus("--gres=nvme:1 --gpus-per-node=a100:4") == ("4", "gpu:a100:4,nvme:1")
+
+
+def test_tasks_are_counted_for_a_node() -> None:
+    def shape(options: str, line: str) -> Any:
+        job = keys(f"#SBATCH {options}\n{line}\n")
+        return job.get("processes_per_node"), job.get("slurm", {}).get("cpus-per-task")
+
+    assert shape("--ntasks-per-gpu=2 --gres=gpu:4", "srun ./a") == ("8", None)
+    assert shape("--nodes=2 --ntasks=8 -c 4", "srun ./a") == ("4", "4")
+    assert shape("--tasks-per-node=4", "srun ./a") == ("4", None)
+    assert shape("--ntasks-per-node=4 -c 8", "torchrun --nproc_per_node=4 t.py") == ("4", "32")
+    assert shape("", "srun ./a") == ("1", None)
 
 
 def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
@@ -344,6 +357,16 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun --container-image=/i.sqsh --container-remap-root x/y": {"image": "/i.sqsh", "remap_root": "true"},
         "time ./solver": {"command": "./solver"},
         "cd $HOME/p && ./solver": {"workdir": "/home/me/p"},
+        "timeout 3h python t.py": {"command": "timeout 3h python t.py", "launcher": "spawn"},
+        "conda run -n x python t.py": {"command": "conda run -n x python t.py"},
+        "lmp -in in.lj": {"command": "lmp -in in.lj"},
+        "srun hostname\nsrun ./a": {"command": "./a", "host_setup": None},
+        "export A=1\nexport A=2\n./a": {"env": {"A": "2"}},
+        "export A=1\nA=2\n./a": {"env": {"A": "2"}},
+        "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
+        "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
+        "set -a; . ./.env; set +a\n./a": {"host_setup": 'cd "$SLURM_SUBMIT_DIR"\nset -a\n. ./.env\nset +a\n'},
+        "f() { cp a b; }\nexport -f f\n./a": {"host_setup": 'cd "$SLURM_SUBMIT_DIR"\nf() { cp a b; }\nexport -f f\n'},
     }.items(),
 )
 def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
@@ -372,8 +395,12 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "cd $SCRATCH; ./a": "write the folder",
         "ssh node2 ./x & ./a": "beside the program",
         "export X=$RANDOM; apptainer exec i.sif ./a": "each task",
-        "$UNKNOWN": "no program was found",
+        "echo nothing": "no program was found",
         "eval 'if'; ./a": "eval",
+        "timeout 3h srun ./a": "timeout was around srun",
+        "./a; if [ $? -ne 0 ]; then scontrol requeue $SLURM_JOB_ID; fi": "starts a job again",
+        "python t.py --run run-$(date +%s)": "a value of its own",
+        "python t.py --token hf_a1B2a1B2a1B2a1B2a1B2a1B2a1B2a1B2": "a secret in a line",
     }.items(),
 )
 def test_what_has_no_place_in_a_job_is_a_question(line: str, question: str) -> None:
@@ -388,8 +415,8 @@ def test_values_of_slurm_go_where_slurm_has_set_them() -> None:
 
 def test_modules_stay_outside_of_a_container() -> None:
     job = keys("module load cuda\nsource /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\napptainer exec /i.sif ./a\n")
-    assert job["host_setup"].splitlines()[-2:] == ["module load cuda", "source /opt/env.sh"]
-    assert job["setup"] == "export A=$SLURM_JOB_ID\nulimit -s 9\n"
+    assert job["host_setup"] == "module load cuda\n"
+    assert job["setup"] == "source /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\n"
 
 
 # ---------------------------------------------------------------- secrets

@@ -10,7 +10,7 @@ from kit.config import variables
 from kit.errors import Problems
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
-from kit.importing.placing import DEFINE, Item, Placing
+from kit.importing.placing import DEFINE, EXPORT, Item, Placing
 from kit.importing.shell import Span
 
 _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
@@ -23,12 +23,17 @@ _HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGN
 class Assignments:
     def __init__(self, draft: Draft, scope: Scope, placing: Placing) -> None:
         self.draft, self.scope, self.placing = draft, scope, placing
+        self.exported = set("PATH LD_LIBRARY_PATH PYTHONPATH LD_PRELOAD TMPDIR LANG".split())
         self.node_lists: set[str] = set()  # variables with the names of nodes
         self.addresses: set[str] = set()  # variables with the first node's
 
     def keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
         """Note a variable, and where its value is to come from."""
         span = item.span
+        if exported or name in self.exported:
+            exported = True
+            self.exported.add(name)
+            item = item._replace(kind=EXPORT)
         if name in variables.OWNED:
             hint = self.scope.hinted(value) if isinstance(value, str) else ""
             known = hint if hint and not HOLE.search(hint) else None
@@ -43,11 +48,15 @@ class Assignments:
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
         elif exported and self._is_secret(name, value):
             self._secret(name, value, span)
-        elif value is None:  # of the shell that submits
+        elif value is None or self._is_itself(name, value):  # of the shell that submits
             self.placing.inherit(name)
             self.draft.carried(span, "inherit")
         else:
             self._keep_own(item, name, value, exported=exported)
+
+    def _is_itself(self, name: str, value: Value) -> bool:
+        holes = self.scope.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        return [hole.source for hole in holes] in ([f"${name}"], [f"${{{name}}}"])
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value
@@ -103,7 +112,7 @@ class Assignments:
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
             self.draft.secrets[name] = {"file": found[1]}
             self.draft.carried(span, "secrets")
-        elif value is None or sources in (f"${name}", f"${{{name}}}"):
+        elif value is None or self._is_itself(name, value):
             self.draft.carried(span, "secrets")
         else:
             way = f"export {name} in your shell, or `secrets: {{{name}: {{file: PATH}}}}`"

@@ -16,6 +16,9 @@ from kit.importing.statements import Reader
 
 def finish(reader: Reader) -> None:
     """Choose the program, and place what depends on that choice."""
+    if not reader.candidates and reader.unknown:
+        reader.candidates = reader.unknown[-1:]
+        reader.placing.remove(reader.candidates[0].source)
     if not reader.candidates:
         reader.draft.decide((1, 1), "no program was found: write `command: train.py`")
         reader.placing.place((), [], 0)

@@ -17,6 +17,14 @@ NODE_STARTERS = {
     *(("accelerate", "launch"), ("deepspeed",), ("fabric", "run"), ("lightning", "run")),
     *(("composer",), ("colossalai", "run")),
 }
+# They start a program, and stay around it.
+AROUND = set(
+    """
+    timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda mamba
+    micromamba uv poetry pipenv pixi script
+    """.split()
+)
+STARTERS = {"srun", "torchrun", "accelerate", "deepspeed", *MPI}
 # They show something, or wait: a job does not need them.
 PRINTING = set(
     """
@@ -26,12 +34,12 @@ PRINTING = set(
     """.split()
 )
 SETTINGS = {"set", "shopt"}
-PREPARING = set("source . conda mamba micromamba unset alias spack module ml eval".split())
-LIMITS = {"ulimit", "umask"}
+PREPARING = set("source . conda mamba micromamba alias spack module ml eval".split())
+LIMITS = {"ulimit", "umask", "unset"}
 ENDS = {"exit", "return", "true", "echo", "printf", ":"}
 TESTS = {"", "[", "test", "read", "mapfile", "readarray", "break", "continue", "local"}
-_CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
-_HELPERS = PRINTING | _CHANGING | {"kill", "pkill", "scancel"}
+CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
+_HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
 
 def is_node_starter(name: str, rest: list[str]) -> bool:
@@ -47,6 +55,8 @@ def weight(words: list[str]) -> int:
         return weight(rest)
     if name in ("srun", *MPI):
         return _of_starter(rest)
+    if name in AROUND:
+        return max((weight(rest[i:]) for i in range(len(rest)) if _is_start(rest[i])), default=0)
     if is_node_starter(name, rest) or name == "torchrun":
         return 3
     if PYTHONS.match(name):
@@ -59,6 +69,18 @@ def weight(words: list[str]) -> int:
     is_file = "/" in words[0] or name.endswith((".sh", ".py"))
     is_program = is_file or name in ("julia", "Rscript")
     return 1 if is_program and name not in _HELPERS | PREPARING | SETTINGS else 0
+
+
+def _is_start(word: str) -> bool:
+    """Return whether a word behind a tool is the program that the tool stays around."""
+    return bool(PYTHONS.match(os.path.basename(word))) or word in (*STARTERS, *SHELLS)
+
+
+def starter_inside(words: list[str]) -> int:
+    """Return where a tool's words name what starts ranks; 0 where they do not."""
+    if os.path.basename(words[0]) not in AROUND:
+        return 0
+    return next((i for i, word in enumerate(words) if word in STARTERS), 0)
 
 
 def _of_starter(words: list[str]) -> int:

@@ -25,7 +25,6 @@ _LEFT_OUT = {
     "parsable": "`kit submit --parsable`",
     "wait": "`kit submit --follow` waits for the job",
     "ignore-pbs": "kit's script has no #PBS lines",
-    "ntasks-per-gpu": "ranks on each node: `processes_per_node`",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
 _DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
@@ -66,7 +65,7 @@ def _read_line(
 
 def _carry(option: Option, here: Span, draft: Draft) -> None:
     name, value = option
-    if name in ("gres", "gpus", "gpus-per-node", "gpus-per-task", "ntasks", "ntasks-per-node"):
+    if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
     if name in _LEFT_OUT:
         draft.left_out(here, _LEFT_OUT[name])
@@ -90,7 +89,11 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
 def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:
     """Put GPUs into the draft; return the tasks of a node, None where the script has no number."""
     nodes = draft.nodes
+    _gpus(given, _number(given, "ntasks-per-node") or 1, draft)
     tasks = _number(given, "ntasks-per-node")
+    if of_gpu := _number(given, "ntasks-per-gpu"):
+        tasks = of_gpu * int(draft.keys.get("gpus_per_node", "1"))
+        draft.carried(given["ntasks-per-gpu"][1], "processes_per_node")
     if "ntasks-per-node" in given:
         draft.carried(given["ntasks-per-node"][1], "processes_per_node")
     if (total := _number(given, "ntasks")) and not tasks:
@@ -105,11 +108,13 @@ def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:
             draft.carried(here, "processes_per_node")
     elif "ntasks" in given:
         draft.carried(given["ntasks"][1], "processes_per_node")
-    _gpus(given, tasks or 1, draft)
+    if "gpus-per-task" in given and "ntasks-per-node" not in given:
+        _gpus(given, tasks or 1, draft)
     return tasks
 
 
 def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> None:
+    gres: list[str] = []  # what is no GPU
     for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
         if name not in given:
             continue
@@ -118,7 +123,8 @@ def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> No
         of_gpus = [part for part in parts if name != "gres" or re.match(r"(gres[:/])?gpu\b", part)]
         others = [part for part in parts if part not in of_gpus]
         if others:
-            draft.slurm["gres"] = ",".join(others)
+            gres += others
+            draft.slurm["gres"] = ",".join(gres)
             draft.carried(here, "slurm: gres")
         if not of_gpus:
             continue
@@ -133,8 +139,7 @@ def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> No
         draft.keys["gpus_per_node"] = str(count)
         draft.carried(here, "gpus_per_node")
         if kinds:
-            typed = f"gpu:{kinds[0]}:{count}"
-            draft.slurm["gres"] = ",".join([typed, *others])
+            draft.slurm["gres"] = ",".join([f"gpu:{kinds[0]}:{count}", *gres])
         if name == "gpus-per-task" and tasks > 1:
             draft.decide(here, "each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from kit import redact
 from kit.config import yaml_source
 from kit.errors import UsageError
 from kit.files import safe_read
@@ -53,8 +54,13 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         choice.finish(reader)
         spans = [shell.span(node) for node in script.statements]
     draft.close(spans)
+    job = job_text.render(draft, name)
+    if redact.hidden(job) != job:
+        way = "name a variable for it under `secrets`, and have the program read that"
+        draft.decide((1, 1), f"a secret in a line is not shown: {way}")
+        job = redact.hidden(job_text.render(draft, name))
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
-    return Imported(job_text.render(draft, name), draft.entries, draft.lines, kinds)
+    return Imported(job, draft.entries, draft.lines, kinds)
 
 
 def _facts(draft: Draft, tasks: Optional[int]) -> dict[str, str]:

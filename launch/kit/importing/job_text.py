@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from kit import redact
 from kit.importing.draft import DECIDE, LEFT_OUT, Draft, Entry
 
 _ORDER = (
@@ -49,7 +48,7 @@ def render(draft: Draft, source: str) -> str:
             parts.append(f"\n# {title}\n")
         for reason, entries in reasons.items():
             parts.append(f"# - {reason}\n{''.join(map(_comment, entries))}")
-    return redact.hidden("".join(parts))
+    return "".join(parts)
 
 
 def _values(draft: Draft) -> dict[str, Any]:

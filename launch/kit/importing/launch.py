@@ -48,6 +48,9 @@ class Launch(Starters):
         if found := ASSIGNMENT.match(words[0]):
             self.set(found[1], found[2])
             return rest
+        if index := commands.starter_inside(words):
+            self.decide(f"{name} was around {words[index]}, which kit starts itself")
+            return words[index:]
         if name == "srun":
             return self.srun(rest)
         if name in MPI:

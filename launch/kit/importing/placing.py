@@ -16,7 +16,7 @@ from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 
-_ANYWHERE = re.compile(r"(module|ml|conda|spack|unset|ulimit|umask)\b|export \w+=[^(`]*\Z")
+_ANYWHERE = re.compile(r"(module|ml|conda|spack|unset|ulimit|umask)\b|(export )?\w+=[^(`]*\Z")
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 ARGUMENT = re.compile(r"[0-9@*#]")
 _ALWAYS_THERE = set(
@@ -34,6 +34,12 @@ class Item(NamedTuple):
     sets: frozenset[str]
     inside: str = ""  # its text in a task, where kit has computed the value
     position: int = 0  # how many programs came before
+
+
+def _is_for_program(source: str) -> bool:
+    """Return whether lines may set variables for a program in a container."""
+    is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)
+    return not is_of_host and bool(re.search(r"\bexport\b|\A(source|\.)\s|set [-+]", source))
 
 
 def _is_computed(item: Item) -> bool:
@@ -54,6 +60,9 @@ class Placing:
     def add(self, item: Item) -> None:
         self.items.append(item)
 
+    def remove(self, source: str) -> None:
+        self.items = [item for item in self.items if item.source != source]
+
     def place(self, needed: Iterable[str], own_lines: list[str], place: int) -> None:
         """Write all lines of bash; `needed` has the names that the program's own lines use."""
         has_image = self.draft.has_image
@@ -68,6 +77,8 @@ class Placing:
             elif item.kind == ACTION and item.position > place:
                 way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
                 self.draft.decide(item.span, f"kit runs nothing behind the program: {way}")
+            elif has_image and item.kind == PREPARE and _is_for_program(item.source):
+                inside.append(item)
             elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):
                 once.append(item)
             elif item.kind != DEFINE:

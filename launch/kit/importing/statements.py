@@ -16,6 +16,10 @@ from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item, 
 from kit.importing.shell import Node, Script, Span
 
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
+_AGAIN = (
+    "this starts a job again, or another one: `on_preempt: checkpoint` goes on by itself, and"
+    " `kit submit --after RUN` waits for a run"
+)
 _NOT_NEEDED = "nothing of the job depends on it"
 
 
@@ -36,6 +40,7 @@ class Reader:
         self.placing = Placing(draft)
         self.variables = Assignments(draft, scope, self.placing)
         self.candidates: list[Candidate] = []
+        self.unknown: list[Candidate] = []  # commands of names that say nothing
         self.functions: dict[str, tuple[Span, Script, Node]] = {}
         self.inside: list[str] = []  # the functions that are read now
         self.remarks: tuple[str, ...] = ()
@@ -52,7 +57,9 @@ class Reader:
             else:
                 self._statement(script, node, span)
             for name in self.scope.defaults:
-                self.draft.left_out(span, f"${name} may have come from outside: here is its default")
+                self.draft.left_out(
+                    span, f"${name} may have come from outside: here is its default"
+                )
             self.scope.defaults.clear()
 
     def _statement(self, script: Script, node: Node, span: Span) -> None:
@@ -62,6 +69,10 @@ class Reader:
         elif kind == "DeclClause":
             options = {shell.literal(item.get("Value") or {}) for item in command["Args"]}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
+            if "-f" in options:
+                item = self._item(PREPARE, script, node, span)
+                self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
+                return
             self._assign(script, node, command["Args"], span, exported=exported)
         elif kind == "CallExpr":
             self._call(script, node, span)
@@ -104,7 +115,8 @@ class Reader:
 
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), frozenset(shell.names_set(node))
-        return Item(kind, span, script.text(node), uses, sets, "", len(self.candidates))
+        source = script.text(node).rstrip("; ")
+        return Item(kind, span, source, uses, sets, "", len(self.candidates))
 
     # ------------------------------------------------------------ variables
 
@@ -223,17 +235,22 @@ class Reader:
         is_version = commands.PYTHONS.match(name) and words[1:2] in (["-V"], ["--version"])
         if name == "exit" and not self.inside:
             self.is_over = True
-        if name in commands.SETTINGS:
+        if name == "set" and {"-a", "+a", "allexport"} & {*words}:
+            self.placing.add(item._replace(kind=PREPARE))
+        elif name in commands.SETTINGS:
             self.draft.left_out(span, "kit's own scripts set the options of their shell")
         elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
-            way = "`on_preempt: checkpoint` goes on by itself; `kit submit --after RUN` follows"
-            self.draft.decide(span, f"this starts a job again, or another one: {way}")
+            self.draft.decide(span, _AGAIN)
         elif name == "trap":
             way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
             self.draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
         elif node.get("Background"):
             self.draft.decide(span, "it ran beside the program: kit starts one program")
-        elif is_version or (name in commands.PRINTING and not self._writes(script, node)):
+        elif (
+            is_version
+            or self._only_prints(words)
+            or (name in commands.PRINTING and not self._writes(script, node))
+        ):
             self.draft.left_out(span, _NOT_NEEDED)
         elif name in commands.PREPARING:
             self.placing.add(item._replace(kind=PREPARE))
@@ -243,6 +260,13 @@ class Reader:
             self._cd(words, span)
         else:
             self.placing.add(item)
+            if name not in commands.CHANGING:
+                self.unknown.append(Candidate(0, words, span, item.source, item.uses, ()))
+
+    @staticmethod
+    def _only_prints(words: list[str]) -> bool:
+        rest = [word for word in words[1:] if not word.startswith("-")]
+        return words[0] == "srun" and any(word in commands.PRINTING for word in rest[-2:])
 
     @staticmethod
     def _writes(script: Script, node: Node) -> bool:
@@ -304,7 +328,9 @@ class Reader:
             part.get("Type") for part in shell.descend(node)
         }
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
-        if programs & {"ssh", "pdsh", "sbatch", "trap"} or node.get("Background"):
+        if "sbatch" in programs or re.search(r"\bscontrol\s+requeue\b", item.source):
+            self.draft.decide(span, _AGAIN)
+        elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
         elif programs - harmless or self._writes(script, node):
             self.placing.add(item)
