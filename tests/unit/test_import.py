@@ -204,7 +204,7 @@ def own_lines(job: dict[str, Any]) -> str:
     given = "".join(f"export {name}='{value}'\n" for name, value in job.get("env", {}).items())
     folder = f"cd '{job.get('workdir', '.')}' 2>/dev/null || true\n"
     inner = f"{given}{job.get('setup', '')}\n{program}"
-    return f'{job.get("host_setup", "")}\ncd "$SLURM_SUBMIT_DIR"\n{folder}exec bash -c "$(cat <<\'END-OF-JOB\'\n{inner}\nEND-OF-JOB\n)"'
+    return f'{folder}{job.get("host_setup", "")}\ncd "$SLURM_SUBMIT_DIR"\n{folder}exec bash -c "$(cat <<\'END-OF-JOB\'\n{inner}\nEND-OF-JOB\n)"'
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
@@ -365,8 +365,8 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "export A=1\nA=2\n./a": {"env": {"A": "2"}},
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
-        "set -a; . ./.env; set +a\n./a": {"host_setup": 'cd "$SLURM_SUBMIT_DIR"\nset -a\n. ./.env\nset +a\n'},
-        "f() { cp a b; }\nexport -f f\n./a": {"host_setup": 'cd "$SLURM_SUBMIT_DIR"\nf() { cp a b; }\nexport -f f\n'},
+        "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
+        "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
     }.items(),
 )
 def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:

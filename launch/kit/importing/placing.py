@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,7 +15,6 @@ from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 
-_ANYWHERE = re.compile(r"(module|ml|conda|spack|unset|ulimit|umask)\b|(export )?\w+=[^(`]*\Z")
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 ARGUMENT = re.compile(r"[0-9@*#]")
 _ALWAYS_THERE = set(
@@ -91,7 +89,7 @@ class Placing:
             wanted = [item for item in wanted if item not in moved]
             once += self._exported(moved, set(needed))
             self.moved = names
-        self.draft.host_setup += self._first_node(once)
+        self.draft.host_setup += self._lines(once, "host_setup")  # it begins in the workdir
         self.draft.setup += self._lines(inside, "setup")
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script"), *own_lines]
@@ -106,13 +104,6 @@ class Placing:
             found.append(item._replace(source=source))
             self.items[self.items.index(item)] = found[-1]
         return found
-
-    def _first_node(self, chosen: list[Item]) -> list[str]:
-        lines = self._lines(chosen, "host_setup")
-        if not all(_ANYWHERE.match(line) for line in lines):
-            folder = os.path.join("$SLURM_SUBMIT_DIR", str(self.draft.keys.get("workdir", "")))
-            return [f'cd "{folder.rstrip("/")}"', *lines]
-        return lines
 
     def _definitions(self, names: Iterable[str]) -> list[Item]:
         """Return the statements that give these names their values, and what those need."""
