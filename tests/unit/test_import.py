@@ -268,6 +268,34 @@ def test_words_become_what_bash_makes_of_them() -> None:
     assert found == done.stdout.split("\0")[:-1]
 
 
+UNKNOWN = {"U": "u v", "EMPTY": "", "NUMBER": "3"}
+OF_UNKNOWN = r"""
+record $U "$U" a"$U"b "a$U"b ${U}_x "$U"_x "$U"x $A$U "${U}$A" "$NUMBER"5 $((NUMBER * 2)) "$(echo $U)" `echo x` "\$U \\ \"$U\" \`" ${U%% *}
+record ${EMPTY} "${EMPTY}" ${EMPTY:-d} ${NUMBER:+yes} $LATER "${OPAQUE[1]}" "${OPAQUE[@]}" ${OPAQUE} "$A [$U]" "${U}[0]" '$U' "$U[0]"
+"""
+
+
+def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
+    text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + OF_UNKNOWN
+    script, scope = shell.parse(text, "words"), Scope(KNOWN, {}, {})
+    rendered = []
+    for node in script.statements:
+        for item in shell.assignments(node["Cmd"]):
+            scope.assign(script, item)
+            name = item["Name"]["Value"]
+            if name in ("LATER", "OPAQUE"):
+                scope.values[name] = scope.hole(f"${{{name}}}", [name])
+        if node["Cmd"].get("Args"):
+            words = [scope.bash(field) for word in node["Cmd"]["Args"] for field in scope.words(script, word)]
+            rendered.append(" ".join(words))
+    again = text.replace(OF_UNKNOWN, "\n" + "\n".join(rendered) + "\n")
+    environment = {**KNOWN, **UNKNOWN, "PATH": "/usr/bin:/bin"}
+    define = 'record() { printf "%s\\0" "$#" "$@"; }\n'
+    said = [subprocess.run(["bash", "-c", define + each], env=environment, capture_output=True, text=True) for each in (text, again)]
+    assert len(rendered) == 2 and said[0].stderr == ""
+    assert said[1].stdout.split("\0") == said[0].stdout.split("\0")
+
+
 # ---------------------------------------------------------------- #SBATCH
 
 
@@ -411,6 +439,14 @@ def test_values_of_slurm_go_where_slurm_has_set_them() -> None:
     body = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nexport WORLD_SIZE=$SLURM_NTASKS\nsrun apptainer exec i.sif ./a --id $SLURM_JOB_ID\n"
     job = keys(body)
     assert job["setup"] == "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n" and job["script"] == "./a --id $SLURM_JOB_ID\n"
+
+
+def test_the_first_of_the_nodes_is_kits_master() -> None:
+    head = 'nodes=( $(scontrol show hostnames "$SLURM_JOB_NODELIST") )\nL="torchrun --rdzv_endpoint ${nodes[0]}:1"\n'
+    job = keys(f"{head}srun $L --nproc_per_node 2 t.py --addr ${{nodes[0]}}\n")
+    assert (job["launcher"], job["script"]) == ("torchrun", 'python t.py --addr "${MASTER_ADDR}"\n')
+    job = keys(f'{head}first=$(echo "${{nodes[@]}}" | cut -d " " -f 1)\nsrun ./a tcp://$first:1 "${{nodes[1]}}"\n')
+    assert job["script"].splitlines() == [head.splitlines()[0], './a "tcp://${MASTER_ADDR}:1" "${nodes[1]}"']
 
 
 def test_modules_stay_outside_of_a_container() -> None:

@@ -63,8 +63,10 @@ class Assignments:
         sources = [hole.source for hole in self.scope.behind(text)]
         if any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources):
             self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
-        if self._lists_nodes(item):
+        if self._lists_nodes(item) and len(sources) == 1 and not re.search(r"\s", text):
             self.node_lists.add(name)
+            if isinstance(value, list):
+                self.scope.node_arrays.add(name)
             self.draft.left_out(item.span, "kit finds the nodes of the job itself")
         is_settable = variables.settable(name, "", Problems())
         if not exported:
@@ -90,7 +92,7 @@ class Assignments:
         computes = bool(COMPUTED.search(behind) or re.search(r"\$\(\(.*RANDOM", behind))
         if _PORT.search(name) and (computes or (is_whole and holes[0].source == "${MASTER_PORT}")):
             return "MASTER_PORT"
-        is_first = bool(_FIRST.search(behind)) and self._lists_nodes(item)
+        is_first = is_whole and bool(_FIRST.search(behind)) and self._lists_nodes(item)
         is_address = is_whole and bool(item.uses & self.addresses)
         if is_first or is_address or (is_whole and _HOST.search(behind)):
             self.addresses.add(name)

@@ -59,6 +59,7 @@ class Scope:
         self.shell = shell  # the variables of the shell in which kit import runs
         self.facts = facts  # of the header: SLURM_NNODES and its kin
         self.holes: list[Hole] = []
+        self.node_arrays: set[str] = set()  # arrays whose first element is the first node
         self.reads: set[str] = set()  # variables whose values were asked for
         self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken
 
@@ -97,12 +98,15 @@ class Scope:
         holes = self.behind(text)
         if not holes:
             return quote.bash(text)
-        if len(text) == 1 and not holes[0].is_quoted:
-            return holes[0].source
-        parts = re.split(f"({HOLE.pattern})", text)
-        literal = [re.sub(r'(["\\$`])', r"\\\1", part) for part in parts[::2]]
-        sources = [*(hole.source for hole in holes), ""]
-        return '"' + "".join(a + b for a, b in zip(literal, sources)) + '"'
+        parts = re.split(f"({HOLE.pattern})", text)[::2]
+        sources = [_braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
+        if all(hole.is_quoted for hole in holes):
+            pairs = zip(map(_escaped, parts), [*sources, ""])
+            return '"' + "".join(a + b for a, b in pairs) + '"'
+        found = _bare(parts[0])
+        for hole, source, part in zip(holes, sources, parts[1:]):
+            found += (f'"{source}"' if hole.is_quoted else source) + _bare(part)
+        return found
 
     def assign(self, script: Script, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
@@ -188,8 +192,10 @@ class Scope:
         if found[4] and not value and name not in self.facts:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
-        if value is None:
-            fields.add(self.hole(source, [name], quoted=quoted, hint=self.facts.get(name)))
+        if name in self.node_arrays and found[3] in (None, "0"):
+            fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
+        elif value is None or self._is_unknown(name, value):
+            fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
         elif found[3] in ("@", "*") or name in ("@", "*"):
             fields.all(value if isinstance(value, list) else [value], quoted)
         else:
@@ -200,6 +206,11 @@ class Scope:
                 fields.add(text)
             else:
                 fields.split(text)
+
+    def _is_unknown(self, name: str, value: Value) -> bool:
+        """Return whether a variable stands for itself: an index or a default is for bash then."""
+        holes = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        return bool(holes) and holes[0].source == f"${{{name}}}"
 
     def _arithmetic(self, script: Script, part: Node) -> str:
         """Return the number of $((...)), or a hole that hints at it."""
@@ -213,6 +224,11 @@ class Scope:
                 return number
         hint = _compute(text, {name: self.hinted(value) for name, value in fields.items()})
         return self.hole(source, names, hint=hint)
+
+    def _hint(self, name: str) -> Optional[str]:
+        value = self.values.get(name)
+        holes = self.behind(value) if isinstance(value, str) else []
+        return holes[0].hint if holes else self.facts.get(name)
 
     def _number(self, name: str) -> str:
         value = self.values.get(name)
@@ -253,6 +269,21 @@ class _Fields:
 
     def end(self) -> list[str]:
         return [*self.done, *([] if self.current is None else [self.current])]
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r'(["\\$`])', r"\\\1", text)
+
+
+def _bare(text: str) -> str:
+    """Return a part of a word, without quotes where it needs none."""
+    return text if re.fullmatch(r"[\w@%+=:,./-]*", text, re.ASCII) else f'"{_escaped(text)}"'
+
+
+def _braced(source: str, behind: str) -> str:
+    """Return $NAME as ${NAME} where the text behind it would change its name."""
+    is_open = re.fullmatch(r"\$\w+", source) and re.match(r"[\w[]", behind)
+    return f"${{{source[1:]}}}" if is_open else source
 
 
 def _compute(text: str, values: Mapping[str, str]) -> Optional[str]:

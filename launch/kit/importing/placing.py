@@ -15,6 +15,7 @@ from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 
+_ARRAY = re.compile(r"\w=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 ARGUMENT = re.compile(r"[0-9@*#]")
 _ALWAYS_THERE = set(
@@ -83,7 +84,9 @@ class Placing:
                 inside.append(item)
         wanted = [item for item in self._definitions(needed) if item.sets - variables.OWNED]
         if not has_image:  # what is computed is to be the same in all ranks
-            moved = [item for item in wanted if _is_computed(item)]
+            moved = [
+                item for item in wanted if _is_computed(item) and not _ARRAY.search(item.source)
+            ]
             names = {name for item in moved for name in item.sets}
             moved = [item for item in wanted if item.sets & names]
             wanted = [item for item in wanted if item not in moved]
