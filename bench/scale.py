@@ -357,7 +357,7 @@ def recorded(folder: Path, nodes: int, ranks: int = RANKS) -> Site:
         for node, name in enumerate(site.names)
     )
     begin = (
-        f"kit: node00000: job {JOB} on node[00000-{nodes - 1:05}]: {nodes} nodes x {ranks}"
+        f"kit: node00000: job {JOB} on node[00000-{nodes - 1:05}]: {nodes} x {ranks}"
         " processes, runtime none, master 10.0.0.1:61711\n"
     )
     (folder / f"run/log/slurm-{JOB}.out").write_text(

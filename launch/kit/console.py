@@ -67,6 +67,14 @@ def is_rich() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
+def has_colours() -> bool:
+    """Return whether stdout shows colours; https://no-color.org wins over FORCE_COLOR."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    is_forced, is_dumb = os.environ.get("FORCE_COLOR"), os.environ.get("TERM") == "dumb"
+    return bool(is_forced) or (sys.stdout.isatty() and not is_dumb)
+
+
 @contextmanager
 def unguarded() -> Iterator[None]:
     """Let kit's own text, such as its help, act on the terminal."""

@@ -25,6 +25,10 @@ KINDS = {
     "a key of Weights & Biases": (("wandb_v",), rf"{_BEGIN}wandb_v[0-9]_[A-Za-z0-9_]{{30,}}"),
     "a key of AWS": (("AKIA", "ASIA"), rf"{_BEGIN}A[KS]IA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
     "a Slack token": (("xox",), rf"{_BEGIN}xox[abeoprs]-[0-9][A-Za-z0-9-]{{9,}}"),
+    "the address of a web hook": (
+        ("hooks.slack.com/", "/api/webhooks/"),
+        r"https?://(?:hooks\.slack\.com/[a-z]+|[a-z.]+/api/webhooks)/[A-Za-z0-9_/-]{20,}",
+    ),
     "a key of NVIDIA's": (("nvapi-",), rf"{_BEGIN}nvapi-[A-Za-z0-9_-]{{20,}}"),
     "a GitLab token": (("glpat-",), rf"{_BEGIN}glpat-[A-Za-z0-9_.-]{{20,}}"),
     "a JSON web token": (

@@ -56,7 +56,7 @@ job::main() {
   ((KIT_SPARES == 0)) || spares::choose
   job::choose_master "$#"
   [[ -z "${KIT_IMAGE}" ]] || image::identify
-  kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} nodes x ${NPROC_PER_NODE} processes," \
+  kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} x ${NPROC_PER_NODE} processes," \
     "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
 
   preempt::begin
@@ -106,6 +106,12 @@ node::start() {
   # exec all the way down: Slurm signals only the step's first process.
   runtime::exec bash "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh" "${KIT_NODE_FACTS[@]}"
 }
+
+if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
+  # shellcheck source=lib/host_setup.sh
+  source "${KIT_RUN_DIR}/lib/host_setup.sh"
+  host_setup::run "$@"
+fi
 
 case "${1:-batch}" in
   batch) job::main ;;

@@ -72,6 +72,16 @@ def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_fo
     assert arguments(tmp_path, "apptainer", KIT_REMAP_ROOT="yes") == [*alone, "--fakeroot", *APPTAINER_MOUNTS, *end]
 
 
+@pytest.mark.parametrize(("device", "option"), [("/dev/kfd", "--rocm"), ("/dev/nvidiactl", "--nv")])
+def test_apptainer_brings_a_gpus_libraries_along_where_its_driver_is(device: str, option: str, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "apptainer", 'printf "%s\\n" "$@"\n')
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", device]
+    env = environment(tmp_path / "bin", **settings("apptainer"))
+    done = subprocess.run([*machine, "bash", "-c", EXEC, "bash", "runtime::exec", "bash"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {"--rocm", "--nv"} & set(done.stdout.splitlines()) == {option}
+
+
 def test_docker_gets_read_only_mounts_and_the_users_own_number(tmp_path: Path) -> None:
     end = ["an/image:1", "srun.sh", "A=a b"]
     assert arguments(tmp_path, "docker") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, OWN, *end]

@@ -182,3 +182,11 @@ def test_every_cause_and_every_event_that_a_script_names_is_known() -> None:
     written = set(re.findall(r"event::(?:note|line) (\w+)", text))
     assert written == documented - {"first_step"}
     assert set(events.FAILURES) <= written
+
+
+def test_a_fifo_or_a_device_among_the_events_and_logs_keeps_nobody_waiting(quick) -> None:
+    make = 'cd "${KIT_EVENTS%/*}"; mkfifo a.jsonl ../rank7.out; ln -s /dev/zero b.jsonl; rm -f batch.jsonl; mkfifo batch.jsonl; exit 3'
+    run = quick(make, nodes=1)
+    done = start(run, env=slurm(nodes=1), timeout_s=120)
+    assert done.returncode == 3 and "rank 0 (local rank 0) exited with code 3" in done.stderr
+    assert [failed.rank for failed in events.failed_ranks(events.read(run / f"log/{JOB_ID}"))] == [0]

@@ -60,8 +60,8 @@ def test_every_node_gets_its_id_and_its_own_output(tmp_path: Path, tag: str) -> 
     assert commands(tag) == []
 
 
-RANKS = 'echo "${SLURM_PROCID} ${SLURM_NODEID} ${SLURM_LOCALID} ${SLURM_STEP_NUM_TASKS} ${SLURM_STEP_TASKS_PER_NODE}"'
-EXPECTED = {"local0.out": ["0 0 0 4 2(x2)", "1 0 1 4 2(x2)"], "local1.out": ["2 1 0 4 2(x2)", "3 1 1 4 2(x2)"]}
+RANKS = 'echo "${SLURM_PROCID} ${SLURM_NODEID} ${SLURM_LOCALID} ${SLURM_STEP_NUM_TASKS} ${SLURM_STEP_TASKS_PER_NODE} ${SLURM_NTASKS} ${SLURM_NTASKS_PER_NODE} ${SLURM_TASKS_PER_NODE} ${SLURM_JOB_NUM_NODES}"'
+EXPECTED = {"local0.out": ["0 0 0 4 2(x2) 4 2 2(x2) 2", "1 0 1 4 2(x2) 4 2 2(x2) 2"], "local1.out": ["2 1 0 4 2(x2) 4 2 2(x2) 2", "3 1 1 4 2(x2) 4 2 2(x2) 2"]}
 
 
 def step_of_tasks(folder: Path, tag: str, task: str, *options: str, path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -109,6 +109,7 @@ def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -
         "nvidia-smi",
         'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "Driver Version: 550.1 CUDA Version: 12.4"; echo "Product Brand : NVIDIA" ;; esac\n',
     )
+    stub(tmp_path / "bin", "unsquashfs", f'[ "$1" != -cat ] || exit 1\nexec {shutil.which("unsquashfs")} "$@"\n')  # version 4.4 does not know that option
     asked = ["command=yes", f"image={image}", "start=enroot"]
     names = "unpack", "python", "program", "image-compat", "image-cuda", "driver"
     variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}

@@ -104,7 +104,7 @@ def logs(run: Path) -> dict[str, str]:
 def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
     """What run_script.sh printed, but for its first line, which is checked here, that of a later attempt, and the stand-in's own."""
     first, *rest = (line for line in done.stderr.splitlines() if not re.fullmatch(rf"kit: local0: job {JOB_ID} on local0: attempt 2", line))
-    shape = rf"kit: local0: job {JOB_ID} on \S+: \d+ nodes x \d+ processes, runtime none, master 127\.0\.0\.1:(\d+)"
+    shape = rf"kit: local0: job {JOB_ID} on \S+: \d+ x \d+ processes, runtime none, master 127\.0\.0\.1:(\d+)"
     found = re.fullmatch(shape, first)
     # The ports after the job's own serve where something else listens on it.
     assert found and port <= int(found[1]) < port + 100, first

@@ -132,6 +132,36 @@ def test_a_mount_that_one_node_cannot_read_ends_the_job_and_names_the_node(kit_c
             kit_cluster.run(node, "rmdir", "/scratch/data", root=True)
 
 
+def test_own_lines_of_bash_run_on_the_host_and_in_the_container(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    (folder / "program.sh").write_text(REPORT)
+    (folder / "job.yaml").write_text("""\
+env: {OF_JOB: job}
+host_setup: |
+  export NCCL_OF_HOST="of $(hostname)" # of the variables of nodes that reach the ranks under every runtime
+setup: |
+  export OF_SETUP="${OF_JOB} on ${NODE_RANK}" OF_JOB=changed
+script: |
+  bash program.sh $NODE_RANK "${MASTER_ADDR:+found}" "$@"
+""")
+    kit_cluster.run("ctl", "chown", "-R", "ada", str(kit_cluster.path(folder)), root=True)
+    shape = ["-j", "2x2", "--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime]
+    submit(kit_cluster, folder, "job.yaml", *shape, "--output", "run", "--follow", "--", "a b")
+    first = kit_cluster.run("node1", "hostname").stdout.strip()
+    for node in range(2):
+        found = report(folder / f"run/log/{job_id(folder)}/rank{node}.out")
+        assert found.arguments == [str(node), "found", "a b"]
+        assert {name: found.environment.get(name) for name in ("NCCL_OF_HOST", "OF_SETUP", "OF_JOB")} == {
+            "NCCL_OF_HOST": f"of {first}",
+            "OF_SETUP": f"job on {node}",
+            "OF_JOB": "changed",
+        }
+    (folder / "job.yaml").write_text("setup: ls /not-there\ncommand: [bash, program.sh]\n")
+    done = submit(kit_cluster, folder, "job.yaml", *shape, "--output", "failed", "--follow", check=False)
+    assert "line 1 of setup ended with code 2: ls /not-there" in done.stdout + done.stderr
+    assert "setup-failed" in done.stdout + done.stderr
+    nothing_left(kit_cluster)
+
+
 def test_hostile_values_reach_the_ranks_through_slurm_and_the_container(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
     # Enroot and Pyxis cannot mount a path with a space or a colon, so there the folder is a tame one.
     name = HOSTILE_NAME.replace("\\", "") if runtime == "apptainer" else "tame"

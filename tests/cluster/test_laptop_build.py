@@ -145,15 +145,15 @@ def test_ctrl_c_ends_a_build_over_there_and_leaves_nothing(far: Laptop) -> None:
 
 
 def test_what_a_recipe_copies_travels_and_a_build_that_fails_says_why(far: Laptop) -> None:
-    (far.project / "Dockerfile").write_text("FROM debian:trixie\nCOPY program.sh more /opt/\n")
+    (far.project / "Dockerfile").write_text("FROM debian:trixie\nCOPY program.sh more /opt/\nRUN --mount=type=ssh true\n")
     (far.project / ".dockerignore").write_text("more/secret\n")
     (far.project / "more").mkdir()
     for name in ("secret", "public"):
         (far.project / "more" / name).write_text(name)
     (far.project / "program.sh").chmod(0o755)
     done = far.kit("build", "--cluster", "far", code=1)
-    # There is no Docker on the login node: it has seen the recipe, though.
-    assert "Dockerfile is for docker or podman, not for apptainer" in done.stderr, done
+    # There is no Docker on the login node, and it has seen the recipe.
+    assert "Dockerfile:3: RUN --mount=type=ssh needs Docker's builder" in done.stderr, done
     copied = far.there("bash", "-c", 'cd "$1"/given/project-* && find . -mindepth 2 -type f -printf "%m %P\\n"', "bash", far.ssh_dir)
     assert sorted(copied.splitlines()) == sorted(
         f"{mode} {far.project.name}/{name}" for mode, name in ((644, "Dockerfile"), (755, "program.sh"), (644, "more/public"))

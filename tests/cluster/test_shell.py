@@ -47,7 +47,7 @@ def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_end
     assert done.returncode == 5, done.stdout
     found = re.search(r"\[(\w+) (\S+) 1/2 ([\d.]+):(\d+) from the job (\S+)\]", done.stdout)
     assert found and (found[1], found[5]) == (RELEASE, str(kit_cluster.path(folder))), done.stdout
-    job = re.search(r"job (\d+) on (node\S+): 2 nodes x 1 processes, runtime apptainer, master ([\d.]+):(\d+)", done.stdout)
+    job = re.search(r"job (\d+) on (node\S+): 2 x 1 processes, runtime apptainer, master ([\d.]+):(\d+)", done.stdout)
     assert job and (job[3], job[4]) == (found[3], found[4])
     assert f"a shell on {found[2]}; the job ends with it" in done.stdout
     assert f"in another terminal: kit exec {job[1]} --node all -- bash {kit_cluster.path(folder)}/run/torchrun.sh" in done.stdout

@@ -617,6 +617,14 @@ def test_a_foreign_image_gets_what_apptainer_reads_and_nothing_of_its_own_is_rep
     assert (out / ".singularity.d/env/10-image.sh").read_text() == "export A='b c'\nexport PATH=/bin\n"
 
 
+def test_a_foreign_image_is_read_with_an_unsquashfs_older_than_its_option_cat(foreign: Path, tmp_path: Path) -> None:
+    real = shutil.which("unsquashfs")
+    (tmp_path / "bin/unsquashfs").write_text(f'#!/bin/sh\n# unsquashfs 4.4\n[ $1 != -cat ] || exit 1\nexec {real} "$@"\n')
+    (tmp_path / "bin/unsquashfs").chmod(0o755)
+    make(build.BuildRequest(str(foreign)))
+    assert ".singularity.d/runscript" in listed(built("theirs"))
+
+
 def test_an_image_that_has_both_already_is_copied_as_it_is(foreign: Path) -> None:
     make(build.BuildRequest(str(foreign), name="first"))
     first = built("first")

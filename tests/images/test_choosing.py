@@ -47,6 +47,10 @@ def short(choice: Choice) -> tuple[str, str, str, str]:
         ("docker apptainer", "containers/image.def", ("apptainer", "containers/image.def")),
         ("docker enroot", "image.enroot.sh", ("enroot", "image.enroot.sh")),
         ("apptainer", "Dockerfile image.def", ("apptainer", "image.def")),
+        # Without Docker, a Dockerfile is translated, unless an engine has a recipe of its own kind.
+        ("apptainer enroot", "Dockerfile", ("apptainer", "Dockerfile")),
+        ("enroot", "containers/Dockerfile", ("enroot", "containers/Dockerfile")),
+        ("apptainer enroot", "Dockerfile image.enroot.sh", ("enroot", "image.enroot.sh")),
     ],
 )
 def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: str, expected: tuple[str, str], project: Path) -> None:
@@ -85,14 +89,14 @@ def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None
     [
         ("", None, None, "no engine is installed here: docker, podman, apptainer, enroot\n  fix: install one; or take an image of a registry"),
         ("docker", None, "buildah", "kit: --engine: there is no engine buildah\n  fix: the engines are docker, podman, apptainer, enroot"),
-        ("apptainer", None, None, "Dockerfile is for docker or podman, not for apptainer\n  fix: build with --engine docker, or write a image.def"),
+        ("apptainer", "x.enroot.sh", None, "x.enroot.sh is for enroot, not for apptainer\n  fix: build with --engine enroot, or write a image.def"),
         ("docker", "image.def", None, "there is no recipe image.def"),
         ("docker", "x.def", "docker", "x.def is for apptainer, not for docker\n  fix: build with --engine apptainer, or write a Dockerfile"),
     ],
 )
 def test_what_cannot_be_built_is_said(installed: str, target: str, engine: str, expected: str, project: Path) -> None:
     install(project, *installed.split())
-    write("Dockerfile", "x.def")
+    write("Dockerfile", "x.def", "x.enroot.sh")
     with pytest.raises(KitError) as error:
         choose(target, engine, "gpu")
     assert expected in str(error.value)

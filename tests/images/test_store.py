@@ -212,7 +212,7 @@ def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itsel
     [
         (build.BuildRequest(name="My Model"), "--name: 'My Model' is no name of an image"),
         (build.BuildRequest(name="x.sqsh"), "--name: 'x.sqsh' is no name of an image"),
-        (build.BuildRequest("Dockerfile", engine="apptainer", to="docker"), "Dockerfile is for docker or podman, not for apptainer"),
+        (build.BuildRequest("Dockerfile", engine="apptainer", to="docker"), "--to: apptainer makes no image for an engine"),
         (build.BuildRequest("image.def", to="docker", engine="apptainer"), "--to: apptainer makes no image for an engine"),
     ],
 )

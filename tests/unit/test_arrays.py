@@ -11,7 +11,7 @@ from kit import slurm
 from kit.cli import run_views
 from kit.diagnose.why import report
 from kit.errors import UsageError
-from kit.runs import dependencies, history, lookup, status
+from kit.runs import array_status, dependencies, history, lookup, status
 from kit.slurm import task_numbers
 
 import event_lines
@@ -110,7 +110,7 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     waits = "JobArrayTaskLimit: the array lets no more of its tasks run at once"
     assert [line.split(None, 4) for line in capsys.readouterr().out.split("run directory: ")[1].splitlines()[1:]] == [
         ["TASK", "STATE", "lr", "x", "TIME"],
-        ["0", "COMPLETED", "0.0", "a?b", "-"],
+        ["0", "COMPLETED", "0.0", "a?b", "0s"],
         ["1", "FAILED", "0.1", "a?b", "-             node2: rank 3 (local rank 1) exited with code 7"],
         ["2", "RUNNING", "0.2", "a?b", "0:12 of 1:00  node1"],
         ["3", "TIMEOUT", "0.3", "a?b", "-"],
@@ -171,10 +171,14 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
         ("logs", "5", "-f"): "kit: train (5) is an array of 3 tasks\n  fix: follow one: kit logs 5 -f --task 0\n",
         ("logs", "5", "--task", "3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
         ("logs", "5_3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
-        ("logs", "5", "-f", "--task", "2"): "kit: train (5_2) has ended\n  fix: its logs: kit logs 5_2\n",
     }.items():
         done = kit(*arguments, check=False, **environment)
         assert (done.returncode, done.stderr) == (2, message)
+    done = kit("logs", "5", "-f", "--task", "2", check=False, **environment)
+    assert (done.returncode, done.stderr) == (1, "kit: train (5_2) has ended: FAILED\n  fix: see: kit why 5_2\n")
+    assert "kit: node1: said by 2\n" in done.stdout
+    with pytest.raises(UsageError, match=r"is an array\n  fix: name one of its tasks; these did not end well: 5_2$"):
+        array_status.single("5")
     assert kit("cancel", "5_2", **environment).stdout == "kit: train (5_2) has ended: FAILED\n"
     assert kit("cancel", "5", "--task", "1", **environment).stdout == "kit: train (5_1) is being cancelled\n"
     assert kit("cancel", "5", **environment).stdout == "kit: train (5) is being cancelled\n"

@@ -36,6 +36,13 @@ def test_every_key_has_an_option_in_every_command_that_takes_a_job(command: str,
     assert re.search(rf"^  (-\w, )?{jobs.option_name(key)}\b", _help(sys.executable, command), re.MULTILINE)
 
 
+def test_every_command_is_found_in_the_file_that_the_one_list_of_them_names() -> None:
+    assert set(entry.tree().commands) == set(entry.FILE_OF)
+    for name, file in entry.FILE_OF.items():
+        command = entry.tree().commands[name]
+        assert getattr(command.callback, "__module__", f"kit.cli.{file}") == f"kit.cli.{file}", name
+
+
 def test_every_key_is_a_field_of_a_job() -> None:
     assert [item.name for item in fields(jobs.Job)] == [*jobs.KEYS, "places"]
 
@@ -91,6 +98,14 @@ def test_a_program_needs_no_job_file(kit, tmp_path: Path, program: Path) -> None
     assert plan.program.command == ("train.py", "--epochs", "3")
 
 
+@pytest.mark.parametrize("before", [(), ("-j", "2x2"), ("--name", "job.yaml"), ("job.yaml",)])
+def test_every_word_behind_two_dashes_is_the_programs_also_one_that_could_be_a_job(before: tuple[str, ...], kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: train.py --seed 1\n")
+    (tmp_path / "config.py").touch()
+    kit("render", *before, "--code", "live", "--output", "out", "--", "config.py", "--lr", "1", "--", "x")
+    assert recorded(tmp_path / "out").program.command == ("train.py", "--seed", "1", "config.py", "--lr", "1", "--", "x")
+
+
 def test_relative_paths_of_a_file_start_at_its_folder_and_those_of_an_option_here(kit, tmp_path: Path) -> None:
     for folder in ("project", "project/data", "data"):
         (tmp_path / folder).mkdir()
@@ -111,7 +126,7 @@ def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Pat
     assert not (tmp_path / "out").exists()
     kit("render", *arguments)
     files = "".join(f"==> out/{name} <==\n{(tmp_path / 'out' / name).read_text()}\n" for name in ("env.sh", "run_script.sh", "torchrun.sh"))
-    assert shown == files
+    assert shown == f"kit: 2 nodes x 2 ranks\n{files}"
 
 
 def test_a_job_without_a_name_has_its_files_or_where_that_is_job_yaml_its_folders(kit, tmp_path: Path, program: Path) -> None:
@@ -160,16 +175,30 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml"),
+        (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml\n  fix: looked for /"),
+        (["submit", "smal.yaml"], "kit: no such file: smal.yaml\n  fix: did you mean 'small.yaml'?\n"),
+        (["ps"], "kit: there is no command 'ps'\n  fix: did you mean 'kit status'?\n"),
+        (["images", "ls"], "kit: there is no command 'ls'\n  fix: did you mean 'kit images'?\n"),
+        (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),
+        (["run", "--dry-run", "train.py"], "kit: there is no option --dry-run\n  fix: kit render writes"),
+        (["runs", "--state", "failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
+        (["runs", "--last", "0"], "kit: invalid value for '--last': 0 is less than 1\n"),
+        (["run", "train.py", "--nodes"], "kit: option '--nodes' requires an argument\n  fix: see: kit run --help\n"),
+        (["exec"], "kit: no run is named\n  fix: none of this folder is known to run; kit runs lists all\n"),
+        (["diff"], "kit: no run is named\n  fix: name two: kit diff RUN RUN; kit runs lists them\n"),
         (["submit", "nowhere.py"], "kit: nowhere.py: no such script: nowhere.py"),
         (["submit", "train.py", "-j", "2x"], "kit: -j: '2x' is not NODESxPROCESSES\n  fix: write -j 2x8 for 2 nodes of 8 processes"),
         (["submit", "train.py", "--env", "A"], "kit: --env: 'A' is not NAME=VALUE\n  fix: write --env A=VALUE"),
-        (["submit", "train.py", "--nodez", "2"], "kit: No such option: --nodez\n  fix: did you mean '--nodes'?\n"),
-        (["submit", "train.py", "--gpus_per_node", "2"], "kit: No such option: --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
-        (["images", "gc", "--dayz", "2"], "kit: No such option: --dayz\n  fix: did you mean '--days'?\n"),
-        (["why", "--quux"], "kit: No such option: --quux\n  fix: see: "),
-        (["submti", "train.py"], "kit: No such command 'submti'."),
-        (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name one: kit submit JOB; kit init writes a first one"),
+        (["submit", "train.py", "--nodez", "2"], "kit: there is no option --nodez\n  fix: did you mean '--nodes'?\n"),
+        (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
+        (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
+        (["why", "--quux"], "kit: there is no option --quux\n  fix: see: "),
+        (["submti", "train.py"], "kit: there is no command 'submti'\n  fix: did you mean 'submit'?\n"),
+        (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name it: small.yaml\n"),
+        (
+            ["logs", "--since", "10m"],
+            "kit: there is no option --since\n  fix: kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N\n",
+        ),
         (["submit", "old.sbatch"], "kit: old.sbatch is a batch script\n  fix: make a job file of it: kit import old.sbatch --output job.yaml; or submit"),
         (["run", "train.sqsh"], "kit: train.sqsh is an image, not a job\n  fix: name your program, and the image by its option: train.py --image train.sqsh"),
         (["submit", "job.json"], "kit: job.json is neither a job file nor a program\n  fix: job files are YAML, and JSON is YAML, too:"),
@@ -177,7 +206,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--slurm", "partitionn=x"], "kit: --slurm: unknown sbatch option 'partitionn'\n  fix: did you mean 'partition'?"),
         # What sbatch and others call it, with what was typed.
         *(
-            (["submit", "train.py", *words.split()], f"kit: No such option: {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
+            (["submit", "train.py", *words.split()], f"kit: there is no option {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
             for words, fix in {
                 "--mem=10G": "an option of sbatch goes behind --slurm: --slurm mem=10G",
                 "--exclusive": "an option of sbatch goes behind --slurm: --slurm exclusive",
@@ -196,11 +225,12 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         ),
         (
             ["submit", "--nodes", "2", "train.py", "--lr", "1"],
-            "kit: No such option: --lr\n  fix: an argument of the program comes last, behind --: kit submit JOB -- --lr 1\n",
+            "kit: there is no option --lr\n  fix: an argument of the program comes last, behind --: kit submit JOB -- --lr 1\n",
         ),
     ],
 )
 def test_wrong_options_end_in_one_line_and_code_two(arguments: list[str], message: str, kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "small.yaml").touch()
     (tmp_path / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
     done = kit(*arguments, check=False)
     assert done.returncode == 2
@@ -312,10 +342,12 @@ SBATCH_HEADER = [
     [
         (
             ["submit", "train.py", "-c", "config.yaml"],
-            "kit: --cpus-per-task: 'config.yaml' is no value for it\n  fix: an argument of the program comes last, behind --: train.py -- config.yaml\n",
+            "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is not a number\n"
+            "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, behind --: train.py -- config.yaml\n",
         ),
-        (["submit", "train.py", "-p", ""], "kit: --partition: '' is no value for it\n  fix: an argument of the program comes last, behind --: train.py --\n"),
-        (["run", "train.py", "-w", "4"], "kit: No such option: -w\n  fix: an option of sbatch goes behind --slurm: --slurm nodelist=4\n"),
+        (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),
+        (["submit", "train.py", "--slurm", "partition"], "kit: --slurm: 'partition' has no value\n  fix: write one: --slurm partition=...\n"),
+        (["run", "train.py", "-w", "4"], "kit: there is no option -w\n  fix: an option of sbatch goes behind --slurm: --slurm nodelist=4\n"),
     ],
 )
 def test_an_option_of_the_program_is_not_taken_for_sbatchs(arguments: list[str], message: str, kit, program: Path) -> None:

@@ -281,6 +281,8 @@ def test_every_command_finds_the_cluster_of_a_run_by_itself(far: Far, project: P
     assert kit_here("diff", "r1", "r2").code in (0, 1)
     assert kit_here("cancel", "1002").out == "kit: job (1002) is being cancelled\n"
     assert far.slurm.states() == {"1001": "PENDING", "1002": "CANCELLED"}
+    both = kit_here("cancel", "1001", "1002")
+    assert (both.code, both.out) == (0, "kit: job (1001) is being cancelled\nkit: job (1002) has ended: CANCELLED\n")
     os.chdir(far.base)
     assert "1001" in kit_here("runs").out
 
@@ -435,7 +437,7 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
 
     threading.Thread(target=interrupt).start()
     done = kit_here("logs", "1001", "-f")
-    assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001\n" in done.out
+    assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001;" in done.out
 
 
 def test_a_command_that_was_killed_there_is_not_waited_for(far: Far, project: Path, kit_here) -> None:

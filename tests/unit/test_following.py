@@ -66,7 +66,7 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [log_files.PERIOD_S * 1.25**number for number in range(4)] and history.runs()[0].state == "FAILED"
+    assert clock.slept == [log_files.PERIOD_S * log_files.IDLE] * 4 and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -79,7 +79,7 @@ def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: S
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
-    away = array_watch.PATIENCE_S - 5
+    away = array_watch.PATIENCE_S - 15
 
     def for_long(answers: bool):
         def step() -> None:
@@ -100,7 +100,7 @@ def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, mo
     monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
     monkeypatch.setattr(array_watch, "time", clock)
-    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [log_files.PERIOD_S]
+    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [log_files.PERIOD_S * log_files.IDLE]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
@@ -115,7 +115,7 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
     monkeypatch.setattr(array_watch, "until_the_end", interrupt)
     with pytest.raises(SystemExit) as end:
         following.see_off(array, follow_it=True)
-    assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5\n"
+    assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5; to follow it again: kit logs -f 5\n"
     following.see_off(array, follow_it=False)
     assert capfd.readouterr().out == "  its 3 tasks: kit status 5; one's logs: kit logs 5 --task 0\n"
 
@@ -281,3 +281,65 @@ def test_a_wait_is_as_long_as_it_was_asked_to_be(timeout_s: float, array: Run, m
     with pytest.raises(KitError, match=f"goes on after {timeout_s} s"):
         array_watch.until_the_end(array, lambda words: None, timeout_s=timeout_s)
     assert sum(clock.slept) == pytest.approx(timeout_s)
+
+
+class MinuteOfWatching:
+    """A minute for all that waits in this process; then all jobs of the fake Slurm end."""
+
+    def __init__(self, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.slurm = 0.0, fake_slurm
+        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.watch", "kit.runs.log_files"):
+            monkeypatch.setattr(f"{module}.time", self)
+        monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.now_s >= 60:
+            for job_id in self.slurm.states():
+                folder = (self.slurm.folder / "jobs" / job_id).read_text().splitlines()[4]
+                self.slurm.job(job_id, "COMPLETED", folder=folder)
+
+
+# One call at the start, and then one every ten seconds.
+@pytest.mark.parametrize(
+    ("words", "calls"),
+    [
+        (("status", "--watch"), {"squeue": 7, "scontrol": 0}),
+        (("status", "job3", "--watch"), {"squeue": 7, "scontrol": 0}),
+        (("logs", "job3", "-f"), {"squeue": 0, "scontrol": 7}),
+        (("logs", "11_2", "-f"), {"squeue": 0, "scontrol": 7}),
+    ],
+)
+def test_a_watching_user_asks_slurm_once_in_ten_seconds_for_many_runs_as_for_one(
+    words: tuple[str, ...], calls: dict[str, int], tmp_path: Path, fake_slurm: Slurm, kit_here, monkeypatch
+) -> None:
+    for number in range(10):
+        folder = tmp_path / f"job{number}"
+        (folder / "log").mkdir(parents=True)
+        noted_run(folder, folder.name, 1, 1, f"{number}", local=False)
+        fake_slurm.job(f"{number}", "RUNNING", folder=str(folder))
+    (tmp_path / "array/log").mkdir(parents=True)
+    noted_run(tmp_path / "array", "array", 1, 1, "11", local=False, array="0-9")
+    for number in range(10):
+        fake_slurm.job(f"11_{number}", "RUNNING", folder=str(tmp_path / "array"))
+    MinuteOfWatching(fake_slurm, monkeypatch)
+    done = kit_here(*words)
+    assert done.code == 0, done.err
+    assert {name: len(fake_slurm.calls(name)) for name in calls} == calls
+
+
+@pytest.mark.parametrize(("keys", "squeue", "scontrol"), [("", 0, 7), ("array: 0-1\n", 7, 0)])
+def test_a_submission_that_is_followed_asks_once_in_ten_seconds(
+    keys: str, squeue: int, scontrol: int, tmp_path: Path, fake_slurm: Slurm, kit_here, monkeypatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: 'true'\nlauncher: srun\n{keys}")
+    MinuteOfWatching(fake_slurm, monkeypatch)
+    if keys:  # the fake knows of no arrays
+        monkeypatch.setattr(job_status, "queued", lambda run, queue: next(iter(queue["1001"])))
+    done = kit_here("submit", "job.yaml", "--output", "run", "--follow")
+    assert done.code == 0, done.err
+    asked = [call for call in fake_slurm.calls("scontrol") if call.startswith("show job")]
+    assert (len(fake_slurm.calls("squeue")), len(asked)) == (squeue, scontrol)

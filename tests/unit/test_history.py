@@ -223,8 +223,10 @@ def test_states_that_slurm_calls_final_are_known_and_all_others_are_active() -> 
 
 
 def test_a_newcomers_first_word_is_answered(kit) -> None:
-    assert kit("status").stdout == "kit: no run of the last day; kit runs shows the others\n"
-    assert kit("runs").stdout == "kit: no such run\n"
+    assert kit("status").stdout == "kit: no run of this folder in the last day; see kit runs, or kit status --all\n"
+    assert kit("status", "--all").stdout == "kit: no run of the last day; kit runs --all shows the others\n"
+    assert kit("runs").stdout == "kit: no such run of this folder; see kit runs --all\n"
+    assert kit("runs", "--all").stdout == "kit: no such run\n"
     done = kit("logs", check=False)
     assert (done.returncode, done.stderr) == (2, "kit: there is no run yet\n  fix: start one: kit submit job.yaml\n")
 

@@ -327,7 +327,7 @@ def test_a_line_of_options_is_read_as_sbatch_reads_it(line: str, expected: list[
 def test_every_option_of_sbatch_has_a_place() -> None:
     """Each becomes a key or an option under `slurm`, or the job file says what became of it."""
     for name in sorted(sbatch_options.every() - {"help", "usage", "version", "verbose", "quiet"}):
-        value = "" if name in sbatch_options.FLAGS else "=1"
+        value = "" if name in header.SYNTAX.flags else "=1"
         found = convert(f"#SBATCH --{name}{value}\nsrun ./a.out\n")
         assert found.kinds[1], name
 
@@ -385,6 +385,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun --container-image=/i.sqsh --container-remap-root x/y": {"image": "/i.sqsh", "remap_root": "true"},
         "time ./solver": {"command": "./solver"},
         "cd $HOME/p && ./solver": {"workdir": "/home/me/p"},
+        "cd $SCRATCH/x\n./solver": {"workdir": "$SCRATCH/x"},
         "timeout 3h python t.py": {"command": "timeout 3h python t.py", "launcher": "spawn"},
         "conda run -n x python t.py": {"command": "conda run -n x python t.py"},
         "lmp -in in.lj": {"command": "lmp -in in.lj"},
@@ -420,7 +421,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "./a; sbatch next.sh": "starts a job again",
         "torchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
-        "cd $SCRATCH; ./a": "write the folder",
+        "cd $PROJECTS; ./a": "write the folder",
         "ssh node2 ./x & ./a": "beside the program",
         "export X=$RANDOM; apptainer exec i.sif ./a": "each task",
         "echo nothing": "no program was found",
@@ -471,16 +472,12 @@ def test_no_secret_reaches_the_job_file() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMPLETE))
 def test_kit_accepts_the_job_file(name: str, tmp_path: Path) -> None:
-    job = yaml.load(imported(FOLDER / f"{name}.sbatch").job, Loader=yaml.BaseLoader)
-    lines = {key: job.pop(key, "") for key in ("setup", "host_setup", "script")}
-    for text in lines.values():
-        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
-    if lines["script"]:
-        job["command"] = "bash script.sh"
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job, allow_unicode=True), encoding="utf-8")
+    (tmp_path / "job.yaml").write_text(imported(FOLDER / f"{name}.sbatch").job, encoding="utf-8")
     problems = Problems()
-    job_file.load(str(tmp_path / "job.yaml"), {}, [], problems)
-    assert problems.found == []
+    job = job_file.load(str(tmp_path / "job.yaml"), {}, [], problems)
+    assert (problems.found, problems.warnings) == ([], [])
+    for lines in (job.setup, job.host_setup, job.script):
+        assert subprocess.run(["bash", "-n"], input=lines or "", text=True).returncode == 0
 
 
 # ---------------------------------------------------------------- the command

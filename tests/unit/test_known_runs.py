@@ -20,6 +20,7 @@ from kit.cli import entry
 from kit.errors import KitError
 from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
 
+import event_lines
 from plans import changed, noted_run, recorded
 from scripted_slurm import ScriptedSlurm
 
@@ -626,7 +627,9 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
         process.send_signal(signal.SIGSTOP)  # Ctrl-Z
     assert call("cancel", "run")[1].endswith("was ended\n")
     assert process.wait(60) == 143 and local_processes.find(job_id) == []
-    assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "exit code 143")]
+    assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "by kit cancel")]
+    said = call("why", "run")[1]
+    assert "cause: it was cancelled by kit cancel (cancelled)" in said and "something outside" not in said and "who may cancel" not in said
 
 
 def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
@@ -757,3 +760,34 @@ def test_on_a_terminal_the_screen_is_cleared_before_each_new_status(fake: Script
     process.wait()
     os.close(main)
     assert b"?[H" not in seen
+
+
+def test_a_command_that_needs_a_run_names_the_running_ones_of_this_folder(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process, job_id = begin_here(tmp_path, "echo up; sleep 60")
+    assert call("cancel") == (2, "", f"kit: no run is named\n  fix: name one: kit cancel {job_id} ({tmp_path.name})\n")
+    assert f"  what its ranks are doing, if it runs: kit hang {job_id}\n" in call("why")[1]
+    call("cancel", job_id)
+    process.wait(60)
+    assert call("cancel")[2] == "kit: no run is named\n  fix: none of this folder is known to run; kit runs lists all\n"
+    assert call("cancel", "runn")[2] == "kit: there is no run runn\n  fix: did you mean 'run'?\n"
+
+
+def test_the_rank_that_is_blamed_for_a_hang_is_among_those_that_failed(call, fake: ScriptedSlurm, tmp_path: Path) -> None:
+    logs = tmp_path / "runs/train/log/7"
+    event_lines.add(logs, "batch", "blamed", rank=1, how="missing", problem="rank 1 was not where the others waited for it")
+    event_lines.add(logs, "n1", "rank_ended", node="n1", rank=0, code=1, stopped=False)
+    (logs / "rank0.out").write_text("gone\n")
+    (logs / "rank1.out").write_text("step 3\n")
+    noted_run(tmp_path / "runs/train", "train", 1, 2, "7", local=True)
+    assert call("logs", "7", "--errors")[1] == "==> rank1.out <==\nstep 3\n==> rank0.out <==\ngone\n"
+    assert call("logs", "7", "--rank", "2") == (2, "", "kit: train (7) has no rank 2\n  fix: they are 0 to 1\n")
+    assert call("logs", "7", "--node", "n9")[2].startswith("kit: train (7) has no log of a node n9\n")
+    assert call("logs", "7", "-f")[2] == "kit: train (7) has ended: FAILED\n  fix: see: kit why 7\n"
+
+
+def test_git_does_not_see_the_runs_that_have_no_place_of_their_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("render", "train.py")
+    assert (tmp_path / "runs/.gitignore").read_text() == "*\n"
+    (tmp_path / "mine/runs").mkdir(parents=True)
+    call("render", "train.py", "--output", "mine/runs/first")
+    assert not (tmp_path / "mine/runs/.gitignore").exists(), "the folder is the user's"

@@ -24,6 +24,7 @@ OF_RANK = """\
 [rank0] [rank0]:     dist.barrier()
 [rank0] [rank0]: RuntimeError: Connection closed by peer
 """
+ONCE = re.sub(r"(?m)^(\[rank\d\] )\[rank\d\]: ", r"\1", OF_RANK)
 # As torchrun of torch 2.13 prints it.
 OF_TORCHRUN = """\
 W1123 12:16:44.516000 593 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 2727 closing signal SIGTERM
@@ -83,7 +84,7 @@ def shown(tmp_path: Path):
 
 
 def test_a_run_that_fails_ends_with_the_exceptions_and_the_batch_scripts_word(shown) -> None:
-    assert shown(OF_RANK + OF_TORCHRUN, blamed=1) == "[rank1] epoch 1\n[rank0] [rank0]: RuntimeError: Connection closed by peer\nkit: error: the end\n"
+    assert shown(OF_RANK + OF_TORCHRUN, blamed=1) == "[rank1] epoch 1\n[rank0] RuntimeError: Connection closed by peer\nkit: error: the end\n"
 
 
 def test_nothing_is_shown_of_a_torchrun_that_was_ended(shown) -> None:
@@ -104,7 +105,7 @@ def test_more_than_the_batch_script_shows_of_the_blamed_rank_is_shown_whole(show
 def test_a_rank_that_was_blamed_in_an_earlier_attempt_is_shown_in_this_one(shown, tmp_path: Path) -> None:
     (tmp_path / "log/7/events").mkdir(parents=True)
     (tmp_path / "log/7/events/batch.jsonl").write_text(event_lines.line("blamed", 1000, rank=1, attempt=1) + event_lines.line("start", 1001, 2))
-    assert shown(OF_RANK) == OF_RANK + "kit: error: the end\n"
+    assert shown(OF_RANK) == ONCE + "kit: error: the end\n"
 
 
 @pytest.mark.parametrize("after", ["kit: error: node1: disk full\n", "x\n" * 300])
@@ -115,7 +116,7 @@ def test_a_report_of_torchrun_that_was_cut_off_mutes_nothing_for_ever(after: str
 
 
 def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:
-    assert shown(OF_RANK + OF_TORCHRUN) == OF_RANK + "kit: error: the end\n"
+    assert shown(OF_RANK + OF_TORCHRUN) == ONCE + "kit: error: the end\n"
 
 
 @pytest.mark.parametrize("text", [OWN_FAULT, "plain\nlines\n", "Traceback (most recent call last)\n  cut off"])
@@ -134,7 +135,7 @@ def test_a_traceback_after_which_the_program_goes_on_is_shown_after_some_seconds
     clock.now_s = 10.1
     late = logged.overdue().decode()
     assert late.endswith("RuntimeError: Connection closed by peer\n") and "RuntimeError: shapes\n[rank1] epoch 2\n" in late
-    assert logged.without(b"[rank1] epoch 3\n") == b"[rank1] epoch 3\n" and logged.rest(blamed=0) == b""
+    assert logged.without(b"[rank1] epoch 3\n") == b"[rank1] epoch 3\n" and logged.rest(blamed=0) == (b"", [])
 
 
 def test_a_program_that_prints_without_end_after_a_traceback_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +152,24 @@ def test_kit_run_ends_with_the_rank_the_exception_and_the_fix(kit, tmp_path: Pat
     assert re.fullmatch(r"kit: rank 1 on local0: AssertionError: the batch must divide, at train.py:2: .* \(assertion\)", last[0]), done.stdout
     assert last[1].startswith("  fix: ")
     assert done.stdout.count("AssertionError") == 2 and len(done.stdout.splitlines()) <= 25
+
+
+def test_of_many_ranks_that_only_missed_another_a_few_are_shown(shown) -> None:
+    log = "".join(f"[rank{rank}] [rank{rank}]: Traceback (most recent call last):\n[rank{rank}] [rank{rank}]: RuntimeError: gone\n" for rank in range(64))
+    lines = [f"[rank{rank}] RuntimeError: gone\n" for rank in range(1, 7)]
+    assert shown(log, blamed=0) == "".join([*lines, "kit: 57 more lines of ranks that only missed it: kit logs\n", "kit: error: the end\n"])
+
+
+def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=1.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(log_files, "time", clock)
+    paths, seen = RunPaths(tmp_path), []
+    paths.logs("7").mkdir(parents=True)
+    tail = log_files.Tail(paths, "7", seen.append)
+    begin = b"kit: n1: job 7 on n1\nsrun: error: local0: task ended with code 1; ending the others\n"
+    paths.batch_log("7").write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
+    tail.copy()
+    assert b"".join(seen) == b"kit: n1: job 7 on n1\n"
+    clock.now_s = 7.0  # the job goes on for long all the same
+    tail.copy()
+    assert b"".join(seen) == b"kit: n1: job 7 on n1\nkit: error: n1: rank 0 failed\n  | Traceback\n"

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from samples import ROOT
 
@@ -69,6 +70,17 @@ def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
         said = email.message_from_bytes(archive.read(name))
     needed = [re.split(r"[<>=; ]", line)[0] for line in said.get_all("Requires-Dist") or [] if "extra ==" not in line]
     assert sorted(needed) == ["py-spy", "pyyaml", "rich", "shfmt-py", "typer"] and said["Requires-Python"] == ">=3.9"
+
+
+def test_the_citation_is_of_this_version_and_its_metadata_are_those_of_the_package(wheel: Path) -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        said = email.message_from_bytes(archive.read(name))
+    assert (cited["cff-version"], cited["type"]) == ("1.2.0", "software")
+    assert (cited["version"], cited["license"]) == (said["Version"], said["License-Expression"])
+    assert [author["name"] for author in cited["authors"]] == [said["Author"]]
+    assert said["Keywords"] and "Typing :: Typed" in said.get_all("Classifier")
 
 
 def test_an_installed_kit_works_outside_the_checkout_and_ships_its_scripts(wheel: Path, tmp_path: Path) -> None:

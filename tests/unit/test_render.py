@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from kit.config import plugins, values
+from kit.config.notify import Notify
 from kit.config.secrets import Secret
+from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.plan.snapshot import Snapshot
@@ -97,7 +99,18 @@ def cases() -> dict[str, Plan]:
         secrets=(Secret("HF_TOKEN", "env", "HF_TOKEN", ""), Secret("WANDB_API_KEY", "file", "/home/me/keys", "")),
         code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), False),
     )
+    found["notify"] = changed(
+        plan("none"), secrets=(Secret("HOOK", "env", "HOOK", ""),), notify=Notify(("start", "end"), "HOOK", ("mail", "-s", "it's $HOME\n", "me"), "")
+    )
     found["module"] = changed(plan("none"), code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
+    found["lines"] = changed(
+        plan("none"),
+        launcher="spawn",
+        command=("bash", "/shared/runs/digits/lib/own_lines.sh", "script", "--lr", "a b"),
+        script="python train.py\n",
+        setup="ulimit -n 65536\n",
+        host_setup="module load cuda\n",
+    )
     return found
 
 
@@ -153,6 +166,8 @@ def test_the_header_is_the_golden_one_and_depends_on_the_plans_options_alone() -
 @pytest.mark.parametrize("case", CASES)
 def test_every_file_but_env_sh_is_the_one_of_launch_scripts(case: str) -> None:
     files = render(CASES[case])
+    for key, name in run_paths.LINES.items():
+        assert files.pop(name, "") == getattr(CASES[case].program, key)
     plain = source("run_script.sh").read_text()
     assert files.pop("run_script.sh").replace("".join(f"#SBATCH {line[8:]}\n" for line in header(render(CASES[case])["run_script.sh"])) + "#\n", "", 1) == plain
     del files["env.sh"]

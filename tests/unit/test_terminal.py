@@ -131,3 +131,53 @@ def test_a_programs_own_words_are_shown_byte_for_byte(run: Path) -> None:
     (run / "log/5/rank0.out").write_bytes(b"\x1b[32mgreen\x1b[0m \xff\r50 %\n")
     done = subprocess.run([sys.executable, "-m", "kit", "logs", "5", "--rank", "0"], env=environment, capture_output=True, check=True)
     assert done.stdout == b"\x1b[32mgreen\x1b[0m \xff\r50 %\n"
+
+
+LOG = "import os, sys\nfrom kit.cli import entry\nsys.argv = ['kit', 'logs', '6']\nentry.main()\n"
+LINES = "[rank0] one\n[rank1] two\nkit: [rank1] is no prefix\n[rank10] \x1b[31mthe program's own\n[node2] of spawn\n[rankx] x\n"
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "six/log/6").mkdir(parents=True)
+    (tmp_path / "six/log/6/node1.out").write_text(LINES)
+    history.add(history.Run("6", str(tmp_path / "six"), "six", "1x2", time.time(), True, "COMPLETED"))
+
+
+def shown_log(on_tty: bool, **environment: str) -> str:
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    env = {**plain, "TERM": "xterm", **environment}
+    if not on_tty:
+        return subprocess.run([sys.executable, "-c", LOG], stdout=subprocess.PIPE, check=True, env=env).stdout.decode()
+    ours, theirs = os.openpty()
+    subprocess.run([sys.executable, "-c", LOG], stdout=theirs, check=True, env=env)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    return shown
+
+
+COLOURED = (
+    "\x1b[36m[rank0] \x1b[0mone\n\x1b[33m[rank1] \x1b[0mtwo\nkit: [rank1] is no prefix\n"
+    "\x1b[36m[rank10] \x1b[0m\x1b[31mthe program's own\n\x1b[32m[node2] \x1b[0mof spawn\n[rankx] x\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("on_tty", "variables", "coloured"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_each_rank_has_a_colour_where_there_are_colours_and_its_words_stay_as_they_are(
+    on_tty: bool, variables: dict[str, str], coloured: bool, two_ranks: None
+) -> None:
+    assert shown_log(on_tty, **variables) == (COLOURED if coloured else LINES)

@@ -21,6 +21,10 @@ LIKE = {
     "a key of Weights & Biases": ["wandb" + "_v1_" + "a1B2" * 12],
     "a key of AWS": ["AKIA" + "IOSFODNN7EXAMPLE"],
     "a Slack token": ["xox" + "b-123456789012-abcdefABCDEF", "xox" + "p-123456789012-abcdefABCDEF"],
+    "the address of a web hook": [
+        "https://hooks.slack" + ".com/services/T00000000/B00000000/" + "aBcDeFgH" * 3,
+        "https://discord" + ".com/api/webhooks/123456789012345678/" + "aBc-D_FgH" * 7,
+    ],
     "a key of NVIDIA's": ["nvapi" + "-" + "a1B2c3_-" * 8],
     "a GitLab token": ["glpat" + "-" + "a1B2c3_-" * 3],
     "a JSON web token": ["eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0In0." + "a1B2c3_-" * 4],
@@ -31,7 +35,7 @@ HARMLESS = [
     "hf_hub", "hf_transfer", "sk-learn", "sk-learn-with-a-very-long-name-of-experiment", "sk-learn-2024-10-05-experiment-1", "task-a1B2c3D4a1B2c3D4a1B2c3D4",
     "ghp_", "AKIA", "MAKIA0123456789ABCDEF", "xoxo-hugs-and-kisses", "eyJ", "eyJhbGciOi", "-----BEGIN CERTIFICATE-----", "d0be2dc421be4fcd0172e5afceea3970e2f3d940",
     "https://example.org:8080/a@b", "https://me@example.org", "https://me:${PASSWORD}@example.org", "https://{user}:{password}@example.org", "https://u:<password>@x",
-    "https://me:***@example.org", "tcp://10.0.0.1:23456", "s3://bucket/key:1@2", "git@github.com:owner/name", "docker://nvcr.io#nvidia/pytorch:25.09-py3",
+    "https://me:***@example.org", "https://hooks.slack.com/", "https://example.org/api/webhooks/list", "tcp://10.0.0.1:23456", "s3://bucket/key:1@2", "git@github.com:owner/name", "docker://nvcr.io#nvidia/pytorch:25.09-py3",
     "/data/hf_abcdefghijklmnopqrstuvwxyz", "checkpoint-sk-000123", "a" * 200, "0" * 64, "lr=1e-3,wd=0.1",
 ]  # fmt: skip
 

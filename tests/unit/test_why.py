@@ -49,7 +49,7 @@ def run_directory(place: Path, ranks: dict[int, tuple[str, str]], batch: str = "
     logs = place / "log" / "7"
     logs.mkdir(parents=True)
     (place / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"name": "made", "nodes": 2, "processes_per_node": nprocs}}))
-    batch = f"kit: node1: job 7 on node[1-2]: 2 nodes x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}"
+    batch = f"kit: node1: job 7 on node[1-2]: 2 x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}"
     (place / "log/slurm-7.out").write_text(batch)
     event_lines.of_batch(logs, batch)
     for age, (rank, (text, note)) in enumerate(ranks.items()):
@@ -356,7 +356,7 @@ def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pyt
 
 def test_lines_of_an_attempt_before_a_requeue_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n"
-    again = "kit: node1: job 7 on node[3-4]: 2 nodes x 2 processes, runtime none, master 10.0.0.3:61007\n"
+    again = "kit: node1: job 7 on node[3-4]: 2 x 2 processes, runtime none, master 10.0.0.3:61007\n"
     show(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node3 0\n")}, batch + again)))
     said = capsys.readouterr().out
     assert first_cause(said) == "memory-error" and "preempted" not in said
@@ -604,7 +604,8 @@ def test_every_recorded_cause_exists() -> None:
 
 def rows() -> list[str]:
     """The table of docs/why.md: each cause once, with what is known of no run in capitals."""
-    known = facts.Facts(again=facts.Again(["kit", "submit", "JOB"]), own_fix="kit's own words", inside="the image")
+    again = facts.Again(["kit", "submit", "JOB"])
+    known = facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=facts._elsewhere(again, "any"))
     recorded: dict[str, int] = {}
     for name in RECORDED:
         cause = (CORPUS / name / "cause").read_text().strip()
@@ -629,3 +630,13 @@ def test_lines_are_counted_up_to_a_limit_and_in_longer_files_not(tmp_path: Path,
     file.write_text("one\ntwo\nthree\nfour\n")
     monkeypatch.setattr(logs, "COUNTED", 8)
     assert [logs.Log(file, RANK, ["x"], "x", skipped).number(1) for skipped in (0, 4, 7, 8, 9)] == [2, 3, 3, 4, None]
+
+
+def test_a_process_that_kit_ended_for_a_failed_rank_was_not_ended_from_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 93 got signal: 15\n"
+    failed = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x\nKeyError: 3\n'
+    run = run_directory(tmp_path / "run", {0: (failed, "1 node1 0\n")}, "", {"node1": ended, "node2": ended})
+    show(str(run))
+    said = capsys.readouterr().out
+    assert "  kit, after rank 0 had failed, ended a process with SIGTERM (terminated), by log/7/node1.out:1\n" in said
+    assert "something outside" not in said

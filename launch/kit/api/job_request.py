@@ -44,8 +44,7 @@ class JobRequest:
         if target is not None and not target.startswith("-"):
             return job_file.load(target, self.overrides, arguments, self.problems)
         if not os.path.isfile("job.yaml"):
-            fix = "name one: kit submit JOB; kit init writes a first one"
-            raise UsageError("no job is named, and there is no job.yaml here", fix)
+            raise UsageError("no job is named, and there is no job.yaml here", _jobs_here())
         arguments = [target, *arguments] if target else arguments
         return job_file.load("job.yaml", self.overrides, arguments, self.problems)
 
@@ -66,6 +65,15 @@ class JobRequest:
         for warning in self.problems.warnings:
             warn(warning)
         return plan
+
+
+def _jobs_here() -> str:
+    """Return the fix for a command without a job: the job files of this folder, if it has some."""
+    found = sorted(name for name in os.listdir() if job_file.is_yaml(Path(name)))
+    if not found:
+        return "name a job file or a program, as in `kit submit train.py`; kit init writes a job"
+    more = f", or one of {len(found) - 1} more" if len(found) > 1 else ""
+    return f"name it: {found[0]}{more}"
 
 
 def given(values: Mapping[str, Any], where: str) -> dict[str, Located]:

@@ -39,7 +39,7 @@ def kit(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print kit's version.", callback=_print_version, is_eager=True
+            "-V", "--version", help="Print kit's version.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:

@@ -31,11 +31,6 @@ STATES = (
     "OUT_OF_MEMORY",
     "PREEMPTED",
 )
-# Options of sbatch that take no value.
-_FLAGS = frozenset(
-    "contiguous exclusive hold no-kill no-requeue overcommit oversubscribe reboot requeue"
-    " spread-job use-min-nodes".split()
-)
 
 
 def one_of(*values: str) -> Callable[[], Values]:
@@ -78,7 +73,10 @@ def sbatch_options(incomplete: str) -> Values:
     )
     if equals:
         return list(values) if name == "partition" else []
-    known = [option if option in _FLAGS else f"{option}=" for option in known_options.options()]
+    known = [
+        option if option in known_options.FLAGS else f"{option}="
+        for option in known_options.options()
+    ]
     return [*known, *(values if incomplete else [])]
 
 

@@ -10,30 +10,44 @@ from typing import Any, NoReturn
 import typer
 
 from kit import console, signals
-from kit.cli import option_hints, shells
+from kit.cli import command_hints, option_hints, shells
 from kit.cli.app import app
 from kit.errors import KitError, Problem, UsageError, did_you_mean
 
-# The files of this package, and the commands that each of them adds to the app.
-COMMANDS = {
-    "start": ("init", "doctor", "schema", "completion"),
-    "batch_script": ("import",),
-    "build": ("build",),
-    "run": ("submit", "run", "rerun", "render", "shell", "exec"),
-    "estimate": ("when",),
-    "bench": ("bench",),
-    "watch": ("status", "runs", "logs"),
-    "explain": ("why", "timeline", "hang", "diff"),
-    "tidy": ("cancel", "images", "nodes"),
+# The file of this package that adds a command to the app: only that one is imported for it.
+FILE_OF = {
+    "init": "start",
+    "doctor": "start",
+    "schema": "start",
+    "completion": "start",
+    "import": "batch_script",
+    "build": "build",
+    "submit": "run",
+    "run": "run",
+    "rerun": "run",
+    "render": "run",
+    "shell": "run",
+    "exec": "run",
+    "when": "estimate",
+    "bench": "bench",
+    "status": "watch",
+    "runs": "watch",
+    "logs": "watch",
+    "why": "explain",
+    "timeline": "explain",
+    "hang": "explain",
+    "diff": "explain",
+    "cancel": "tidy",
+    "images": "tidy",
+    "nodes": "tidy",
 }
-FILE_OF = {name: file for file, names in COMMANDS.items() for name in names}
 CTRL_C = 130
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 
 
 def tree(name: str = "") -> Any:
     """Return the app with this command; without a name, or with one that is none, with all."""
-    for file in [FILE_OF[name]] if name in FILE_OF else COMMANDS:
+    for file in [FILE_OF[name]] if name in FILE_OF else dict.fromkeys(FILE_OF.values()):
         importlib.import_module(f"kit.cli.{file}")
     return typer.main.get_command(app)
 
@@ -123,20 +137,33 @@ def report(error: Exception) -> int:
 
 def _usage_problem(error: Any) -> Problem:
     context = getattr(error, "ctx", None)
-    see = f"see: {context.command_path if context else 'kit'} --help"
+    path = context.command_path if context else " ".join(["kit", *_known(sys.argv[1:2])])
+    see = f"see: {path} --help"
     if (
         context
         and (name := getattr(error, "option_name", None))
         and hasattr(error, "possibilities")
     ):
-        return Problem("", f"No such option: {name}", _option_meant(name, context.command, see))
-    return Problem("", error.format_message(), see)
+        fix = command_hints.option(context.command_path, name)
+        return Problem("", f"there is no option {name}", fix or _option_meant(name, context, see))
+    said = error.format_message().rstrip(".").replace("a valid int", "a whole number")
+    said = said.replace("not in the range x>=", "less than ")
+    if context and said.startswith("Missing argument 'RUN"):
+        return Problem("", "no run is named", command_hints.run(context.command_path))
+    return Problem("", said[:1].lower() + said[1:], see)
 
 
-def _option_meant(name: str, command: Any, otherwise: str) -> str:
+def _known(words: list[str]) -> list[str]:
+    return [word for word in words if word in FILE_OF]
+
+
+def _option_meant(name: str, context: Any, otherwise: str) -> str:
     """Return the fix for an option that does not exist: the one that was probably meant."""
+    command = context.command
     spellings = [word for item in command.params for word in (*item.opts, *item.secondary_opts)]
     known = ["--help", *(word for word in spellings if word.startswith("-"))]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
         return option_hints.option(name, known, sys.argv[1:])
+    if command.name == "logs" and name in option_hints.LACKING:
+        return option_hints.LACKING[name]
     return did_you_mean(name, known, otherwise)

@@ -12,7 +12,7 @@ from kit import slurm
 from kit.cli import messages
 from kit.errors import KitError, UsageError
 from kit.plan.run_paths import RunPaths
-from kit.runs import array_watch, job_chain, log_files, secret_file
+from kit.runs import array_watch, job_chain, log_files, lookup, secret_file, status
 from kit.runs.history import Run
 from kit.runs.watch import Watch
 from kit.slurm import task_numbers
@@ -43,18 +43,36 @@ def _see_off_array(run: Run, *, follow_it: bool) -> None:
 
 
 def _leave_alone(job_id: str) -> NoReturn:
-    messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}")
+    again = f"to follow it again: kit logs -f {job_id}"
+    messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}; {again}")
     sys.exit(130)
 
 
 def follow_again(run: Run) -> None:
-    """Follow a run that was submitted before."""
+    """Follow a run that was submitted or started before; of one that has ended show the logs."""
     if not run.id:
         raise UsageError(f"{run} has no job yet", f"where it is: kit status {run.name}")
     if run.local or run.state:
-        what = "runs in its own terminal" if run.local else "has ended"
-        raise UsageError(f"{run} {what}", f"its logs: kit logs {run.id}")
-    follow_job(run)
+        _follow_noted(run)
+    else:
+        follow_job(run)
+
+
+def _follow_noted(run: Run) -> None:
+    """Show the logs until the history knows the end. Raise KitError if that is a failure."""
+
+    def ended() -> str:
+        found = status.of([lookup.find(run.folder)])[0]
+        return "" if found.active else found.state
+
+    tail = log_files.Tail(run.paths, run.id, messages.write_log)
+    try:
+        state = log_files.until(tail, lambda: run.state or ended() or None, log_files.SHARED_POLL_S)
+    except KeyboardInterrupt:
+        _leave_alone(run.id)
+    if state != "COMPLETED":
+        raise KitError(f"{run} has ended: {state}", f"see: kit why {run.id}")
+    messages.note(f"{run} has ended: {state}")
 
 
 def follow_job(run: Run) -> None:
@@ -66,8 +84,7 @@ def follow_job(run: Run) -> None:
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = log_files.Tail(RunPaths(folder), job_id, messages.write_log)
-    batch_log = tail.run.batch_log(job_id)
-    watch = Watch(job_id, messages.say, run.works_in, lambda: tail.read.get(batch_log, 0))
+    watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
     try:
         state = log_files.until(tail, watch.ended, log_files.SHARED_POLL_S)
     except KeyboardInterrupt:

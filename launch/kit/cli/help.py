@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from kit import console
-from kit.cli import elsewhere
-from kit.errors import UsageError, did_you_mean
+from kit.cli import command_hints, elsewhere
+from kit.errors import UsageError
 
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 
@@ -31,6 +32,18 @@ class _Help:
 
 
 class Command(_Help, TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Keep all words behind -- for the program of job.yaml, where no job is named."""
+        if "--" in args and self._takes_arguments() and os.path.isfile("job.yaml"):
+            here = args.index("--")
+            given, _, _ = self.make_parser(ctx).parse_args(args[:here])
+            if not isinstance(given.get("target"), str):
+                args = [*args[: here + 1], "", *args[here + 1 :]]  # "" is no job
+        return super().parse_args(ctx, args)
+
+    def _takes_arguments(self) -> bool:
+        return {"target", "arguments"} <= {item.name for item in self.params}
+
     def invoke(self, ctx: Any) -> Any:
         """Do the command: on this machine, or where what it is about is."""
 
@@ -52,8 +65,8 @@ class Group(_Help, TyperGroup):
         """Return the command of a name. Raise UsageError with the one that was probably meant."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            fix = did_you_mean(name, list(self.commands), f"see: {ctx.command_path} --help")
-            raise UsageError(f"No such command '{name}'.", fix)
+            fix = command_hints.command(ctx.command_path, name, list(self.commands))
+            raise UsageError(f"there is no command '{name}'", fix)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -63,9 +63,6 @@ def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Pro
     for name in sbatch_options.COMMON:
         if (value := values.get(sbatch_parameter(name))) is None:
             continue
-        if not value or (name == "cpus-per-task" and not value.isdecimal()):
-            fix = f"an argument of the program comes last, behind --: train.py -- {value}".rstrip()
-            problems.add(f"--{name}", f"'{value}' is no value for it", fix)
         if name in options:
             problems.add(f"--{name}", f"--slurm {name} says the same thing", "give one of them")
         options[name] = Located(value, f"--{name}")

@@ -18,7 +18,7 @@ def collect(
     """List what was not used for `days` here and in `folder`, or on `nodes`; ask, and remove it."""
     found = gc.find(gc.place(folder, nodes, cluster, days))
     if not found.all:
-        messages.say(f"nothing that has not been used for {days} days")
+        messages.say(f"nothing that has not been used for {formats.number(days, 'day')}")
         return
     _show(found.all)
     if yes or _agreed():

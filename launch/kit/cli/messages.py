@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+from kit import console
 from kit.console import note as note
 
 
@@ -21,11 +23,24 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
+# At the begin of a line in a node's log; the line itself is the program's.
+_RANK = re.compile(rb"^\[(?:rank|node)([0-9]{1,9})\] ", re.MULTILINE)
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # cyan, yellow, green ...; red is for failures
+
+
 def write_log(data: bytes) -> None:
-    """Write a log as it is: the program may draw on its user's terminal."""
+    """Write whole lines of a log as they are: the program may draw on its user's terminal.
+
+    Where stdout shows colours, each rank's prefix has one of its own.
+    """
     sys.stdout.flush()
-    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.write(_RANK.sub(_coloured, data) if console.has_colours() else data)
     sys.stdout.flush()
+
+
+def _coloured(prefix: re.Match[bytes]) -> bytes:
+    colour = _COLOURS[int(prefix[1]) % len(_COLOURS)]
+    return b"\x1b[%dm%s\x1b[0m" % (colour, prefix[0])
 
 
 def short(path: Path) -> str:

@@ -16,6 +16,11 @@ TOTALS = {
     "-G": "gpus_per_node",
     "--gpus": "gpus_per_node",
 }
+# What other tools have, and why kit has not.
+LACKING = dict.fromkeys(
+    ("--since", "--until", "--timestamps"),
+    "kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N",
+)
 PROGRAMS_OWN = "an argument of the program comes last, behind --"
 
 

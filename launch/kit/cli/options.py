@@ -35,6 +35,7 @@ OneTask = Annotated[
     Optional[int],
     typer.Option("--task", metavar="N", help="Task of an array or a sweep to run."),
 ]
+All = Annotated[bool, typer.Option("--all", help="Also the runs of other folders.")]
 Output = Annotated[
     Optional[str],
     typer.Option("--output", metavar="DIR", help="Run directory.", show_default="./runs/NAME-TIME"),

@@ -4,23 +4,60 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Optional
 
 from kit import formats
 from kit.cli import tables
-from kit.runs import array_status, log_files
+from kit.runs import array_status, history, log_files
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.usage import Usage
 
 
 def show(statuses: Sequence[Status]) -> None:
-    """Print a line for each run."""
-    rows = [("ID", "NAME", "STATE", "SHAPE", "SUBMITTED", "TIME", "")]
-    for item in statuses:
-        since = f"{formats.elapsed(time.time() - item.run.created_s)} ago"
-        run, elapsed = item.run, item.elapsed or "-"
-        rows.append((run.id, run.name, item.state, run.shape, since, elapsed, item.detail))
-    tables.show(rows)
+    """Print a line for each run. A column in which no run has anything is left out."""
+    clusters = [item.run.cluster or "-" for item in statuses]
+    columns = {
+        "ID": [item.run.id for item in statuses],
+        "NAME": [item.run.name for item in statuses],
+        "STATE": [item.state for item in statuses],
+        "CLUSTER": clusters if len({*clusters} - {"-"}) > 1 else [],
+        "SHAPE": [item.run.shape for item in statuses],
+        "SUBMITTED": [_since(item.run) for item in statuses],
+        "TIME": [_time(item) for item in statuses],
+        "EXIT": [_number(_usage(item).exit_code, "d") for item in statuses],
+        "GPU HOURS": [_number(_usage(item).gpu_hours, ".1f") for item in statuses],
+        "NODES": [_usage(item).nodes or "-" for item in statuses],
+        "": ["" if item.detail == _usage(item).nodes else item.detail for item in statuses],
+    }
+    always = ("ID", "TIME", "")
+    shown = {
+        title: cells for title, cells in columns.items() if title in always or {*cells} - {"-"}
+    }
+    tables.show([tuple(shown), *zip(*shown.values())])
+
+
+def _since(run: Run) -> str:
+    return f"{formats.elapsed(time.time() - run.created_s)} ago"
+
+
+def _number(value: Optional[float], form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _time(item: Status) -> str:
+    """Return how long a run has been running, or ran."""
+    elapsed_s = _usage(item).elapsed_s
+    return item.elapsed or ("-" if elapsed_s is None else formats.elapsed(elapsed_s))
+
+
+def _usage(item: Status) -> Usage:
+    """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
+    if item.run.usage:
+        return item.run.usage
+    has_nodes = item.active and item.state != "PENDING" and not (item.run.array or item.run.local)
+    return Usage(item.detail if has_nodes else "", elapsed_s=item.elapsed_s)
 
 
 def show_one(shown: Status) -> None:
@@ -39,12 +76,20 @@ def _show_tasks(shown: Status) -> None:
     """Print a line for each task, with its values."""
     names = array_status.sweep_values(shown.run)
     rows = [("TASK", "STATE", *names, "TIME", "")]
-    for item, values in array_status.tasks_with_values(shown):
+    for task, values in array_status.tasks_with_values(shown):
+        item = _measured(task)
         mine = [values.get(name, "")[:40] for name in names]
         number = str(array_status.number(item.run))
         detail = array_status.failure(item)
-        rows.append((number, item.state, *mine, item.elapsed or "-", detail))
+        rows.append((number, item.state, *mine, _time(item), detail))
     tables.show(rows)
+
+
+def _measured(task: Status) -> Status:
+    """Return a task with what it used, which the history has of the whole array alone."""
+    if task.active or not task.run.id:
+        return task
+    return task._replace(run=replace(task.run, usage=history.measure(task.run, [task.run])))
 
 
 def run_json(run: Run) -> dict[str, Any]:
@@ -72,18 +117,23 @@ def whole_json(status: Status) -> dict[str, Any]:
 
 
 def _state(status: Status) -> dict[str, Any]:
+    used = _usage(status)
     return {
         "state": status.state,
         "active": status.active,
         "detail": status.detail,
-        "elapsed_s": status.elapsed_s,
+        "elapsed_s": used.elapsed_s,
         "limit_s": status.limit_s,
+        "nodes": used.nodes,
+        "exit_code": used.exit_code,
+        "gpu_hours": used.gpu_hours,
     }
 
 
 def _tasks(status: Status) -> list[dict[str, Any]]:
     found = []
-    for task, values in array_status.tasks_with_values(status):
+    for item, values in array_status.tasks_with_values(status):
+        task = _measured(item)
         facts = {"task": array_status.number(task.run), "id": task.run.id, "values": values}
         found.append({**facts, **_state(task), "detail": array_status.failure(task)})
     return found

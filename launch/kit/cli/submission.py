@@ -17,8 +17,10 @@ from kit.plan.render import render
 from kit.runs import dependencies, local, run_dir, secret_file
 from kit.runs import submit as submitting
 from kit.runs.history import Run
+from kit.slurm import task_numbers
 
-STOPPED = (75, 129, 130, 143)  # exit codes of what a user or a time limit ended
+CTRL_C = 130
+STOPPED = (75, 129, CTRL_C, 143)  # exit codes of what a user or a time limit ended
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,25 @@ def wait_options(after: list[str], plan: Plan, *, ask: bool) -> list[str]:
     return options
 
 
+def _shape(plan: Plan) -> str:
+    """Return how much a job asks for: 4 nodes x 8 ranks, 8 GPUs on each node."""
+    layout = plan.layout
+    nodes = formats.number(layout.nodes, "node")
+    asked = dict(plan.header).get("nodes") or ""
+    if "-" in asked:  # any number between
+        nodes = f"{asked} nodes"
+    what = "program" if plan.program.launcher == "spawn" else "rank"  # which makes its own ranks
+    ranks = formats.number(layout.processes_per_node, what)
+    gpus = formats.number(layout.gpus_per_node, "GPU")
+    more = [f"{gpus} on each node"] if layout.gpus_per_node else []
+    more += [formats.number(layout.spares, "spare node")] if layout.spares else []
+    if layout.array:
+        more.append(formats.number(len(task_numbers.numbers(layout.array)), "task"))
+    return ", ".join([f"{nodes} x {ranks}", *more])
+
+
 def print_scripts(plan: Plan) -> None:
+    messages.say(_shape(plan))
     for name, text in render(plan).items():
         if "/" in name:  # lib/ is the same for every job
             continue
@@ -158,10 +178,10 @@ def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
     elapsed = f"{time.monotonic() - start_s:.1f} s"
     place = messages.short(folder)
     if code:
-        what = "stopped" if code in STOPPED else "failed"
-        messages.say(
-            f"{what} with exit code {code} after {elapsed}; why: kit why; scripts and logs: {place}"
-        )
+        what = f"{'stopped' if code in STOPPED else 'failed'} with exit code {code}"
+        if code == CTRL_C:
+            what = "stopped by Ctrl-C"
+        messages.say(f"{what} after {elapsed}; why: kit why; scripts and logs: {place}")
         if code not in STOPPED:
             following.say_cause(noted.id)
         sys.exit(code)

@@ -35,8 +35,9 @@ def _draw(rows: Sequence[tuple[str, ...]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in rows[0]:
-        table.add_column(Text(title), overflow="fold")
+    for title, *cells in zip(*rows):
+        is_state = any(cell in STYLES for cell in cells)  # COMPLET ED is hard to read
+        table.add_column(Text(title), overflow="fold", no_wrap=is_state)
     for row in rows[1:]:
         table.add_row(*(Text(printable(cell), style=STYLES.get(cell, "")) for cell in row))
     # In a pipe that wants colours, no line is folded.

@@ -13,7 +13,7 @@ from kit.cli.app import SETTINGS, app
 from kit.cli.help import TIDY, Command, Group, examples
 from kit.cli.options import Cluster, Json, Task
 from kit.config import profiles
-from kit.errors import Problems, UsageError
+from kit.errors import KitError, Problems, UsageError
 from kit.formats import ago, size
 from kit.images import inventory
 from kit.plan import bad_nodes
@@ -23,21 +23,32 @@ command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
 
 
 @command(
-    epilog=examples("kit cancel 4711", "kit cancel 4711 --task 3"),
+    epilog=examples("kit cancel 4711 4712", "kit cancel 4711 --task 3"),
 )
 def cancel(
     run: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            metavar="RUN",
-            help="A job id, a run directory or a name.",
+            metavar="RUN...",
+            help="Job ids, run directories or names.",
             autocompletion=completion.active_runs,
         ),
     ],
     task: Task = None,
 ) -> None:
-    """Cancel a run, with all tasks of an array."""
-    messages.say(cancelling.cancel(run, task))
+    """Cancel runs, with all tasks of an array."""
+    if task is not None and len(run) > 1:
+        fix = f"name each task by its id: kit cancel {run[0]}_{task} {run[1]}_{task}"
+        raise UsageError("--task is for one array", fix)
+    code = 0
+    for answer in cancelling.cancel_all(run, task):
+        if isinstance(answer, KitError):
+            print(answer, file=sys.stderr)
+            code = max(code, answer.exit_code)
+        else:
+            messages.say(answer)
+    if code:
+        sys.exit(code)
 
 
 images = typer.Typer(cls=Group, context_settings=SETTINGS)

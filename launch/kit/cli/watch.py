@@ -1,6 +1,7 @@
 """Watch: status, runs and logs."""
 
 import functools
+import os
 import shutil
 import sys
 import time
@@ -9,20 +10,23 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console
+from kit import console, slurm
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
-from kit.cli.options import Json, LastRun, Task
-from kit.errors import KitError, UsageError
+from kit.cli.options import All, Json, LastRun, Task
+from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
-from kit.runs import array_status, history
+from kit.runs import array_status, history, log_outcome, lookup
 from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
-from kit.runs.job_status import Status
+from kit.runs.job_status import OWN, Status
 from kit.runs.watch import Watch
 
+_USUAL = ", ".join(completion.STATES)
+NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
+NONE_OF_ALL = "no run of the last day; kit runs --all shows the others"
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
@@ -44,17 +48,19 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every ten seconds, until all has ended.")
     ] = False,
+    everywhere: All = False,
     as_json: Json = False,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
     if watch and as_json:
         raise UsageError("--watch and --json contradict each other", "leave one of them out")
-    goes_on, answered_s = _show_status(run, task, as_json=as_json), time.monotonic()
+    query = functools.partial(_show_status, run, task, everywhere=everywhere)
+    goes_on, answered_s = query(as_json=as_json), time.monotonic()
     while goes_on and watch:
         sys.stdout.flush()
         time.sleep(logging.period_s() * logging.IDLE)
         try:
-            goes_on, answered_s = _show_status(run, task, clear=True), time.monotonic()
+            goes_on, answered_s = query(clear=True), time.monotonic()
         except KitError as error:  # controllers restart
             if error.exit_code != 1 or time.monotonic() - answered_s > Watch.PATIENCE_S:
                 raise
@@ -62,7 +68,12 @@ def status(
 
 
 def _show_status(
-    run: Optional[str], task: Optional[int], *, clear: bool = False, as_json: bool = False
+    run: Optional[str],
+    task: Optional[int],
+    *,
+    everywhere: bool,
+    clear: bool = False,
+    as_json: bool = False,
 ) -> bool:
     """Print the status of a run, or of all recent ones; return True if any of them goes on."""
     whole = run is not None or task is not None
@@ -70,17 +81,26 @@ def _show_status(
         found, number = array_status.find(run, task)
         shown = states.of([found]) if number is None else [states.of_task(found, number)]
     else:
-        shown = states.of(states.recent(history.runs()))
+        # All of them: what has ended is noted, and its secrets go.
+        known = states.of(states.recent(history.runs()))
+        shown = _of_here(known, everywhere=everywhere)
+        if shown and len(known) > len(shown) and not (clear or as_json):
+            messages.note(f"{len(known) - len(shown)} more in other folders: kit status --all")
     if clear and sys.stdout.isatty():
         with console.unguarded():
             print(CLEAR, end="")
     if not whole:
-        _list(shown, "no run of the last day; kit runs shows the others", as_json=as_json)
+        _list(shown, NONE_OF_ALL if everywhere else NONE_HERE, as_json=as_json)
     elif as_json:
         print(messages.json_text(run_views.whole_json(shown[0])))
     else:
         run_views.show_one(shown[0])
     return any(each.active or each.state == "SUBMITTING" for each in shown)
+
+
+def _of_here(found: list[Status], *, everywhere: bool) -> list[Status]:
+    here = os.path.realpath(os.curdir)
+    return [item for item in found if everywhere or lookup.is_of(here, item.run)]
 
 
 def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
@@ -109,13 +129,20 @@ def runs(
             autocompletion=completion.one_of(*completion.STATES),
         ),
     ] = None,
-    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.")] = 50,
+    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.", min=1)] = 50,
+    everywhere: All = False,
     as_json: Json = False,
 ) -> None:
-    """List all runs that were submitted from here, the newest last."""
+    """List the runs of this folder, or of all folders, the newest last."""
+    if state and state.upper() not in (known := {*completion.STATES, *slurm.FINAL, *OWN}):
+        fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
+        raise UsageError(f"there is no state {state}", fix)
     found = [run for run in history.runs() if not name or name in run.name]
     matching = [item for item in states.of(found) if not state or item.state == state.upper()]
-    _list(matching[-last:], "no such run", as_json=as_json)
+    shown = _of_here(matching, everywhere=everywhere)
+    what = "no such run" if name or state else "no run yet"
+    otherwise = what if everywhere else f"{what} of this folder; see kit runs --all"
+    _list(shown[-last:], otherwise, as_json=as_json)
 
 
 @command(
@@ -158,10 +185,23 @@ def logs(
     files = array_status.logs(found, number, logging.Choice(node, rank, errors))
     if not files:
         folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
-        what = "failed rank" if errors else "such log yet"
         which = runs[0] if number is not None else found
+        what = "failed rank" if errors else _missing(runs[0], rank, node)
         raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
     _print(files, found, tail)
+
+
+def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
+    """Return what a run has not, in words. Raise UsageError for a rank that it never has."""
+    nodes, _, processes = run.shape.partition("x")
+    if rank is not None and nodes.isdecimal() and processes.isdecimal():
+        count = int(nodes) * int(processes)
+        if rank >= count:
+            fix = f"they are 0 to {count - 1}" if count > 1 else "it has one, rank 0"
+            raise UsageError(f"{run} has no rank {rank}", fix)
+    of = f" of rank {rank}" if rank is not None else f" of a node {node}" if node else ""
+    yet = "" if run.state or log_outcome.read(run)[0] else " yet"
+    return f"log{of}{yet}"
 
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
@@ -174,5 +214,9 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
         with safe_read.opened(path) as file:
             if tail is not None:
                 logging.seek_last(file, tail)
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            if console.has_colours():
+                for line in file:
+                    messages.write_log(line)
+            else:
+                shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

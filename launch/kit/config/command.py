@@ -13,7 +13,7 @@ from kit.errors import Problems
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
     """Return the words: a list as it is, a text split as a shell splits it, nothing expanded."""
-    words = _split(given, problems)
+    words = split(given, problems)
     if words is None:
         return None
     if not words or not words[0]:
@@ -31,7 +31,8 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
     return tuple(words)
 
 
-def _split(given: Located, problems: Problems) -> Optional[list[str]]:
+def split(given: Located, problems: Problems) -> Optional[list[str]]:
+    """Return the words of a list or of a line; None after noting a problem with the line."""
     if isinstance(given.value, list):
         return [_word(item, problems) for item in given.value]
     if given.value is None:

@@ -12,6 +12,7 @@ from kit.config import (
     image_files,
     inherit,
     keys,
+    notify,
     paths,
     plugins,
     profiles,
@@ -21,13 +22,14 @@ from kit.config import (
     variables,
 )
 from kit.config.keys import key
+from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the user wrote it; None: not given. Only `command` is required."""
+    """A job as the user wrote it; None: not given. Only `command`, or `script`, is required."""
 
     name: Optional[str] = key(
         values.line,
@@ -41,7 +43,31 @@ class Job:
         command.parse,
         "the training script and its arguments",
         "TEXT",
-        other_names="script cmd program entrypoint",
+        other_names="cmd program entrypoint",
+    )
+    script: Optional[str] = key(
+        values.lines,
+        "lines of bash in the place of `command`, for a program with a launcher of its own; they"
+        " run once for each task",
+        "TEXT",
+        panel="Program",
+        other_names="run",
+    )
+    setup: Optional[str] = key(
+        values.lines,
+        "lines of bash that run in the container before the program, once for each task; their"
+        " variables reach the program",
+        "TEXT",
+        panel="Program",
+        other_names="before_script pre_script prologue",
+    )
+    host_setup: Optional[str] = key(
+        values.lines,
+        "lines of bash, such as `module load apptainer`, that run on the first node before all"
+        " else; their variables reach every node",
+        "TEXT",
+        panel="Nodes",
+        other_names="modules",
     )
     image: Optional[str] = key(
         values.line,
@@ -221,6 +247,13 @@ class Job:
         panel="Nodes",
         examples=profiles.names,
         anchor=profiles.anchored,
+    )
+    notify: Optional[Notify] = key(
+        notify.parse,
+        "whom the job tells of its end: webhook=SECRET, command=LINE; on=start,end",
+        "KEY=VALUE",
+        panel="Program",
+        from_words=keys.as_mapping,
     )
     remap_root: Optional[bool] = key(
         values.flag,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from kit.config import (
+    expansion,
     image_files,
     keys,
     other_tools,
@@ -19,6 +21,9 @@ from kit.config.job import KEYS, Job
 from kit.config.yaml_source import Located
 from kit.errors import Problems, UsageError
 from kit.files import safe_read
+
+# What runs where the job has lines of bash; in its run directory, they are in a file of that name.
+SCRIPT = ("bash", "script.sh")
 
 
 def load(target: str, options: dict[str, Located], arguments: list[str], problems: Problems) -> Job:
@@ -34,6 +39,10 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
     else:
         given = {"command": Located([Located(target, target)], target)}
         base = Path.cwd()
+    if "command" in options:
+        given.pop("script", None)  # what kit bench starts is no line of the job's own
+    cluster = expansion.of_cluster([options, given], base)
+    given, options = (expansion.expand(each, cluster) for each in (given, options))
     intended = [*_reject_unknown(given, problems), *_reject_unknown(options, problems)]
     parsed = keys.parse(given, KEYS, base, problems)
     for key, value in keys.parse(options, KEYS, Path.cwd(), problems).items():
@@ -41,12 +50,22 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
         parsed[key] = add(parsed[key], value) if add and key in parsed else value
     parsed.setdefault("name", _name(path, base))
     parsed.setdefault("workdir", str(base))
+    if parsed.get("script"):
+        _refuse_both(parsed, {**given, **options}, problems)
+        parsed["command"] = SCRIPT
     if parsed.get("command"):
         parsed["command"] = (*parsed["command"], *_check_arguments(arguments, problems))
-    elif "command" not in (*given, *intended):
-        problems.add(target, "no command is given", "add `command: train.py`")
+    elif not {"command", "script"} & {*given, *intended}:
+        fix = "add `command: train.py`, or lines of bash under `script: |`"
+        problems.add(target, "no command is given", fix)
     places = {key: item.where for key, item in {**given, **options}.items()}
     return Job(**parsed, places={"command": target, **places})
+
+
+def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Problems) -> None:
+    if parsed.get("command"):
+        fix = "keep one of them: the script may have the command as its last line"
+        problems.add(given["script"].where, "the job has both a command and a script", fix)
 
 
 def _check_arguments(arguments: list[str], problems: Problems) -> list[str]:

@@ -69,7 +69,7 @@ def refuse(words: list[str], where: str, problems: Problems) -> None:
             keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
             if start == ("accelerate", "launch") and "--cpu" in rest[: _start(rest)]:
                 keys.append('`env: {ACCELERATE_USE_CPU: "true"}`')
-            more = f", {', '.join(keys[:-1])}" if keys[1:] else ","
+            more = f", {', '.join(keys[:-1])}" if keys[1:] else ""
             fix = f"write `command: {_program(rest)}`{more} and {keys[-1]}"
             problem = (
                 f"the command starts with {' '.join(start)}, which is for the job's launcher to do"

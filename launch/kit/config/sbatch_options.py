@@ -38,14 +38,6 @@ LETTERS = {
     **{"o": "output", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "S": "core-spec"},
     **{"t": "time", "v": "verbose", "W": "wait"},
 }
-# Options without a value, or with one behind = alone.
-FLAGS = set(
-    """
-    contiguous exclusive get-user-env help hold ignore-pbs nice no-kill no-requeue overcommit
-    oversubscribe parsable quiet reboot requeue spread-job stepmgr test-only use-min-nodes usage
-    verbose version wait container-remap-root
-    """.split()
-)
 # Options so common that kit submit and its kin take them as sbatch does, without --slurm.
 COMMON = {
     "partition": "NAMES",
@@ -63,6 +55,18 @@ PYXIS = {
     "container-workdir": "workdir",
     "container-remap-root": "remap_root",
 }
+# Options that sbatch takes without a value, or with one that may be left out.
+FLAGS = frozenset(
+    "contiguous exclusive get-user-env hold immediate no-kill no-requeue nice overcommit "
+    "oversubscribe propagate reboot requeue resv-ports spread-job stepmgr use-min-nodes".split()
+)
+# Likewise, of those that no job may set.
+OWNED_FLAGS = frozenset(
+    "container-remap-root help ignore-pbs parsable quiet test-only usage verbose version "
+    "wait".split()
+)
+# Options whose value is a plain number.
+NUMBERS = frozenset("cpus-per-task cpus-per-gpu ntasks-per-core ntasks-per-socket".split())
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise
 # misspellings.
 KNOWN = """

@@ -18,6 +18,7 @@ from kit.config import (
     command,
     inherit,
     job,
+    notify,
     other_tools,
     profiles,
     sbatch_options,
@@ -45,7 +46,9 @@ def text(*, of_cluster: bool) -> str:
     """Return the schema of a cluster profile, or of a job file, as JSON."""
     title = f"A {'cluster profile' if of_cluster else 'job'} of kit"
     keys = _keys(profiles.KEYS if of_cluster else job.KEYS)
-    needed = {} if of_cluster else {"required": ["command"]}
+    needed: Schema = (
+        {} if of_cluster else {"oneOf": [{"required": [key]} for key in ("command", "script")]}
+    )
     definitions = {"option": _OPTION}
     schema = {"$schema": DRAFT, "title": title, **keys, **needed, "definitions": definitions}
     return json.dumps(schema, indent=2, ensure_ascii=False)
@@ -104,6 +107,11 @@ def _command() -> Schema:
     return _any_of(line, words)
 
 
+def _lines() -> Schema:
+    blank = "[ \\t\\r\\n]*"
+    return {"type": _SCALAR, "pattern": f"^{blank}[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
+
+
 def _mounts() -> Schema:
     target = "/[^:\\u0000]+"
     line = {
@@ -157,6 +165,21 @@ def _secrets() -> Schema:
         {"type": "array", "uniqueItems": True, "items": {"type": "string", **_variable()}},
         {"type": "object", "propertyNames": _variable(), "additionalProperties": source},
     )
+
+
+def _notify() -> Schema:
+    event = {"enum": list(notify.EVENTS)}
+    text = "|".join(notify.EVENTS)
+    events = {"type": "string", "pattern": f"^({text})(,({text}))*$"}
+    words = {"type": "array", "minItems": 1, "items": [_FULL], "additionalItems": _TEXT}
+    line = {"type": _SCALAR, "pattern": "^[^\\u0000]*[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
+    keys = {
+        "webhook": {"type": "string", "pattern": _NAME},
+        "command": _any_of(line, words),
+        "on": _any_of(events, {"type": "array", "minItems": 1, "items": event}),
+    }
+    way = [{"required": ["webhook"]}, {"required": ["command"]}]
+    return {**_mapping(keys), "anyOf": way}
 
 
 def _array() -> Schema:
@@ -220,6 +243,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.text: _PROSE,
     values.line: _LINE,
     command.parse: _command(),
+    values.lines: _lines(),
     values.nodes: _nodes(),
     values.count: _count(1),
     values.count_or_zero: _count(0),
@@ -228,6 +252,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     variables.environment: _environment(),
     inherit.parse: _inherit(),
     secrets.parse: _secrets(),
+    notify.parse: _notify(),
     arrays.parse: _array(),
     sweeps.parse: _sweep(),
     values.options: _options(),

@@ -8,7 +8,8 @@ import re
 from kit.errors import Problems
 
 NAME = "[A-Za-z_][A-Za-z0-9_]*"
-SCRIPT = "put the lines into a script: `command: bash script.sh`"
+SCRIPT = "write lines of bash, under `script: |` in the place of `command`"
+SETUP = "write what comes before the program under `setup: |`, modules under `host_setup: |`"
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _EXPANSION = re.compile(rf"\$(?:{NAME}|\{{{NAME}[^}}]*\}}|\([^)]*\)?)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
@@ -34,7 +35,7 @@ def refuse_first(words: list[str], where: str, problems: Problems) -> None:
         problem = "the command starts with export, which only a shell knows"
         problems.add(where, problem, f"write it under `env: {{{name}: {value or '...'}}}`")
     elif words[0] in _BUILTINS:
-        problems.add(where, f"the command starts with {words[0]}, which only a shell knows", SCRIPT)
+        problems.add(where, f"the command starts with {words[0]}, which only a shell knows", SETUP)
 
 
 def refuse_unquoted(text: str, where: str, problems: Problems) -> None:
@@ -82,7 +83,7 @@ def warn_of_literals(words: list[str], what: str, where: str, problems: Problems
     for word in words:
         if found := expansions(word):
             problem = f"{what} gets {found} as it stands: no shell puts a value there"
-            problems.warn(where, problem, _instead_of(found))
+            problems.warn(where, problem, f"{_instead_of(found)}; or {SCRIPT}")
         elif word.startswith("~/"):
             problem = f"{what} gets '{word}' as it stands: no shell reads it as the home folder"
             problems.warn(where, problem, f"write it out: {os.path.expanduser(word)}")

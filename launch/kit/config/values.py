@@ -47,6 +47,17 @@ def line(given: Located, problems: Problems) -> Optional[str]:
     return value
 
 
+def lines(given: Located, problems: Problems) -> Optional[str]:
+    """Return lines of bash, each with a newline at its end."""
+    fix = "write | behind the key, and the lines of bash below it, indented"
+    if not isinstance(given.value, str) or not given.value.strip():
+        problems.add(given.where, f"expected lines of bash, not {kind(given)}", fix)
+        return None
+    value = no_nul(given.value, given.where, problems)
+    token_check.refuse_text("a line", value, given.where, problems)
+    return value.replace("\r\n", "\n").rstrip("\n") + "\n"
+
+
 def count(given: Located, problems: Problems, least: int = 1) -> Optional[int]:
     value = given.value
     if isinstance(value, str) and re.fullmatch(_N, value) and int(value) >= least:
@@ -85,6 +96,10 @@ def nodes(given: Located, problems: Problems) -> Optional[Nodes]:
             'or: `slurm: {nodelist: "node1,node2"}`'
         )
         problems.add(given.where, "expected a number of nodes, not a list", fix)
+        return None
+    if dotted := re.fullmatch(rf"({_N})\s*(?:\.\.|to|:)\s*({_N})", text):
+        problem = f"expected a number of nodes, or a range, not '{text}'"
+        problems.add(given.where, problem, f"write {dotted[1]}-{dotted[2]}")
         return None
     number = count(given, problems)
     return Nodes(number, number) if number else None

@@ -13,7 +13,7 @@ def explain(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[str, str]:
     begins = f"line {error.context_mark.line + 1}" if error.context_mark else "a line above"
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: _indent(line)]:
-        return "a line begins with a tab", "indent with blanks"
+        return "a line begins with a tab", "indent with spaces"
     if "quoted scalar" in context:
         return (
             f"the quote that begins in {begins} is never closed",
@@ -44,7 +44,7 @@ def _explain_colon(line: str, above: str) -> tuple[str, str]:
             "the line is indented deeper than the one above, which has a value already",
             "indent both alike, or leave the value above out",
         )
-    return "a colon with a blank behind it, inside a value", "quote the whole value"
+    return 'a value contains ": ", a colon and a space', "quote the whole value"
 
 
 def _indent(line: str) -> int:

@@ -6,13 +6,14 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 import yaml
 
 from kit.config import yaml_errors
-from kit.errors import Problems, UsageError
+from kit.errors import Problems, UsageError, did_you_mean
 from kit.files import safe_read
 
 
@@ -54,12 +55,21 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
     return mapping(root, str(path), problems)
 
 
+def _similar(path: Path) -> str:
+    """Return the fix for a missing file: the one in its folder with nearly the same name."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name.endswith((".yaml", ".yml"))]
+    except OSError:
+        names = []
+    return did_you_mean(path.name, names, f"looked for {path.absolute()}", cutoff=0.7)
+
+
 def _text(path: Path) -> str:
     """Return the text of a regular file of at most MOST_BYTES, or raise UsageError."""
     try:
         content = safe_read.start(path, MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", "check the path") from None
+        raise UsageError(f"no such file: {path}", _similar(path)) from None
     except OSError as error:
         fix = "check that it is a file, its rights, and that it is UTF-8 text"
         raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None

@@ -20,12 +20,24 @@ from kit import assets, redact
 from kit.config import image_files
 from kit.errors import UsageError
 from kit.formats import size
-from kit.images import bases, choose, freeze, metadata, pack, recipe, sif, store
+from kit.images import (
+    bases,
+    choose,
+    dockerfile,
+    freeze,
+    metadata,
+    pack,
+    packer,
+    recipe,
+    sif,
+    store,
+)
 from kit.images.build_request import BuildRequest, Options
 from kit.images.engines import docker, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
+from kit.images.engines.rootless import Rootless
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
 from kit.progress import Count, Note, silent
@@ -57,7 +69,7 @@ def build(request: BuildRequest, note: Note = silent, progress: Counting = _unco
         fix = "take a-z, 0-9, dot, dash and underscore: --name my-model"
         raise UsageError(f"'{name}' is no name of an image", fix, where="--name")
     if request.to != "docker":
-        pack.packer()
+        packer.choose()
     if request.to == "sif":
         sif.check()
     _refuse_tokens(request.arguments)
@@ -119,6 +131,9 @@ def _build(request: BuildRequest, note: Note, progress: Counting) -> Built:
             raise UsageError(problem, fix, where=BUILDERS_OWN)
     request.options.command()  # refuses wrong options before anything is done
     found = _load(request, file, project, request.name or name)
+    if isinstance(engine, Rootless) and found.parts.is_dockerfile:
+        dockerfile.check(found, engine.name)
+        found = replace(found, translator=engine.name)
     contents = found.contents(note)  # refuses missing files before a registry is asked
     frozen = freeze.read(request.locked) if request.locked else None
     pinned = _pin(request, found, engine, frozen, note)
@@ -250,6 +265,11 @@ class Making:
     def pack(self, source: Source, log: IO[bytes]) -> dict[str, str]:
         """Write the image's files to the unfinished file. Return their packages, if known."""
         target = self.place.unfinished
+        if source.files and (tool := packer.choose()).unpacks:
+            self.note(
+                f"{tool.version} reads no tar stream: the image's files are unpacked in "
+                f"{target.parent} and packed after that"
+            )
         with self.progress(f"packing {self.place.file.name}", source.size) as count:
             if source.files is None:
                 adopt.write(source, target, log, count)

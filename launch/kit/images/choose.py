@@ -47,9 +47,12 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
             "install one; or take an image of a registry: kit build docker://NAME",
         )
     found = {kind: place for kind in FILES if (place := _find(target, kind))}
-    for engine in candidates:
-        if engine.recipe_file in found:
-            file, folder = found[engine.recipe_file]
+    # Each engine's own kind first: a Dockerfile is translated where there is nothing else.
+    kinds = [(engine, engine.recipe_file) for engine in candidates]
+    kinds += [(engine, kind) for engine in candidates for kind in engine.recipe_files[1:]]
+    for engine, kind in kinds:
+        if kind in found:
+            file, folder = found[kind]
             return Choice(engine, file, folder, _name(target, folder, device))
     usual = candidates[0].recipe_file
     for kind, (file, _) in found.items():
@@ -72,7 +75,7 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
 
 def recipes(target: Optional[str], wanted: Optional[str]) -> list[tuple[Path, Path]]:
     """Return the recipes that `target` may mean, one of each kind, with their folders."""
-    kinds = [ENGINES[wanted].recipe_file] if wanted in ENGINES else FILES
+    kinds = ENGINES[wanted].recipe_files if wanted in ENGINES else FILES
     return [found for kind in kinds if (found := _find(target, kind))]
 
 
@@ -131,6 +134,8 @@ def unknown(target: str, usual: str) -> UsageError:
             "it knows docker://, dockerd:// and podman://, and files",
         )
     searched = f"{target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}"
+    if Path(target).is_absolute():
+        searched = f"{target} and {target}/{usual}"
     if set("/:") & set(target) and target[0] not in "./":
         searched += f"; for an image of a registry: docker://{target}"
     return UsageError(f"there is no recipe {target}", f"looked for {searched}")

@@ -1,82 +1,28 @@
-"""Pack a stream of files into one squashfs file, in one pass and without a copy on disk."""
+"""Pack a stream of files into one squashfs file, in one pass."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import shlex
-import shutil
 import struct
-import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Callable, Optional
 
 from kit.errors import KitError
-from kit.images import metadata, tarstream
+from kit.images import metadata, packer, tarstream, unpacked
+from kit.images.packer import Packer
 from kit.images.tarstream import DEVICES, FOLDER, LINK, SYMBOLIC_LINK, Entry
 from kit.registry.oci import Config
 
-# Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size. Blocks keep
-# their 128 KiB: with 256 the file has 0.97 of the size, but squashfuse takes 1.1 times as long to
-# unpack it at every start (bench/image.py).
-LEVEL = 1
 FORMAT = 5  # part of every digest: increase it when the same image becomes another file
-OLDEST = (4, 5)  # the first version that reads a tar stream
-MEMORY = "512M"  # by default mksquashfs reads ahead into a quarter of the machine's memory
 PYTHON_PACKAGE = re.compile(
     r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$"
 )
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
 LARGEST_LIST = 64 << 20  # bytes of a list of packages, which is read whole
-FULL = 1 << 20  # bytes: a disk with less free space counts as full
 KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
-
-
-def packer() -> str:
-    """Return mksquashfs if it reads a tar stream, else tar2sqfs. Raise KitError without either."""
-    problem = "mksquashfs, which writes the image file, is not installed here"
-    if shutil.which("mksquashfs"):
-        output = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True).stdout
-        version = re.search(r"version (\d+)\.(\d+)", output)
-        if version and tuple(map(int, version.groups())) >= OLDEST:
-            return "mksquashfs"
-        first = output.splitlines()[0] if output else "of an unknown version"
-        problem = f"mksquashfs here is {first}, and reads no tar stream, which came with 4.5"
-    if shutil.which("tar2sqfs"):
-        return "tar2sqfs"
-    raise KitError(
-        problem,
-        "install squashfs-tools 4.5 or later, or squashfs-tools-ng, which is in EPEL, too; "
-        "without root: conda install -c conda-forge squashfs-tools; "
-        "or build where they are, such as on your own machine, and copy the file",
-    )
-
-
-def _command(tool: str, target: Path) -> list[str]:
-    """Return the words that pack a tar stream into `target`.
-
-    No stream has the root itself, so its mode and owner are options: by default anybody could
-    write to it.
-    """
-    processors = str(len(os.sched_getaffinity(0)))  # a login node may allow each user a few
-    if tool == "tar2sqfs":
-        words = [tool, "--force", "--quiet", "--no-skip", "--compressor", "zstd"]
-        words += ["--comp-extra", f"level={LEVEL}", "--num-jobs", processors]
-        return [*words, "--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
-    command = [tool, "-", str(target), "-tar", "-noappend", "-no-progress"]
-    command += ["-comp", "zstd", "-Xcompression-level", str(LEVEL)]
-    command += ["-mem", MEMORY, "-processors", processors]
-    command += ["-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"]
-    # 4.5.1 and 4.6.1 confuse files with blocks of zeros, such as two that differ only in how many
-    # stand before the same end.
-    command += ["-no-duplicates"]
-    # One image is one file, whenever it is packed. SOURCE_DATE_EPOCH would change the times of
-    # younger files, too, and Python would compile those again at each start. Version 4.5 ignores
-    # -root-time, so _date_root writes it, and therefore inodes must not be packed.
-    return [*command, "-mkfs-time", "0", "-noI"]
 
 
 def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> dict[str, str]:
@@ -84,36 +30,44 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
 
     Return {package in the image: its version}.
     """
-    program = packer()
-    command = _command(program, target)
-    env = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
-    # Written first: on a full disk the log then still has room for the tool's messages.
-    log.write(f"+ {shlex.join(command)}\n".encode("utf-8", "surrogateescape"))
-    log.flush()
-    tool = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=tarstream.CHUNK, env=env
-    )
-    assert tool.stdin
-    tarstream.widen(tool.stdin)
-    inodes, packages, failed = 0, dict[str, str](), False
+    tool, complete = packer.choose(), _complete(files, config, log)
+    if tool.unpacks:
+        with unpacked.folder(target, log) as tree:
+            inodes, packages = _prepare(complete, tree.add)
+            tree.end()
+            tool.pack(tree.root, tree.options, target, log)
+    else:
+        inodes, packages = _stream(tool, complete, target, log)
+    _check_complete(target, inodes)
+    if tool.ignores_root_time:
+        _date_root(target)
+    return packages
+
+
+def _stream(
+    tool: Packer, files: Iterable[Entry], target: Path, log: IO[bytes]
+) -> tuple[int, dict[str, str]]:
+    """Hand the files to the tool as a tar stream. Return what _prepare does."""
+    process = tool.stream(target, log)
+    assert process.stdin
+    tarstream.widen(process.stdin)
+    stream, inodes, packages, failed = process.stdin, 0, dict[str, str](), False
     try:
-        inodes, packages = _write(_complete(files, config, log), tool.stdin)
-        tool.stdin.close()
+        inodes, packages = _prepare(files, lambda entry: tarstream.copy(entry, stream))
+        stream.write(tarstream.END)
+        stream.close()
     except BrokenPipeError:
         failed = True  # the tool's log says why
     except BaseException:
-        tool.kill()
+        process.kill()
         raise
     finally:
         with suppress(BrokenPipeError):
-            tool.stdin.close()
-        code = tool.wait()
+            stream.close()
+        code = process.wait()
     if failed or code:
-        raise _failure(program, target, code, Path(log.name))
-    _check_complete(target, inodes)
-    if program == "mksquashfs":
-        _date_root(target)
-    return packages
+        raise tool.failure(target, code, Path(log.name))
+    return inodes, packages
 
 
 def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterator[Entry]:
@@ -183,8 +137,8 @@ def _with_parents(name: str) -> Iterator[str]:
     return ("/".join(parts[: i + 1]) for i in range(len(parts)))
 
 
-def _write(files: Iterable[Entry], stream: IO[bytes]) -> tuple[int, dict[str, str]]:
-    """Write the files. Return how many inodes they have, and the packages among them."""
+def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int, dict[str, str]]:
+    """Put each file as squashfs has it. Return how many inodes they have, and their packages."""
     inodes, packages = 1, dict[str, str]()
     for entry in files:
         if entry.name == DEBIAN_PACKAGES and entry.size <= LARGEST_LIST:
@@ -197,9 +151,8 @@ def _write(files: Iterable[Entry], stream: IO[bytes]) -> tuple[int, dict[str, st
         needed = {FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
         time_s = 0 if entry.name in metadata.WRITTEN_BY_ENGINES else None
         readable = tarstream.with_mode(entry, needed)
-        tarstream.copy(tarstream.as_squashfs_reads(readable, time_s), stream)
+        put(tarstream.as_squashfs_reads(readable, time_s))
         inodes += entry.kind != LINK
-    stream.write(tarstream.END)
     return inodes, packages
 
 
@@ -216,23 +169,6 @@ def _debian(status: bytes) -> dict[str, str]:
         elif not text:
             name = ""
     return found
-
-
-def _failure(program: str, target: Path, code: int, log: Path) -> KitError:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    # The log may lie on the full disk itself, and be empty.
-    if "No space left on device" in text or shutil.disk_usage(target.parent).free < FULL:
-        fix = "free some, or write elsewhere: kit build --images DIR"
-        return KitError(f"no space is left in {target.parent}", fix)
-    if code < 0:
-        return KitError(
-            f"{program} was killed by signal {-code}",
-            "where memory is short, as on many login nodes, the system does that: "
-            "build where there is more",
-        )
-    errors = [line for line in text.splitlines() if line.startswith(("FATAL", "ERROR"))]
-    reason = errors[-1] if errors else f"code {code}"
-    return KitError(f"{program} failed: {reason}", f"the log: {log}")
 
 
 def _check_complete(image: Path, inodes: int) -> None:

@@ -43,6 +43,7 @@ class Recipe:
     left_out: tuple[str, ...]  # names in the folder
     options: Options = Options()
     requirements: Optional[Path] = None  # of the project, which the kit's own recipe installs
+    translator: str = ""  # the engine that a Dockerfile was translated for
 
     @property
     def bases(self) -> list[str]:
@@ -62,6 +63,12 @@ class Recipe:
             )
 
         return recipe_formats.expand(word, self._known(self._of_bases()), unknown)
+
+    @property
+    def arguments_of_from(self) -> dict[str, str]:
+        """The arguments that a stage of a Dockerfile may take over by their names alone."""
+        known = self._known(self.parts.of_from)
+        return {name: recipe_formats.expand(value, known) for name, value in known.items()}
 
     def _of_bases(self) -> dict[str, str]:
         return self.parts.of_from if self.parts.is_dockerfile else self.parts.arguments
@@ -175,6 +182,8 @@ class Recipe:
             "of": self.file.name,
             "format": pack.FORMAT,
             **self.options.facts(),
+            # Docker would keep the owners of files: its image is another one.
+            **({"translated for": self.translator} if self.translator else {}),
         }
         text = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

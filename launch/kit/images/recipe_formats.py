@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 from kit.registry import oci
 
@@ -23,6 +23,23 @@ VARIABLE = re.compile(
 )
 HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
 DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
+
+
+class Heredoc(NamedTuple):
+    """A text in a Dockerfile, between <<NAME and a line NAME."""
+
+    name: str
+    is_indented: bool  # <<-NAME: tabs at the beginning of its lines do not count
+    text: str
+
+
+class Instruction(NamedTuple):
+    """An instruction of a Dockerfile."""
+
+    line: int
+    word: str  # in capitals
+    rest: str  # its lines in one
+    heredocs: tuple[Heredoc, ...] = ()
 
 
 @dataclass
@@ -65,7 +82,7 @@ def read(file_name: str, text: str) -> Parts:
 
 def _dockerfile(text: str) -> Parts:
     parts = Parts(is_dockerfile=True)
-    for number, word, rest in _instructions(text):
+    for number, word, rest, _ in instructions(text):
         flags, words = _flags_and_words(rest)
         if word == "ARG":
             parts.declare(words)
@@ -147,9 +164,9 @@ def names(word: str) -> set[str]:
     return {found[1] or found[4] or found[5] for found in VARIABLE.finditer(word)}
 
 
-def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield each instruction's line number, its name, and the rest of its lines in one."""
-    lines, escape = enumerate(text.splitlines(), 1), _escape(text)
+def instructions(text: str) -> Iterator[Instruction]:
+    """Yield the instructions of a Dockerfile."""
+    lines, escape = enumerate(text.splitlines(), 1), directives(text).get("escape", "\\")
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -159,31 +176,42 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
                 "",
             )
         word, rest = [*line.strip().split(None, 1), ""][:2]
-        if word.upper() in ("RUN", "COPY", "ADD"):
-            for dash, end in HEREDOC.findall(rest):
-                while (more := next((more for _, more in lines), end)) != end and not (
-                    dash and more.lstrip("\t") == end
-                ):
-                    pass
-        yield number, word.upper(), rest.strip()
+        found = HEREDOC.findall(rest) if word.upper() in ("RUN", "COPY", "ADD") else []
+        heredocs = tuple(_heredoc(bool(dash), name, lines) for dash, name in found)
+        yield Instruction(number, word.upper(), rest.strip(), heredocs)
 
 
-def _escape(text: str) -> str:
-    """Return the character that joins a line with the next; a directive at the head may set it."""
+def _heredoc(is_indented: bool, name: str, lines: Iterator[tuple[int, str]]) -> Heredoc:
+    inside = []
+    for _, line in lines:
+        if line == name or (is_indented and line.lstrip("\t") == name):
+            break
+        inside.append(f"{line}\n")
+    return Heredoc(name, is_indented, "".join(inside))
+
+
+def directives(text: str) -> dict[str, str]:
+    """Return the directives at the head of a Dockerfile: escape=`, the end of a line; syntax=..."""
+    pairs = {}
     for line in text.splitlines():
         found = DIRECTIVE.fullmatch(line.strip())
         if not found:
             break
-        if found[1].lower() == "escape":
-            return found[2]
-    return "\\"
+        pairs[found[1].lower()] = found[2]
+    return pairs
 
 
-def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
+def flags_and_rest(rest: str) -> tuple[list[str], str]:
+    """Return the words with -- at the beginning, and what follows them."""
     flags = []
     while rest.startswith("--"):
         flag, rest = [*rest.split(None, 1), ""][:2]
         flags.append(flag)
+    return flags, rest
+
+
+def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
+    flags, rest = flags_and_rest(rest)
     if rest.startswith("["):
         try:
             return flags, [str(item) for item in json.loads(rest)]

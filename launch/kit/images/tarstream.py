@@ -83,6 +83,12 @@ def widen(pipe: IO[bytes]) -> None:
 def copy(entry: Entry, target: IO[bytes]) -> None:
     """Write an entry as it is."""
     target.write(entry.header)
+    copy_content(entry, target)
+    target.write(bytes(_padded(entry.size) - entry.size))
+
+
+def copy_content(entry: Entry, target: IO[bytes]) -> None:
+    """Write the bytes of an entry. Raise KitError if it is cut off."""
     left = entry.size
     while left:
         chunk = entry.content.read(min(left, CHUNK))
@@ -90,7 +96,6 @@ def copy(entry: Entry, target: IO[bytes]) -> None:
             raise _cut_off()
         target.write(chunk)
         left -= len(chunk)
-    target.write(bytes(_padded(entry.size) - entry.size))
 
 
 def made(
@@ -110,16 +115,24 @@ def of_info(info: tarfile.TarInfo, content: Optional[IO[bytes]], is_gnu: bool = 
 
 def target(link: Entry) -> str:
     """Return the name of the file that a hard link is linked to."""
-    return clean(_parsed(link).linkname)
+    return clean(parsed(link).linkname)
 
 
 def copied(original: Entry, name: str) -> Entry:
     """Return the file under another name. The content of the original is held in memory."""
-    info = _parsed(original)
+    info = parsed(original)
     info.name = name
     info.pax_headers = {key: value for key, value in info.pax_headers.items() if key != "path"}
     original.content.seek(0)
     return original._replace(name=clean(name), header=_header(info))
+
+
+def parsed(entry: Entry) -> tarfile.TarInfo:
+    """Return what the header of an entry says, as tarfile has it."""
+    with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
+        info = archive.next()  # reads the header alone; the content is not there
+    assert info
+    return info
 
 
 def with_mode(entry: Entry, needed: int) -> Entry:
@@ -144,7 +157,7 @@ def as_squashfs_reads(entry: Entry, time_s: Optional[int] = None) -> Entry:
     has_long_link = entry.kind in (LINK, SYMBOLIC_LINK) and b" linkpath=" in entry.header
     if not has_long_link and time_s is None and _has_usual_time(entry.header):
         return entry
-    info = _parsed(entry)
+    info = parsed(entry)
     info.mtime = min(max(int(info.mtime), 0), LAST_S) if time_s is None else time_s
     info.pax_headers = {name: value for name, value in info.pax_headers.items() if name != "mtime"}
     return entry._replace(header=_header(info, is_gnu=has_long_link))
@@ -153,13 +166,6 @@ def as_squashfs_reads(entry: Entry, time_s: Optional[int] = None) -> Entry:
 def _header(info: tarfile.TarInfo, is_gnu: bool = False) -> bytes:
     encoding, errors = "utf-8", "surrogateescape"
     return info.tobuf(tarfile.GNU_FORMAT if is_gnu else tarfile.PAX_FORMAT, encoding, errors)
-
-
-def _parsed(entry: Entry) -> tarfile.TarInfo:
-    with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:
-        info = archive.next()  # reads the header alone; the content is not there
-    assert info
-    return info
 
 
 def _has_usual_time(header: bytes) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional, Union
 
 from kit import quote
+from kit.config.expansion import OF_SHELL
 from kit.importing import shell
 from kit.importing.shell import Node, Script
 
@@ -84,12 +85,14 @@ class Scope:
         return HOLE.sub(fill, text)
 
     def path(self, text: str) -> str:
-        """Return a text for a key that names a path: this shell's variables are taken, too."""
+        """Return a text for a key that names a path.
+
+        kit itself knows some variables there; the values of others are those of this shell.
+        """
 
         def fill(found: re.Match[str]) -> str:
-            source = self.holes[ord(found.group()) - _FIRST].source
-            value = self.shell.get(source.strip("${}"))
-            return found.group() if value is None else value
+            name = self.holes[ord(found.group()) - _FIRST].source.strip("${}")
+            return f"${name}" if name in OF_SHELL else self.shell.get(name, found.group())
 
         return HOLE.sub(fill, self.hinted(text))
 

@@ -13,7 +13,8 @@ from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
 ALIASES = {"tasks-per-node": "ntasks-per-node"}  # of sbatch and srun
-SYNTAX = Syntax(sbatch_options.LETTERS, sbatch_options.FLAGS, sbatch_options.every(), ALIASES)
+_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
+SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), ALIASES)
 _LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
 _LEFT_OUT = {
     "output": _LOGS,

@@ -17,7 +17,15 @@ from kit.importing.shell import Span
 _SRUN = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
-    {*sbatch_options.FLAGS, "label", "unbuffered", "kill-on-bad-exit", "multi-prog", "overlap"}
+    {
+        *sbatch_options.FLAGS,
+        *sbatch_options.OWNED_FLAGS,
+        "label",
+        "unbuffered",
+        "kill-on-bad-exit",
+        "multi-prog",
+        "overlap",
+    }
     | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
     | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
     | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},

@@ -290,7 +290,8 @@ class Reader:
             self.draft.decide(span, "the folder of a later program")
         else:
             before = str(self.draft.keys.get("workdir", ""))
-            self.draft.keys["workdir"] = os.path.join(before, on_host)
+            is_whole = on_host.startswith("$")
+            self.draft.keys["workdir"] = on_host if is_whole else os.path.join(before, on_host)
             self.draft.carried(span, "workdir")
 
     # ------------------------------------------------------------ loops and conditions

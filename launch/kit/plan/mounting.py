@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.config import shell_words
+from kit.config import expansion
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.values import Mount
@@ -49,7 +49,8 @@ def complete(
     own = job.mounts or ()
     _check_own(own, problems)
     if job.workdir and not os.path.isdir(job.workdir):
-        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", "name an existing one")
+        fix = expansion.fix(job.workdir, "name an existing one")
+        problems.add(job.where("workdir"), f"no such folder: {job.workdir}", fix)
     if runtime is None or runtime.name == "none":
         _check_without_container(own, problems)
         return own
@@ -85,9 +86,7 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
 def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:
     for index, mount in enumerate(own):
         if not os.path.exists(mount.source):
-            fix = "check the path"
-            if expansions := shell_words.expansions(mount.source):
-                fix = f"write the path out: no shell puts a value in the place of {expansions}"
+            fix = expansion.fix(mount.source, "check the path")
             problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")

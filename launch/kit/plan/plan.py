@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Optional
 
 from kit.config.bandwidth_target import Expectation
+from kit.config.notify import Notify
 from kit.config.secrets import Secrets
 from kit.config.sweeps import Table
 from kit.config.values import Mount
@@ -64,6 +65,10 @@ class RankProgram:
     inherited: tuple[str, ...]  # the names of those that are the submitting shell's
     secrets: Secrets  # where their values come from
     sweep: Table
+    # Lines of bash
+    script: str = ""  # in the place of a program
+    setup: str = ""  # in the container, before it
+    host_setup: str = ""  # on the first node, before all else
     # None where the job runs live code
     code: Optional[Snapshot] = field(default=None, metadata=NOT_WRITTEN)
 
@@ -77,6 +82,7 @@ class Policy:
     checkpoint_s: int
     max_requeues: Optional[int]
     ready_timeout_s: int
+    notify: Notify = Notify()
 
 
 @dataclass(frozen=True)

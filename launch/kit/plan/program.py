@@ -15,6 +15,7 @@ from kit.config import job_file, other_tools, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.errors import Problems
+from kit.plan import arguments
 from kit.plan.mounting import FileView
 from kit.plan.runtimes import has_tool
 
@@ -30,6 +31,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     if not job.command or not os.path.isdir(job.workdir or ""):
         return
     _check_shell_script(job, view, problems)
+    arguments.check(job, view, problems)
     script = _script(job.command)
     if script is None:
         _check_word(job, view, problems)
@@ -47,6 +49,10 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     word = (job.command or ("",))[0]
     if folder is None or has_tool(word) or "PATH" in (job.env or {}):
         return
+    if word.endswith((".yaml", ".yml", ".json")):
+        fix = f"name the program first: `command: train.py {word}`"
+        problems.add(job.where("command"), f"{word} is not a program", fix)
+        return
     # Only a warning with an image: it has commands of its own.
     say = problems.warn if view.has_container else problems.add
     if os.path.isfile(os.path.join(folder, word)):
@@ -56,6 +62,9 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
         say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
+    elif not view.has_container and word not in PYTHONS:
+        fix = "correct the name, or write a path; ignore this if only the nodes have it"
+        problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
 
 def _check_shell_script(job: Job, view: FileView, problems: Problems) -> None:

@@ -8,6 +8,7 @@ from typing import Callable
 
 from kit import assets
 from kit.config import plugins
+from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
 from kit.plan.plan import Container, Plan
 from kit.quote import bash, sbatch
@@ -40,6 +41,9 @@ def render(plan: Plan) -> dict[str, str]:
     }
     if plan.program.code and plan.program.code.is_module:
         scripts[run_paths.STARTER] = assets.part(run_paths.STARTER)
+    for key, name in run_paths.LINES.items():
+        if lines := getattr(plan.program, key):
+            scripts[name] = lines
     return {**scripts, **_library(scripts, plan)}
 
 
@@ -53,11 +57,17 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
     has = {
         "checkpoint": plan.policy.on_preempt == "checkpoint",
         "image": bool(plan.container.image),
+        "host_setup": bool(plan.program.host_setup),
+        "setup": bool(plan.program.setup),
+        "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
+        "notify": bool(plan.policy.notify.on),
         "secrets": bool(plan.program.secrets),
         "spares": plan.layout.spares > 0,
     }
     found: dict[str, str] = {}
     texts = list(scripts.values())
+    if plan.program.script:  # it is the command
+        texts.append(f'"${{KIT_RUN_DIR}}/{run_paths.OWN_LINES}"')
     for text in texts:  # which grows meanwhile
         for name in _NAMED.findall(text):
             for variable, value in chosen.items():
@@ -145,7 +155,17 @@ def _policy(plan: Plan) -> list[str]:
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
+        *_notify(policy.notify),
     ]
+
+
+def _notify(notify: Notify) -> list[str]:
+    words = " ".join(map(bash, notify.command))
+    return [
+        f"KIT_NOTIFY='{' '.join(notify.on)}' # when people are told: docs/notify.md",
+        f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
+        f"KIT_NOTIFY_COMMAND=({words}) # runs beside this script, on the first node",
+    ][: 3 if notify.on else 0]
 
 
 def _program(plan: Plan) -> list[str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit.config import image_files, inherit, profiles, secrets, values
+from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
+from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secrets
@@ -16,7 +17,18 @@ from kit.config.sweeps import Table
 from kit.config.values import Mount
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
-from kit.plan import bad_nodes, mounting, program, runtimes, sbatch, snapshot, sweep_table
+from kit.plan import (
+    bad_nodes,
+    mounting,
+    own_lines,
+    program,
+    ranks,
+    run_paths,
+    runtimes,
+    sbatch,
+    snapshot,
+    sweep_table,
+)
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
 from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
@@ -65,13 +77,15 @@ def resolve(
     """
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
-    shape = _shape(job, chosen.launcher)
-    _check_ranks(job, shape, problems)
+    shape = ranks.shape(job, chosen.launcher)
+    options = {**cluster.slurm, **(job.slurm or {})}
+    ranks.check(job, chosen.launcher, shape, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, "the run directory", problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
+        own_lines.check(job, chosen.launcher, view, problems)
     variables = _take_variables(job, cluster, problems)
     is_live = (job.code or code) == "live" or not chosen.runtime
     frozen = _take_code(job, run_dir, variables, None if is_live else view, problems)
@@ -81,16 +95,16 @@ def resolve(
     if job.array or job.sweep:
         header = sbatch.array_header(header, array or "")
     if judge:
-        options = {**cluster.slurm, **(job.slurm or {})}
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    told = notify.check(job.notify, {secret.name for secret in sources}, problems)
     container = _container(job, chosen, mounts, problems)
     problems.raise_if_any()
     return Plan(
         layout=_layout(job, run_dir, shape, array),
         container=container,
         program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
-        policy=_policy(job, chosen.on_preempt),
+        policy=_policy(job, chosen.on_preempt, told),
         profile=_profile(cluster),
         header=header,
         reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
@@ -109,7 +123,9 @@ def _choose_plugins(
     job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool
 ) -> ChosenPlugins:
     runtime, why_runtime = runtimes.runtime(job, cluster, problems, is_dry=is_dry)
-    name, where = job.launcher or "torchrun", job.where("launcher")
+    # A script is for a program that has a launcher of its own.
+    name = job.launcher or ("spawn" if job.script else "torchrun")
+    where = job.where("launcher")
     launcher = runtimes.plugin("launchers", name, where, problems)
     _check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
@@ -134,24 +150,6 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
         problems.add(job.where("processes_per_node"), problem, fix)
 
 
-def _shape(job: Job, launcher: Optional[Plugin]) -> sbatch.JobShape:
-    gpus = job.gpus_per_node or 0
-    own = launcher.words("processes-per-node") if launcher else []
-    processes = int(own[0]) if own else job.processes_per_node or gpus or 1
-    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    signals = bool(launcher and launcher.words("signals"))
-    return sbatch.JobShape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
-
-
-def _check_ranks(job: Job, shape: sbatch.JobShape, problems: Problems) -> None:
-    if 0 < shape.gpus < shape.processes:
-        gpus = f"{shape.gpus} GPU{'s' if shape.gpus > 1 else ''}"
-        problem = f"{shape.processes} ranks on each node share {gpus}"
-        fix = f"write `processes_per_node: {shape.gpus}`, or `gpus_per_node: {shape.processes}`"
-        where = job.where("processes_per_node")
-        problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
-
-
 def check_line(path: str, what: str, problems: Problems) -> None:
     """Refuse a path with a character that no line of text can hold."""
     if found := values.CONTROL.search(path):
@@ -172,7 +170,10 @@ def _take_code(
     job: Job, run_dir: str, variables: Variables, view: Optional[FileView], problems: Problems
 ) -> Code:
     """Return what runs, from a copy of the code if there is a `view` and something to copy."""
-    live = Code(job.command or (), {**variables.inherited, **variables.own})
+    command = job.command or ()
+    if job.script:
+        command = ("bash", f"{run_dir}/{run_paths.OWN_LINES}", "script", *command[2:])
+    live = Code(command, {**variables.inherited, **variables.own}, script=job.script or "")
     if not view or not job.command or not os.path.isdir(job.workdir or ""):
         return live
     return snapshot.freeze(live, job, run_dir, view, variables.keyrings, problems)
@@ -235,6 +236,9 @@ def _rank_program(
     return RankProgram(
         launcher=launcher.name if launcher else "",
         command=code.command,
+        script=code.script,
+        setup=job.setup or "",
+        host_setup=job.host_setup or "",
         workdir=job.workdir or "",
         env=tuple(code.env.items()),
         inherited=tuple(variables.inherited),
@@ -244,13 +248,14 @@ def _rank_program(
     )
 
 
-def _policy(job: Job, on_preempt: str) -> Policy:
+def _policy(job: Job, on_preempt: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
+        notify=told,
     )
 
 

@@ -8,6 +8,9 @@ RECORD = "run.json"
 ENV = "env.sh"
 SCRIPT = "run_script.sh"
 STARTER = "module.py"  # where the program is a module
+# The job's own lines of bash, by their keys, and what runs them.
+LINES = {"script": "script.sh", "setup": "setup.sh", "host_setup": "host_setup.sh"}
+OWN_LINES = "lib/own_lines.sh"
 JUPYTER = "jupyter.sh"
 LIBRARY = "lib"  # what the scripts source
 CODE = "code"

@@ -10,7 +10,7 @@ import shutil
 from typing import Optional
 
 from kit import slurm
-from kit.config import image_files, plugins, suggest
+from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
@@ -37,7 +37,8 @@ def runtime(
 
 def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
     """Refuse a runtime that only `kit run` can use."""
-    if runtime and job.image and runtime.is_local:
+    is_there = job.image and ("://" in job.image or os.path.exists(job.image))
+    if runtime and job.image and is_there and runtime.is_local:  # else that is the mistake
         image = job.image.replace("docker://", "dockerd://")
         fix = f"make a file of the image once: kit build {image}"
         effect = "on a node it would start outside the job"
@@ -147,11 +148,15 @@ def has_tool(tool: str) -> bool:
 def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_dry: bool) -> None:
     where, accepted = job.where("image"), runtime.words("images")
     if kind == "none":
+        where_runtime = job.where("runtime")
         example = "docker://NAME" if "docker://" in accepted else f"NAME{accepted[0]}"
         fix = f"name one: `image: {example}`, or use `runtime: none`"
-        problems.add(job.where("runtime"), f"the runtime {runtime.name} needs an image", fix)
+        if where_runtime.startswith("--"):
+            fix = f"name one: --image {example}, or use --runtime none"
+        problems.add(where_runtime, f"the runtime {runtime.name} needs an image", fix)
     elif "://" not in kind and not os.path.exists(str(job.image)):
         is_path, problem, fix = suggest.image(str(job.image), where)
+        fix = expansion.fix(str(job.image), fix)
         (problems.warn if is_dry and is_path else problems.add)(where, problem, fix)
     elif kind == "docker://" and kind not in accepted:
         way = f"kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"

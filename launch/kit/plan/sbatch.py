@@ -20,6 +20,7 @@ CHECKPOINT_S = 120
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
+_WITHOUT_VALUE = (*sbatch_options.FLAGS, "kill-on-invalid-dep")
 _GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
 
 
@@ -124,7 +125,7 @@ def _checked(given: dict[str, Located], shape: JobShape, problems: Problems) -> 
     for name, item in given.items():
         value = item.value if isinstance(item.value, str) else None
         refusal = (
-            _refuse_owned(name, value, shape) or _refuse_unknown(name) or _refuse_value(name, value)
+            _refuse_owned(name, value, shape) or _refuse_unknown(name) or _refuse_value(name, item)
         )
         if refusal:
             problems.add(item.where, *refusal)
@@ -158,7 +159,10 @@ def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
         problem = "with B: the signal goes to the batch script, and would end it"
         return problem, "leave B: out: then it reaches the program"
     if name in sbatch_options.OWNED:
-        return f"'{name}' is set by the generated scripts", "remove it"
+        fix = "remove it"
+        if name in ("output", "error"):
+            fix = "remove it: the logs are in the run directory, and kit logs shows them"
+        return f"'{name}' is set by the generated scripts", fix
     if name.startswith("container-") and name != "container-id":
         place = "in the container, where there is no Slurm"
         fix = "remove it; the job's own keys are `image`, `mounts` and `workdir`"
@@ -176,23 +180,45 @@ def _refuse_unknown(name: str) -> Refusal:
     if hint:
         return f"unknown sbatch option '{name}'", hint
     if len(name) < 2 or not all(letter.isalnum() or letter == "-" for letter in name):
-        example = sbatch_options.SHORT.get(name, "partition")
-        fix = f"use the long name without dashes: `{example}`"
+        if long := sbatch_options.SHORT.get(name.lstrip("-")):
+            return f"'{name}' is the short name of '{long}'", f"use the long one: `{long}`"
+        fix = "use the long name without dashes: `partition`"
         return f"'{name}' cannot be an sbatch option", fix
     return None
 
 
-def _refuse_value(name: str, value: Optional[str]) -> Refusal:
+def _refuse_value(name: str, item: Located) -> Refusal:
     """Return why sbatch could not read a value."""
+    value = item.value if isinstance(item.value, str) else None
+    is_missing = value is None or value.lower() in ("true", "yes", "on")
+    if is_missing and name in sbatch_options.KNOWN and name not in _WITHOUT_VALUE:
+        is_bare = value is None or (value, item.where) == ("true", "--slurm")
+        said = "no value" if is_bare else f"'{value}', which stands for none"
+        return f"'{name}' has {said}", f"write one: {_as_typed(name, '...', item.where)}"
     if value is None:
         return None
+    if not value.strip():
+        fix = f"write one: {_as_typed(name, '...', item.where)}; or remove the option"
+        return f"the value of '{name}' is empty", fix
     if values.CONTROL.search(value):
         problem = f"the value of '{name}' contains a control character"
         return problem, "Slurm reads it from one line of text: remove it"
+    if name in sbatch_options.NUMBERS and not re.fullmatch("[0-9]{1,9}", value):
+        fix = f"write a plain number: {_as_typed(name, '8', item.where)}"
+        if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
+            fix += f"; an argument of the program comes last, behind --: train.py -- {value}"
+        return f"'{name}' is '{value}', which is not a number", fix
     if name in (*_MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
         size = _SIZE.fullmatch(value.strip())
         fix = f"write a whole number with K, M, G or T behind it: `{name}: 64G`"
         if size:
             fix = f"write `{name}: {size[1]}{size[2].upper()}`"
-        return f"'{name}' is '{value}', which is no size that sbatch reads", fix
+        return f"'{name}' is '{value}', which is not a size that sbatch reads", fix
     return None
+
+
+def _as_typed(name: str, value: str, where: str) -> str:
+    """Return an option with a value as it is written in that place."""
+    if where == "--slurm":
+        return f"--slurm {name}={value}"
+    return f"{where} {value}" if where.startswith("--") else f"`{name}: {value}`"

@@ -18,7 +18,7 @@ from typing import NamedTuple, Optional, TypedDict
 from kit.config import sweeps
 from kit.config.job import Job
 from kit.errors import KitError, Problems
-from kit.plan import program, run_paths
+from kit.plan import own_lines, program, run_paths
 from kit.plan.mounting import FileView
 from kit.plan.source_files import Sources, find
 
@@ -65,6 +65,7 @@ class Code:
     command: tuple[str, ...]
     env: dict[str, str]
     snapshot: Optional[Snapshot] = None
+    script: str = ""  # lines of bash in the place of a program
     why_live: str = ""  # though a snapshot was asked for
 
 
@@ -77,23 +78,28 @@ def freeze(
     """
     root = view.on_this_side(job.workdir or "")
     words = _file_words(live.command, job, root, view) if root else {}
+    in_script = _words_of_script(live.script, job, root, view) if root else {}
     package = _package(live.command)
-    if not root or not (words or _has_package(root, package)):
-        return replace(live, why_live="the command names no file of the working directory")
+    if not root or not (words or in_script or _has_package(root, package)):
+        return replace(live, why_live=_why_not_found(live.script))
     sources = find(root, job.where("code") or "code", problems, keyrings)
     names = set(sources.names)
     used = {index: word for index, word in words.items() if names.issuperset(word.files)}
     is_module = package != "" and any(
         name.startswith(f"{package}/") or name == f"{package}.py" for name in names
     )
-    if not used and not is_module:
-        return replace(live, why_live=_why_not_copied(words, sources))
+    frozen = [word for word, name in in_script.items() if name in names]
+    if not used and not is_module and not frozen:
+        named = {name for word in words.values() for name in word.files}
+        return replace(live, why_live=_why_not_copied(named | {*in_script.values()}, sources))
     files = tuple(name for word in used.values() for name in word.files)
+    files += tuple(dict.fromkeys(in_script[word] for word in frozen))
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
     command = _frozen_command(live.command, used, place, is_module=is_module)
-    return Code(command, _frozen_env(live.env, snapshot, place), snapshot)
+    env = _frozen_env(live.env, snapshot, place)
+    return Code(command, env, snapshot, own_lines.with_frozen(live.script, frozen))
 
 
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
@@ -117,6 +123,16 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
     return found
 
 
+def _words_of_script(script: str, job: Job, root: str, view: FileView) -> dict[own_lines.Word, str]:
+    """Return {word: file} of the words that name code or settings of the working directory."""
+    found = {}
+    for word in own_lines.words(script):
+        is_written = word.before.startswith("-") and WRITES.search(word.before.lower())
+        if word.path.endswith(ENDINGS) and not is_written:
+            found[word] = _name(word.path, job.workdir or "", root, view) or ""
+    return {word: name for word, name in found.items() if name}
+
+
 def _name(path: str, workdir: str, root: str, view: FileView) -> Optional[str]:
     """Return the path of a file within the working directory; None for any other file."""
     full = os.path.normpath(os.path.join(workdir, path))
@@ -137,9 +153,14 @@ def _has_package(root: str, package: str) -> bool:
     return package != "" and (os.path.isdir(path) or os.path.isfile(f"{path}.py"))
 
 
-def _why_not_copied(words: dict[int, _Word], sources: Sources) -> str:
-    keys = {name for word in words.values() for name in word.files} & set(sources.keys)
-    if keys:
+def _why_not_found(script: str) -> str:
+    if "<<" in script:
+        return "the script has a here-document, and kit looks for no files in one"
+    return f"the {'script' if script else 'command'} names no file of the working directory"
+
+
+def _why_not_copied(named: set[str], sources: Sources) -> str:
+    if keys := named & set(sources.keys):
         return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
     return "git or .kitignore ignores what the command names"
 

@@ -22,6 +22,9 @@ HUB_OF_HELPERS = "https://index.docker.io/v1/"  # docker login's name for docker
 HUB_OF_ENROOT = ("auth.docker.io", "registry-1.docker.io", "docker.io")
 HELPER_TIMEOUT_S = 30.0
 NO_LOGIN = b"credentials not found"  # printed by helpers on stdout; not a failure
+_ENTRY = re.compile(  # of netrc: on one line, as Enroot's manual has it, or on several
+    r"^[ \t]*machine\s+(\S+)\s+login\s+(\S+)\s+password[ \t]+(\S.*)$", re.MULTILINE
+)
 
 
 class LoginSearch(NamedTuple):
@@ -136,26 +139,26 @@ def _run_helper(tool: str, server: str) -> Optional[str]:
 
 
 def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:
-    """Return the login in Enroot's file: lines as in netrc, for hosts without their port."""
+    """Return the login in Enroot's file: entries as in netrc, for hosts without their port."""
     path = enroots()
     try:
-        lines = safe_read.read(path, 1 << 20).decode("utf-8", "surrogateescape").splitlines()
+        text = safe_read.read(path, 1 << 20).decode("utf-8", "surrogateescape")
     except OSError:
         return None
     machines: tuple[str, ...] = (registry, re.sub(r":[0-9]+$", "", registry))
     if registry == "docker.io":
         machines = HUB_OF_ENROOT
-    for line in lines:
-        found = re.fullmatch(r"\s*machine\s+(\S+)\s+login\s+(\S+)\s+password\s+(.+?)\s*", line)
-        if not found or found[1] not in machines:
+    for machine, user, rest in _ENTRY.findall(text):
+        if machine not in machines:
             continue
-        variable = re.fullmatch(r"\$\{?(\w+)\}?", found[3])
-        if not found[3].startswith("$"):
-            return _encoded(found[2], found[3])
+        password = rest.strip()
+        variable = re.fullmatch(r"\$\{?(\w+)\}?", password)
+        if not password.startswith("$"):
+            return _encoded(user, password)
         if variable and os.environ.get(variable[1]):
-            return _encoded(found[2], os.environ[variable[1]])
+            return _encoded(user, os.environ[variable[1]])
         reason = f"{variable[1]} is not set" if variable else "kit runs no commands of that file"
-        failures.append(f"the password of {found[1]} in {path} is not known: {reason}")
+        failures.append(f"the password of {machine} in {path} is not known: {reason}")
     return None
 
 

@@ -33,6 +33,10 @@ class Config(NamedTuple):
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     labels: dict[str, str] = {}  # noqa: RUF012 - never changed
+    # What only a build on top of the image reads.
+    user: str = ""
+    shell: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()  # ONBUILD
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Config:
@@ -41,16 +45,16 @@ class Config(NamedTuple):
         Raise TypeError, ValueError or AttributeError if it has another form.
         """
         config = document.get("config") or {}
-        env, entrypoint, cmd = (
-            tuple(config.get(key) or ()) for key in ("Env", "Entrypoint", "Cmd")
-        )
+        keys = ("Env", "Entrypoint", "Cmd", "Shell", "OnBuild")
+        env, entrypoint, cmd, shell, triggers = (tuple(config.get(key) or ()) for key in keys)
         workdir, labels = config.get("WorkingDir") or "", dict(config.get("Labels") or {})
-        texts = (*env, *entrypoint, *cmd, *labels, *labels.values())
+        user = config.get("User") or ""
+        texts = (*env, *entrypoint, *cmd, *labels, *labels.values(), user, *shell, *triggers)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("what should be text is none")
         # As for Docker, the path begins at the root, and .. does not leave it.
         workdir = posixpath.normpath(posixpath.join("/", workdir)) if workdir else ""
-        return cls(env, workdir, entrypoint, cmd, labels)
+        return cls(env, workdir, entrypoint, cmd, labels, user, shell, triggers)
 
 
 class Layer(NamedTuple):

@@ -42,7 +42,8 @@ def show_runs(typed: Typed, cluster: str) -> int:
         return 0
     typed.say(f"runs of {cluster}, on {site.ssh}:")
     copy = install.put(site, "/", "its runs are not shown", typed.say)
-    return calls.attach(copy, packing.request(site, typed.words, copy.folder))
+    words = packing.with_options(typed.words, "--all")  # its folders are others than those here
+    return calls.attach(copy, packing.request(site, words, copy.folder))
 
 
 def _with_job(typed: Typed, site: Cluster) -> int:

@@ -146,13 +146,13 @@ def profile(name: Optional[str]) -> Cluster:
 
 def _record_of(typed: Typed) -> Optional[Record]:
     """Return the run that a command means; None for a run of this machine."""
-    word, second = typed.value("run", "first", "show"), typed.value("second")
-    found = _record(word)
-    other = _record(second) if second else found
-    if (found and found.cluster) != (other and other.cluster):
-        problem = f"{word} and {second} are on different machines"
-        raise UsageError(problem, "compare two runs of one cluster")
-    return found
+    given = typed.value("run", "first", "show")
+    words = given if isinstance(given, list) else [given, *filter(None, [typed.value("second")])]
+    found = [_record(word) for word in words]
+    if len({record and record.cluster for record in found}) > 1:
+        problem = f"{' and '.join(words)} are on different machines"
+        raise UsageError(problem, "name runs of one cluster")
+    return found[0]
 
 
 def _record(word: Optional[str]) -> Optional[Record]:

@@ -55,7 +55,7 @@ def all_of(run: Run) -> list[Run]:
         for number in task_numbers.numbers(run.array)
     )
     return [
-        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""))
+        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""), usage=None)
         for number, job_id in ids
     ]
 
@@ -75,9 +75,18 @@ def single(word: Optional[str]) -> Run:
     """Return a run that is no array, or one task of an array: 12_3."""
     run, wanted = find(word, None)
     if wanted is None and run.array:
-        first = all_of(run)[0].id
-        raise UsageError(f"{run} is an array", f"name one of its tasks, as in {first}")
+        raise UsageError(f"{run} is an array", _tasks_to_name(run))
     return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
+
+
+def _tasks_to_name(run: Run) -> str:
+    """Return the fix where one task is wanted: those that ended badly, as far as that is noted."""
+    found = all_of(run)
+    bad = [item.id for item in found if item.state not in ("", "COMPLETED")]
+    if not bad:
+        return f"name one of its tasks, as in {found[0].id}"
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return f"name one of its tasks; these did not end well: {', '.join(bad[:5])}{more}"
 
 
 def whole(
@@ -102,7 +111,8 @@ def whole(
     )
     state, detail = _state(found), summary(found)
     if not job_status.is_active(state) and state not in job_status.OWN:
-        noted = history.ended(noted, state, detail)
+        used = history.measure(run, [item.run for item in found])
+        noted = history.ended(replace(noted, usage=used), state, detail)
     elif noted != run:
         history.add(noted)
     reasons = {item.detail for item in found if item.state == "PENDING"}

@@ -25,8 +25,8 @@ def until_the_end(
 
     Raise KitError where it goes on after `timeout_s` seconds.
     """
-    said, answered_s, period_s = "", time.monotonic(), log_files.period_s()
-    longest_s = period_s * log_files.IDLE
+    said, answered_s = "", time.monotonic()
+    period_s = log_files.period_s() * log_files.IDLE  # many users wait at the same time
     end_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -50,4 +50,3 @@ def until_the_end(
                 f"{run} goes on after {timeout_s:g} s", f"where it is: kit status {run.id}"
             )
         time.sleep(min(period_s, left_s))
-        period_s = min(period_s * 1.25, longest_s)  # most short jobs are failures

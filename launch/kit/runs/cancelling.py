@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -14,8 +15,44 @@ from kit.runs.job_status import Status
 
 def cancel(word: str, task: Optional[int] = None) -> str:
     """Cancel a run or a task of an array, and return a sentence that says what came of it."""
-    whole, number = array_status.find(word, task)
-    found = status.of([whole])[0] if number is None else status.of_task(whole, number)
+    (answer,) = cancel_all([word], task)
+    if isinstance(answer, KitError):
+        raise answer
+    return answer
+
+
+def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str | KitError]:
+    """Cancel runs, and yield for each what came of it. Slurm is asked for all of them at once."""
+    named = [_find(word, task) for word in words]
+    runs = {each[0].folder: each[0] for each in named if not isinstance(each, KitError)}
+    found = {each.run.folder: each for each in status.of(list(runs.values()))}
+    for each in named:
+        if isinstance(each, KitError):
+            yield each
+            continue
+        run, number = each
+        try:
+            yield _cancel(_of_task(found[run.folder], number), number)
+        except KitError as error:
+            yield error
+
+
+def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitError:
+    try:
+        return array_status.find(word, task)
+    except KitError as error:
+        return error
+
+
+def _of_task(whole: Status, number: Optional[int]) -> Status:
+    if number is None:
+        return whole
+    return next(
+        item for item in array_status.tasks(whole) if array_status.number(item.run) == number
+    )
+
+
+def _cancel(found: Status, number: Optional[int]) -> str:
     run = found.run
     if not run.id and not run.state:
         return _give_up(run)
@@ -53,6 +90,7 @@ def _cancel_job(found: Status) -> None:
 
 def _end_here(run: Run) -> str:
     """End a run on this machine. Its kit notes the end, unless that was killed."""
+    history.note_cancelled(run, [run.id])  # its kit says so when it ends
     if not local_processes.cancel(run):
         fix = "end it in its terminal: Ctrl-C"
         raise KitError(f"{run} does not end: its kit is still there", fix)
@@ -60,7 +98,7 @@ def _end_here(run: Run) -> str:
         fix = f"see: ps {' '.join(map(str, left))}"
         raise KitError(f"{run} does not end: processes of it are left", fix)
     if not lookup.find(run.folder).state:
-        history.ended(run, "CANCELLED")
+        history.ended(run, "CANCELLED", "by kit cancel")
     return f"{run} was ended"
 
 

@@ -65,6 +65,7 @@ class Side:
         values = {name: value for name, value in values.items() if name not in _ELSEWHERE}
         values |= {f"sbatch --{option}": value for option, value in plan.header}
         values["secrets"] = [secret[:3] for secret in plan.program.secrets]
+        values["notify"] = plan.policy.notify[:3]
         own = plan.layout.run_dir
         values["mounts"] = [mount[:3] for mount in container.mounts if mount.target != own]
         values["code"] = "live" if self.is_live else "snapshot"

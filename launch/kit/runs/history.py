@@ -15,10 +15,12 @@ from typing import Any, Optional
 from kit import slurm
 from kit.errors import KitError, warn
 from kit.files import safe_read, typed_json
-from kit.plan.plan import Layout, Plan
+from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import job_chain, run_dir, run_record, secret_file
+from kit.runs import usage as measuring
 from kit.runs.run_record import RunRecord
+from kit.runs.usage import Usage
 from kit.slurm import task_numbers
 from kit.table import printable
 
@@ -38,6 +40,8 @@ class Run:
     ends: dict[str, str] = field(default_factory=dict, hash=False)
     cluster: str = ""  # Slurm's own name for the cluster of the job; empty where it did not say
     is_member: bool = False  # this machine's Slurm has to be asked for that cluster by name
+    workdir: str = ""  # where its program works; empty where nobody noted it
+    usage: Optional[Usage] = None  # of a run that has ended
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -104,9 +108,10 @@ def add(run: Run) -> bool:
 
 
 def new(
-    folder: Path, layout: Layout, job_id: str, *, local: bool, array: str = "", cluster: str = ""
+    folder: Path, plan: Plan, job_id: str, *, local: bool, array: str = "", cluster: str = ""
 ) -> Run:
     """Add a run; `cluster` is that of its job, if it is not the one of this machine's Slurm."""
+    layout = plan.layout
     run = Run(
         job_id,
         str(folder),
@@ -117,18 +122,27 @@ def new(
         array=array,
         cluster=cluster,
         is_member=bool(cluster),
+        workdir=plan.program.workdir,
     )
     add(run)
     return run
 
 
-def ended(run: Run, state: str, why: str = "") -> Run:
-    """Note how a run ended, and return it with that."""
+def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:
+    """Note how a run ended, and return it with that. `elapsed_s` is Slurm's, where it says so."""
     # The job's script removed its secrets, unless it was killed; nobody looks at this run again.
     secret_file.forget(Path(run.folder))
-    run = replace(run, state=state, why=why)
+    used = measure(run, [run], elapsed_s) if run.id and not run.array else run.usage
+    run = replace(run, state=state, why=why, usage=used)
     add(run)
     return run
+
+
+def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Usage:
+    """Return what a run used; of an array, what all of its tasks did."""
+    gpus = recorded_plan(Path(run.folder)).layout.gpus_per_node
+    found = [measuring.of_job(run.paths, task.id, gpus, elapsed_s) for task in tasks]
+    return measuring.total(found) if run.array else found[0]
 
 
 def given_up(run: Run) -> None:
@@ -224,7 +238,8 @@ def _run(facts: dict[str, Any]) -> Optional[Run]:
 
 def from_record(folder: str, record: RunRecord) -> Run:
     """Return the run that a run.json describes."""
-    layout = run_record.plan_of(record).layout
+    plan = run_record.plan_of(record)
+    layout = plan.layout
     job_id = record.get("job_id") or ""
     try:
         created_s = max(
@@ -242,6 +257,7 @@ def from_record(folder: str, record: RunRecord) -> Run:
         array=layout.array or "",
         cluster=record.get("cluster", ""),
         is_member=record.get("is_member", False),
+        workdir=plan.program.workdir,
     )
 
 

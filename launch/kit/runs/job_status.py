@@ -24,7 +24,7 @@ class Status(NamedTuple):
     detail: str  # nodes, the reason for waiting, or why it failed
     elapsed: str
     tasks: tuple[Status, ...] = ()  # of a job array, while it is active
-    elapsed_s: Optional[float] = None  # while it runs
+    elapsed_s: Optional[float] = None  # None where it has not started, or nobody knows
     limit_s: Optional[float] = None  # None without a limit
 
     @property
@@ -67,8 +67,9 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
         why = f"its nodes do not see {run.folder} (run-directory-missing): {fix}"
     if not state and history.is_cancelled(run):
         return Status(run, "CANCELLED", "by kit cancel", "")
+    elapsed_s = numbers.seconds(job.elapsed) if job else None
     return (
-        Status(run, state, why, "")
+        Status(run, state, why, "", elapsed_s=elapsed_s)
         if state
         else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
     )

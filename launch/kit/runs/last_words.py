@@ -16,7 +16,9 @@ from typing import Optional
 
 _SPEAKER = re.compile(rb"\[(?:rank|node)\d+\] ")
 _MARK = re.compile(rb"\[rank\d+\]: ?")  # torch's own, before each line of a traceback
+_TWICE = re.compile(rb"^(\[rank(\d+)\] )\[rank\2\]: ?", re.MULTILINE)
 _BEGIN = b"Traceback (most recent call last)"
+_SYNTAX = b'  File "'  # a SyntaxError begins with it, and has no title
 _FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _ENDED = b"torch.distributed.elastic.multiprocessing.api.SignalException"  # by srun, for another's
 _NOTICE = re.compile(
@@ -28,6 +30,7 @@ _HELD_S = 10.0  # a program that goes on, or hangs, after a traceback is not to 
 _MOST = 500  # lines that are held back
 _REPORT = 200  # lines of torchrun's report
 _SHOWN = 18  # lines at a log's end that the batch script certainly shows
+_OTHERS = 6  # exceptions of other ranks that are shown: the rest is mostly the same
 
 
 @dataclass
@@ -39,7 +42,7 @@ class _Held:
     since_s: float = field(default_factory=lambda: time.monotonic())
 
     def add(self, line: bytes, words: bytes) -> None:
-        begins = words.startswith(_BEGIN)
+        begins = words.startswith((_BEGIN, _SYNTAX))
         self.inside = begins or (self.inside and words[:1] in (b" ", b"\n"))
         self.lines.append((line, self.inside))
 
@@ -54,27 +57,27 @@ class Filter:
 
     def without(self, data: bytes) -> bytes:
         """Return the data without what is held back, and without torchrun's reports."""
-        return b"".join(kept for line in io.BytesIO(data) for kept in self._kept(line))
+        return _once(b"".join(kept for line in io.BytesIO(data) for kept in self._kept(line)))
 
     def overdue(self) -> bytes:
         """Return what was held back for some seconds: the run goes on."""
         now_s = time.monotonic()
         late = [who for who, held in self.held.items() if now_s - held.since_s > _HELD_S]
-        return b"".join(line for who in late for line in self._release(who))
+        return _once(b"".join(line for who in late for line in self._release(who)))
 
-    def rest(self, blamed: Optional[int]) -> bytes:
-        """Return what is held back at the end.
+    def rest(self, blamed: Optional[int]) -> tuple[bytes, list[bytes]]:
+        """Return what is held back at the end, and the exceptions of ranks that are not at fault.
 
-        Where the batch script shows the end of a rank's log, which is `blamed`, nothing of that one
-        if it shows all of it, and of the others no tracebacks, but the exceptions.
+        Where the batch script shows the end of a rank's log, which is `blamed`, the first has
+        nothing of that one if the script shows all of it, and nothing has tracebacks of others.
         """
         held, self.held = self.held, {}
         if blamed is None:
-            return b"".join(line for each in held.values() for line, _ in each.lines)
+            return _once(b"".join(line for each in held.values() for line, _ in each.lines)), []
         of_blamed = held.pop(b"[rank%d] " % blamed, _Held())
-        found = [line for line, _ in of_blamed.lines] if len(of_blamed.lines) > _SHOWN else []
-        found += [line for each in held.values() for line, is_body in each.lines if not is_body]
-        return b"".join(found)
+        own = [line for line, _ in of_blamed.lines] if len(of_blamed.lines) > _SHOWN else []
+        others = [line for each in held.values() for line, is_body in each.lines if not is_body]
+        return _once(b"".join(own)), [_once(line) for line in others]
 
     def _kept(self, line: bytes) -> Iterator[bytes]:
         match = _SPEAKER.match(line)
@@ -83,7 +86,7 @@ class Filter:
         if not who and self._is_torchruns(words):
             return
         held = self.held.get(who)
-        if words.startswith(_BEGIN):
+        if words.startswith(_BEGIN) or (who and words.startswith(_SYNTAX)):
             held = self.held.setdefault(who, _Held())
         if held is None:
             yield line
@@ -108,3 +111,16 @@ class Filter:
 
     def _release(self, who: bytes) -> list[bytes]:
         return [line for line, _ in self.held.pop(who).lines]
+
+
+def _once(data: bytes) -> bytes:
+    """Return lines that name their rank once: [rank1] KeyError, not [rank1] [rank1]: KeyError."""
+    return _TWICE.sub(rb"\1", data)
+
+
+def shortened(others: list[bytes]) -> bytes:
+    """Return the first exceptions of ranks that are not at fault, and how many lines there are."""
+    if len(others) <= _OTHERS:
+        return b"".join(others)
+    more = b"kit: %d more lines of ranks that only missed it: kit logs\n" % (len(others) - _OTHERS)
+    return b"".join([*others[:_OTHERS], more])

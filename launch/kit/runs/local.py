@@ -27,7 +27,7 @@ def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
     job_id = raw_id if task is None else f"{raw_id}_{task}"
     # Before the history names it: by its record, others see that it lives.
     run_dir.update(run, {"job_id": job_id, **this_process()})
-    return history.new(run, plan.layout, job_id, local=True)
+    return history.new(run, plan, job_id, local=True)
 
 
 def this_process() -> RunRecord:
@@ -59,9 +59,18 @@ def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> 
         state = "CANCELLED"
     elif limit.is_over and code:
         state = "TIMEOUT"
-    said = log_outcome.read(noted)[1] if state == "FAILED" else ""
-    history.ended(noted, state, said or (f"exit code {code}" if code else ""))
+    history.ended(noted, state, _why(noted, state, code, stopper.received))
     return code
+
+
+def _why(run: Run, state: str, code: int, received: list[int]) -> str:
+    """Return why a run ended as it did, for the history."""
+    if received:
+        is_asked = history.is_cancelled(run)
+        name = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
+        return f"by {'kit cancel' if is_asked else name}"
+    said = log_outcome.read(run)[1] if state == "FAILED" else ""
+    return said or (f"exit code {code}" if code else "")
 
 
 def _start(plan: Plan, noted: Run, task: Optional[int], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -24,6 +24,10 @@ IDLE = 5  # periods between two questions to Slurm about a job in which nothing 
 PIECE = 1 << 20  # bytes of a log that are copied at a time
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
+# Of `kit run`, on a machine without Slurm; the batch script then says which rank it was.
+_STAND_IN = re.compile(rb"^srun: error: local\d+: task ended with code [^\n]*\n", re.MULTILINE)
+# Where the batch script says how it ends: behind the last words of the other ranks.
+_ENDING = re.compile(rb"^kit: error: ", re.MULTILINE)
 
 
 def period_s() -> float:
@@ -57,13 +61,21 @@ class Choice(NamedTuple):
         """Return the chosen logs that exist."""
         found = files(run, job_id)
         if self.errors:
-            failed = events.failed_ranks(events.read(run.logs(job_id)))
-            found = [run.rank_log(job_id, each.rank) for each in failed]
+            found = [run.rank_log(job_id, rank) for rank in _failed(run, job_id)]
         elif self.rank is not None:
             found = [run.rank_log(job_id, self.rank)]
         elif self.node is not None:
             found = [run.node_log(job_id, self.node)]
         return [path for path in found if path.is_file()]
+
+
+def _failed(run: RunPaths, job_id: str) -> list[int]:
+    """Return the ranks that failed, behind one that did not but is blamed for a hang."""
+    noted = events.read(run.logs(job_id))
+    blamed = events.last(noted, "blamed")
+    rank = blamed.number("rank") if blamed else None
+    failed = [each.rank for each in events.failed_ranks(noted)]
+    return failed if rank is None or rank in failed else [rank, *failed]
 
 
 class Tail:
@@ -74,6 +86,9 @@ class Tail:
         self.read: dict[Path, int] = {}  # bytes of each log
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
+        self.batch = run.batch_log(job_id)
+        self.batch_size = 0  # bytes that the batch script has written
+        self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
         self.filters: dict[Path, last_words.Filter] = {}
 
@@ -89,8 +104,12 @@ class Tail:
         if last:  # what the batch script says of the end comes last
             attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
             blamed = events.last(attempt, "blamed")
+            others: list[bytes] = []
             for held_back in self.filters.values():
-                self.write(held_back.rest(blamed.number("rank") if blamed else None))
+                own, of_others = held_back.rest(blamed.number("rank") if blamed else None)
+                self.write(own)
+                others += of_others
+            self.write(last_words.shortened(others))
             self._copy(batch, last)
         for words, (since_s, line) in list(self.held.items()):
             if last or time.monotonic() - since_s > HELD_S:
@@ -104,7 +123,7 @@ class Tail:
 
         They are held back, and dropped if the batch script then says them for all nodes.
         """
-        if path == self.run.batch_log(self.job_id):
+        if path == self.batch:
             self.said = (self.said + data)[-FIRST:]
             return data
         words = self._refusal_of(path.stem)
@@ -120,9 +139,17 @@ class Tail:
         return b"".join(kept)
 
     def _filtered(self, path: Path, data: bytes) -> bytes:
-        if path == self.run.batch_log(self.job_id):
-            return data
+        if path == self.batch:
+            return _STAND_IN.sub(b"", data)
         return self.filters.setdefault(path, last_words.Filter()).without(data)
+
+    def _before_the_ending(self, data: bytes) -> int:
+        """Return where the batch script says how it ends; the length of the data after a while."""
+        found = _ENDING.search(data)
+        if not found:
+            return len(data)
+        self.ending_s = self.ending_s or time.monotonic()
+        return len(data) if time.monotonic() - self.ending_s > HELD_S else found.start()
 
     def _refusal_of(self, node: str) -> list[bytes]:
         """Return the lines of the problem and the fix that a node noted, if it refused."""
@@ -143,6 +170,7 @@ class Tail:
         try:
             with safe_read.opened(path) as file:
                 size = file.seek(0, 2)
+                self.batch_size = size if path == self.batch else self.batch_size
                 if start is None and size > PIECE:
                     start = size - FIRST
                     said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
@@ -159,6 +187,8 @@ class Tail:
                         if last or (len(data) == PIECE and b"\n" not in data)
                         else data.rfind(b"\n") + 1
                     )
+                    if path == self.batch and not last:
+                        end = self._before_the_ending(data[:end])
                     if not end:
                         break
                     start += end

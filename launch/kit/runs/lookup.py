@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import UsageError
+from kit.errors import UsageError, did_you_mean
 from kit.runs import history, run_record, submit
 from kit.runs.history import Run
 
@@ -25,9 +25,19 @@ def find(word: Optional[str]) -> Run:
         is_earlier_job = word.isdecimal() and os.path.isdir(run.paths.logs(word))
         if is_earlier_job or word in (run.id or None, run.name, os.path.basename(run.folder)):
             return _fresh(run)
-    raise UsageError(
-        f"there is no run {word}", "give a job id, a run directory, or a name; kit runs lists them"
-    )
+    names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
+    fix = "give a job id, a run directory, or a name; kit runs lists them"
+    raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
+
+
+def _names(run: Run) -> list[str]:
+    """Return what a user may call a run, but for its number: nobody means a similar one."""
+    return list(filter(None, [run.name, os.path.basename(run.folder)]))
+
+
+def here() -> list[Run]:
+    """Return the runs of the current folder of which no end is noted, the newest first."""
+    return list(_of_here(run for run in reversed(history.runs()) if not run.state))
 
 
 def last_here() -> Optional[Run]:
@@ -38,14 +48,18 @@ def last_here() -> Optional[Run]:
 def _of_here(known: Iterable[Run]) -> Iterator[Run]:
     """Yield the runs whose directory is below the current folder, or whose program worked in it."""
     here = os.path.realpath(os.curdir)
-    for run in known:
-        folder = os.path.realpath(run.folder)
-        if os.path.commonpath([here, folder]) in (here, folder) or _workdir(folder) == here:
-            yield run
+    return (run for run in known if is_of(here, run))
 
 
-def _workdir(folder: str) -> str:
-    return os.path.realpath(history.recorded_plan(Path(folder)).program.workdir or "/")
+def is_of(here: str, run: Run) -> bool:
+    """Return whether a run belongs to a folder, whose path has no symbolic links."""
+    if run.folder.startswith(f"{here}/"):
+        return True
+    folder = os.path.realpath(run.folder)
+    if os.path.commonpath([here, folder]) in (here, folder):
+        return True
+    workdir = run.workdir or history.recorded_plan(Path(folder)).program.workdir
+    return os.path.realpath(workdir or "/") == here
 
 
 def _last_here(known: list[Run]) -> Run:

@@ -185,11 +185,12 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
 
 
 def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
-    own = (run_paths.SCRIPT, run_paths.ENV, run_paths.launcher(launcher), run_paths.STARTER)
-    for name in own:
+    own = (run_paths.SCRIPT, run_paths.ENV, run_paths.launcher(launcher))
+    optional = (run_paths.STARTER, *run_paths.LINES.values())
+    for name in (*own, *optional):
         if (old.folder / name).exists():
             _copy(old.folder / name, new.folder / name)
-        elif name != run_paths.STARTER:
+        elif name not in optional:
             fix = "the run cannot be repeated; submit the job again"
             raise KitError(f"{old.folder} has no {name}", fix)
 

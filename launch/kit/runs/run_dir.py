@@ -22,6 +22,7 @@ from kit.plan.snapshot import CodeRecord
 from kit.runs import run_record, secret_file
 from kit.runs.run_record import RunRecord
 
+RUNS = "runs"  # below the current folder: for runs without a place of their own
 _MARK = ".made-by-kit"  # in a folder that is not finished
 _UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
 DAY_S = 86400
@@ -31,7 +32,7 @@ def choose(name: str) -> Path:
     """Return a new path below ./runs, named after the job and the time."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
     # The process id tells apart what a loop submits in one second; the number, what a program does.
-    stem = Path.cwd() / "runs" / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
+    stem = Path.cwd() / RUNS / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
     places = (
         stem.with_name(f"{stem.name}{end}") for end in ("", *map("-{}".format, range(2, 1000)))
     )
@@ -90,6 +91,10 @@ def _begin(place: Path) -> Path:
         is_empty = place.is_dir() and not any(place.iterdir())
         if place.is_symlink() or (place.exists() and not is_empty):
             raise UsageError(f"{place} already exists", "name another folder, or remove it")
+        if place.parent.name == RUNS and not place.parent.exists():
+            place.parent.mkdir(parents=True)
+            with contextlib.suppress(OSError):  # git need not know the runs
+                (place.parent / ".gitignore").write_text("*\n", encoding="ascii")
         place.parent.mkdir(parents=True, exist_ok=True)
         _sweep(place.parent)
         return _new_folder(place)

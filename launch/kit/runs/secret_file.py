@@ -13,8 +13,10 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from kit.config import notify
+from kit.config.notify import Notify
 from kit.config.secrets import Secrets
-from kit.errors import KitError
+from kit.errors import KitError, UsageError
 from kit.files import remove
 from kit.plan.plan import Plan
 from kit.plan.run_paths import SECRETS, RunPaths
@@ -31,10 +33,9 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
     """
     if not plan.program.secrets:
         return
-    content = b"".join(
-        os.fsencode(name) + b"=" + value + b"\0"
-        for name, value in secret_values.read(plan.program.secrets, plan.program.workdir).items()
-    )
+    found = secret_values.read(plan.program.secrets, plan.program.workdir)
+    _check_webhook(plan.policy.notify, found)
+    content = b"".join(os.fsencode(name) + b"=" + value + b"\0" for name, value in found.items())
     hide_from_children(plan.program.secrets)
     if tasks is None and plan.layout.array:
         tasks = task_numbers.numbers(plan.layout.array)
@@ -53,6 +54,13 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
             f"cannot write the job's secrets to {folder}: {error.strerror}",
             "free space or quota: df -h, quota -s",
         ) from None
+
+
+def _check_webhook(to_tell: Notify, found: dict[str, bytes]) -> None:
+    if to_tell.webhook and not notify.is_address(found.get(to_tell.webhook, b"")):
+        problem = f"the value of {to_tell.webhook} is no address of a web hook"
+        fix = "it begins with https://, and has no blanks, quotes or backslashes"
+        raise UsageError(problem, fix, where=to_tell.where)
 
 
 def _write(file: Path, content: bytes) -> None:

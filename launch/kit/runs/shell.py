@@ -16,6 +16,7 @@ from typing import Callable, Optional
 
 from kit import assets, slurm
 from kit.config import plugins
+from kit.config.notify import Notify
 from kit.errors import KitError, UsageError
 from kit.plan import run_paths
 from kit.plan.plan import Plan
@@ -46,7 +47,7 @@ def shell(
         raise UsageError(f"the runtime {plan.container.runtime} {problem}", "add --local")
     local.check_task(plan, task)
     # Nobody else starts what is typed again.
-    plan = replace(plan, policy=replace(plan.policy, on_preempt="none"))
+    plan = replace(plan, policy=replace(plan.policy, on_preempt="none", notify=Notify()))
     run = run_dir.write(plan, render(plan))
     local.place_secrets(plan, run, task)
     words = ["shell", node]
@@ -113,8 +114,7 @@ class Session:
         self.job_id = job_id
         known: RunRecord = {"job_id": job_id}
         run_dir.update(self.run, {**known, **this_process()} if local else known)
-        layout = self.plan.layout
-        self.noted = history.new(self.run, layout, job_id, local=local, cluster=self.cluster)
+        self.noted = history.new(self.run, self.plan, job_id, local=local, cluster=self.cluster)
 
     def note_end(self, state: str, code: int) -> None:
         history.ended(self.noted, state, f"exit code {code}" if code else "")

@@ -106,7 +106,9 @@ def _one(
     return (
         found
         if found.active or found.state == "LOST"
-        else found._replace(run=history.ended(found.run, found.state, found.detail))
+        else found._replace(
+            run=history.ended(found.run, found.state, found.detail, found.elapsed_s)
+        )
     )
 
 

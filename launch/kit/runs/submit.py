@@ -31,7 +31,7 @@ AGAIN = "type the same command again: it asks first, and submits nothing twice; 
 
 def begin(plan: Plan, run: Path, options: list[str]) -> Run:
     """Note a run that is about to be submitted: whatever happens then, a command finds it again."""
-    noted = history.new(run, plan.layout, "", local=False, array=plan.layout.array or "")
+    noted = history.new(run, plan, "", local=False, array=plan.layout.array or "")
     noted = replace(noted, cluster=slurm.cluster_name())
     known: RunRecord = {
         "host": os.uname().nodename,

@@ -19,9 +19,7 @@ source "${KIT_RUN_DIR}/lib/group_signals.sh"
 launcher::main() {
   container::begin "$@"
   program::find_python torch
-  [[ -n "${KIT_HAS}" ]] ||
-    kit::die "no Python here has torch (looked for python3 and python in ${PATH})" \
-      "choose an image that has it, or activate the environment that has it before submitting" no-torch
+  [[ -n "${KIT_HAS}" ]] || program::lack torch
   program::choose torch
   [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
   launcher::choose_rendezvous

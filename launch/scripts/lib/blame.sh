@@ -6,12 +6,16 @@
 # exception that ended it. CODE is the job's. It reads the nodes' events, and the ends of all ranks' logs, 64 MB in all.
 blame::first() (
   cd -- "${KIT_LOG_DIR}" || return 0
-  logs=(rank*.out)
+  event::regular events/*.jsonl
+  events=("${KIT_FILES[@]}")
+  event::regular rank*.out
+  logs=("${KIT_FILES[@]}")
+  ((${#events[@]} && ${#logs[@]})) || return 0
   most=$((67108864 / ${#logs[@]}))
   most=$((most > 1048576 ? 1048576 : most < 16384 ? 16384 : most))
   {
-    printf '%s\0' events/*.jsonl "${logs[@]}" | xargs -0 stat -c '%.9Y %s %n' -- || true
+    printf '%s\0' "${events[@]}" "${logs[@]}" | xargs -0 stat -c '%.9Y %s %n' -- || true
     printf '@logs\n'
     printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${most}" --
-  } 2>/dev/null | LC_ALL=C awk -v attempt="$((${SLURM_RESTART_COUNT:-0} + 1))" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events events/*.jsonl part=files - 2>/dev/null || true
+  } 2>/dev/null | LC_ALL=C awk -v attempt="$((${SLURM_RESTART_COUNT:-0} + 1))" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events "${events[@]}" part=files - 2>/dev/null || true
 )

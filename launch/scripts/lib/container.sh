@@ -18,6 +18,12 @@ container::begin() {
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   container::take "$@" # they win over env.sh
+  if [[ -n "${KIT_IS_SET_UP:-}" ]]; then
+    # shellcheck source=lib/setup.sh
+    source "${KIT_RUN_DIR}/lib/setup.sh"
+    setup::go_on
+    return
+  fi
   event::now
   export KIT_ENTERED="${KIT_NOW}"
   if [[ -n "${KIT_SECRETS:-}" ]]; then
@@ -39,6 +45,10 @@ container::begin() {
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
   cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
   ((${#KIT_INSTEAD[@]} == 0)) || container::become "${KIT_INSTEAD[@]}"
+  [[ -e "${KIT_RUN_DIR}/setup.sh" ]] || return 0
+  # shellcheck source=lib/setup.sh
+  source "${KIT_RUN_DIR}/lib/setup.sh"
+  setup::run
 }
 
 # container::take NAME=VALUE... [-- COMMAND...] - sets KIT_INSTEAD to the COMMAND, which runs instead of the ranks.
@@ -79,7 +89,7 @@ container::report_overridden() {
 # container::job_env - called last, so that neither the image nor a launcher wins over the job's own variables. KIT_PATH is
 # the container's own PATH, on which the tools of these scripts are: the job's may lead to nothing but the program.
 container::job_env() {
-  export KIT_PATH="${PATH}"
+  export KIT_PATH="${KIT_PATH:-${PATH}}" # known already where the job's setup has changed it
   ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
 }
 

@@ -101,7 +101,7 @@ contents::list() {
     probe::say unpack missing
   elif said="$(timeout 60 unsquashfs -l "${KIT_IMAGE}" 2>&1 | PROGRAM="${program##*/}" MODULE="${ASKED[module]:-}" contents::pick)"; then
     probe::say unpack ok
-    variables="$(timeout 60 unsquashfs -cat "${KIT_IMAGE}" etc/environment 2>/dev/null)"
+    variables="$(image::variables)"
     contents::tell <<<"${said}
 kit-cuda|$(sed -n 's/^CUDA_VERSION="\{0,1\}\([0-9.]*\).*/\1/p' <<<"${variables}")|$(sed -n 's/^NVIDIA_REQUIRE_CUDA=//p' <<<"${variables}")"
   else

@@ -16,6 +16,7 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   event::keep
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
 }
 
 # ending::after_signal CODE
@@ -38,6 +39,7 @@ ending::explain_end() {
     return
   fi
   local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
+  [[ -z "${KIT_LOOPBACK:-}" ]] || fix="to start it again: kit rerun; for more time: \`time:\`"
   if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
     state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
@@ -56,6 +58,7 @@ ending::explain_end() {
       "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
   done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
   event::keep
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
 # ending::note_requeue - that another attempt follows this one.
@@ -177,7 +180,8 @@ ending::show_log() {
     rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
     *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
   esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
-  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed 's/^/  | /' >&2 || true
+  [[ -f "${KIT_LOG_DIR}/$2" ]] || return 0
+  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed -E 's/^(\[rank[0-9]+\]: ?)?/  | /' >&2 || true
 }
 
 ending::outcome() {

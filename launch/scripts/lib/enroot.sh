@@ -5,6 +5,9 @@
 # shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
 
+# shellcheck source=lib/image.sh
+source "${KIT_RUN_DIR}/lib/image.sh"
+
 # shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
@@ -38,7 +41,7 @@ enroot::set_devices() {
   else
     # Unset, there would be no GPU in images that name none, and of the driver only nvidia-smi in those that name no part of it.
     export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}"
-    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || enroot::image_sets NVIDIA_DRIVER_CAPABILITIES || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || image::sets NVIDIA_DRIVER_CAPABILITIES || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
   fi
   # This hook hides every adapter but Mellanox's. Without it the container has all of the host's, unless the site restricts /dev.
   [[ "${missing}" == *"${mellanox}"* ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"
@@ -50,17 +53,6 @@ enroot::missing() {
   [[ -z "${KIT_ON_NODE[*]:-}" ]] || on_node=("${KIT_ON_NODE[@]}")
   # shellcheck disable=SC2016  # the inner shell expands it
   "${on_node[@]}" bash -c 'for pattern; do compgen -G "${pattern}" >/dev/null || printf "%s\n" "${pattern}"; done' bash "$@"
-}
-
-# enroot::image_sets NAME - whether the image gives that variable a value. `unsquashfs -cat` would need squashfs-tools 4.5.
-enroot::image_sets() {
-  local folder found=''
-  folder="$(mktemp -d "${TMPDIR:-/tmp}/kit-image.XXXXXX")" || return 1
-  ! unsquashfs -no-progress -dest "${folder}/files" "${KIT_IMAGE}" etc/environment >/dev/null 2>&1 ||
-    ! grep -qs "^$1=" "${folder}/files/etc/environment" || found=yes
-  rm -f -- "${folder}/files/etc/environment"
-  rmdir -- "${folder}/files/etc" "${folder}/files" "${folder}" 2>/dev/null || true
-  [[ -n "${found}" ]]
 }
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.

@@ -5,6 +5,15 @@
 
 KIT_HELD=() # lines of the batch script that are not yet written
 
+# event::begin - names the job's logs and events, on its first node.
+event::begin() {
+  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
+  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
+  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
+  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
+}
+
 # event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
 event::now() {
   printf -v KIT_NOW '%(%s)T' -1
@@ -58,8 +67,11 @@ event::value() {
   KIT_VALUE="\"${KIT_VALUE}\""
 }
 
-# event::write LINE... - in one write: ranks append to the same file.
-event::write() { { printf '%s\n' "$@" >>"${KIT_EVENTS}"; } 2>/dev/null || true; }
+# event::write LINE... - in one write: ranks append to the same file. Nobody may ever read from a FIFO of that name.
+event::write() {
+  [[ -f "${KIT_EVENTS}" || ! -e "${KIT_EVENTS}" ]] || return 0
+  { printf '%s\n' "$@" >>"${KIT_EVENTS}"; } 2>/dev/null || true
+}
 
 # event::keep - writes what the batch script holds: a few times in a run.
 event::keep() {
@@ -69,7 +81,16 @@ event::keep() {
 
 # event::of PATTERN [FILE] - prints such events of this attempt, of all nodes where no file is named. With the folder's name before
 # each, the files would be too long for a command.
-event::of() {
-  # shellcheck disable=SC2035,SC2086  # no node's name begins with -, and *.jsonl is a pattern
-  (cd -- "${KIT_EVENTS%/*}" && grep -hE "\"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"($1)\".*}\$" ${2:-*.jsonl}) 2>/dev/null || true
+event::of() (
+  cd -- "${KIT_EVENTS%/*}" 2>/dev/null || return 0
+  # shellcheck disable=SC2086  # *.jsonl is a pattern
+  event::regular ${2:-*.jsonl}
+  ((${#KIT_FILES[@]} == 0)) || grep -hE "\"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"($1)\".*}\$" "${KIT_FILES[@]}" 2>/dev/null || true
+)
+
+# event::regular FILE... - sets KIT_FILES to the regular ones: to read a FIFO or a device that a program made there may never end.
+event::regular() {
+  local kit_file
+  KIT_FILES=()
+  for kit_file in "$@"; do [[ ! -f "${kit_file}" ]] || KIT_FILES+=("${kit_file}"); done
 }

@@ -12,6 +12,8 @@ source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/blame.sh"
 # shellcheck source=lib/peers.sh
 source "${KIT_RUN_DIR}/lib/peers.sh"
+# shellcheck source=lib/notify.sh
+[[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_RUN_DIR}/lib/preempt/${KIT_ON_PREEMPT}.sh"
 
@@ -22,14 +24,12 @@ job::begin() {
   [[ -z "${SLURM_HET_SIZE:-}" ]] ||
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
   ending::listen
-  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
-  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
-  KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
-  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
-  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl" KIT_HOLDS=yes
+  event::begin
+  KIT_HOLDS=yes
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::begin
   ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((SLURM_RESTART_COUNT + 1))"
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.

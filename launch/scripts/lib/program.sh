@@ -24,6 +24,14 @@ program::find_python() {
   KIT_HAS=''
 }
 
+# program::lack MODULE - that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
+program::lack() {
+  local kit_path="${PATH}" kit_fix="name an image that has it: \`image: FILE\`"
+  [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${PATH#*/local:}"
+  [[ -n "${KIT_IMAGE}" ]] || kit_fix="pip install $1, or activate the environment that has it before submitting; or ${kit_fix}"
+  kit::die "no Python here has $1 (looked for python3 and python in ${kit_path})" "${kit_fix}" no-torch
+}
+
 # program::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
 # a cold image.
 program::has_module() {

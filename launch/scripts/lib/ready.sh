@@ -5,7 +5,8 @@
 # ready::wait_for_nodes - on the first node: has all nodes prepared, and ends the job where one is not ready in time.
 ready::wait_for_nodes() {
   local pipe counted answers number='' rc=0
-  local -r KIT_READY="${KIT_EVENTS%/*}/ready.jsonl"
+  local KIT_READY="${KIT_EVENTS%/*}/ready.jsonl"
+  [[ -f "${KIT_READY}" || ! -e "${KIT_READY}" ]] || KIT_READY=/dev/null
   # Each node answers with an event, over srun's own connection. bash reads a pipe by the character, so the
   # answers of 10,000 nodes go past it: tee keeps them, or goes on without where the disk is full, and ends when srun has.
   # A second pipe, which those behind it alone hold open, gets their number at their end.

@@ -4,19 +4,22 @@
 # of the rank. It hands the signal on to the program.
 
 rank::start() {
-  local kit_number kit_answer kit_passed=''
+  local kit_number kit_answer kit_group kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
   (rank::become "$@") &
   local -r kit_program=$!
   set +m
   rank::tell "${kit_program}"
+  # bash would not hand a signal on to the program that a script has started.
+  kit_group="${kit_program}"
+  [[ ! -e "${KIT_RUN_DIR}/script.sh" ]] || kit_group="-${kit_program}"
   for kit_number in TERM INT HUP; do
     # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
-    trap "kit_stopped=true kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+    trap "kit_stopped=true kit_passed=1; kill -${kit_number} ${kit_group} 2>/dev/null || true" "${kit_number}"
   done
   for kit_number in USR1 USR2; do
     # shellcheck disable=SC2064  # likewise
-    trap "kit_passed=1; kill -${kit_number} ${kit_program} 2>/dev/null || true" "${kit_number}"
+    trap "kit_passed=1; kill -${kit_number} ${kit_group} 2>/dev/null || true" "${kit_number}"
   done
   {
     wait "${kit_program}" || kit_code=$?

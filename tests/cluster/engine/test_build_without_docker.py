@@ -37,6 +37,8 @@ From: {{ BASE_IMAGE }}
 %post
     echo "{{ WORD }} $(cat /opt/added.txt)" >/opt/added
     rm /opt/added.txt
+    install -d -o 42 -g 42 -m 700 /opt/closed
+    touch /opt/closed/file
 
 %environment
     export ADDED=variable
@@ -50,6 +52,51 @@ SCRIPT = """\
 set -eu
 echo "${WORD} $(cat added.txt)" >/opt/added
 echo "$(id -u)" >/opt/user
+"""
+# What public Dockerfiles do, less what Docker's classic builder lacks.
+STEPS = """\
+ARG BASE_IMAGE=registry.example/base:1
+ARG VERSION=3
+FROM ${BASE_IMAGE} AS builder
+ARG VERSION
+ARG WORD='two words'
+ENV OUT=/out GREETING="hello $VERSION" \\
+    PATH=/opt/bin:$PATH
+WORKDIR $OUT/deep
+COPY app.py run.sh ./
+RUN echo "$GREETING $WORD $SITE $(pwd) $(id -u) $HOME" >said \\
+  # a comment
+  && chmod 640 said && umask >umask
+RUN ["/bin/sh", "-c", "echo exec $0 >exec", "a b"]
+FROM ${BASE_IMAGE}
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+RUN dpkg-statoverride --add root staff 2755 /opt/both && chown 42:42 /opt/both/lower && useradd --create-home --uid 1234 other
+RUN install -d -m 700 -o other /private && touch /private/x && chown -R other /private && ln /private/x /private/y
+RUN mkdir -m 555 /closed && ln -s /closed /link && echo kept >/tmp/kept && echo first >/order && shopt -o pipefail >/shell
+COPY order /order
+RUN cat /order /tmp/kept >/seen && rm /opt/both/upper
+COPY --from=builder /out /app
+COPY --from=0 --chown=0:0 /out/deep/[r-s]* /opt/
+COPY conf/x.ini /link/
+COPY src lonely /link/src/
+COPY . /all
+LABEL a="b c" org.x=y
+WORKDIR /app
+WORKDIR deep
+USER root
+EXPOSE 80
+ENV A=1 B=$A
+ENV C some $SITE text
+ENTRYPOINT ["/bin/sh", "-c", "echo $PWD $A-$B $C $GREETING $*", "sh"]
+CMD ["one", "two"]
+"""
+# Types, modes, links and contents of an image's files, but for what names the build. Owners are not compared: without Docker all are root.
+COMPARED = """\
+set -euo pipefail
+unsquashfs -lln -no-progress -dest "" "$1" | awk '/^[dlps-]/ { $2 = $4 = $5 = ""; if ($1 !~ /^-/) $3 = ""; print }'
+unsquashfs -quiet -no-progress -dest "$2" "$1" >/dev/null
+cd "$2" && find . -type f ! -path './.singularity.d/*' ! -path ./etc/rc -exec sha256sum {} + | sort -k 2
+grep -v '^#' etc/rc && cat etc/environment
 """
 CONFIG = """\
 version: 0.1
@@ -133,6 +180,48 @@ def test_enroot_runs_its_script_and_the_file_runs_everywhere(registry: Cluster, 
     assert says(registry, place, "made") == '/opt/both it\'s "so" none said from a file $x\n'
     (file,) = (place / "images").glob("*.sqsh")
     assert registry.run("node1", "unsquashfs", "-cat", registry.path(file), "opt/user").stdout == "0\n"
+    assert registry.run("ctl", "bash", "-c", "ls -d /tmp/kit-build.* 2>/dev/null || true").stdout == ""
+
+
+@pytest.fixture(scope="module")
+def of_docker(registry: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Docker makes of STEPS, as docker save writes it, beside the files."""
+    folder = registry.shared / f"dockerfile.{time.time_ns()}"
+    for name in ("app.py", "run.sh", "order", "conf/x.ini", "conf/deep/y", "src/z.py"):
+        (folder / "context" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "context" / name).write_text(f"{name}\n")
+    for name, target in (("lonely", "app.py"), ("src/conf", "../conf"), ("src/nowhere", "/nowhere")):
+        (folder / "context" / name).symlink_to(target)
+    for name, mode in (("run.sh", 0o755), ("conf/deep", 0o750), ("app.py", 0o644), ("conf/x.ini", 0o604)):
+        (folder / "context" / name).chmod(mode)
+    (folder / "context/.dockerignore").write_text("Dockerfile\nimage.lock\nimages\n")
+    (folder / "context/Dockerfile").write_text(STEPS)
+    build = ["docker", "build", "--quiet", "--build-arg", "BASE_IMAGE=kit-test/base", "--tag", "kit-test/steps", folder / "context"]
+    subprocess.run(build, check=True, capture_output=True)
+    subprocess.run(["docker", "save", "--output", folder / "docker.tar", "kit-test/steps"], check=True)
+    registry.run("ctl", "chown", "-R", "ada", registry.path(folder), root=True)
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "enroot"])
+def test_a_dockerfile_without_docker_becomes_the_image_that_docker_makes_of_it(engine: str, registry: Cluster, of_docker: Path, folder: Path) -> None:
+    if engine == "enroot" and registry.enroot() != "real":
+        pytest.skip("the stub of Enroot builds nothing")
+    place = of_docker / "context"
+    build(registry, place, registry.path(of_docker / "docker.tar"), "--name", f"docker-{engine}")
+    arguments = ["--engine", engine, "--name", engine, "--build-arg", f"BASE_IMAGE={BASE}"]
+    build(registry, place, *arguments)
+    assert "is up to date" in build(registry, place, *arguments).stdout
+    found = []
+    for name in (f"docker-{engine}", engine):
+        (file,) = (place / "images").glob(f"{name}-*.sqsh")
+        assert says(registry, place, name) == '/app/deep 1- some none text it\'s "so" $x\n'
+        into = registry.path(folder / name)
+        found.append(registry.run("node1", "bash", "-c", COMPARED, "bash", registry.path(file), into, timeout=300).stdout.splitlines())
+    of_dockers, ours = found
+    assert len(ours) > 5000
+    assert [line for line in ours if line not in set(of_dockers)] == []
+    assert [line for line in of_dockers if line not in set(ours)] == []
     assert registry.run("ctl", "bash", "-c", "ls -d /tmp/kit-build.* 2>/dev/null || true").stdout == ""
 
 

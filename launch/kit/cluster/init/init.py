@@ -74,7 +74,7 @@ def write(start: Start, *, force: bool, agrees: Optional[Callable[[str], bool]])
     if chosen.program.is_example:
         example = (assets.folder("train") / programs.EXAMPLE).read_text(encoding="utf-8")
         files.add(start.project / chosen.program.file, example, keep=True)
-    files.add(start.job, texts.job(chosen))
+    files.add(start.job, texts.job(chosen, str(start.sites_profile or "")))
     files.write(lambda beside: _check(start, beside))
     sites = [f"used the site's {start.sites_profile}"] if start.sites_profile else []
     return [*sites, *files.outcomes]
@@ -127,6 +127,9 @@ def _project(target: Path) -> tuple[Path, str]:
     It is this folder if the program is below it, otherwise the program's own.
     """
     if target.is_dir() or (target.suffix != ".py" and not target.exists()):
+        if not target.exists() and (similar := suggest.neighbour(str(target), "")):
+            fix = f"{similar} Else make it first: mkdir {shlex.quote(str(target))}"
+            raise UsageError(f"there is no folder {target}", fix)
         return target.absolute(), ""
     if target.suffix != ".py":
         fix = "name one of them: kit init FOLDER, kit init train.py"

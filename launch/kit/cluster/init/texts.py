@@ -106,7 +106,12 @@ def _options(chosen: Chosen) -> list[str]:
     return [*(["slurm:", *lines] if lines else ["# slurm:"]), *unset]
 
 
-def job(chosen: Chosen) -> str:
+def job(chosen: Chosen, sites_profile: str = "") -> str:
+    """Return the text of job.yaml; `sites_profile` is the site's own, if it has one."""
+    place = "machine" if chosen.is_local else "cluster"
+    origin = f"The profile that kit init wrote for this {place}"
+    if sites_profile:
+        origin = f"The site's own profile of this {place}, {sites_profile}"
     decisions, shape, program = chosen.decisions, chosen.shape, chosen.program
     command = f"{program.file} {program.arguments}".strip()
     if scalar(program.file) != program.file:
@@ -125,8 +130,7 @@ def job(chosen: Chosen) -> str:
         f"command: {command}",
         *(launcher if program.spawns else []),
         "",
-        f"# The profile that kit init wrote for this {'machine' if chosen.is_local else 'cluster'}"
-        ": what is true of all jobs here.",
+        f"# {origin}: what is true of all jobs here.",
         f"cluster: {scalar(chosen.profile)}",
         "",
         *_image(decisions["image"], chosen),

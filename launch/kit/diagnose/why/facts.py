@@ -94,6 +94,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         "folder": str(evidence.folder),
         "node": (start and start.node) or None,
         "processes": plan.layout.processes_per_node or None,
+        "elsewhere": _elsewhere(Again(typed(evidence.record)), plan.container.runtime),
         "sender": _sender(header, plan.policy.on_preempt),
         "program": _program(plan.program.command),
     }
@@ -119,6 +120,13 @@ def who(failed: Failed, evidence: Evidence) -> str:
     """
     is_node = evidence.plan.program.launcher == "spawn"
     return f"the program of node {failed.rank}" if is_node else f"rank {failed.rank}"
+
+
+def _elsewhere(again: Again, runtime: str) -> str:
+    """Return what to do about a file that is not where the program looks for it."""
+    if runtime == "none":
+        return "correct the path, or put it there"
+    return f"if it is on the host, mount its folder: {again:--mount SOURCE:TARGET:ro}"
 
 
 def _sender(header: Mapping[str, Any], on_preempt: str) -> str:

@@ -55,9 +55,15 @@ CODE = (
     Cause(
         "syntax-error",
         "the program is not valid Python",
-        "python -m py_compile FILE shows it; an older Python in the image may not know newer "
+        "python -m py_compile {file} shows it; an older Python in the image may not know newer "
         "syntax",
-        (r"^\s*(?:SyntaxError|IndentationError|TabError): [^\n]*",),
+        (
+            (
+                r'File "(?P<file>[^"\n]+)", line \d+\n(?:[^\n]*\n){1,2}'
+                r"(?P<shown>\s*(?:SyntaxError|IndentationError|TabError): [^\n]*)"
+            ),
+            r"^\s*(?:SyntaxError|IndentationError|TabError): [^\n]*",
+        ),
         is_final=True,
     ),
     Cause(

@@ -23,7 +23,7 @@ REFUSALS = (
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
     _refusal("no-progress", "the run was started again and again, and does not get on"),
     _refusal("disk-full", "a disk is full"),
-    _refusal("no-torch", "no Python in the image has torch"),
+    _refusal("no-torch", "no Python has torch where the ranks start"),
     _refusal("fewer-gpus", "a node shows fewer GPUs than the job asked for"),
     _refusal("workdir-missing", "the working directory is not in the container"),
     _refusal(
@@ -45,6 +45,7 @@ REFUSALS = (
         "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word "
         "on the node: dmesg | grep -i oom",
     ),
+    _refusal("setup-failed", "a line of the job's setup failed"),
     _refusal("runtime-missing", "what runs the container is not installed on a node"),
     _refusal("address-unknown", "the first node's address is not the one that the others look for"),
     _refusal("port-in-use", "no port is free on the first node"),

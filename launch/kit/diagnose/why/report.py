@@ -115,6 +115,8 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     if evidence.batch.lines:
         yield from _end(evidence.batch, evidence)
     yield f"  where it is: kit status {run.id}"
+    if events.last(evidence.of_batch, "ranks_started") and not events.goes_on(evidence.of_batch):
+        yield f"  what its ranks are doing, if it runs: kit hang {run.id}"
 
 
 def _is_alive(evidence: Evidence) -> bool:
@@ -137,17 +139,21 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
     by_slurm = run_state.explain(state, found)
     if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
         by_slurm = refusals.NO_LOG
+    ended_by = run_state.who_ended(run, state, first)
     if by_slurm:
+        by_slurm = run_state.name_canceller(by_slurm, run)
         known = facts.collect(evidence, None)
         title = _printable(facts.fill(by_slurm.title, known))
         fix = _printable(facts.fill(by_slurm.fix, known), 1000)
         shown = f"  shown by Slurm's word for the job: {state}"
         lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
-        lines += _hints(found, weighed.others, Weight.OWN, evidence)
+        lines += _hints(found, weighed.others, Weight.OWN, evidence, ended_by)
         return Report(run, state, (*head, *lines), first, by_slurm.name, title, fix)
     if not found:
-        lines = [*_unknown(evidence, first), *_hints([], weighed.others, Weight.LAST, evidence)]
+        hints = _hints([], weighed.others, Weight.LAST, evidence, ended_by)
+        lines = [*_unknown(evidence, first), *hints]
         return Report(run, state, (*head, *lines), first)
+    found[0] = replace(found[0], cause=run_state.name_canceller(found[0].cause, run))
     title, fix = _title(found[0], evidence), _fix(found[0], evidence)
     place, said = _locate(found[0].log, found[0].index, evidence), _printable(found[0].line)
     # After a verdict of Slurm or a refusal, signals are how the rest was ended.
@@ -158,7 +164,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         f"  shown by {place}:",
         f"  | {said}",
         f"  fix: {fix}",
-        *_hints(found[1:], weighed.others, most, evidence),
+        *_hints(found[1:], weighed.others, most, evidence, ended_by),
     ]
     name = found[0].cause.name
     return Report(run, state, (*head, *lines), first, name, title, fix, place, said)
@@ -175,13 +181,16 @@ def _describe_first(first: Failed, evidence: Evidence) -> str:
 
 
 def _hints(
-    found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence
+    found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence, ended_by: str
 ) -> Iterator[str]:
+    """Yield what else the logs show; `ended_by` is what sent SIGTERM, where that is known."""
     hints = [*(finding for finding in found if finding.weight <= most), *others][:OTHERS]
     if hints:
         yield "hints, by words in the logs:"
     for finding in hints:
         title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+        if finding.cause.name == "terminated" and ended_by:
+            title = f"{ended_by} ended a process with SIGTERM"
         place = _locate(finding.log, finding.index, evidence)
         yield f"  {_printable(title)} ({finding.cause.name}), by {place}"
 

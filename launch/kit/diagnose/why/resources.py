@@ -128,10 +128,10 @@ FILES = (
     Cause(
         "program-missing",
         "the program is not there: {file}",
-        "check `command` and `workdir` ({workdir}); what lies outside of it must be mounted: "
-        "{again:--mount SOURCE:TARGET}",
+        "check `command` and `workdir` ({workdir}); {elsewhere}",
         (
             r"can't open file '(?P<file>[^'\n]*)': \[Errno 2\][^\n]*",
+            r"line \d+: exec: (?P<file>[^:\n]*): not found$",
             (
                 r"(?:bash|sh|env|line \d+): (?:line \d+: )?(?P<file>[^:\n]*): (?:No such file or "
                 r"directory|command not found)$"
@@ -146,8 +146,7 @@ FILES = (
     own_cause(
         "file-missing",
         "a file is not there: {file}",
-        "if it is on the host, mount its folder: {again:--mount SOURCE:TARGET:ro}; relative "
-        "paths start at {workdir}",
+        "{elsewhere}; relative paths start at {workdir}",
         r"FileNotFoundError: \[Errno 2\] [^\n']*'(?P<file>[^'\n]*)'[^\n]*",
         r"FileNotFoundError: (?P<file>[^\n]*)",
         r"NotADirectoryError: [^\n']*'(?P<file>[^'\n]*)'",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
+from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import Cause, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.noted import CAUSE_OF_STATE
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Verdict
-from kit.runs import events
+from kit.runs import events, history
+from kit.runs.history import Run
 
+BY_KIT = "by "  # how the history begins who cancelled a run on this machine
+_ENDED_BY = {
+    "TIMEOUT": "the time limit",
+    "DEADLINE": "the deadline",
+    "PREEMPTED": "a job of higher priority",
+    "NODE_FAIL": "the loss of a node",
+}
 UNFINISHED = "UNFINISHED"  # ranks failed, and no log says that the run has ended
 ENDED = "ENDED"  # by Slurm, in a way that has no name here
 
@@ -20,6 +30,31 @@ def explain(state: str, found: list[Finding]) -> Optional[Cause]:
     if found and (found[0].weight == Weight.VERDICT or found[0].cause.name == name):
         return None
     return CAUSE_NAMED.get(name or "")
+
+
+def canceller(run: Run) -> str:
+    """Return who cancelled a run, as far as kit knows: kit cancel, Ctrl-C."""
+    if run.why.startswith(BY_KIT):
+        return run.why[len(BY_KIT) :]
+    return "kit cancel" if history.is_cancelled(run) else ""
+
+
+def name_canceller(cause: Cause, run: Run) -> Cause:
+    """Return the cause `cancelled` with who did it, where kit knows that; any other as it is."""
+    who = canceller(run) if cause.name == "cancelled" else ""
+    if not who:
+        return cause
+    fix = "start it again: {again}"
+    return replace(cause, title=f"it was cancelled by {who}", fix=fix, local_fix=fix)
+
+
+def who_ended(run: Run, state: str, first: Optional[Failed]) -> str:
+    """Return what ended the processes of a run with SIGTERM; empty where that is not known."""
+    if state == "CANCELLED":
+        return canceller(run) or "whoever cancelled the run"
+    if state in _ENDED_BY:
+        return _ENDED_BY[state]
+    return f"kit, after rank {first.rank} had failed," if first and first.code != 143 else ""
 
 
 def determine(evidence: Evidence, verdict: Verdict, recorded: str) -> str:

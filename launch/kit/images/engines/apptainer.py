@@ -7,12 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
 
 from kit.errors import KitError
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps
-from kit.images.engines.engine import Engine
+from kit.images.engines.rootless import Rootless
 from kit.images.recipe import Recipe
 from kit.images.sources.source import Source
 from kit.registry import client
@@ -24,15 +23,30 @@ NOT_THE_IMAGES = ("APPTAINER_", "SINGULARITY_", *(f"{name}=" for name in _NAMES)
 LIBRARIES = "/.singularity.d/libs"  # Apptainer adds it to LD_LIBRARY_PATH
 
 
-class Apptainer(Engine):
+# Not the host's folders, which a RUN could change; what the user has set for jobs does not count.
+NO_MOUNTS = "home,cwd,tmp,hostfs,bind-paths"
+UNSET = ("BIND", "BINDPATH", "MOUNT", "NV", "ROCM", "CONTAIN", "OVERLAY", "WORKDIR")
+
+
+class Apptainer(Rootless):
     """Builds a folder, without root."""
 
     name, recipe_file = "apptainer", "image.def"
+    # With ids of /etc/subuid, a chown gives files to users that this one is not: it could neither
+    # read nor remove them. In the image, all files are root's.
+    afterwards = (
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin "
+        "find / -xdev '(' ! -user 0 -o ! -group 0 ')' -exec chown -h 0:0 '{}' + 2>/dev/null"
+    )
+
+    def start(self, root: Path) -> tuple[list[str], dict[str, str]]:
+        words = ["apptainer", "--silent", "exec", "--fakeroot", "--writable", "--cleanenv"]
+        words += ["--no-home", "--no-mount", NO_MOUNTS, "--bind", "/etc/hosts", str(root)]
+        tools = ("APPTAINER", "SINGULARITY")
+        return words, {f"{tool}_{name}": "" for tool in tools for name in UNSET}
 
     @contextmanager
-    def build(
-        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
-    ) -> Iterator[Source]:
+    def build_own(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
         # Ask the registry first: without its answer, the build would be in vain. A local base
         # starts in /, with the command that it is given.
         base = Config()
@@ -47,6 +61,8 @@ class Apptainer(Engine):
             command = ["apptainer", "build", "--fix-perms", "--sandbox"]
             command += ["--build-arg-file", str(values), str(place), definition]
             steps.must_run(command, {"APPTAINER_TMPDIR": temporary})
+            command, variables = self.start(place)
+            steps.must_run([*command, "/bin/sh", "-c", f"{self.afterwards}; true"], variables)
             config = base._replace(env=_environment(place, base.env, recipe.text))
             yield tree.source(place, recipe.name, config, self.name)
 

@@ -54,15 +54,20 @@ class Steps(NamedTuple):
             self.note("\n  | ".join(["the last lines of its output:", *last]))
         return process.returncode, lines
 
-    def must_run(self, command: list[str], env: dict[str, str]) -> None:
-        """Run the command. Raise KitError with the log's name if it fails."""
+    def must_run(
+        self, command: list[str], env: dict[str, str], called: str = "", where: str = ""
+    ) -> None:
+        """Run the command. Raise KitError with the log's name if it fails.
+
+        called, where: what the user calls it, and the place of it in a recipe.
+        """
         code, lines = self.run(command, env)
         if "No space left on device" in "\n".join(lines):
             fix = "free some, or give it another place: TMPDIR=/local kit build; the log: "
             raise KitError(f"{command[0]} has no space left", fix + self.log.name)
         if code:
-            problem = f"{' '.join(command[:2])} ended with code {code}"
-            raise KitError(problem, f"see the lines above; the log: {self.log.name}")
+            problem = f"{called or ' '.join(command[:2])} ended with code {code}"
+            raise KitError(problem, f"see the lines above; the log: {self.log.name}", where=where)
 
 
 def hidden(option: str, arguments: dict[str, str]) -> tuple[list[str], dict[str, str]]:

@@ -26,6 +26,11 @@ class Engine(ABC):
             fix = f"module load {self.name}, or choose another engine: kit build --engine NAME"
             raise KitError(f"{self.name} is not installed here", fix)
 
+    @property
+    def recipe_files(self) -> tuple[str, ...]:
+        """The usual names of all kinds of recipes that it builds, its own first."""
+        return (self.recipe_file,)
+
     def identity(self, base: str) -> str:
         """Return the id of an image that the engine itself has, or "" if it has none."""
         return ""

@@ -6,33 +6,49 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
 
 from kit.images import pack
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps, hidden
-from kit.images.engines.engine import Engine
+from kit.images.engines.rootless import Rootless
 from kit.images.recipe import Recipe
 from kit.images.sources import find
 from kit.images.sources.source import Source
 from kit.registry import client
 
 CONTAINER = "image"
+# What a command of a Dockerfile gets from the host. A site's hooks write into the image: the
+# user's name and home, the host's time zone; and its /tmp would last for one command alone.
+MOUNTS = """\
+/proc /proc none x-create=dir,rbind,rw,nosuid,nodev,noexec,rslave 0 -1
+/sys /sys none x-create=dir,rbind,ro,nosuid,nodev,noexec,rslave 0 -1
+/dev /dev none x-create=dir,rbind,rw,nosuid,noexec,rslave 0 -1
+/etc/hosts /etc/hosts none x-create=file,bind,ro,nosuid,nodev,noexec,private 0 -1
+/etc/resolv.conf /etc/resolv.conf none x-create=file,bind,ro,nosuid,nodev,noexec,private 0 -1
+"""
 
 
-class Enroot(Engine):
+class Enroot(Rootless):
     """Builds in a container of the base, without root."""
 
     name, recipe_file = "enroot", "image.enroot.sh"
+    left = (".lock",)
+
+    def start(self, root: Path) -> tuple[list[str], dict[str, str]]:
+        env = _folders(str(root.parent.parent)) | {"ENROOT_DATA_PATH": str(root.parent)}
+        mounts = Path(env["ENROOT_CONFIG_PATH"], "mounts.d")
+        mounts.mkdir(exist_ok=True)
+        (mounts / "10-build.fstab").write_text(MOUNTS)
+        # Enroot reads the site's enroot.conf in any case, and takes these from the environment.
+        env |= {"ENROOT_SYSCONF_PATH": env["ENROOT_CACHE_PATH"], "ENROOT_LOGIN_SHELL": "no"}
+        env |= {"ENROOT_MOUNT_HOME": "no", "ENROOT_RESTRICT_DEV": "no"}
+        return ["enroot", "start", "--root", "--rw", root.name], env
 
     @contextmanager
-    def build(
-        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
-    ) -> Iterator[Source]:
+    def build_own(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
         (base,) = recipe.bases
         with tree.workplace() as temporary:
-            words = ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")
-            env = {f"ENROOT_{word}_PATH": _make_folder(temporary, word) for word in words}
+            env = _folders(temporary)
             squashfs = Path(temporary, "base.sqsh")
             image = find.of_layers(client.open_image(base, steps.note), base, base)
             assert image.files
@@ -50,7 +66,10 @@ class Enroot(Engine):
             yield tree.source(place, recipe.name, image.config, self.name)
 
 
-def _make_folder(temporary: str, word: str) -> str:
-    path = os.path.join(temporary, word.lower())
-    os.mkdir(path, 0o700)
-    return path
+def _folders(temporary: str) -> dict[str, str]:
+    """Return Enroot's own folders below a temporary one, which are made where they are missing."""
+    words = ("DATA", "RUNTIME", "CACHE", "TEMP", "CONFIG")
+    found = {f"ENROOT_{word}_PATH": os.path.join(temporary, word.lower()) for word in words}
+    for path in found.values():
+        os.makedirs(path, 0o700, exist_ok=True)
+    return found

@@ -30,13 +30,14 @@ _NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
 def workplace() -> Iterator[str]:
     """Yield a locked folder for one build. Remove the folders of this user's killed builds."""
     sweep()
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            locks.take(handle)
-            yield folder
-        finally:
-            os.close(handle)
+    folder = tempfile.mkdtemp(prefix=TEMPORARY)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        locks.take(handle)
+        yield folder
+    finally:
+        os.close(handle)
+        _remove(Path(folder))
 
 
 def sweep() -> None:
@@ -48,8 +49,14 @@ def sweep() -> None:
             is_ours = is_ours and re.fullmatch(_NAME, path.name) is not None
             age_s = time.time() - facts.st_mtime
             if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and locks.is_free(path))):
-                _make_writable(path)
-                remove.tree(path, _NAME)
+                _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a build's folder. What a killed command gave to another id of this user's stays."""
+    with suppress(OSError, KitError):
+        _make_writable(folder)
+        remove.tree(folder, _NAME)
 
 
 def source(folder: Path, name: str, config: Config, engine: str) -> Source:
@@ -75,7 +82,7 @@ def _entries(folder: Path, count: Count) -> Iterator[Entry]:
             if not info.isreg():
                 yield tarstream.of_info(info, None, is_gnu=True)
                 continue
-            _make_readable(path)
+            open_file(path)
             with path.open("rb") as content:
                 yield tarstream.of_info(info, content, is_gnu=True)
             count(info.size)
@@ -86,7 +93,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         path = Path(entry.path)
         yield path
         if entry.is_dir(follow_symlinks=False):
-            _make_readable(path)
+            open_folder(path)
             yield from _walk(path)
 
 
@@ -95,11 +102,28 @@ def _make_writable(folder: Path) -> None:
     for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
         for name in names:
             if not os.path.islink(os.path.join(path, name)):
-                os.chmod(os.path.join(path, name), 0o700)
+                with suppress(PermissionError):
+                    os.chmod(os.path.join(path, name), 0o700)
 
 
-def _make_readable(path: Path) -> None:
-    mode = path.stat().st_mode
-    needed = 0o700 if stat.S_ISDIR(mode) else 0o400
-    if mode & needed != needed and os.stat(path).st_uid == os.getuid():
-        path.chmod(stat.S_IMODE(mode) | needed)
+def make_readable(folder: Path) -> None:
+    """Let this user read all of a folder; the image's file does so, too."""
+    for path in _walk(folder):
+        if path.is_file() and not path.is_symlink():
+            open_file(path)
+
+
+def open_folder(path: Path) -> None:
+    """Let this user list a folder and write to it."""
+    _add_rights(path, 0o700)
+
+
+def open_file(path: Path) -> None:
+    """Let this user read a file."""
+    _add_rights(path, 0o400)
+
+
+def _add_rights(path: Path, needed: int) -> None:
+    facts = path.stat()
+    if facts.st_mode & needed != needed and facts.st_uid == os.getuid():
+        path.chmod(stat.S_IMODE(facts.st_mode) | needed)

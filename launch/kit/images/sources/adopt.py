@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import IO, Optional
 
@@ -78,9 +79,17 @@ def _lay_out(config: Config, folder: Path) -> None:
 
 
 def _content(path: Path, name: str) -> Optional[str]:
-    """Return the text of a file in the squashfs, or None if it has no such file."""
-    command = ["unsquashfs", "-cat", str(path), name]
-    done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
-    if "Can't find a valid SQUASHFS superblock" in done.stderr:
-        raise KitError(f"{path} is no squashfs", "give a .sqsh of enroot import")
-    return done.stdout if done.returncode == 0 else None
+    """Return the text of a file in the squashfs, or None if it has no such file.
+
+    It is unpacked, since `unsquashfs -cat` came with squashfs-tools 4.5.
+    """
+    with tempfile.TemporaryDirectory(prefix="kit-") as place:
+        file = Path(place, "files", name)
+        command = ["unsquashfs", "-no-progress", "-dest", f"{place}/files", str(path), name]
+        done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
+        if "SQUASHFS superblock" in done.stderr:
+            raise KitError(f"{path} is no squashfs", "give a .sqsh of enroot import")
+        if done.returncode or file.is_symlink() or not file.is_file():
+            return None
+        file.chmod(0o600)
+        return file.read_text(encoding="utf-8", errors="surrogateescape")

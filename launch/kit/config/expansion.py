@@ -1,0 +1,64 @@
+"""Puts values in the place of variables in a job's paths: $HOME, $USER, $SCRATCH, the profile's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional
+
+from kit.config import profiles, shell_words
+from kit.config.yaml_source import Located
+from kit.errors import KitError, Problems
+
+KEYS = ("image", "mounts", "workdir")
+OF_SHELL = ("HOME", "USER", "SCRATCH")
+KNOWN = f"{', '.join(f'${name}' for name in OF_SHELL)} and the variables of the cluster's profile"
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+def expand(given: dict[str, Located], cluster: Optional[str]) -> dict[str, Located]:
+    """Return the keys with values in the place of known variables; other names stay as they are.
+
+    `cluster` is the profile's name or file.
+    """
+    texts = {key: item for key, item in given.items() if key in KEYS and "$" in str(item.value)}
+    values = _values(cluster) if texts else {}
+    return {**given, **{key: _expand(item, values) for key, item in texts.items()}}
+
+
+def fix(path: str, otherwise: str) -> str:
+    """Return the fix for a path that is not there: it may hold a variable without a value."""
+    found = shell_words.expansions(path)
+    if not found:
+        return otherwise
+    return f"write the path out: {found} has no value here; kit knows {KNOWN}"
+
+
+def of_cluster(items: list[dict[str, Located]], base: Path) -> Optional[str]:
+    """Return the profile that the first of the mappings names."""
+    found = (item["cluster"].value for item in items if "cluster" in item)
+    named = next((value for value in found if isinstance(value, str)), None)
+    return named and profiles.anchored(named, base)
+
+
+def _values(cluster: Optional[str]) -> dict[str, str]:
+    shell = {name: os.environ[name] for name in OF_SHELL if os.environ.get(name)}
+    try:
+        return {**shell, **profiles.load(cluster, "", Problems()).env}
+    except KitError:
+        return shell  # what is wrong with the profile is said where the job is resolved
+
+
+def _expand(item: Located, values: Mapping[str, str]) -> Located:
+    value = item.value
+    if isinstance(value, list):
+        return item._replace(value=[_expand(each, values) for each in value])
+    if isinstance(value, dict):
+        return item._replace(value={name: _expand(each, values) for name, each in value.items()})
+    if value is None:
+        return item
+    return item._replace(
+        value=_VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), value)
+    )

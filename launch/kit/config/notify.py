@@ -1,0 +1,99 @@
+"""Read the key `notify`: when a job tells people how it is, and by what."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple, Optional
+
+from kit.config import command, shell_words, token_check, values, variables
+from kit.config.yaml_source import Located
+from kit.errors import Problems, did_you_mean
+
+EVENTS = ("start", "end")
+KEYS = ("webhook", "command", "on")
+_EXAMPLE = "write `notify: {webhook: NAME}`, where NAME is a secret, or `notify: {command: [...]}`"
+# A line of curl's configuration holds it in quotes.
+_ADDRESS = re.compile(rb"https?://[!#-\[\]-~]+")
+
+
+class Notify(NamedTuple):
+    on: tuple[str, ...] = ()  # some of EVENTS
+    webhook: str = ""  # the secret whose value is the address
+    command: tuple[str, ...] = ()
+    where: str = ""
+
+
+def parse(given: Located, problems: Problems) -> Optional[Notify]:
+    """Return what is told, and how; it is the job's end where the key does not say when."""
+    if not isinstance(given.value, dict):
+        problems.add(given.where, f"expected a mapping, not {values.kind(given)}", _EXAMPLE)
+        return None
+    for name in given.value.keys() - set(KEYS):
+        fix = did_you_mean(name, list(KEYS), f"it has {', '.join(KEYS)}")
+        problems.add(given.value[name].where, f"notify has no key '{name}'", fix)
+    if not {"webhook", "command"} & given.value.keys():
+        problems.add(given.where, "notify names neither a web hook nor a command", _EXAMPLE)
+    parsers: dict[str, Any] = {"webhook": _secret, "command": _command, "on": _events}
+    before = len(problems.found)
+    found = {
+        name: parsers[name](given.value[name], problems) for name in KEYS if name in given.value
+    }
+    if len(problems.found) > before or not found:
+        return None
+    return Notify(**{"on": ("end",), **found, "where": given.where})
+
+
+def _secret(given: Located, problems: Problems) -> str:
+    name = given.value
+    if isinstance(name, str) and variables.ENV_NAME.match(name):
+        return name
+    what = values.kind(given)
+    if isinstance(name, str) and name:
+        # It is not repeated: whoever has the address can post there.
+        what = "the address itself" if "/" in name else "another text"
+    fix = "write `webhook: NAME` and `secrets: [NAME]`: kit submit reads it from your environment"
+    problem = f"expected the name of the secret that has the web hook's address, not {what}"
+    problems.add(given.where, problem, f"{fix} (docs/notify.md)")
+    return ""
+
+
+def _command(given: Located, problems: Problems) -> tuple[str, ...]:
+    words = command.split(given, problems) or []
+    if not words or not words[0]:
+        problems.add(given.where, "the command of notify is empty", "name a program that is there")
+        return ()
+    if isinstance(given.value, str):
+        shell_words.refuse_unquoted(given.value, given.where, problems)
+    for word in words:
+        token_check.refuse_text("an argument", word, given.where, problems)
+    return tuple(words)
+
+
+def _events(given: Located, problems: Problems) -> tuple[str, ...]:
+    items = given.value if isinstance(given.value, list) else [given]
+    words = [word for item in items for word in str(item.value or "").split(",")]
+    for word in words:
+        if word not in EVENTS:
+            fix = did_you_mean(word, list(EVENTS), "write `on: [start, end]`")
+            if word == "stall":
+                fix = "nothing in a run notices that it stands still; to look: kit hang"
+            problems.add(given.where, f"notify knows no event '{word}'", fix)
+    if not words:
+        problems.add(given.where, "notify names no event", "write `on: [start, end]`")
+    return tuple(event for event in EVENTS if event in words)
+
+
+def check(notify: Optional[Notify], secrets: set[str], problems: Problems) -> Notify:
+    """Return what the job says, or that it tells nobody. Note a problem if its secret is none."""
+    if not notify:
+        return Notify()
+    if notify.webhook and notify.webhook not in secrets:
+        problem = f"the job has no secret {notify.webhook}, which is to hold the web hook's address"
+        fix = f"write `secrets: [{notify.webhook}]` as well (docs/notify.md)"
+        problems.add(notify.where, problem, fix)
+    return notify
+
+
+def is_address(value: bytes) -> bool:
+    """Return whether the value of a secret can be the address of a web hook."""
+    return bool(_ADDRESS.fullmatch(value))

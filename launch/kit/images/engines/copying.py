@@ -1,0 +1,132 @@
+"""Copy files into a root folder as a Dockerfile's COPY does, without leaving the folder.
+
+https://docs.docker.com/reference/dockerfile#copy
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit.images import metadata
+from kit.images.dockerfile_stage import Copy
+from kit.images.engines import tree
+
+MOST_LINKS = 40  # in one path, as Linux follows them
+
+
+def copy(step: Copy, origin: Path, root: Path) -> None:
+    """Do one step. Raise OSError or ValueError if that fails."""
+    target = inside(root, step.target)
+    if not step.sources:
+        return _make_folder(target)
+    found = [path for source in step.sources for path in _matching(origin, source)]
+    must_be_folder = step.target.endswith("/")
+    if len(found) > 1 and not must_be_folder and not target.is_dir():
+        raise ValueError(f"several files want a folder: write {step.target}/")
+    copying = _Copying(step, origin)
+    for path in found:
+        real = inside(origin, str(path.relative_to(origin)))
+        place = target
+        if not real.is_dir() and (must_be_folder or target.is_dir()):
+            place = inside(root, str((target / path.name).relative_to(root)))
+        _make_folder(place.parent)
+        if real.is_dir():
+            copying.folder(real, place)
+        else:
+            copying.file(real, place)
+
+
+def inside(root: Path, name: str) -> Path:
+    """Return the place of a path in a root folder. Its links lead nowhere else."""
+    place, left, links = root, name.split("/")[::-1], 0
+    while left:
+        part = left.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            place = root if place == root else place.parent
+        elif (place / part).is_symlink():
+            links += 1
+            if links > MOST_LINKS:
+                raise ValueError(f"the links of {name} lead to each other")
+            aim = os.readlink(place / part)
+            place = root if aim.startswith("/") else place
+            left += aim.split("/")[::-1]
+        else:
+            place /= part
+    return place
+
+
+def _matching(origin: Path, pattern: str) -> list[Path]:
+    """Return what a pattern means, links by their own names. Raise ValueError if it is nothing."""
+    found = [origin]
+    for part in filter(None, pattern.split("/")):
+        folders = [inside(origin, str(path.relative_to(origin))) for path in found]
+        if glob.has_magic(part):
+            is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+            children = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
+            found = sorted(path for path in children if is_meant(path.name))
+        else:
+            found = [folder / part for folder in folders if os.path.lexists(folder / part)]
+    if not found and not glob.has_magic(pattern):
+        raise ValueError(f"there is no {pattern}")
+    return found
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, open to all, whatever this user's umask is."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        tree.open_folder(path.parent)
+        path.mkdir()
+        path.chmod(0o755)
+
+
+@dataclass(frozen=True)
+class _Copying:
+    """Copies files and folders of one step."""
+
+    step: Copy
+    origin: Path
+
+    def folder(self, source: Path, target: Path, is_top: bool = True) -> None:
+        """Copy what is in a folder. A folder that is there keeps its mode at the top alone."""
+        is_new = not os.path.lexists(target)
+        if is_new:
+            target.mkdir()
+        elif not target.is_dir() or (target.is_symlink() and not is_top):
+            raise ValueError(f"{target.name} is a folder, and in its place is a file or a link")
+        tree.open_folder(source)
+        tree.open_folder(target)
+        for path in sorted(source.iterdir()):
+            is_folder = path.is_dir() and not path.is_symlink()
+            name = path.relative_to(self.origin).as_posix()
+            if self.step.origin is not None and metadata.is_replaced(name, is_folder):
+                continue  # what the engine reads there, and the stage's image has not
+            if is_folder:
+                self.folder(path, target / path.name, is_top=False)
+            else:
+                self.file(path, target / path.name)
+        if is_new or not is_top:
+            # The recipe's own folder is a temporary one, which is closed to others.
+            mode = 0o755 if source == self.origin else stat.S_IMODE(source.stat().st_mode)
+            target.chmod(mode if self.step.mode is None else self.step.mode)
+
+    def file(self, source: Path, target: Path) -> None:
+        """Copy a file, or a link as a link. What is there is replaced, not written through."""
+        if target.is_dir() and not target.is_symlink():
+            raise ValueError(f"{source.name} is a file, and in its place is a folder")
+        tree.open_folder(target.parent)
+        target.unlink(missing_ok=True)
+        if not source.is_symlink():
+            tree.open_file(source)
+        shutil.copy2(source, target, follow_symlinks=False)
+        if self.step.mode is not None and not target.is_symlink():
+            target.chmod(self.step.mode)

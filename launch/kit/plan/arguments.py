@@ -1,0 +1,41 @@
+"""Look at the arguments of a job's program for what its user hardly meant."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from kit.config import suggest
+from kit.config.job import Job
+from kit.errors import Problems
+from kit.plan.mounting import FileView
+
+CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+# Words in an option's name by which it names a file that the program writes.
+_WRITTEN = re.compile("out|save|log|dump|write|result|export|report|dest", re.IGNORECASE)
+_OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
+
+
+def check(job: Job, view: FileView, problems: Problems) -> None:
+    """Warn of missing configuration files, and of options that are one word with their values."""
+    words = job.command or ()
+    for before, word in zip(words, words[1:]):
+        if found := _OPTION_AND_VALUE.fullmatch(word):
+            problem = f"the program gets '{word}' as a single argument"
+            fix = f"write two words: [..., {found[1]}, {found[2]}]"
+            problems.warn(job.where("command"), problem, fix)
+        option, equals, value = word.rpartition("=")
+        if not _WRITTEN.search(option if equals else before):
+            _check_file(job, value, view, problems)
+
+
+def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:
+    """Warn of a configuration file that is not below the working directory, where it belongs."""
+    if not name.endswith(CONFIGURATIONS) or re.search(r"[{}*?$:\s]", name):
+        return
+    path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", name)))
+    if os.path.isabs(name) or path is None or os.path.exists(path):
+        return
+    fix = f"looked for {path}; relative paths start at the working directory"
+    problem = f"there is no {name}, which the command names"
+    problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))

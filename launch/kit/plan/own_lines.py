@@ -1,0 +1,121 @@
+"""Checks the lines of bash that a job brings, and finds the code that its script names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Optional
+
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.errors import Problems, did_you_mean
+from kit.plan.mounting import FileView
+
+KEYS = ("script", "setup", "host_setup")
+PATIENCE_S = 10.0
+# bash's own words for an error of syntax.
+_ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
+# What only a rank has, not a node.
+_OF_RANK = re.compile(r"\$\{?(RANK|LOCAL_RANK|WORLD_SIZE)\b")
+# A word with nothing that bash would read in another way.
+_PLAIN = re.compile(r"[\w./+=:@%-]+")
+
+
+class Word(NamedTuple):
+    """A plain word of a script."""
+
+    line: int
+    start: int  # in the text; behind `--option=`
+    path: str
+    before: str  # the option, or the word before it
+
+
+def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
+    for key in KEYS:
+        if lines := getattr(job, key):
+            _check_syntax(key, lines, job.where(key), problems)
+    if job.script:
+        _check_ranks(job, job.script, launcher, problems)
+        _check_programs(job, job.script, view, problems)
+
+
+def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
+    """Refuse what this machine's bash cannot read."""
+    bash = shutil.which("bash")
+    if not bash:
+        return
+    changing = ("BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS", "BASHOPTS")
+    env = {name: value for name, value in os.environ.items() if name not in changing}
+    try:
+        done = subprocess.run(
+            [bash, "-n"],
+            input=lines.encode(errors="surrogateescape"),
+            capture_output=True,
+            env={**env, "LC_ALL": "C"},
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the nodes' own bash will say so
+    found = _ERROR.search(done.stderr.decode(errors="replace"))
+    if done.returncode and found:
+        problem = f"bash cannot read line {found[1]} of {key}: {found[2]}"
+        problems.add(where, problem, "correct that line, or the one before it")
+
+
+def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Problems) -> None:
+    """Refuse a rank's variables where the script runs once on a node with several ranks."""
+    per_node = job.processes_per_node or job.gpus_per_node or 1
+    found = _OF_RANK.search(script)
+    if not found or per_node == 1 or not launcher or launcher.name != "spawn":
+        return
+    problem = f"the script runs once on each node, which has no ${found[1]}"
+    fix = f"to run it once for each of the {per_node} ranks: `launcher: srun`; else use $NODE_RANK"
+    problems.add(job.where("script"), problem, fix)
+
+
+def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:
+    """Warn of a Python program that is not there; the script itself may write it."""
+    for word in words(script):
+        path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", word.path)))
+        if not word.path.endswith(".py") or path is None or os.path.lexists(path):
+            continue
+        folder = os.path.dirname(path)
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        problem = f"line {word.line} of the script names {word.path}, which is not there"
+        fix = did_you_mean(os.path.basename(path), names, f"looked for {path}")
+        problems.warn(job.where("script"), problem, fix)
+
+
+def words(script: str) -> Iterator[Word]:
+    """Yield the plain words of a script, without comments and what output goes to.
+
+    A script with a here-document has none: what is in one is text.
+    """
+    if "<<" in script:
+        return
+    start = 0
+    for number, line in enumerate(script.splitlines(keepends=True), 1):
+        before = ""
+        for match in re.finditer(r"\S+", line):
+            word = match.group().rstrip(";&|)")
+            if word.startswith("#"):
+                break
+            option, equals, path = word.partition("=")
+            if _PLAIN.fullmatch(word) and not before.endswith((">", "<")):
+                offset = len(option) + 1 if equals else 0
+                at = start + match.start() + offset
+                yield Word(number, at, path if equals else word, option if equals else before)
+            before = match.group()
+        start += len(line)
+
+
+def with_frozen(script: str, frozen: Iterable[Word]) -> str:
+    """Return the script in which these words name the files of the code's copy."""
+    for word in sorted(frozen, key=lambda word: word.start, reverse=True):
+        place = f'"${{KIT_CODE}}"/{os.path.normpath(word.path)}'
+        script = script[: word.start] + place + script[word.start + len(word.path) :]
+    return script

@@ -1,0 +1,64 @@
+"""Decide how many ranks a job starts on each node, and compare that with its GPUs."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from kit.config import values
+from kit.config.job import Job
+from kit.config.plugins import Plugin
+from kit.config.yaml_source import Located
+from kit.errors import Problems
+from kit.plan.sbatch import JobShape
+from kit.slurm import numbers
+
+
+def shape(job: Job, launcher: Optional[Plugin]) -> JobShape:
+    """Return how much a job asks for, with what its launcher needs."""
+    gpus = job.gpus_per_node or 0
+    own = _own_processes(launcher)
+    processes = own or job.processes_per_node or gpus or 1
+    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
+    signals = bool(launcher and launcher.words("signals"))
+    return JobShape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
+
+
+def _own_processes(launcher: Optional[Plugin]) -> Optional[int]:
+    """Return how many processes the launcher starts on each node, whatever the job says."""
+    own = launcher.words("processes-per-node") if launcher else []
+    return int(own[0]) if own else None
+
+
+def check(
+    job: Job,
+    launcher: Optional[Plugin],
+    found: JobShape,
+    options: dict[str, Located],
+    problems: Problems,
+) -> None:
+    """Compare the ranks with the GPUs that the job, or `options` of sbatch, ask for."""
+    if 0 < found.gpus < found.processes:
+        gpus = f"{found.gpus} GPU{'s' if found.gpus > 1 else ''}"
+        problem = f"{found.processes} ranks on each node share {gpus}"
+        fix = f"write `processes_per_node: {found.gpus}`, or `gpus_per_node: {found.processes}`"
+        where = job.where("processes_per_node")
+        problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
+    if "gres" in options:
+        _check_gres(job, launcher, options["gres"], problems)
+
+
+def _check_gres(job: Job, launcher: Optional[Plugin], gres: Located, problems: Problems) -> None:
+    """Compare the GPUs of `gres` with the job's own keys, which alone start ranks."""
+    if not isinstance(gres.value, str):
+        return
+    count = sum(numbers.gpus(gres.value.replace("gres/", "").replace("=", ":")).values())
+    if job.gpus_per_node and count not in (0, job.gpus_per_node):
+        problem = f"'gres' asks for {count} GPUs on each node, and `gpus_per_node` for"
+        fix = f"write `gpus_per_node: {count}`, or take the GPUs out of gres"
+        problems.add(gres.where, f"{problem} {job.gpus_per_node}", fix)
+    elif (
+        count > 1 and job.gpus_per_node is None and job.processes_per_node is None
+    ) and not _own_processes(launcher):
+        problem = f"'gres' asks for {count} GPUs on each node, where one rank starts"
+        fix = f"write `gpus_per_node: {count}` as well, which starts a rank for each of them"
+        problems.warn(gres.where, problem, f"{fix}; if one is meant: `processes_per_node: 1`")

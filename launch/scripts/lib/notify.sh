@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# notify.sh - tells people that the job has started or ended: by a web hook, by a command of theirs, or by both, from the first
+# node. Whatever becomes of it, the job goes on, and ends with its own code. See docs/notify.md.
+# only: notify
+
+unset KIT_HOOK         # a variable that the submitting shell has exported would stay so
+readonly KIT_TELL_S=10 # for the web hook to answer, and for the command to end
+
+# notify::begin - at the job's start. The hook's address is read now, since its file may be gone at the end: into a variable that
+# only this shell has. It is never an argument, and in no environment; nor does a trace of these scripts show it.
+notify::begin() {
+  local -
+  set +avx
+  local kit_pair
+  KIT_HOOK=''
+  if [[ -n "${KIT_NOTIFY_WEBHOOK}" ]]; then
+    while IFS='' LC_ALL=C read -r -d '' kit_pair; do
+      [[ "${kit_pair}" != "${KIT_NOTIFY_WEBHOOK}="* ]] || KIT_HOOK="${kit_pair#*=}"
+    done <"${KIT_SECRETS_FILE:-/dev/null}"
+  fi
+  local attempt=''
+  ((${SLURM_RESTART_COUNT:-0} == 0)) || attempt=", attempt $((SLURM_RESTART_COUNT + 1))"
+  # Beside the job, which is not to wait for it.
+  notify::tell start RUNNING '' '' "started on ${SLURM_JOB_NODELIST}${attempt}" &
+}
+
+# notify::end [CODE] - once, when the job ends for good; without a code where its ranks are still being ended. The cause is
+# the first that the batch script noted.
+notify::end() {
+  [[ -z "${KIT_GOES_ON}" && -n "${KIT_HOOK+begun}" ]] || return 0
+  local state="${KIT_OUTCOME:-FAILED}" noted cause='' text
+  [[ "${state}" != @(COMPLETING|RUNNING) ]] || state="$(notify::ended_by)"
+  noted="$(event::of 'blamed|node_refused|node_silent|nodes_absent' batch.jsonl | head -n 1)"
+  [[ ! "${noted}" =~ \"problem\":\ \"([^\"]*)\" ]] || printf -v cause '%b' "${BASH_REMATCH[1]}"
+  [[ -z "${cause}" || ! "${noted}" =~ \"node\":\ \"([^\"]+)\" ]] || cause="${BASH_REMATCH[1]}: ${cause}"
+  printf -v text '%s after %d h %02d min' "${state}" "$((SECONDS / 3600))" "$((SECONDS / 60 % 60))"
+  [[ "${1:-0}" == 0 ]] || text+=", exit code $1"
+  [[ "${state}" == COMPLETED ]] || text+="${cause:+: ${cause}}. See: kit why ${KIT_ID}"
+  (notify::tell end "${state}" "${1:-}" "${cause}" "${text}") || true
+  unset KIT_HOOK
+}
+
+# notify::ended_by - while Slurm ends a job it says COMPLETING of all; its daemon's line in the job's log says more.
+notify::ended_by() {
+  local line
+  line="$(tail -c "+$((KIT_LOG_FROM + 1))" -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null | grep -aF ' CANCELLED AT ' | tail -n 1)" || true
+  case "${line}" in
+    *'TIME LIMIT'*) printf TIMEOUT ;;
+    *PREEMPTION*) printf PREEMPTED ;;
+    *'NODE FAILURE'*) printf NODE_FAIL ;;
+    ?*) printf CANCELLED ;;
+    *) printf ENDED ;;
+  esac
+}
+
+# notify::tell EVENT STATE CODE CAUSE TEXT - in a subshell.
+notify::tell() {
+  set +evx
+  [[ " ${KIT_NOTIFY} " == *" $1 "* ]] || return 0
+  local -r text="kit: ${KIT_NAME} (${KIT_ID}) $5"
+  local said
+  if [[ -n "${KIT_HOOK}" ]]; then
+    said="$(notify::post "${text}" 2>&1)" ||
+      kit::say "the web hook was not told of the job's $1: ${said//"${KIT_HOOK}"/(its address)}"
+  fi
+  ((${#KIT_NOTIFY_COMMAND[@]} > 0)) || return 0
+  cd -- "${KIT_WORKDIR}" 2>/dev/null || true
+  KIT_RUN="${KIT_ID}" KIT_NAME="${KIT_NAME}" KIT_STATE="$2" KIT_EXIT_CODE="$3" KIT_CAUSE="$4" \
+    timeout --kill-after=1 "${KIT_TELL_S}" "${KIT_NOTIFY_COMMAND[@]}" <<<"${text}" >&2 ||
+    kit::say "the command of \`notify\` ended with code $?: it was to tell of the job's $1 (124: it took more than ${KIT_TELL_S} s)"
+}
+
+# notify::post TEXT - the message as Slack, Mattermost and others take it, in which <, > and & stand for something else.
+notify::post() {
+  local text="$1" pair
+  text="${text//&/"&amp;"}"
+  text="${text//</"&lt;"}"
+  text="${text//>/"&gt;"}"
+  event::value problem "${text}"
+  command -v curl >/dev/null || {
+    printf 'there is no curl on this node'
+    return 1
+  }
+  # The job says the way out of the cluster where its nodes have none of their own.
+  for pair in "${KIT_ENV[@]}"; do [[ "${pair%%=*}" != *_@(proxy|PROXY) ]] || export "${pair?}"; done
+  # Both through pipes: a list of processes shows the arguments.
+  curl --disable --silent --show-error --fail --output /dev/null --max-time "${KIT_TELL_S}" \
+    --header 'Content-Type: application/json' --data-binary @<(printf '{"text": %s}' "${KIT_VALUE}") \
+    --config <(printf 'url = "%s"\n' "${KIT_HOOK}")
+}

@@ -1,0 +1,159 @@
+"""A job's own lines of bash, run as `kit run` runs them: what reaches the program, and what a failing line does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from running import environment
+
+SHOW = """\
+import json, os, resource, sys
+names = ("A", "B", "PATH", "HOST", "TOKEN", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "KIT_IS_SET_UP", "KIT_HOST_IS_SET_UP")
+facts = {name: os.environ.get(name) for name in names}
+limit = resource.getrlimit(resource.RLIMIT_CORE)[0]
+print(json.dumps([facts, os.getcwd(), os.umask(0), limit, sys.argv[1:]]), flush=True)
+"""
+SHAPE = "runtime: none\nlauncher: spawn\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    (folder / "show.py").write_text(SHOW)
+    return folder
+
+
+def run(project: Path, job: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    (project / "job.yaml").write_text(job)
+    command = [sys.executable, "-m", "kit", "run", "job.yaml", *arguments]
+    env = {**environment(Path(sys.executable).parent, **variables), "HOME": str(project.parent)}
+    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=120)
+
+
+def logs(project: Path) -> list[str]:
+    return [path.read_text() for path in sorted(project.glob("runs/*/log/*/rank*.out"))]
+
+
+def shown(project: Path) -> list[list]:
+    return [json.loads(text.splitlines()[0]) for text in logs(project)]
+
+
+def test_what_setup_sets_reaches_the_program_and_only_that(project: Path) -> None:
+    job = f"""{SHAPE}nodes: 2
+env: {{A: of the job, B: of the job}}
+setup: |
+  A="set up on ${{NODE_RANK}}, B was ${{B}}"; not_exported=1
+  umask 077; ulimit -c 0; set +e; shopt -s nocasematch; IFS=x; cd /
+  false
+  kit::say() {{ echo broken; }}
+  set -- one two
+command: [show.py, a b]
+"""
+    done = run(project, job)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, (facts, folder, mask, limit, arguments) in enumerate(shown(project)):
+        assert (facts["A"], facts["B"]) == (f"set up on {rank}, B was of the job", "of the job")
+        assert (folder, mask, limit, arguments) == (str(project), 0o077, 0, ["a b"])
+        assert facts["KIT_IS_SET_UP"] is facts["KIT_HOST_IS_SET_UP"] is None
+    assert "broken" not in done.stdout + done.stderr
+
+
+def test_a_program_is_found_by_the_path_that_setup_sets(project: Path) -> None:
+    (project / "venv").mkdir()
+    (project / "venv/mine").write_text("#!/bin/sh\necho of the environment\n")
+    (project / "venv/mine").chmod(0o755)
+    done = run(project, f'{SHAPE}setup: PATH="$PWD/venv:$PATH"\ncommand: [mine]\n')
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert logs(project) == ["of the environment\n"]
+
+
+@pytest.mark.parametrize(
+    ("key", "lines", "line"),
+    [
+        ("setup", "  echo one\n  ls /not-there\n  echo two\n", "line 2 of setup ended with code 2: ls /not-there"),
+        ("setup", "  f() {\n    (exit 7)\n  }\n  f\n", "line 2 of setup ended with code 7:   (exit 7)"),
+        ("setup", "  false | cat\n", "line 1 of setup ended with code 1: false | cat"),
+        ("setup", "  exit 0\n", "the lines of setup ended with exit, code 0: nothing comes behind them"),
+        ("host_setup", "  true\n  module-of-nobody load x\n", "line 2 of host_setup ended with code 127: module-of-nobody load x"),
+    ],
+)
+def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line: str, project: Path) -> None:
+    done = run(project, f"{SHAPE}{key}: |\n{lines}command: show.py\n")
+    assert done.returncode == 1
+    assert f"kit: error: local0: {line}\n" in done.stdout
+    assert "a line of the job's setup failed (setup-failed)" in done.stdout  # the cause, from the event
+    assert not logs(project)
+
+
+def test_what_host_setup_exports_reaches_the_ranks_of_every_node(project: Path) -> None:
+    done = run(project, f"{SHAPE}nodes: 2\nhost_setup: |\n  export HOST=$HOSTNAME\n  echo once\ncommand: show.py\n", HOSTNAME="first", LEFT_BEHIND="x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [facts["HOST"] for facts, *_ in shown(project)] == ["first", "first"]
+    assert (done.stdout + done.stderr).count("once") == 1
+
+
+def test_host_setup_begins_in_the_working_directory(project: Path) -> None:
+    (project / "env.sh").write_text("export OF_PROJECT=yes\n")  # kit has a file of this name in the run directory
+    done = run(project, f"{SHAPE}host_setup: |\n  source env.sh\n  export A=$PWD-$OF_PROJECT\ncommand: show.py\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [facts["A"] for facts, *_ in shown(project)] == [f"{project}-yes"]
+
+
+def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(project: Path) -> None:
+    (project / "parent.py").write_text("print([open(f'/proc/{p}/environ').read().count('hush') for p in (__import__('os').getppid(), 'self')])")
+    job = f'{SHAPE}secrets: [TOKEN]\nsetup: test "$TOKEN" = hush\ncommand: parent.py\n'
+    done = run(project, job, TOKEN="hush")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert logs(project) == ["[0, 1]\n"]
+
+
+def test_a_script_has_its_ranks_variables_and_arguments(project: Path) -> None:
+    job = 'runtime: none\nnodes: 2\nscript: |\n  python show.py $NODE_RANK $RANK $LOCAL_RANK $WORLD_SIZE "${MASTER_ADDR:+master}" "$@"\n'
+    done = run(project, job, "--", "a b")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [arguments for *_, arguments in shown(project)] == [[str(rank), str(rank), "0", "2", "master", "a b"] for rank in (0, 1)]
+    # What the program starts has ranks of its own.
+    assert [facts["RANK"] for facts, *_ in shown(project)] == [None, None]
+
+
+def test_a_script_runs_for_each_rank_under_srun(project: Path) -> None:
+    done = run(project, 'runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK "$@"\n')  # no arguments
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [arguments for *_, arguments in shown(project)] == [["0"], ["1"]]
+
+
+def test_the_line_of_a_script_that_fails_ends_it_with_its_code(project: Path) -> None:
+    done = run(project, "runtime: none\nscript: |\n  if true; then\n    python -c 'import sys; sys.exit(7)'\n  fi\n  echo never\n")
+    assert done.returncode == 7
+    assert logs(project) == ["kit: local0: line 2 of the job's script ended with code 7:   python -c 'import sys; sys.exit(7)'\n"]
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "srun"])
+def test_a_signal_reaches_the_program_that_a_script_has_started(launcher: str, project: Path) -> None:
+    (project / "wait.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('told').touch(), sys.exit(0)))\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(100)\n"
+    )
+    (project / "job.yaml").write_text(f"runtime: none\nlauncher: {launcher}\nscript: |\n  python wait.py\n  echo behind\n")
+    env = {**environment(Path(sys.executable).parent), "HOME": str(project.parent)}
+    kit = subprocess.Popen([sys.executable, "-m", "kit", "run", "job.yaml"], cwd=project, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (project / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        kit.send_signal(signal.SIGTERM)
+        kit.wait(60)
+    finally:
+        if kit.poll() is None:
+            os.kill(kit.pid, signal.SIGKILL)
+    assert (project / "told").exists()

@@ -1,0 +1,48 @@
+"""What a program finds in its environment under each launcher is what docs/variables.md says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from samples import ROOT
+
+LAUNCHERS = ["torchrun", "srun", "mpi", "spawn", "tensorflow"]
+ALWAYS, SOMETIMES = (ROOT / "docs/variables.md").read_text().split("Only where the job has")
+# Slurm's, MPI's and torchrun's own, a shell's, and kit's that are not for programs.
+OTHERS = re.compile(r"SLURM_|SLURMD_|OMPI_|PMIX_|PMI_|PRTE_|ORTE_|OPAL_|HWLOC_|IPATH_|HFI_|KIT_|TORCHELASTIC_|TORCH_NCCL_|(PWD|OLDPWD|SHLVL|_|LC_CTYPE)$")
+
+
+def names(cell: str) -> set[str]:
+    return set(re.findall(r"`([A-Z_]+)`", cell))
+
+
+def promised(launcher: str) -> set[str]:
+    rows = [line.split("|")[1:-1] for line in re.findall(r"^\| `.*\|$", ALWAYS, re.MULTILINE)]
+    (head,) = re.findall(r"^\| variable .*\|$", ALWAYS, re.MULTILINE)
+    column = [cell.strip() for cell in head.split("|")[1:-1]].index(f"`{launcher}`")
+    return {name for row in rows if row[column].strip() == "yes" for name in names(row[0])}
+
+
+@pytest.mark.parametrize(
+    "launcher", [pytest.param(name, marks=[pytest.mark.skipif(name == "mpi" and not shutil.which("mpirun"), reason="not here: mpirun")]) for name in LAUNCHERS]
+)
+def test_a_program_finds_what_the_page_promises_and_no_other(launcher: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text('command: [bash, -c, "env -0 >found.${NODE_RANK}"]\non_preempt: checkpoint\ntime: 10\n')
+    kit("run", "job.yaml", "-j", "2x1", "--launcher", launcher, "--runtime", "none")
+    found = dict(line.partition("=")[::2] for line in (tmp_path / "found.1").read_text().split("\0") if line)
+    expected = promised(launcher)
+    assert len(expected) > 7 and expected <= set(found)
+    more = {name for name in set(found) - set(os.environ) - expected if not OTHERS.match(name)}
+    assert more <= names(SOMETIMES)
+    assert {"KIT_PROGRESS", "KIT_CHECKPOINT_FILE"} <= set(found)
+    shown = SOMETIMES.split("most used ones:")[1].split(", and those of an array")[0]
+    slurms = {name for name in found if name.startswith("SLURM_")}
+    assert names(shown) <= slurms
+    if launcher in ("srun", "mpi"):
+        assert (found["RANK"], found["LOCAL_RANK"], found["NODE_RANK"]) == (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NODEID"])
+        assert found["WORLD_SIZE"] == found["SLURM_NTASKS"] == "2"

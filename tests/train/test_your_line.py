@@ -1,0 +1,85 @@
+"""Each job of docs/your-line.md is run as it stands there, and its ranks meet: on two local nodes, without a container and without GPUs.
+
+The programs are those of tests/train/lines: each adds up the ranks' numbers by its framework's own means.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from samples import ROOT
+
+PROGRAMS = {
+    "torchrun on one node": ["ddp"],
+    "torchrun on several nodes": ["ddp"],
+    "python -m torch.distributed.launch": ["local_rank"],
+    "srun python train.py": ["by_slurm"],
+    "accelerate launch": ["accelerated", "accelerated"],
+    "Hugging Face's Trainer": ["hf_trainer"],
+    "deepspeed": ["sped"],
+    "Lightning's Trainer": ["lit"],
+    "Lightning Fabric": ["fabric"],
+    "python main.py --rank ...": ["main"],
+    "mpirun": ["over_mpi"],
+}
+# What a program needs beyond torch. transformers brings 140 MB, and DeepSpeed compiles for minutes: they are not in the test extra.
+PACKAGES = {"accelerated": "accelerate", "lit": "lightning", "fabric": "lightning", "over_mpi": "mpi4py", "hf_trainer": "transformers", "sped": "deepspeed"}
+HEAVY = ("hf_trainer", "sped")
+PAGE = (ROOT / "docs/your-line.md").read_text()
+_PARTS = re.split(r"^## (.*)\n", PAGE, flags=re.MULTILINE)[1:]
+SECTIONS = dict(zip(_PARTS[::2], _PARTS[1::2]))
+
+
+def jobs(heading: str) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", SECTIONS[heading], re.DOTALL)
+
+
+def lacks(program: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test that something here would keep from running."""
+    marks = []
+    package = PACKAGES.get(program, "torch")
+    if program in HEAVY:
+        reason = f"pip install {package}, before a release: KIT_TEST_FRAMEWORKS=1 does it"
+        marks.append(pytest.mark.skipif(os.environ.get("KIT_TEST_FRAMEWORKS") != "1", reason=reason))
+    else:
+        marks.append(pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"not here: {package}"))
+    if package == "mpi4py":
+        marks.append(pytest.mark.skipif(shutil.which("mpirun") is None, reason="not here: mpirun"))
+    return marks
+
+
+def test_every_job_of_the_page_has_its_program() -> None:
+    assert {heading: len(programs) for heading, programs in PROGRAMS.items()} == {heading: len(jobs(heading)) for heading in SECTIONS if jobs(heading)}
+    assert {name for names in PROGRAMS.values() for name in names} == {path.stem for path in (ROOT / "tests/train/lines").glob("*.py")}
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        pytest.param(name, text, id=f"{heading}: {number}", marks=lacks(name))
+        for heading, names in PROGRAMS.items()
+        for number, (name, text) in enumerate(zip(names, jobs(heading)))
+    ],
+)
+def test_the_ranks_of_a_job_of_the_page_meet(program: str, text: str, kit, tmp_path: Path) -> None:
+    own = "main.py" if program == "main" else "train.py"
+    shutil.copy(ROOT / f"tests/train/lines/{program}.py", tmp_path / own)
+    shutil.copy(ROOT / "train/ranks.py", tmp_path)  # the programs end with its leave()
+    (tmp_path / "job.yaml").write_text(text)
+    # Without a GPU Accelerate, which Transformers uses, has to be told of the CPUs.
+    done = kit("run", "job.yaml", "--runtime", "none", "--env", "ACCELERATE_USE_CPU=true", timeout_s=900)
+    ranks = sorted(re.findall(r"\] rank (\d) of (\d): the ranks' sum is (\d+)", done.stdout))
+    world = 4 if "nodes: 2" in text else 2
+    assert ranks == [(str(rank), str(world), str(world * (world + 1) // 2)) for rank in range(world)], done.stdout + done.stderr
+    assert "all ranks ended well" in done.stdout
+    assert "was ever connected" not in done.stdout + done.stderr
+    if program == "fabric":
+        (shown,) = re.findall(r"```python\n(.*?)```", SECTIONS["Lightning Fabric"], re.DOTALL)
+        squeezed = [re.sub(r"\s|,(?=\s*\))", "", code) for code in (shown, (tmp_path / own).read_text())]
+        assert squeezed[0] in squeezed[1]

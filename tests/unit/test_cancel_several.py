@@ -1,0 +1,49 @@
+"""kit cancel of several runs: each is answered, whatever became of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.runs import history
+
+from far_side import Slurm
+from plans import noted_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path, fake_slurm: Slurm) -> None:
+    for job_id in ("1", "2", "3"):
+        (tmp_path / job_id / "log").mkdir(parents=True)
+        noted_run(tmp_path / job_id, f"run{job_id}", 1, 1, job_id, local=False)
+        fake_slurm.job(job_id, "RUNNING", folder=str(tmp_path / job_id))
+
+
+def test_all_are_cancelled_by_one_look_at_the_queue(runs: None, fake_slurm: Slurm, kit_here) -> None:
+    done = kit_here("cancel", "1", "run3", "2")
+    assert done == (0, "kit: run1 (1) is being cancelled\nkit: run3 (3) is being cancelled\nkit: run2 (2) is being cancelled\n", "")
+    assert fake_slurm.calls("scancel") == ["1", "3", "2"] and len(fake_slurm.calls("squeue")) == 1
+
+
+def test_each_is_answered_and_the_exit_code_is_the_worst(runs: None, fake_slurm: Slurm, kit_here) -> None:
+    fake_slurm.says("scancel", "scancel: error: Access/permission denied\n")
+    history.ended(history.runs()[1], "COMPLETED")
+    done = kit_here("cancel", "nothing", "1", "2", "3")
+    assert done.out == "kit: run2 (2) has ended: COMPLETED\nkit: run3 (3) is being cancelled\n"
+    assert [line for line in done.err.splitlines() if line.startswith("kit: ")] == [
+        "kit: there is no run nothing",
+        "kit: scancel refuses: Access/permission denied",
+    ]
+    assert done.code == 2 and kit_here("cancel", "2").code == 0
+
+
+def test_tasks_are_named_by_their_ids(runs: None, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    (tmp_path / "5/log").mkdir(parents=True)
+    noted_run(tmp_path / "5", "sweep", 1, 1, "5", local=False, array="0-2")
+    for number in range(3):
+        fake_slurm.job(f"5_{number}", "RUNNING", folder=str(tmp_path / "5"))
+    done = kit_here("cancel", "5_2", "1", "5_0")
+    assert (done.code, done.err) == (0, "")
+    assert fake_slurm.calls("scancel") == ["5_2", "1", "5_0"] and len(fake_slurm.calls("squeue")) == 1
+    refused = kit_here("cancel", "5", "1", "--task", "2")
+    assert refused == (2, "", "kit: --task is for one array\n  fix: name each task by its id: kit cancel 5_2 1_2\n")

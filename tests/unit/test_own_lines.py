@@ -1,0 +1,139 @@
+"""The lines of bash that a job brings: script, setup and host_setup. How they run is in tests/bash/test_own_lines_run.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from kit.config import job_file
+from kit.errors import Problems, UsageError
+from kit.plan import own_lines, resolve
+from kit.plan.plan import Plan
+
+JOB = """\
+processes_per_node: 4
+host_setup: module load apptainer
+setup: |
+  source venv/bin/activate
+script: |
+  accelerate launch train.py --config conf.yaml \\
+    --out=log.json > train.py  # train.py
+  echo "train.py"; python lib/x.py; cat train.py
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "lib").mkdir()
+    for name in ("train.py", "conf.yaml", "log.json", "lib/x.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan(text: str, *arguments: str, problems: Problems | None = None) -> Plan:
+    problems = problems or Problems()
+    Path("job.yaml").write_text(text)
+    job = job_file.load("job.yaml", {}, list(arguments), problems)
+    return resolve.resolve(job, str(Path.cwd() / "runs/x"), problems)
+
+
+def test_each_of_them_is_a_file_of_the_run_directory_as_it_was_written(project: Path, kit: Callable) -> None:
+    (project / "job.yaml").write_text(JOB)
+    kit("render", "job.yaml", "--output", "run", "--code", "live", "--", "--lr", "a b", cwd=project)
+    run = project / "run"
+    assert (run / "host_setup.sh").read_text() == "module load apptainer\n"
+    assert (run / "setup.sh").read_text() == "source venv/bin/activate\n"
+    assert (run / "script.sh").read_text() == JOB.partition("script: |\n  ")[2].replace("\n  ", "\n")
+    assert "KIT_COMMAND=(bash \"${KIT_RUN_DIR}\"/lib/own_lines.sh script --lr 'a b')" in (run / "env.sh").read_text()
+    assert {path.name for path in (run / "lib").glob("*setup.sh")} == {"setup.sh", "host_setup.sh"}
+
+
+def test_a_job_without_them_has_no_file_for_them(project: Path, kit: Callable) -> None:
+    kit("render", "train.py", "--output", "run", cwd=project)
+    assert not [path for path in (project / "run").rglob("*.sh") if "setup" in path.name or "lines" in path.name or path.name == "script.sh"]
+
+
+def test_the_code_that_a_script_names_is_frozen(project: Path) -> None:
+    """Its plain words; not what is in quotes or a comment, what output goes to, or what an option writes."""
+    assert (
+        plan(JOB).program.script
+        == """\
+accelerate launch "${KIT_CODE}"/train.py --config "${KIT_CODE}"/conf.yaml \\
+  --out=log.json > train.py  # train.py
+echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
+"""
+    )
+
+
+def test_the_code_of_a_script_with_a_here_document_is_live(project: Path) -> None:
+    made = plan("script: |\n  python train.py <<END\n  train.py\n  END\n")
+    assert made.program.code is None
+    assert made.reasons.why_live == "the script has a here-document, and kit looks for no files in one"
+
+
+def test_a_script_runs_once_on_each_node_unless_a_launcher_is_named(project: Path) -> None:
+    assert plan(JOB).program.launcher == "spawn"
+    assert plan(f"launcher: srun\n{JOB}").program.launcher == "srun"
+
+
+def test_what_cannot_be_right_is_refused_with_its_line(project: Path) -> None:
+    problems = Problems()
+    text = "processes_per_node: 2\nsetup: |\n  if true\n    echo\nscript: |\n  python main.py --rank ${RANK}\ncommand: train.py\n"
+    with pytest.raises(UsageError) as refused:
+        plan(text, problems=problems)
+    assert [(item.where, item.problem) for item in refused.value.problems] == [
+        ("job.yaml:2", "bash cannot read line 3 of setup: syntax error: unexpected end of file"),
+        ("job.yaml:5", "the job has both a command and a script"),
+        ("job.yaml:5", "the script runs once on each node, which has no $RANK"),
+    ]
+    assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names main.py, which is not there"]
+
+
+def test_a_rank_s_variables_are_fine_where_a_node_has_one_rank_or_the_script_runs_for_each(project: Path) -> None:
+    plan("script: python train.py --rank $RANK\n")
+    plan("launcher: srun\nprocesses_per_node: 2\nscript: python train.py --rank $RANK\n")
+
+
+def test_a_token_in_a_line_is_refused(project: Path) -> None:
+    with pytest.raises(UsageError, match="looks like"):
+        plan(f"command: train.py\nsetup: export HF_TOKEN=hf_{'a' * 34}\n")
+
+
+def test_a_script_with_a_here_document_has_no_words() -> None:
+    assert list(own_lines.words("cat <<E > x.py\ntrain.py\nE\n")) == []
+
+
+# ---------------------------------------------------------------- variables in paths
+
+
+def test_known_variables_get_their_values_in_paths_and_nowhere_else(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRATCH", str(project / "lib"))
+    monkeypatch.setenv("USER", "train.py")
+    monkeypatch.setenv("OTHER", "train.py")
+    (project / "site.yaml").write_text(f"env: {{PROJECT: {project}, HOME: {project}}}\n")
+    text = "cluster: ./site.yaml\nworkdir: $PROJECT\ncommand: ['true', '$USER']\nenv: {A: $HOME}\nimage: ${HOME}/x.sif\n"
+    problems = Problems()
+    Path("job.yaml").write_text(f"{text}mounts: ['$SCRATCH:/$USER', {{source: '$HOME/$USER', target: /b}}, '$OTHER:/c', '$HOMER:/d']\n")
+    job = job_file.load("job.yaml", {}, [], problems)
+    assert (job.workdir, job.image) == (str(project), f"{project}/x.sif")
+    assert [mount[:2] for mount in job.mounts or ()] == [
+        (str(project / "lib"), "/train.py"),
+        (str(project / "train.py"), "/b"),
+        (str(project / "$OTHER"), "/c"),
+        (str(project / "$HOMER"), "/d"),
+    ]
+    assert job.command == ("true", "$USER")
+    assert job.env == {"A": "$HOME"}
+
+
+def test_a_variable_without_a_value_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCRATCH", raising=False)
+    with pytest.raises(UsageError) as refused:
+        plan("command: train.py\nruntime: apptainer\nimage: x.sif\nmounts: $SCRATCH/x:/x\nworkdir: $WORK/y\n")
+    fixes = [item.fix for item in refused.value.problems if "$" in item.problem]
+    assert fixes == [
+        f"write the path out: '{name}' has no value here; kit knows $HOME, $USER, $SCRATCH and the variables of the cluster's profile"
+        for name in ("$SCRATCH", "$WORK")
+    ]

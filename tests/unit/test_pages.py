@@ -1,0 +1,210 @@
+"""What single pages of the documentation say is what the code does."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from kit.cli import entry
+from kit.config import job as jobs
+from kit.config import profiles
+from kit.diagnose.why import signals
+from kit.errors import KitError, UsageError
+from kit.registry import credentials
+from kit.remote import ssh
+from kit.runs import log_files, watch
+from test_documentation import block
+
+from samples import ROOT
+
+PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text of each section, by its heading."""
+    parts = re.split(r"^## (.*)\n", PAGES[page], flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2]))
+
+
+def cells(text: str) -> list[list[str]]:
+    """The cells of all rows of the tables, but for their heads."""
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)]
+    marks = [index for index, row in enumerate(rows) if all(re.fullmatch(r"-+", cell.strip()) for cell in row)]
+    return [[cell.strip() for cell in row] for index, row in enumerate(rows) if index not in marks and index + 1 not in marks]
+
+
+def understood(line: str) -> None:
+    """Raise where kit would not understand a command line."""
+    with click.Context(entry.tree(), info_name="kit") as context:
+        name, command, rest = entry.tree().resolve_command(context, shlex.split(line)[1:])
+        command.make_context(name, list(rest), parent=context)
+
+
+# ---------------------------------------------------------------- exit-codes.md
+
+
+def codes(heading: str) -> set[int]:
+    """The numbers of a section's table."""
+    return {int(code) for row in cells(heading) for code in re.findall(r"\d+", row[0])}
+
+
+def test_the_exit_codes_of_commands_are_those_of_the_page() -> None:
+    before, _, _ = PAGES["exit-codes.md"].partition("## The code of a run")
+    own = {0, KitError.exit_code, UsageError.exit_code, ssh.UNREACHABLE, entry.CTRL_C, entry.CLOSED_PIPE}
+    assert codes(before) == own | {128 + signal.SIGHUP, 128 + signal.SIGTERM}
+
+
+def test_the_exit_codes_of_ranks_are_those_of_signals_and_of_the_scripts() -> None:
+    rows = [row for row in cells(sections("exit-codes.md")["The code of a run"]) if " to " not in row[0]]
+    for code, meaning in rows:
+        if names := re.findall(r"SIG[A-Z]+", meaning):
+            assert code == ", ".join(str(128 + signal.Signals[name]) for name in names)
+    (again,) = re.findall(r"^readonly KIT_GO_ON=(\d+)$", (ROOT / "launch/scripts/preempt/checkpoint.sh").read_text(), re.MULTILINE)
+    known = {code for cause in signals.SIGNALS for code in cause.codes if code > 128}
+    assert {again, *map(str, known)} <= {code for row in rows for code in row[0].split(", ")}
+
+
+# ---------------------------------------------------------------- registries.md
+
+
+def test_logins_are_looked_for_in_the_order_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"REGISTRY_AUTH_FILE": tmp_path / "named.json", "DOCKER_CONFIG": tmp_path, "XDG_RUNTIME_DIR": tmp_path, "ENROOT_CONFIG_PATH": tmp_path}
+    for name, path in where.items():
+        monkeypatch.setenv(name, str(path))
+    found = [*credentials.files(), credentials.enroots()]
+    listed = [row[1] for row in cells(sections("registries.md")["Where kit looks"])]
+    named = ["REGISTRY_AUTH_FILE", "auth.json", "config.json", ".credentials"]
+    assert [path.name for path in found] == ["named.json", *named[1:]]
+    assert len(listed) == len(named) and all(word in cell for word, cell in zip(named, listed))
+
+
+def test_the_lines_for_enroots_file_are_read_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENROOT_CONFIG_PATH", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setenv("GITLAB_TOKEN", "glpat-1")
+    monkeypatch.setenv("ECR_TOKEN", "of-today")
+    page = PAGES["registries.md"]
+    lines = block("text", "machine nvcr.io", page) + block("text", "$ECR_TOKEN", page)
+    (tmp_path / ".credentials").write_text(lines)
+    logins = {
+        "nvcr.io": "$oauthtoken:nvapi-...",
+        "registry.gitlab.com": "ada:glpat-1",
+        "docker.io": "ada:dckr_pat_...",
+        "123456789012.dkr.ecr.eu-west-1.amazonaws.com": "AWS:of-today",
+    }
+    for registry, login in logins.items():
+        assert base64.b64decode(credentials.find(registry, "x").login or "").decode() == login
+
+
+# ---------------------------------------------------------------- first-failure.md
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python lacks marks below a traceback's lines")
+def test_the_first_failure_fails_as_it_is_shown(kit, tame_path: Path) -> None:
+    page = PAGES["first-failure.md"]
+    (tame_path / "fails.py").write_text(block("python", "fails.py", page).partition("\n")[2])
+    shown = block("text", "$ kit why", page)
+    command, _, expected = shown.partition("$ kit why\n")
+    done = kit(*shlex.split(command.splitlines()[0])[2:], cwd=tame_path, check=False)
+    assert done.returncode == 1
+    said = kit("why", cwd=tame_path).stdout
+    (job,) = {path.name for path in tame_path.glob("runs/*/log/*") if path.is_dir()}
+    assert said.replace(job, "4711").replace(str(tame_path), "/home/ada") == expected
+    assert command.splitlines()[-1] in [line.replace(job, "4711") for line in (done.stdout + done.stderr).splitlines()]
+
+
+# ---------------------------------------------------------------- administrators.md
+
+
+def test_the_load_of_many_users_follows_from_the_periods_in_the_code() -> None:
+    rows = {row[0]: row[1] for row in cells(sections("administrators.md")["What it asks of Slurm"]) if len(row) == 3}
+    quiet_s, stirred_s = log_files.PERIOD_S * log_files.IDLE, log_files.PERIOD_S
+    assert rows["follow one quiet job each (`--follow`, `kit logs -f`)"] == f"{500 / quiet_s:.0f}"
+    assert rows["have `kit status --watch` open"] == f"{500 / quiet_s:.0f}"
+    assert rows["follow a job each that starts or ends at this very moment"].startswith(f"{500 / stirred_s:.0f}, for half a minute")
+    assert watch.Watch.STIRRED_S == 30 and watch.Watch.PATIENCE_S == 300
+    assert rows["submit a job an hour each"] == f"{500 * 5 / 3600:.1f}"
+
+
+def test_the_module_file_is_one() -> None:
+    """As the Tcl of environment modules reads it: the magic cookie, then commands with words."""
+    first, *lines = block("tcl", "#%Module", PAGES["administrators.md"]).splitlines()
+    assert re.fullmatch(r"#%Module\d\.\d", first)
+    commands = {"module-whatis": 1, "conflict": 1, "prepend-path": 2, "setenv": 2}
+    words = [shlex.split(line) for line in lines]
+    assert all(len(rest) == commands[name] for name, *rest in words)
+    assert ["prepend-path", "PATH", "/opt/kit/bin"] in words
+
+
+def test_the_ports_are_those_of_the_scripts() -> None:
+    text = sections("administrators.md")["Network"]
+    network, jupyter = ((ROOT / "launch/scripts" / name).read_text() for name in ("lib/network.sh", "jupyter.sh"))
+    assert "from 61000 to 64999" in text and "61000" in network and "4000" in network
+    assert "from 20000 to 29999" in text and "20000 + (RANDOM % 10000)" in jupyter
+
+
+# ---------------------------------------------------------------- coming-from.md
+
+
+def kits_side() -> list[str]:
+    """What stands as code in the right column of each table."""
+    rows = [row for text in sections("coming-from.md").values() for row in cells(text)]
+    assert len(rows) > 50
+    return [code for row in rows for code in re.findall(r"`([^`]+)`", row[-1])]
+
+
+@pytest.mark.parametrize("code", [code for code in kits_side() if code.startswith("kit ") and code != "kit build docker://NAME"])
+def test_the_commands_for_people_from_other_tools_are_understood(code: str) -> None:
+    understood(code)
+
+
+def test_the_keys_for_people_from_other_tools_exist() -> None:
+    known = {*jobs.KEYS, *profiles.KEYS}
+    lines = [code for code in kits_side() if re.match(r"[a-z_]+:( |$)", code)]
+    assert len(lines) > 30
+    assert {key for line in lines for key in yaml.safe_load(line.replace("...", "A: 1")) if key not in known} == set()
+
+
+# ---------------------------------------------------------------- your-line.md
+
+LINES = sections("your-line.md")
+JOBS = [
+    pytest.param(text, id=f"{heading}: {number}")
+    for heading in LINES
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", LINES[heading], re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("text", JOBS)
+def test_a_job_of_the_page_on_lines_is_a_job(text: str, kit, tame_path: Path) -> None:
+    for name in ("train.py", "main.py"):
+        (tame_path / name).touch()
+    (tame_path / "job.yaml").write_text(text)
+    assert kit("submit", "job.yaml", "--dry-run", cwd=tame_path).stdout
+
+
+def old_lines() -> dict[str, str]:
+    """The last line of each "today", where kit knows its first words."""
+    lines = {heading: block("bash", "", text).splitlines()[-1] for heading, text in LINES.items() if "```bash" in text}
+    return {heading: line for heading, line in lines.items() if not heading.startswith("python main.py")}
+
+
+@pytest.mark.parametrize(("heading", "line"), old_lines().items(), ids=list(old_lines()))
+def test_an_old_line_as_the_command_is_answered_with_the_launcher_of_the_page(heading: str, line: str, kit, tame_path: Path) -> None:
+    (tame_path / "train.py").touch()
+    (tame_path / "job.yaml").write_text(yaml.safe_dump({"command": line}))
+    done = kit("submit", "job.yaml", "--dry-run", cwd=tame_path, check=False)
+    job = yaml.safe_load(block("yaml", "", LINES[heading]))
+    launcher = job.get("launcher", "torchrun") if "command" in job else "torchrun"
+    if heading == "Lightning's Trainer":  # whose line is any srun's, and runs under both
+        launcher = "srun"
+    assert done.returncode == 2 and "which is for the job's launcher to do\n  fix: write `command: train.py" in done.stderr
+    assert f"and `launcher: {launcher}`\n" in done.stderr
