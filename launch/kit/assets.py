@@ -45,5 +45,14 @@ def _subshell(runtime: str) -> str:
 
 def py_spy() -> str:
     """Return the file of the py-spy beside kit, or of this machine's; empty where there is none."""
-    beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
+    return _program("py-spy")
+
+
+def shfmt() -> str:
+    """Return the file of the shfmt beside kit, or of this machine's; empty where there is none."""
+    return _program("shfmt")
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""

@@ -120,6 +120,13 @@ def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(project: Path) -> 
     assert not list(project.glob("runs/*"))
 
 
+def test_host_setup_begins_in_the_working_directory(project: Path) -> None:
+    (project / "env.sh").write_text("export OF_PROJECT=yes\n")  # kit has a file of this name in the run directory
+    done = run(project, f"{SHAPE}host_setup: |\n  source env.sh\n  export A=$PWD-$OF_PROJECT\ncommand: show.py\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [facts["A"] for facts, *_ in shown(project)] == [f"{project}-yes"]
+
+
 def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(project: Path) -> None:
     (project / "parent.py").write_text("print([open(f'/proc/{p}/environ').read().count('hush') for p in (__import__('os').getppid(), 'self')])")
     job = f'{SHAPE}secrets: [TOKEN]\nsetup: test "$TOKEN" = hush\ncommand: parent.py\n'

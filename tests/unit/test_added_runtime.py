@@ -136,6 +136,7 @@ MAY_NAME = {
     "launch/kit/diagnose/why/": "knows the errors that other programs print",
     "launch/kit/plan/key_files.py": "the files in which other programs keep keys",
     "launch/kit/config/other_tools.py": "the words of other tools that users type by mistake",
+    "launch/kit/importing/": "reads the commands of other tools in batch scripts",
     "launch/kit/config/plugins.py": "the names of other tools, and its example of a fact",
     "launch/kit/config/inherit.py": "the variables of other tools that describe this machine",
     "launch/kit/config/sbatch_options.py": "the options that a plug-in adds to srun",

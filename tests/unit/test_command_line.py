@@ -199,7 +199,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
             ["logs", "--since", "10m"],
             "kit: there is no option --since\n  fix: kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N\n",
         ),
-        (["submit", "old.sbatch"], "kit: old.sbatch is a batch script\n  fix: for Slurm as it is: sbatch old.sbatch; for kit name the program"),
+        (["submit", "old.sbatch"], "kit: old.sbatch is a batch script\n  fix: make a job file of it: kit import old.sbatch --output job.yaml; or submit"),
         (["run", "train.sqsh"], "kit: train.sqsh is an image, not a job\n  fix: name your program, and the image by its option: train.py --image train.sqsh"),
         (["submit", "job.json"], "kit: job.json is neither a job file nor a program\n  fix: job files are YAML, and JSON is YAML, too:"),
         (["submit", "“train.py”"], "kit: “train.py”: '“train.py”' has a typographic quote, which quotes nothing\n  fix: type plain ones"),

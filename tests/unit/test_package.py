@@ -61,7 +61,7 @@ def test_each_line_of_the_readme_installs_kit_from_a_checkout(tool: str, tmp_pat
     assert done.returncode == 0, done.stderr
     (kit,) = {path.resolve() for path in tmp_path.rglob("bin/kit")}
     assert subprocess.run([kit, "--version"], cwd=tmp_path, env={**clean, **home}, capture_output=True, text=True, check=True).stdout
-    assert os.access(kit.parent / "py-spy", os.X_OK)  # for kit hang
+    assert all(os.access(kit.parent / tool, os.X_OK) for tool in ("py-spy", "shfmt"))  # for kit hang, kit import
 
 
 def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         said = email.message_from_bytes(archive.read(name))
     needed = [re.split(r"[<>=; ]", line)[0] for line in said.get_all("Requires-Dist") or [] if "extra ==" not in line]
-    assert sorted(needed) == ["py-spy", "pyyaml", "rich", "typer"] and said["Requires-Python"] == ">=3.9"
+    assert sorted(needed) == ["py-spy", "pyyaml", "rich", "shfmt-py", "typer"] and said["Requires-Python"] == ">=3.9"
 
 
 def test_the_citation_is_of_this_version_and_its_metadata_are_those_of_the_package(wheel: Path) -> None:

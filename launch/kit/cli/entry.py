@@ -20,6 +20,7 @@ FILE_OF = {
     "doctor": "start",
     "schema": "start",
     "completion": "start",
+    "import": "batch_script",
     "build": "build",
     "submit": "run",
     "run": "run",

@@ -10,6 +10,7 @@ from kit.config import (
     expansion,
     image_files,
     keys,
+    other_tools,
     shell_words,
     suggest,
     token_check,
@@ -109,13 +110,16 @@ def _refuse_other_kinds(path: Path) -> None:
     if path.suffix.lower() == ".json":
         fix = "job files are YAML, and JSON is YAML, too: give it a name that ends with .yaml"
         raise UsageError(f"{path} is neither a job file nor a program", fix)
+    if is_batch_script(path):
+        raise UsageError(f"{path} is a batch script", other_tools.import_it(str(path)))
+
+
+def is_batch_script(path: Path) -> bool:
+    """Return whether a file has options for sbatch in it."""
+    if path.suffix == ".py":
+        return False
     try:
-        start = b"" if path.suffix == ".py" else safe_read.start(path, 1 << 16)
+        start = safe_read.start(path, 1 << 16)
     except OSError:
-        return
-    if re.search(rb"^#SBATCH\s", start, re.MULTILINE):
-        fix = (
-            f"for Slurm as it is: sbatch {path}; for kit name the program that it starts, "
-            "and its #SBATCH options under `slurm` in a job file"
-        )
-        raise UsageError(f"{path} is a batch script", fix)
+        return False
+    return re.search(rb"^#SBATCH\s", start, re.MULTILINE) is not None

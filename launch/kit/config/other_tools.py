@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import NamedTuple, Optional
 
 from kit.errors import Problems
@@ -44,6 +45,14 @@ _OTHERS = {
     "sudo": "the ranks run as you; to be root inside of the container: `remap_root: true`",
 }
 FIRST_WORDS = [*(start[0] for start in LAUNCHERS if len(start) == 1), *_OTHERS]
+
+
+def import_it(script: str) -> str:
+    """Return what to do with a batch script."""
+    return (
+        f"make a job file of it: kit import {shlex.quote(script)} --output job.yaml; "
+        "or submit it as it is, by sbatch itself"
+    )
 
 
 def refuse(words: list[str], where: str, problems: Problems) -> None:

@@ -29,6 +29,15 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
+# Every letter of sbatch, for scripts that use it.
+LETTERS = {
+    **SHORT,
+    **{"a": "array", "b": "begin", "B": "extra-node-info", "D": "chdir", "e": "error"},
+    **{"F": "nodefile", "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill"},
+    **{"L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes"},
+    **{"o": "output", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "S": "core-spec"},
+    **{"t": "time", "v": "verbose", "W": "wait"},
+}
 # Options so common that kit submit and its kin take them as sbatch does, without --slurm.
 COMMON = {
     "partition": "NAMES",
@@ -51,6 +60,11 @@ FLAGS = frozenset(
     "contiguous exclusive get-user-env hold immediate no-kill no-requeue nice overcommit "
     "oversubscribe propagate reboot requeue resv-ports spread-job stepmgr use-min-nodes".split()
 )
+# Likewise, of those that no job may set.
+OWNED_FLAGS = frozenset(
+    "container-remap-root help ignore-pbs parsable quiet test-only usage verbose version "
+    "wait".split()
+)
 # Options whose value is a plain number.
 NUMBERS = frozenset("cpus-per-task cpus-per-gpu ntasks-per-core ntasks-per-socket".split())
 # sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise
@@ -72,6 +86,11 @@ KNOWN = """
 def options() -> list[str]:
     """Return the known options that a job or a profile may set; plug-ins such as Pyxis add more."""
     return sorted(set(KNOWN) | {"signal"})
+
+
+def every() -> set[str]:
+    """Return the long names of all options of sbatch, those that kit sets itself included."""
+    return {*KNOWN, *KEYS, *OWNED, *PYXIS}
 
 
 def refused() -> dict[str, str]:

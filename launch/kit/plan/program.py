@@ -7,10 +7,11 @@ import os
 import re
 import sys
 import warnings
+from pathlib import Path
 from typing import Optional
 
 from kit import assets
-from kit.config import suggest, sweeps
+from kit.config import job_file, other_tools, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.errors import Problems
@@ -29,6 +30,7 @@ TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
     if not job.command or not os.path.isdir(job.workdir or ""):
         return
+    _check_shell_script(job, view, problems)
     arguments.check(job, view, problems)
     script = _script(job.command)
     if script is None:
@@ -63,6 +65,18 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     elif not view.has_container and word not in PYTHONS:
         fix = "correct the name, or write a path; ignore this if only the nodes have it"
         problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
+
+
+def _check_shell_script(job: Job, view: FileView, problems: Problems) -> None:
+    """Refuse a batch script: it would ask Slurm for nothing, and start ranks of its own."""
+    words = job.command or ()
+    if words[0] in shell_words.SHELLS:
+        words = tuple(word for word in words[1:] if not word.startswith("-"))
+    name = words[0] if words else ""
+    path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", name)))
+    if path and os.path.isfile(path) and job_file.is_batch_script(Path(path)):
+        fix = other_tools.import_it(name)
+        problems.add(job.where("command"), f"{name} is a batch script", fix)
 
 
 def _check_script(

@@ -1,0 +1,84 @@
+"""kit import: a job file of a batch script."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from kit.cli import messages
+from kit.cli.app import app
+from kit.cli.help import START, Command, examples
+from kit.cli.options import Json
+from kit.errors import UsageError
+from kit.importing import importer
+from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT
+from kit.importing.importer import Imported
+
+
+@app.command(
+    "import",
+    cls=Command,
+    rich_help_panel=START,
+    epilog=examples("kit import old.sbatch", "kit import old.sbatch --output job.yaml"),
+)
+def import_(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The batch script.")],
+    output: Annotated[
+        Optional[str],
+        typer.Option(
+            "--output", metavar="FILE", help="The job file to write.", show_default="the screen"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a job file of a batch script, and say what is to be decided.
+
+    The script is read and not run. Each of its lines is in the job file: as a key, or in a comment
+    with the reason.
+    """
+    found = importer.read(Path(script), os.environ)
+    if output:
+        _write(Path(output), found.job, force=force)
+    if as_json:
+        print(messages.json_text(_as_json(found, output)))
+        return
+    if not output:
+        print(found.job, end="")
+    sys.stdout.flush()
+    for line in _report(found, output):
+        print(line, file=sys.stderr)
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        with open(path, "w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        fix = "choose another name, or replace it by --force"
+        raise UsageError(f"{path} exists", fix, where="--output") from None
+
+
+def _report(found: Imported, output: Optional[str]) -> list[str]:
+    counts = {kind: found.kinds.count(kind) for kind in (CARRIED, DECIDE, LEFT_OUT)}
+    wrote = f"wrote {output}: " if output else ""
+    lines = [
+        f"kit: {wrote}{counts[CARRIED]} line{'s' * (counts[CARRIED] != 1)} carried,"
+        f" {counts[DECIDE]} to decide,"
+        f" {counts[LEFT_OUT]} not needed"
+    ]
+    for entry in sorted(found.entries, key=lambda each: each.first):
+        if entry.kind == DECIDE:
+            lines.append(f"kit: line {entry.first}: {entry.reason}")
+    return lines
+
+
+def _as_json(found: Imported, output: Optional[str]) -> dict[str, Any]:
+    return {
+        "job": found.job,
+        "output": output,
+        **{kind.replace(" ", "_"): found.kinds.count(kind) for kind in (CARRIED, DECIDE, LEFT_OUT)},
+        "lines": [entry._asdict() for entry in sorted(found.entries, key=lambda e: e.first)],
+    }

@@ -1,0 +1,1 @@
+"""Turn a batch script into a job file: `kit import old.sbatch`."""

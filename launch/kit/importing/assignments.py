@@ -1,0 +1,121 @@
+"""Read assignments: which variables kit sets itself, and which a job is to have."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from kit import redact
+from kit.config import variables
+from kit.errors import Problems
+from kit.importing.draft import Draft
+from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
+from kit.importing.placing import DEFINE, EXPORT, Item, Placing
+from kit.importing.shell import Span
+
+_PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
+_NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
+_FIRST = re.compile(r"\[0\]|\b(head|sed|awk|cut|hostname|getent|nslookup|dig|host)\b|%%")
+_HOST = re.compile(r"[$`]\(?\s*(/bin/)?hostname\b|SLURMD_NODENAME|HOSTNAME")
+_HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
+
+
+class Assignments:
+    def __init__(self, draft: Draft, scope: Scope, placing: Placing) -> None:
+        self.draft, self.scope, self.placing = draft, scope, placing
+        self.exported = set("PATH LD_LIBRARY_PATH PYTHONPATH LD_PRELOAD TMPDIR LANG".split())
+        self.node_lists: set[str] = set()  # variables with the names of nodes
+        self.addresses: set[str] = set()  # variables with the first node's
+
+    def keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
+        """Note a variable, and where its value is to come from."""
+        span = item.span
+        if exported or name in self.exported:
+            exported = True
+            self.exported.add(name)
+            item = item._replace(kind=EXPORT)
+        if name in variables.OWNED:
+            hint = self.scope.hinted(value) if isinstance(value, str) else ""
+            known = hint if hint and not HOLE.search(hint) else None
+            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], hint=known)
+            self.placing.add(item._replace(kind=DEFINE))
+            self.draft.left_out(span, f"kit sets {name} itself, in every rank")
+        elif role := self._role(name, value, item):
+            self.scope.values[name] = self.scope.hole(f"${{{role}}}", [role])
+            self.placing.add(item._replace(kind=DEFINE, inside=f'{name}="${{{role}}}"'))
+            self.draft.left_out(span, "kit finds the first node's address and a free port itself")
+        elif exported and re.match("SRUN_|SBATCH_|SALLOC_|SLURM_", name):
+            self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
+        elif exported and self._is_secret(name, value):
+            self._secret(name, value, span)
+        elif value is None or self._is_itself(name, value):  # of the shell that submits
+            self.placing.inherit(name)
+            self.draft.carried(span, "inherit")
+        else:
+            self._keep_own(item, name, value, exported=exported)
+
+    def _is_itself(self, name: str, value: Value) -> bool:
+        holes = self.scope.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        return [hole.source for hole in holes] in ([f"${name}"], [f"${{{name}}}"])
+
+    def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
+        text = "".join(value) if isinstance(value, list) else value
+        sources = [hole.source for hole in self.scope.behind(text)]
+        if any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources):
+            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
+        if self._lists_nodes(item) and len(sources) == 1 and not re.search(r"\s", text):
+            self.node_lists.add(name)
+            if isinstance(value, list):
+                self.scope.node_arrays.add(name)
+            self.draft.left_out(item.span, "kit finds the nodes of the job itself")
+        is_settable = variables.settable(name, "", Problems())
+        if not exported:
+            self.placing.add(item)
+        elif is_settable and not HOLE.search(text):
+            self.draft.env[name] = text
+            self.draft.carried(item.span, f"env: {name}")
+            self.placing.add(item._replace(kind=DEFINE, sets=item.sets | {name}))
+        else:
+            self.draft.env.pop(name, None)
+            inside = f"export {name}={self.scope.bash(text)}" if is_settable else ""
+            self.placing.add(item._replace(inside=inside))
+
+    def _lists_nodes(self, item: Item) -> bool:
+        return bool(_NODE_LIST.search(item.source) or item.uses & self.node_lists)
+
+    def _role(self, name: str, value: Optional[Value], item: Item) -> str:
+        """Return kit's variable for one that a script computes to find the first node."""
+        texts = value if isinstance(value, list) else [value or ""]
+        holes = self.scope.behind("".join(texts))
+        is_whole = len(texts) == 1 and len(texts[0]) == 1 and bool(holes)
+        behind = item.source.partition("=")[2]
+        computes = bool(COMPUTED.search(behind) or re.search(r"\$\(\(.*RANDOM", behind))
+        if _PORT.search(name) and (computes or (is_whole and holes[0].source == "${MASTER_PORT}")):
+            return "MASTER_PORT"
+        is_first = is_whole and bool(_FIRST.search(behind)) and self._lists_nodes(item)
+        is_address = is_whole and bool(item.uses & self.addresses)
+        if is_first or is_address or (is_whole and _HOST.search(behind)):
+            self.addresses.add(name)
+            return "MASTER_ADDR"
+        return ""
+
+    @staticmethod
+    def _is_secret(name: str, value: Optional[Value]) -> bool:
+        text = value if isinstance(value, str) else ""
+        is_named = redact.is_secret(name) and not _HARMLESS.fullmatch(text)
+        return is_named or redact.kind(text, name) is not None
+
+    def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
+        """Name a secret: its value is never written into the job."""
+        holes = self.scope.behind(value) if isinstance(value, str) else []
+        sources = "".join(hole.source for hole in holes)
+        self.draft.secrets[name] = "env"
+        self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
+        if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
+            self.draft.secrets[name] = {"file": found[1]}
+            self.draft.carried(span, "secrets")
+        elif value is None or self._is_itself(name, value):
+            self.draft.carried(span, "secrets")
+        else:
+            way = f"export {name} in your shell, or `secrets: {{{name}: {{file: PATH}}}}`"
+            self.draft.decide(span, f"a secret belongs into no job file: {way}")

@@ -1,0 +1,98 @@
+"""Choose the command that starts the ranks, and have it read."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Optional
+
+from kit.errors import KitError
+from kit.importing import shell
+from kit.importing.launch import Launch, Tools
+from kit.importing.placing import ACTION, DEFINE, Item
+from kit.importing.shell import Node, Script, Span
+from kit.importing.statements import Reader
+
+
+def finish(reader: Reader) -> None:
+    """Choose the program, and place what depends on that choice."""
+    if not reader.candidates and reader.unknown:
+        reader.candidates = reader.unknown[-1:]
+        reader.placing.remove(reader.candidates[0].source)
+    if not reader.candidates:
+        reader.draft.decide((1, 1), "no program was found: write `command: train.py`")
+        reader.placing.place((), [], 0)
+        return
+    most = max(each.weight for each in reader.candidates)
+    chosen = [each for each in reader.candidates if each.weight == most][-1]
+    place = reader.candidates.index(chosen)
+    for index, each in enumerate(reader.candidates):
+        if each.weight == 1 and index < place and not each.remarks:
+            own = Item(ACTION, each.span, each.source, each.uses, frozenset(), "", index)
+            reader.placing.add(own)
+        elif each is not chosen:
+            way = "a job of its own, which `kit submit --after RUN` makes wait"
+            reader.draft.decide(each.span, f"another program than the job's: {way}")
+    launch = Launch(
+        reader.draft,
+        reader.scope,
+        Tools(functools.partial(_inner, reader)),
+        reader.tasks,
+        chosen.span,
+    )
+    for remark in chosen.remarks:
+        launch.decide(remark)
+    launch.read(chosen.words)
+    reader.placing.needed |= reader.scope.reads
+    _drop_texts(reader)
+    reader.placing.place(launch.names, launch.lines, place)
+    reader.draft.setup += launch.exports
+
+
+def _drop_texts(reader: Reader) -> None:
+    """Take exported texts of several words, of which the command was put together, out."""
+    for name in reader.scope.reads:
+        value = reader.scope.values.get(name, "")
+        is_text = isinstance(value, str) and re.search(r"\s", value)
+        if is_text or re.search(r"\s", reader.draft.env.get(name, "")):
+            reader.draft.env.pop(name, None)
+            reader.placing.consumed.add(name)
+
+
+def _inner(
+    reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
+) -> Optional[list[str]]:
+    """Read the text of `bash -c`: what prepares the program, and the program as its end."""
+    try:
+        script = shell.parse(text, "bash -c")
+    except KitError:
+        return None
+    *first, last = _flat(script, script.statements) or [{}]
+    call = last.get("Cmd") or {}
+    is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)
+    if shell.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
+        return None
+    if any(reader.launches(each, script) for each in first):
+        return None
+    before, reader.mounts = len(reader.placing.items), mounts
+    reader.is_in_task = True
+    reader.read(script, first, span)
+    added = reader.placing.items[before:]
+    reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
+    own = [
+        f"{item['Name']['Value']}={reader.scope.text(script, item.get('Value') or {})}"
+        for item in call.get("Assigns") or []
+    ]
+    return [*own, *reader.words(script, call)]
+
+
+def _flat(script: Script, statements: list[Node]) -> list[Node]:
+    """Return statements with those that && joins as statements of their own."""
+    found = []
+    for node in statements:
+        command = node.get("Cmd") or {}
+        if shell.kind(node) == "BinaryCmd" and script.operator(command) == "&&":
+            found += _flat(script, [command["X"], command["Y"]])
+        else:
+            found.append(node)
+    return found

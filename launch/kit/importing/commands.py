@@ -1,0 +1,100 @@
+"""Tell what kind of work the commands of a script do, by their names."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from kit.importing import containers
+
+WRAPPERS = ("exec", "nohup", "command")
+SHELLS = ("bash", "sh")
+MPI = ("mpirun", "mpiexec", "horovodrun")
+PYTHONS = re.compile(r"python[0-9.]*\Z")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)\Z", re.DOTALL)
+# They start the ranks of their node themselves, and have options for which node it is.
+NODE_STARTERS = {
+    *(("accelerate", "launch"), ("deepspeed",), ("fabric", "run"), ("lightning", "run")),
+    *(("composer",), ("colossalai", "run")),
+}
+# They start a program, and stay around it.
+AROUND = set(
+    """
+    timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda mamba
+    micromamba uv poetry pipenv pixi script
+    """.split()
+)
+STARTERS = {"srun", "torchrun", "accelerate", "deepspeed", *MPI}
+# They show something, or wait: a job does not need them.
+PRINTING = set(
+    """
+    echo printf date hostname nvidia-smi rocm-smi env printenv pwd which type ls df free lscpu lspci
+    ibstat ibv_devinfo uname whoami id cat head tail squeue sacct scontrol sinfo sstat nvcc top ps
+    uptime du seff wait sleep exit true : hash tput figlet grep wc
+    """.split()
+)
+SETTINGS = {"set", "shopt"}
+PREPARING = set("source . conda mamba micromamba alias spack module ml eval".split())
+LIMITS = {"ulimit", "umask", "unset"}
+ENDS = {"exit", "return", "true", "echo", "printf", ":"}
+TESTS = {"", "[", "test", "read", "mapfile", "readarray", "break", "continue", "local"}
+CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
+_HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
+
+
+def is_node_starter(name: str, rest: list[str]) -> bool:
+    if PYTHONS.match(name) and "accelerate.commands.launch" in rest[:4]:
+        return True
+    return (name,) in NODE_STARTERS or (name, *rest[:1]) in NODE_STARTERS
+
+
+def weight(words: list[str]) -> int:
+    """Return how likely a command is the one that starts the ranks: 3 is sure, and 0 is not."""
+    name, rest = os.path.basename(words[0]), words[1:]
+    if rest and (name in (*WRAPPERS, "env") or ASSIGNMENT.match(words[0])):
+        return weight(rest)
+    if name in ("srun", *MPI):
+        return _of_starter(rest)
+    if name in AROUND:
+        return max((weight(rest[i:]) for i in range(len(rest)) if _is_start(rest[i])), default=0)
+    if is_node_starter(name, rest) or name == "torchrun":
+        return 3
+    if PYTHONS.match(name):
+        return _of_python(rest)
+    if name in containers.READERS:
+        is_helper = rest[:1] and rest[0] in ("pull", "build", "import", "create", "load", "remove")
+        return 0 if is_helper else 2
+    if name in SHELLS:
+        return 1 if rest else 0
+    is_file = "/" in words[0] or name.endswith((".sh", ".py"))
+    is_program = is_file or name in ("julia", "Rscript")
+    return 1 if is_program and name not in _HELPERS | PREPARING | SETTINGS else 0
+
+
+def _is_start(word: str) -> bool:
+    """Return whether a word behind a tool is the program that the tool stays around."""
+    return bool(PYTHONS.match(os.path.basename(word))) or word in (*STARTERS, *SHELLS)
+
+
+def starter_inside(words: list[str]) -> int:
+    """Return where a tool's words name what starts ranks; 0 where they do not."""
+    if os.path.basename(words[0]) not in AROUND:
+        return 0
+    return next((i for i, word in enumerate(words) if word in STARTERS), 0)
+
+
+def _of_starter(words: list[str]) -> int:
+    names = [os.path.basename(word) for word in words if not word.startswith("-")]
+    is_program = any(
+        PYTHONS.match(name) or name in (*SHELLS, "torchrun", *containers.READERS) for name in names
+    )
+    is_helper = any(name in _HELPERS for name in names[:4]) and not is_program
+    return 0 if is_helper else 3
+
+
+def _of_python(rest: list[str]) -> int:
+    is_helper = not rest or rest[0] in ("-c", "-V", "--version", "-")
+    is_tool = rest[:1] == ["-m"] and rest[1:2] and rest[1] in ("pip", "venv", "virtualenv")
+    if is_helper or is_tool:
+        return 0
+    return 3 if "torch.distributed" in " ".join(rest) else 1

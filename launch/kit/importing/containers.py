@@ -1,0 +1,153 @@
+"""Read the image and the mounts that a script gives to a container runtime or to srun."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+from kit.config import image_files
+from kit.importing import options
+from kit.importing.options import Syntax
+
+
+@dataclass
+class Container:
+    """What the words say; the texts may have holes."""
+
+    image: str = ""
+    mounts: list[str] = field(default_factory=list)
+    workdir: str = ""
+    env: list[str] = field(default_factory=list)  # NAME=VALUE
+    is_root: bool = False
+    runtime: str = ""
+    open_questions: list[str] = field(default_factory=list)
+    program: list[str] = field(default_factory=list)
+
+
+_APPTAINER = Syntax(
+    {"B": "bind", "e": "cleanenv", "c": "contain", "C": "containall", "f": "fakeroot"}
+    | {"u": "userns", "w": "writable", "i": "ipc", "p": "pid", "H": "home", "W": "workdir"}
+    | {"S": "scratch", "o": "overlay", "q": "quiet", "d": "debug", "s": "silent", "v": "verbose"},
+    """
+    nv nvccli rocm cleanenv contain containall fakeroot userns writable writable-tmpfs ipc pid
+    no-home no-init no-privs keep-privs net uts disable-cache no-eval compat no-umask unsquash
+    quiet silent debug verbose
+    """.split(),
+)
+_APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
+_ENROOT = Syntax(
+    {"m": "mount", "e": "env", "r": "root", "w": "rw", "c": "conf"}, ("root", "rw", "login")
+)
+# Options of Pyxis that say how, and not what: kit's own way stands.
+_REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.+)")
+
+
+def apptainer(words: list[str]) -> Container:
+    """Return what `apptainer exec` is to do; its first words may be options of apptainer's own."""
+    _, words = options.read(words, _APPTAINER)
+    found = Container(runtime="apptainer")
+    verb, rest = words[0] if words else "", words[1:]
+    if verb not in ("exec", "run"):
+        found.open_questions.append(f"apptainer {verb}: kit makes and enters containers itself")
+        return found
+    if verb == "run":
+        found.open_questions.append("the image's own start script ran: name the program itself")
+    given, rest = options.read(rest, _APPTAINER)
+    for name, value in given:
+        text = value or ""
+        if name in ("bind", "mount"):
+            found.mounts += text.split(",") if name == "bind" else []
+        elif name in ("pwd", "cwd"):
+            found.workdir = text
+        elif name == "env":
+            found.env += text.split(",")
+        elif name == "fakeroot":
+            found.is_root = True
+        elif name not in _APPTAINER_OF_KIT:
+            found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
+        if name == "mount":
+            found.open_questions.append("write apptainer's --mount as SOURCE:TARGET under `mounts`")
+    found.image, found.program = (rest[0], rest[1:]) if rest else ("", [])
+    return found
+
+
+def enroot(words: list[str]) -> Container:
+    found = Container(runtime="enroot")
+    if words[:1] != ["start"]:
+        found.open_questions.append("kit makes and removes Enroot's containers itself")
+        return found
+    given, rest = options.read(words[1:], _ENROOT)
+    for name, value in given:
+        if name == "mount":
+            found.mounts.append(value or "")
+        elif name == "env":
+            found.env.append(value or "")
+        elif name == "root":
+            found.is_root = True
+    found.image, found.program = (rest[0], rest[1:]) if rest else ("", [])
+    return found
+
+
+def other(words: list[str]) -> Container:
+    """Return an open question: other tools name images that are no files."""
+    way = "`kit build docker://NAME` makes a file of an image: then write `image` and `command`"
+    return Container(open_questions=[f"a container of another tool: {way}"])
+
+
+READERS: Mapping[str, Callable[[list[str]], Container]] = {
+    "apptainer": apptainer,
+    "singularity": apptainer,
+    "enroot": enroot,
+    **dict.fromkeys(("docker", "podman", "podman-hpc", "shifter", "ch-run", "sarus"), other),
+}
+
+
+def of_srun(given: Mapping[str, str]) -> Optional[Container]:
+    """Return what Pyxis' options of srun ask for; None where there are none."""
+    if not any(name.startswith("container-") for name in given):
+        return None
+    found = Container(given.get("container-image", ""), runtime="pyxis")
+    mounts = given.get("container-mounts", "")
+    found.mounts = mounts.split(",") if mounts else []
+    found.workdir = given.get("container-workdir", "")
+    found.is_root = "container-remap-root" in given
+    if "container-image" not in given:
+        found.open_questions.append("the container is one of before: write its `image`")
+    for name in ("container-env", "container-save", "container-mount-home"):
+        if name in given:
+            found.open_questions.append(f"srun's option --{name}: kit has none like it")
+    return found
+
+
+def reference(image: str) -> str:
+    """Return an image of a registry as `kit build` names it; "" for a file."""
+    if found := _REGISTRY.fullmatch(image):
+        return f"docker://{found[1]}/{found[2]}"
+    if "://" in image:
+        return image
+    is_file = image.endswith(image_files.FILES) or image.startswith(("/", ".", "~"))
+    return "" if is_file or ("/" not in image and ":" not in image) else f"docker://{image}"
+
+
+def on_host(target: str, mounts: list[str]) -> str:
+    """Return the folder of the host that mounts show as one of the container; "" for no such."""
+    for each in mounts:
+        source, _, rest = each.partition(":")
+        shown = rest.split(":")[0] or source
+        if f"{target}/".startswith(f"{shown}/"):
+            return source + target[len(shown) :]
+    return ""
+
+
+def mount(text: str) -> str:
+    """Return a mount as kit writes it, or "" for one that kit cannot read."""
+    parts = text.split(":")
+    source, target = parts[0], parts[1] if len(parts) > 1 else parts[0]
+    if not source or not target.startswith("/") or len(parts) > 3:
+        return ""
+    flags = parts[2] if len(parts) > 2 else ""
+    is_read_only = "ro" in re.split(r"[+,]", flags)
+    plain = target if source == target else f"{source}:{target}"
+    return f"{source}:{target}:ro" if is_read_only else plain

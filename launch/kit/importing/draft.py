@@ -1,0 +1,78 @@
+"""The job file that is being made of a script, and the ledger: what became of each of its lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kit import redact
+from kit.importing.shell import Span
+
+CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
+
+
+class Entry(NamedTuple):
+    kind: str
+    first: int
+    last: int
+    text: str  # the first line of it, without secrets
+    reason: str  # the key that carries it; why it is not needed; or what is to be decided
+
+
+@dataclass
+class Draft:
+    lines: list[str]  # of the script
+    keys: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    has_image: bool = False  # also where its file is still to be made
+    slurm: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, Any] = field(default_factory=dict)
+    inherit: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    host_setup: list[str] = field(default_factory=list)
+    script: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+    def note(self, kind: str, span: Span, reason: str) -> None:
+        """Write into the ledger what became of some lines."""
+        text = next(
+            (line.strip() for line in self.lines[span[0] - 1 : span[1]] if line.strip()), ""
+        )
+        shown = redact.hide(redact.hidden(text))
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        entry = Entry(kind, *span, shown, reason)
+        if entry not in self.entries:
+            self.entries.append(entry)
+
+    def carried(self, span: Span, key: str) -> None:
+        self.note(CARRIED, span, key)
+
+    def left_out(self, span: Span, reason: str) -> None:
+        self.note(LEFT_OUT, span, reason)
+
+    def decide(self, span: Span, reason: str) -> None:
+        self.note(DECIDE, span, reason)
+
+    @property
+    def nodes(self) -> int:
+        found = str(self.keys.get("nodes", "1")).split("-")[-1]
+        return int(found) if found.isdecimal() else 1
+
+    def kind_of(self, line: int) -> str:
+        """Return the one kind of a line: an open decision over all, and what is carried over rest.
+
+        Returns "" for a line that needs none: an empty one, or a comment.
+        """
+        kinds = {entry.kind for entry in self.entries if entry.first <= line <= entry.last}
+        return next((kind for kind in (DECIDE, CARRIED, LEFT_OUT) if kind in kinds), "")
+
+    def close(self, read: list[Span]) -> None:
+        """Put every line on the ledger that is not on it, as one to decide about.
+
+        `read` has the lines of the statements; outside of them a # begins a comment.
+        """
+        inside = {line for first, last in read for line in range(first, last + 1)}
+        for number, line in enumerate(self.lines, 1):
+            is_comment = line.lstrip().startswith("#") and number not in inside
+            if line.strip() and not is_comment and not self.kind_of(number):
+                self.decide((number, number), "kit import does not know what to make of this line")

@@ -1,0 +1,307 @@
+"""Expand the words of a script as bash would, as far as that is known before the job runs.
+
+What is not known stays in the text as a hole: one character that stands for an expansion such as
+$SLURM_JOB_ID. So a text with holes is split, joined and put into other texts like any other, and
+becomes bash again at the end.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional, Union
+
+from kit import quote
+from kit.config.expansion import OF_SHELL
+from kit.importing import shell
+from kit.importing.shell import Node, Script
+
+Value = Union[str, list[str]]
+
+_FIRST = 0xF0000  # the first of Unicode's characters for private use of which none is in a script
+# A command whose output is a value; $(( )) is none.
+COMPUTED = re.compile(r"[$<>]\((?!\()|`")
+# What has another value each time, or on each node.
+DIFFERS = re.compile(
+    r"\b(date|hostname|mktemp|shuf|uuidgen|openssl)\b|RANDOM|EPOCH|SECONDS|HOSTNAME|BASHPID|\$\$"
+    r"|SLURMD_NODENAME|/dev/u?random"
+)
+HOLE = re.compile("[\U000f0000-\U000fffff]")
+_PARAMETER = re.compile(
+    r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
+)
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+class Hole(NamedTuple):
+    """An expansion that only the running job can do."""
+
+    source: str  # as bash has it
+    names: frozenset[str]  # the variables that it reads
+    is_quoted: bool
+    hint: Optional[str]  # its value, if the job is submitted as its header says
+
+
+class Scope:
+    """The variables of a script, up to the statement that is read now."""
+
+    def __init__(
+        self, known: Mapping[str, str], facts: Mapping[str, str], shell: Mapping[str, str]
+    ) -> None:
+        self.values: dict[str, Value] = dict(known)
+        self.shell = shell  # the variables of the shell in which kit import runs
+        self.facts = facts  # of the header: SLURM_NNODES and its kin
+        self.holes: list[Hole] = []
+        self.node_arrays: set[str] = set()  # arrays whose first element is the first node
+        self.reads: set[str] = set()  # variables whose values were asked for
+        self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken
+
+    def hole(
+        self, source: str, names: Iterable[str], *, quoted: bool = True, hint: Optional[str] = None
+    ) -> str:
+        """Return the character that stands for an expansion."""
+        self.holes.append(Hole(source, frozenset(names), quoted, hint))
+        return chr(_FIRST + len(self.holes) - 1)
+
+    def behind(self, text: str) -> list[Hole]:
+        """Return the holes of a text."""
+        return [self.holes[ord(found) - _FIRST] for found in HOLE.findall(text)]
+
+    def hinted(self, text: str) -> str:
+        """Return a text whose holes have the values that the header gives; others stay holes."""
+
+        def fill(found: re.Match[str]) -> str:
+            hint = self.holes[ord(found.group()) - _FIRST].hint
+            return found.group() if hint is None else hint
+
+        return HOLE.sub(fill, text)
+
+    def path(self, text: str) -> str:
+        """Return a text for a key that names a path.
+
+        kit itself knows some variables there; the values of others are those of this shell.
+        """
+
+        def fill(found: re.Match[str]) -> str:
+            name = self.holes[ord(found.group()) - _FIRST].source.strip("${}")
+            return f"${name}" if name in OF_SHELL else self.shell.get(name, found.group())
+
+        return HOLE.sub(fill, self.hinted(text))
+
+    def bash(self, text: str) -> str:
+        """Return a text as a word of bash, with its expansions."""
+        holes = self.behind(text)
+        if not holes:
+            return quote.bash(text)
+        parts = re.split(f"({HOLE.pattern})", text)[::2]
+        sources = [_braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
+        if all(hole.is_quoted for hole in holes):
+            pairs = zip(map(_escaped, parts), [*sources, ""])
+            return '"' + "".join(a + b for a, b in pairs) + '"'
+        found = _bare(parts[0])
+        for hole, source, part in zip(holes, sources, parts[1:]):
+            found += (f'"{source}"' if hole.is_quoted else source) + _bare(part)
+        return found
+
+    def assign(self, script: Script, node: Node) -> Value:
+        """Return the value of an assignment, and keep it."""
+        name = str(node["Name"]["Value"])
+        value: Value = ""
+        if "Array" in node:
+            elements = (item["Value"] for item in node["Array"].get("Elems") or [])
+            value = [field for word in elements for field in self.words(script, word)]
+        elif node.get("Value"):
+            value = self.text(script, node["Value"])
+        if node.get("Append"):
+            before = self.values.get(name, [] if isinstance(value, list) else "")
+            if isinstance(before, list):
+                value = [*before, *([value] if isinstance(value, str) else value)]
+            else:
+                value = before + value if isinstance(value, str) else [before, *value]
+        self.values[name] = value
+        return value
+
+    def text(self, script: Script, word: Node) -> str:
+        """Return a word without splitting it, as in an assignment."""
+        fields = _Fields(splits=False)
+        self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
+        return " ".join(fields.end())
+
+    def document(self, script: Script, word: Node) -> str:
+        """Return the text of a here-document."""
+        fields = _Fields(splits=False)
+        self._parts(script, word.get("Parts") or [], fields, quoted=True, first=False)
+        return "".join(fields.end())
+
+    def words(self, script: Script, word: Node) -> list[str]:
+        """Return the words that a word becomes."""
+        fields = _Fields(splits=True)
+        self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
+        return fields.end()
+
+    def _parts(
+        self, script: Script, parts: list[Node], fields: _Fields, *, quoted: bool, first: bool
+    ) -> None:
+        for index, part in enumerate(parts):
+            kind = part["Type"]
+            if kind == "Lit":
+                self._literal(part["Value"], fields, quoted, first and index == 0)
+            elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part.get("Value", "")):
+                fields.add(part.get("Value", ""))
+            elif kind == "DblQuoted":
+                fields.add("")
+                self._parts(script, part.get("Parts") or [], fields, quoted=True, first=False)
+            elif kind == "ParamExp":
+                self._parameter(script, part, fields, quoted)
+            elif kind == "ArithmExp":
+                fields.add(self._arithmetic(script, part))
+            else:
+                self._unknown(script, part, fields, quoted)
+
+    def _unknown(self, script: Script, part: Node, fields: _Fields, quoted: bool) -> None:
+        names = shell.names_used(part)
+        fields.add(self.hole(script.text(part), names, quoted=quoted))
+
+    def _literal(self, text: str, fields: _Fields, quoted: bool, first: bool) -> None:
+        if quoted:
+            fields.add(re.sub(r'\\(?:([$`"\\])|\n)', lambda found: found[1] or "", text))
+            return
+        home = self.values.get("HOME")
+        if first and isinstance(home, str) and re.match(r"~(/|\Z)", text):
+            text = home + text[1:]
+        is_pattern = re.search(r"(?<!\\)[*?]|(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}", text)
+        if is_pattern and fields.splits:
+            fields.add(self.hole(text, (), quoted=False))
+            return
+        fields.add(re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", text, flags=re.DOTALL))
+
+    def _parameter(self, script: Script, part: Node, fields: _Fields, quoted: bool) -> None:
+        source = script.text(part)
+        found = _PARAMETER.fullmatch(source)
+        if not found:
+            self._unknown(script, part, fields, quoted)
+            return
+        name = found[1] or found[2]
+        value = self.values.get(name)
+        self.reads.add(name)
+        if found[4] and not value and name not in self.facts:
+            self.defaults.append(name)
+            value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
+        if name in self.node_arrays and found[3] in (None, "0"):
+            fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
+        elif value is None or self._is_unknown(name, value):
+            fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
+        elif found[3] in ("@", "*") or name in ("@", "*"):
+            fields.all(value if isinstance(value, list) else [value], quoted)
+        else:
+            index = int(found[3]) if (found[3] or "").isdecimal() else 0
+            items = value if isinstance(value, list) else [value]
+            text = items[index] if index < len(items) else ""
+            if quoted:
+                fields.add(text)
+            else:
+                fields.split(text)
+
+    def _is_unknown(self, name: str, value: Value) -> bool:
+        """Return whether a variable stands for itself: an index or a default is for bash then."""
+        holes = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        return bool(holes) and holes[0].source == f"${{{name}}}"
+
+    def _arithmetic(self, script: Script, part: Node) -> str:
+        """Return the number of $((...)), or a hole that hints at it."""
+        source = script.text(part)
+        names = shell.names_used(part)
+        text = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda found: found[1] or found[2], source[3:-2])
+        fields = {name: self._number(name) for name in names}
+        if not any(HOLE.search(value) for value in fields.values()):
+            number = _compute(text, fields)
+            if number is not None:
+                return number
+        hint = _compute(text, {name: self.hinted(value) for name, value in fields.items()})
+        return self.hole(source, names, hint=hint)
+
+    def _hint(self, name: str) -> Optional[str]:
+        value = self.values.get(name)
+        holes = self.behind(value) if isinstance(value, str) else []
+        return holes[0].hint if holes else self.facts.get(name)
+
+    def _number(self, name: str) -> str:
+        value = self.values.get(name)
+        if isinstance(value, str):
+            return value
+        return self.hole(f"${name}", [name], hint=self.facts.get(name))
+
+
+class _Fields:
+    """The words that one word of a script becomes."""
+
+    def __init__(self, *, splits: bool) -> None:
+        self.splits = splits
+        self.done: list[str] = []
+        self.current: Optional[str] = None
+
+    def add(self, text: str) -> None:
+        self.current = (self.current or "") + text
+
+    def split(self, text: str) -> None:
+        """Add the value of an expansion without quotes, which becomes several words."""
+        if not self.splits:
+            self.add(text)
+            return
+        for piece in re.findall(r"\s+|\S+", text):
+            if not piece.isspace():
+                self.add(piece)
+            elif self.current is not None:
+                self.done.append(self.current)
+                self.current = None
+
+    def all(self, values: list[str], quoted: bool) -> None:
+        """Add the elements of an array."""
+        for index, value in enumerate(values):
+            if index:
+                self.split(" ") if self.splits else self.add(" ")
+            self.add(value) if quoted else self.split(value)
+
+    def end(self) -> list[str]:
+        return [*self.done, *([] if self.current is None else [self.current])]
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r'(["\\$`])', r"\\\1", text)
+
+
+def _bare(text: str) -> str:
+    """Return a part of a word, without quotes where it needs none."""
+    return text if re.fullmatch(r"[\w@%+=:,./-]*", text, re.ASCII) else f'"{_escaped(text)}"'
+
+
+def _braced(source: str, behind: str) -> str:
+    """Return $NAME as ${NAME} where the text behind it would change its name."""
+    is_open = re.fullmatch(r"\$\w+", source) and re.match(r"[\w[]", behind)
+    return f"${{{source[1:]}}}" if is_open else source
+
+
+def _compute(text: str, values: Mapping[str, str]) -> Optional[str]:
+    """Return the value of an arithmetic expression; None where it is more than a few numbers."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name):
+            return int(values[node.id])
+        raise ValueError
+
+    try:
+        return str(value(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return None

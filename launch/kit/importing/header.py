@@ -1,0 +1,174 @@
+"""Turn the #SBATCH lines of a script into keys of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Optional
+
+from kit.config import sbatch_options
+from kit.importing import options
+from kit.importing.draft import Draft
+from kit.importing.options import Option, Syntax
+from kit.importing.shell import Span
+
+ALIASES = {"tasks-per-node": "ntasks-per-node"}  # of sbatch and srun
+_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
+SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), ALIASES)
+_LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
+_LEFT_OUT = {
+    "output": _LOGS,
+    "error": _LOGS,
+    "open-mode": _LOGS,
+    "export": "the ranks get what the job names: `env`, `inherit`",
+    "export-file": "the ranks get what the job names: `env`, `inherit`",
+    "no-requeue": "kit asks for that itself",
+    "parsable": "`kit submit --parsable`",
+    "wait": "`kit submit --follow` waits for the job",
+    "ignore-pbs": "kit's script has no #PBS lines",
+    "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
+}
+_DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
+
+
+def read(draft: Draft) -> dict[str, tuple[str, Span]]:
+    """Put the options of the #SBATCH lines into the draft, and return those that count tasks."""
+    given: dict[str, tuple[str, Span]] = {}
+    is_over = False
+    for number, line in enumerate(draft.lines, 1):
+        here = (number, number)
+        if not line.lstrip().startswith("#"):
+            is_over = is_over or bool(line.strip())
+        elif line.startswith(("#PBS ", "#BSUB ")):
+            draft.decide(here, "an option for another batch system: write it as one of Slurm's")
+        elif not _DIRECTIVE.match(line):
+            continue
+        elif is_over:
+            draft.left_out(here, "sbatch reads no #SBATCH behind the first command")
+        elif re.search(r"hetjob|packjob", line):
+            draft.decide(here, "a job of several parts: kit submits one job for each")
+        else:
+            _read_line(_split(line[len("#SBATCH") :]), here, given, draft)
+    return given
+
+
+def _read_line(
+    words: list[str], here: Span, given: dict[str, tuple[str, Span]], draft: Draft
+) -> None:
+    found, rest = options.read(words, SYNTAX)
+    for option in found:
+        given[option.name] = (option.value or "", here)
+        _carry(option, here, draft)
+    if rest:
+        problem = f"sbatch refuses this line, for '{rest[0]}' is no option"
+        draft.decide(here, problem)
+
+
+def _carry(option: Option, here: Span, draft: Draft) -> None:
+    name, value = option
+    if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
+        return  # `shape` reads these together
+    if name in _LEFT_OUT:
+        draft.left_out(here, _LEFT_OUT[name])
+    elif name == "chdir" and value == ".":
+        draft.left_out(here, "the job starts in the job file's folder")
+    elif key := sbatch_options.KEYS.get(name) or {"chdir": "workdir"}.get(name):
+        draft.keys[key] = value or ""
+        draft.carried(here, key)
+    elif name.startswith("container-"):
+        draft.decide(here, "Pyxis would start the batch script in it: write `image` and `mounts`")
+    elif name in sbatch_options.OWNED:
+        draft.left_out(here, "kit's scripts set this themselves")
+    elif name == "signal" and str(value).upper().startswith("B:"):
+        way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+        draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
+    else:
+        draft.slurm[name] = "true" if value is None else value
+        draft.carried(here, f"slurm: {name}")
+
+
+def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:
+    """Put GPUs into the draft; return the tasks of a node, None where the script has no number."""
+    nodes = draft.nodes
+    _gpus(given, _number(given, "ntasks-per-node") or 1, draft)
+    tasks = _number(given, "ntasks-per-node")
+    if of_gpu := _number(given, "ntasks-per-gpu"):
+        tasks = of_gpu * int(draft.keys.get("gpus_per_node", "1"))
+        draft.carried(given["ntasks-per-gpu"][1], "processes_per_node")
+    if "ntasks-per-node" in given:
+        draft.carried(given["ntasks-per-node"][1], "processes_per_node")
+    if (total := _number(given, "ntasks")) and not tasks:
+        here = given["ntasks"][1]
+        if "nodes" not in given and total > 1:
+            draft.keys["nodes"] = "1"
+            draft.decide(here, f"Slurm chose the nodes for {total} tasks: write how many `nodes`")
+        if total % nodes:
+            draft.decide(here, f"{total} tasks are not the same number on each of {nodes} nodes")
+        else:
+            tasks = total // nodes
+            draft.carried(here, "processes_per_node")
+    elif "ntasks" in given:
+        draft.carried(given["ntasks"][1], "processes_per_node")
+    if "gpus-per-task" in given and "ntasks-per-node" not in given:
+        _gpus(given, tasks or 1, draft)
+    return tasks
+
+
+def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> None:
+    gres: list[str] = []  # what is no GPU
+    for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
+        if name not in given:
+            continue
+        value, here = given[name]
+        parts = value.split(",")
+        of_gpus = [part for part in parts if name != "gres" or re.match(r"(gres[:/])?gpu\b", part)]
+        others = [part for part in parts if part not in of_gpus]
+        if others:
+            gres += others
+            draft.slurm["gres"] = ",".join(gres)
+            draft.carried(here, "slurm: gres")
+        if not of_gpus:
+            continue
+        words = re.sub(r"\(.*?\)", "", of_gpus[0]).split(":")
+        count = int(words[-1]) if words[-1].isdecimal() else 1
+        kinds = [word for word in words if not word.isdecimal() and not word.endswith("gpu")]
+        if len(of_gpus) > 1 or (name == "gpus" and count % draft.nodes):
+            draft.decide(here, "write the GPUs of one node: `gpus_per_node`")
+            continue
+        count = count // draft.nodes if name == "gpus" else count
+        count = count * tasks if name == "gpus-per-task" else count
+        draft.keys["gpus_per_node"] = str(count)
+        draft.carried(here, "gpus_per_node")
+        if kinds:
+            draft.slurm["gres"] = ",".join([f"gpu:{kinds[0]}:{count}", *gres])
+        if name == "gpus-per-task" and tasks > 1:
+            draft.decide(here, "each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
+
+
+def _number(given: Mapping[str, tuple[str, Span]], name: str) -> Optional[int]:
+    value = given[name][0] if name in given else ""
+    return int(value) if value.isdecimal() and int(value) else None
+
+
+def _split(line: str) -> list[str]:
+    """Return the words of an #SBATCH line as sbatch splits it: an unquoted # ends it anywhere."""
+    words: list[str] = []
+    word: Optional[str] = None
+    quoted = ""
+    characters = iter(line)
+    for character in characters:
+        if character == "\\":
+            word = (word or "") + next(characters, "")
+        elif quoted:
+            quoted, added = ("", "") if character == quoted else (quoted, character)
+            word = (word or "") + added
+        elif character in "\"'":
+            quoted, word = character, word or ""
+        elif character == "#":
+            break
+        elif not character.isspace():
+            word = (word or "") + character
+        elif word is not None:
+            words.append(word)
+            word = None
+    return words if word is None else [*words, word]

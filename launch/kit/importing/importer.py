@@ -1,0 +1,89 @@
+"""Make a job file of a batch script. The script is read, and never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit import redact
+from kit.config import yaml_source
+from kit.errors import UsageError
+from kit.files import safe_read
+from kit.importing import choice, header, job_text, shell
+from kit.importing.draft import Draft, Entry
+from kit.importing.expansion import HOLE, Scope
+from kit.importing.statements import Reader
+
+_OTHER_SHELLS = re.compile(r"#!.*\b(t?csh|zsh|fish|python[0-9.]*|perl|Rscript|julia)\b")
+
+
+class Imported(NamedTuple):
+    job: str  # the text of the job file
+    entries: list[Entry]
+    lines: list[str]  # of the script
+    kinds: list[str]  # of each line; "" for an empty one and for a comment
+
+
+def read(path: Path, environment: Mapping[str, str]) -> Imported:
+    """Return the job file of a batch script. Paths may have the variables of the environment."""
+    return convert(_text(path), path.name, environment)
+
+
+def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
+    """Return the job file of a batch script's text."""
+    if HOLE.search(text):
+        fix = "remove them: they have no meaning that is agreed on"
+        raise UsageError("contains characters for private use", fix, where=name)
+    text = text.replace("\r\n", "\n")
+    draft = Draft(text.split("\n"))
+    given = header.read(draft)
+    tasks = header.shape(given, draft)
+    spans = []
+    other = _OTHER_SHELLS.match(text)
+    if other:
+        draft.decide(
+            (1, 1), f"kit import reads bash and sh, not {other[1]}: write the rest by hand"
+        )
+    else:
+        script = shell.parse(text, name)
+        known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
+        reader = Reader(draft, Scope(known, _facts(draft, tasks), environment), tasks)
+        reader.read(script, script.statements)
+        choice.finish(reader)
+        spans = [shell.span(node) for node in script.statements]
+    draft.close(spans)
+    job = job_text.render(draft, name)
+    if redact.hidden(job) != job:
+        way = "name a variable for it under `secrets`, and have the program read that"
+        draft.decide((1, 1), f"a secret in a line is not shown: {way}")
+        job = redact.hidden(job_text.render(draft, name))
+    kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
+    return Imported(job, draft.entries, draft.lines, kinds)
+
+
+def _facts(draft: Draft, tasks: Optional[int]) -> dict[str, str]:
+    """Return what Slurm would set in a job with this header."""
+    nodes = draft.nodes
+    per_node = tasks or 1
+    found = {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * per_node)),
+        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(per_node)),
+        **dict.fromkeys(("PWD", "SLURM_SUBMIT_DIR"), "."),
+    }
+    if gpus := draft.keys.get("gpus_per_node"):
+        found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus)
+    if cpus := draft.slurm.get("cpus-per-task"):
+        found["SLURM_CPUS_PER_TASK"] = cpus
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        content = safe_read.start(path, yaml_source.MOST_BYTES)
+    except OSError as error:
+        fix = "name a batch script: kit import old.sbatch"
+        raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None
+    return content.decode("utf-8", "replace")

@@ -1,0 +1,178 @@
+"""Turn the command that starts the ranks into keys of a job: srun, torchrun, mpirun, containers."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Callable, NamedTuple, Optional
+
+from kit.importing import commands, containers
+from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
+from kit.importing.draft import Draft
+from kit.importing.expansion import DIFFERS, HOLE, Scope
+from kit.importing.shell import Span
+from kit.importing.starters import Starters
+
+
+class Tools(NamedTuple):
+    """What a launch asks of the reader of the statements around it."""
+
+    # Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and
+    # None where there is more than that.
+    inner: Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
+
+
+class Launch(Starters):
+    def __init__(
+        self, draft: Draft, scope: Scope, tools: Tools, tasks: Optional[int], span: Span
+    ) -> None:
+        super().__init__(draft, scope, tasks, span)
+        self.tools = tools
+        self.is_in_task = False  # behind `bash -c`, which each task runs
+        self.lines: list[str] = []  # of bash, in the place of a command
+
+    def read(self, words: list[str]) -> None:
+        """Put a command into the draft."""
+        self.draft.carried(self.span, "command")
+        rest: Optional[list[str]] = words
+        while rest:
+            words, rest = rest, self._peel(rest)
+        if rest is None:
+            self._finish(words)
+
+    def _peel(self, words: list[str]) -> Optional[list[str]]:
+        """Return the words behind one tool; None where the program begins; [] where all is read."""
+        name, rest = os.path.basename(words[0]), words[1:]
+        if name in WRAPPERS or (name == "env" and rest and ASSIGNMENT.match(rest[0])):
+            return rest
+        if found := ASSIGNMENT.match(words[0]):
+            self.set(found[1], found[2])
+            return rest
+        if index := commands.starter_inside(words):
+            self.decide(f"{name} was around {words[index]}, which kit starts itself")
+            return words[index:]
+        if name == "srun":
+            return self.srun(rest)
+        if name in MPI:
+            return self.mpi(rest)
+        if name == "torchrun":
+            return self.torchrun(rest)
+        if PYTHONS.match(name) and (module := _torch_module(rest)):
+            return self.torchrun(rest[module + 1 :])
+        if commands.is_node_starter(name, rest):
+            return self._on_each_node(words)
+        if name in containers.READERS:
+            container = containers.READERS[name](rest)
+            self.contain(container)
+            return container.program
+        if name in SHELLS and (text := _text_of(rest)) is not None:
+            return self._shell(text, words)
+        return None
+
+    def _on_each_node(self, words: list[str]) -> list[str]:
+        """Keep a launcher of the framework's own, which starts the ranks of each node."""
+        if not self.has_srun and self.draft.nodes > 1:
+            way = "kit starts it on each node: its options must say which node it is"
+            self.decide(f"this ran on the first node alone; {way} ($NODE_RANK, $MASTER_ADDR)")
+        if os.path.basename(words[0]) == "deepspeed" and "hostfile" in " ".join(words):
+            self.decide("no --hostfile is needed: `command: PROGRAM` with `launcher: torchrun`")
+        self.launcher = "spawn"
+        self._script(words)
+        self._write()
+        return []
+
+    def _shell(self, text: str, words: list[str]) -> Optional[list[str]]:
+        """Read the text of `bash -c`; what is more than a program stays bash."""
+        mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
+        found = self.tools.inner(text, self.span, mounts)
+        if found is not None:
+            self.is_in_task = True
+            return found
+        self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
+        sources = iter([hole.source for hole in self.scope.behind(text)])
+        self.lines = HOLE.sub(lambda _: next(sources), text).strip("\n").split("\n")
+        if "torchrun" in text or "torch.distributed" in text:
+            self.decide("torchrun is among other commands: see which ranks kit should start")
+        self._write()
+        return []
+
+    # ------------------------------------------------------------ the program
+
+    def _finish(self, words: list[str]) -> None:
+        """Write the program, as a command or as a script."""
+        words = [self._here(word) for word in words]
+        if [hole.source for hole in self.scope.behind(words[-1])] in (["$@"], ["${@}"]):
+            self.leave_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
+            words = words[:-1]
+        if not words:
+            self.decide("write the program: `command: train.py`")
+        elif any(HOLE.search(word) for word in words):
+            self._script(words)
+        else:
+            name = os.path.basename(words[0])
+            is_script = len(words) > 1 and words[1].endswith(".py")
+            self.draft.keys["command"] = (
+                words[1:] if name in ("python", "python3") and is_script else words
+            )
+        self._write()
+
+    def _here(self, word: str) -> str:
+        """Return a path of the folder where the job starts as a relative one."""
+        holes = self.scope.behind(word)
+        is_here = bool(holes) and holes[0].hint == "." and word[1:2] == "/"
+        if not is_here or not HOLE.match(word):
+            return word
+        return word[2:] if "/" in word[2:] or word.endswith(".py") else f".{word[1:]}"
+
+    def _script(self, words: list[str]) -> None:
+        holes = [hole for word in words for hole in self.scope.behind(word)]
+        if any(re.match(r"[0-9@*#]", name) for hole in holes for name in hole.names):
+            way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
+            self.decide(f"the command has arguments of the batch script: {way}")
+        if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
+            self.decide("each task would get a value of its own: set it in `host_setup`, by export")
+        self.names |= {name for hole in holes for name in hole.names}
+        start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
+        line = " ".join(self.scope.bash(word) for word in [*start, *words])
+        if len(line) > 100:
+            line = re.sub(r" (?=--\w)", " \\\n  ", line)
+        self.lines = [line]
+
+    def _write(self) -> None:
+        keys = self.draft.keys
+        if not self.launcher:
+            self.launcher = "spawn"
+            if self.draft.nodes > 1:
+                self.decide("this ran on the first node alone; kit starts it on each node")
+        keys["launcher"] = self.launcher
+        count = self.per_node
+        if count is None and self.launcher in ("srun", "mpi"):
+            count = self.tasks or 1
+        if count is not None:
+            keys["processes_per_node"] = str(count)
+        cpus = self.draft.slurm.get("cpus-per-task", "")
+        is_for_node = self.launcher in ("torchrun", "spawn")
+        if is_for_node and cpus.isdecimal() and (self.tasks or 1) > 1:
+            self.draft.slurm["cpus-per-task"] = str(int(cpus) * (self.tasks or 1))
+        signal = self.draft.slurm.get("signal")
+        if signal and self.launcher == "torchrun":
+            del self.draft.slurm["signal"]
+            way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+            self.decide(f"torchrun dies of the signal {signal}: {way}")
+
+
+def _torch_module(words: list[str]) -> int:
+    """Return where Python's words name torchrun as a module; 0 where they do not."""
+    index = words.index("-m") + 1 if "-m" in words[:3] else 0
+    names = ("torch.distributed.run", "torch.distributed.launch")
+    return index if index and words[index : index + 1] and words[index] in names else 0
+
+
+def _text_of(words: list[str]) -> Optional[str]:
+    """Return the text behind -c among the options of a shell; None where it runs a file."""
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            return None
+        if not word.startswith("--") and "c" in word:
+            return words[index + 1] if len(words) == index + 2 else None
+    return None

@@ -1,0 +1,182 @@
+"""Place the statements before the program: on the first node, in each task, or nowhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kit import redact
+from kit.config import variables
+from kit.errors import Problems
+from kit.importing.draft import Draft
+from kit.importing.expansion import COMPUTED, DIFFERS
+from kit.importing.shell import Span
+
+DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
+
+_ARRAY = re.compile(r"\w=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
+_START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
+ARGUMENT = re.compile(r"[0-9@*#]")
+_ALWAYS_THERE = set(
+    "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
+)
+
+
+class Item(NamedTuple):
+    """A statement that the program may need."""
+
+    kind: str
+    span: Span
+    source: str
+    uses: frozenset[str]
+    sets: frozenset[str]
+    inside: str = ""  # its text in a task, where kit has computed the value
+    position: int = 0  # how many programs came before
+
+
+def _is_for_program(source: str) -> bool:
+    """Return whether lines may set variables for a program in a container."""
+    is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)
+    return not is_of_host and bool(re.search(r"\bexport\b|\A(source|\.)\s|set [-+]", source))
+
+
+def _is_computed(item: Item) -> bool:
+    """Return whether a statement computes a value that is to be the same in all ranks."""
+    return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
+
+
+class Placing:
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.items: list[Item] = []
+        self.functions: dict[str, Item] = {}
+        self.inner: set[str] = set()  # statements of a text that each task runs
+        self.moved: set[str] = set()  # variables that the first node computes for all
+        self.consumed: set[str] = set()  # exported texts that only put a command together
+        self.needed: set[str] = set()  # variables and functions that are carried
+
+    def add(self, item: Item) -> None:
+        self.items.append(item)
+
+    def remove(self, source: str) -> None:
+        self.items = [item for item in self.items if item.source != source]
+
+    def place(self, needed: Iterable[str], own_lines: list[str], place: int) -> None:
+        """Write all lines of bash; `needed` has the names that the program's own lines use."""
+        has_image = self.draft.has_image
+        once, inside = [], []
+        for item in self.items:
+            if item.source in self.inner:
+                inside.append(item)
+            elif item.kind in (PREPARE, LIMIT) and item.position > place:
+                self.draft.left_out(item.span, "it comes behind the program")
+            elif item.sets and item.sets <= self.consumed:
+                continue
+            elif item.kind == ACTION and item.position > place:
+                way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
+                self.draft.decide(item.span, f"kit runs nothing behind the program: {way}")
+            elif has_image and item.kind == PREPARE and _is_for_program(item.source):
+                inside.append(item)
+            elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):
+                once.append(item)
+            elif item.kind != DEFINE:
+                inside.append(item)
+        wanted = [item for item in self._definitions(needed) if item.sets - variables.OWNED]
+        if not has_image:  # what is computed is to be the same in all ranks
+            moved = [
+                item for item in wanted if _is_computed(item) and not _ARRAY.search(item.source)
+            ]
+            names = {name for item in moved for name in item.sets}
+            moved = [item for item in wanted if item.sets & names]
+            wanted = [item for item in wanted if item not in moved]
+            once += self._exported(moved, set(needed))
+            self.moved = names
+        self.draft.host_setup += self._lines(once, "host_setup")  # it begins in the workdir
+        self.draft.setup += self._lines(inside, "setup")
+        if own_lines:
+            self.draft.script += [*self._lines(wanted, "script"), *own_lines]
+        self._close()
+
+    def _exported(self, moved: list[Item], needed: set[str]) -> list[Item]:
+        """Return statements that export what the program's own lines need."""
+        found = []
+        for item in moved:
+            names = " ".join(sorted(item.sets & needed))
+            source = f"{item.source}\nexport {names}" if names else item.source
+            found.append(item._replace(source=source))
+            self.items[self.items.index(item)] = found[-1]
+        return found
+
+    def _definitions(self, names: Iterable[str]) -> list[Item]:
+        """Return the statements that give these names their values, and what those need."""
+        found: list[Item] = []
+        open_names, seen = list(names), set()
+        while open_names:
+            name = open_names.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            self.needed.add(name)
+            makers = [item for item in self.items if name in item.sets and item.kind == DEFINE]
+            makers += [self.functions[name]] if name in self.functions else []
+            for item in makers:
+                if item not in found:
+                    found.append(item)
+                    open_names += [] if item.inside else item.uses
+            if not makers and not any(name in item.sets for item in self.items):
+                self._inherit(name)
+        return found
+
+    def _lines(self, chosen: list[Item], key: str) -> list[str]:
+        """Return the sources of statements, and of those that they need, in the script's order."""
+        names = {name for item in chosen for name in item.uses - item.sets}
+        on_host = key == "host_setup"
+        needed = [item for item in self._definitions(names) if item not in chosen]
+        if on_host:  # there the job's `env` is not set yet
+            needed += [item for item in self.items if item.kind == EXPORT and item.sets & names]
+        else:
+            known = {*self.draft.env, *self.moved, *variables.OWNED}
+            needed = [item for item in needed if not item.sets or item.sets - known]
+            chosen = [item for item in chosen if not item.sets or item.sets - known]
+        every = {id(item): item for item in [*needed, *chosen]}
+        ordered = sorted(every.values(), key=lambda item: item.span)
+        lines: list[str] = []
+        for item in ordered:
+            text = item.source if on_host or not item.inside else item.inside
+            text = f"{text} || true" if _START_UP.match(text) else text
+            if text not in lines:
+                lines.append(text)
+            self.draft.carried(item.span, key)
+            self._remark(item, key, text)
+        return lines
+
+    def _remark(self, item: Item, key: str, text: str) -> None:
+        if key != "host_setup" and DIFFERS.search(text):
+            self.draft.decide(item.span, "each task would get a value of its own: write the value")
+        if any(ARGUMENT.match(name) for name in item.uses) and item.sets.isdisjoint(self.functions):
+            way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
+            self.draft.decide(item.span, f"it reads the arguments of the batch script: {way}")
+
+    def _inherit(self, name: str) -> None:
+        is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
+        is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
+        is_of_module = re.search(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z", name)
+        if not (is_of_slurm or is_there or is_of_module) and name.isidentifier():
+            self.inherit(name)
+
+    def inherit(self, name: str) -> None:
+        """Have the job take a variable from the shell that submits it."""
+        if redact.is_secret(name):
+            self.draft.secrets.setdefault(name, "env")
+        elif name not in self.draft.inherit and variables.settable(name, "", Problems()):
+            self.draft.inherit.append(name)
+
+    def _close(self) -> None:
+        """Note what became of statements that nothing needs."""
+        for item in [*self.items, *self.functions.values()]:
+            is_noted = any(entry[1:3] == item.span for entry in self.draft.entries)
+            if not is_noted and item.sets & self.needed:
+                self.draft.carried(item.span, "its value stands where it is used")
+            elif not is_noted:
+                self.draft.left_out(item.span, "nothing of the job uses it")

@@ -1,0 +1,134 @@
+"""Read bash into a syntax tree, by shfmt: https://github.com/mvdan/sh."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kit import assets
+from kit.errors import KitError, UsageError
+
+Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
+Span = tuple[int, int]  # the first and the last line
+
+_WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and its statements."""
+
+    data: bytes
+    statements: list[Node]
+
+    def text(self, node: Node) -> str:
+        """Return the source of a node, with the here-documents that begin in it."""
+        begin, end = node["Pos"]["Offset"], _end(node, "Offset")
+        return self.data[begin:end].decode("utf-8", "replace")
+
+    def operator(self, node: Node) -> str:
+        """Return what joins two commands: shfmt's own name for it has changed."""
+        begin, end = _end(node["X"], "Offset"), node["Y"]["Pos"]["Offset"]
+        between = self.data[begin:end].decode("utf-8", "replace")
+        found = re.search(r"&&|\|\||\|&?", between)
+        return found.group() if found else ""
+
+
+def parse(text: str, where: str) -> Script:
+    """Return the statements of a script. Raise UsageError where it is no bash."""
+    tool = assets.shfmt()
+    if not tool:
+        fix = "install it beside kit: pip install shfmt-py"
+        raise KitError("kit import reads scripts by shfmt, which is not installed here", fix)
+    command = [tool, "-ln", "bash", "--to-json"]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=60)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace")
+        found = _WHERE.search(said)
+        if not found:
+            problem = f"shfmt cannot read it: {said.strip()[:200]}"
+            raise KitError(problem, "kit import needs shfmt 3.6 or newer", where=where)
+        fix = "correct it: bash -n shows what bash itself says of it"
+        raise UsageError(f"is not valid bash: {found[2]}", fix, where=f"{where}:{found[1]}")
+    return Script(text.encode(), json.loads(done.stdout).get("Stmts") or [])
+
+
+def descend(node: Any) -> Iterator[Node]:
+    """Return a node and all nodes below it."""
+    if isinstance(node, list):
+        for item in node:
+            yield from descend(item)
+    elif isinstance(node, dict):
+        yield node
+        for name, item in node.items():
+            if name not in ("Pos", "End", "Comments") and isinstance(item, (dict, list)):
+                yield from descend(item)
+
+
+def span(node: Node) -> Span:
+    return node["Pos"]["Line"], _end(node, "Line")
+
+
+def _end(node: Node, what: str) -> int:
+    """Return where a node ends; a here-document ends behind its statement."""
+    return max(int(item["End"][what]) for item in descend(node) if "End" in item)
+
+
+def kind(statement: Node) -> str:
+    """Return shfmt's name for a kind of command; "" for a redirection alone."""
+    return str((statement.get("Cmd") or {}).get("Type", ""))
+
+
+def calls(node: Any) -> list[Node]:
+    """Return the simple commands at and below a node, but for those inside $(...)."""
+    if isinstance(node, list):
+        return [call for item in node for call in calls(item)]
+    if not isinstance(node, dict) or node.get("Type") in ("CmdSubst", "ProcSubst"):
+        return []
+    own = [node] if node.get("Type") == "CallExpr" and node.get("Args") else []
+    inner = (item for item in node.values() if isinstance(item, (dict, list)))
+    return [*own, *(call for item in inner for call in calls(item))]
+
+
+def names_used(node: Any) -> set[str]:
+    """Return the variables that a node reads."""
+    found = set()
+    for item in descend(node):
+        if item.get("Type") == "ParamExp" and item.get("Param"):
+            found.add(str(item["Param"]["Value"]))
+            index = item.get("Index") or {}
+            found |= {name for name in [literal(index)] if re.fullmatch(r"[A-Za-z_]\w*", name)}
+        elif item.get("Type") in ("ArithmExp", "ArithmCmd"):
+            words = (part.get("Value") for part in descend(item) if part.get("Type") == "Lit")
+            found |= {str(word) for word in words if re.fullmatch(r"[A-Za-z_]\w*", str(word))}
+    return found
+
+
+def names_set(node: Any) -> set[str]:
+    """Return the variables that a node assigns to."""
+    assigned = (each for item in descend(node) for each in assignments(item))
+    found = {str(each["Name"]["Value"]) for each in assigned if each.get("Name")}
+    loops = (item["Loop"] for item in descend(node) if item.get("Type") == "ForClause")
+    found |= {str(loop["Name"]["Value"]) for loop in loops if loop.get("Name")}
+    for call in calls(node):
+        words = [literal(word) for word in call["Args"]]
+        if words[0] in ("read", "mapfile", "readarray", "printf", "getopts", "let"):
+            found |= {word for word in words[1:] if word and re.fullmatch(r"[A-Za-z_]\w*", word)}
+    return found
+
+
+def assignments(command: Node) -> list[Node]:
+    """Return the assignments of a command, and what export and declare name."""
+    declared = command.get("Args") or [] if command.get("Type") == "DeclClause" else []
+    return [*(command.get("Assigns") or []), *declared]
+
+
+def literal(word: Node) -> str:
+    """Return a word without quotes and expansions; "" for any other."""
+    parts = word.get("Parts") or []
+    is_plain = len(parts) == 1 and parts[0].get("Type") == "Lit"
+    return str(parts[0]["Value"]) if is_plain else ""

@@ -1,0 +1,233 @@
+"""Read what starts the ranks in a script, srun, torchrun and mpirun, into keys of a job."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from kit.config import sbatch_options, variables
+from kit.importing import containers, options
+from kit.importing.commands import ASSIGNMENT
+from kit.importing.containers import Container
+from kit.importing.draft import Draft
+from kit.importing.expansion import HOLE, Scope
+from kit.importing.options import Option, Syntax
+from kit.importing.shell import Span
+
+_SRUN = Syntax(
+    {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
+    | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
+    {
+        *sbatch_options.FLAGS,
+        *sbatch_options.OWNED_FLAGS,
+        "label",
+        "unbuffered",
+        "kill-on-bad-exit",
+        "multi-prog",
+        "overlap",
+    }
+    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
+    | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
+    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},
+    aliases={"tasks-per-node": "ntasks-per-node"},
+)
+# Options of srun for which kit's own step stands.
+_SRUN_OF_KIT = set(
+    """
+    label unbuffered kill-on-bad-exit wait output error open-mode cpu-bind cpu_bind mem-bind
+    distribution jobid job-name overlap exact exclusive hint verbose quiet export container-name
+    container-writable no-container-mount-home container-mount-home container-entrypoint
+    no-container-entrypoint no-container-remap-root accel-bind gpus gpus-per-node gres cpus-per-task
+    disable-status preserve-env quit-on-interrupt threads-per-core input nodes ntasks
+    ntasks-per-node mem account partition qos time gpu-bind network
+    """.split()
+)
+_TORCHRUN = Syntax(
+    {"m": "module"},
+    "standalone no-python no_python run-path run_path module use-env use_env".split(),
+)
+_TORCHRUN_OF_KIT = re.compile(
+    r"(nnodes|node-rank|master-(addr|port)|rdzv-.*|local-addr|nproc-per-node|log-dir|redirects|tee"
+    r"|role|start-method|monitor-interval|standalone|use-env|module|no-python|run-path"
+    r"|max-restarts|local-ranks-filter|logs-specs|numa-binding)\Z"
+)
+_MPI_VALUES = {
+    **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
+    **dict.fromkeys("rank-by wdir x genv envlist report-bindings-to display".split(), 1),
+    **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
+}
+
+
+class Starters:
+    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int], span: Span) -> None:
+        self.draft, self.scope, self.span = draft, scope, span
+        self.tasks = tasks  # on each node
+        self.launcher = ""
+        self.per_node: Optional[int] = None
+        self.has_srun = False
+        self.exports: list[str] = []
+        self.names: set[str] = set()  # variables that these, or the lines of a script, use
+
+    def set(self, name: str, value: str) -> None:
+        """Set a variable of the program."""
+        if name in variables.OWNED:
+            self.draft.left_out(self.span, f"{name}: kit sets it in every rank")
+        elif HOLE.search(value):
+            self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
+            self.exports.append(f"export {name}={self.scope.bash(value)}")
+        else:
+            self.draft.env[name] = value
+
+    def decide(self, reason: str) -> None:
+        self.draft.decide(self.span, reason)
+
+    def leave_out(self, reason: str) -> None:
+        self.draft.left_out(self.span, reason)
+
+    def srun(self, words: list[str]) -> list[str]:
+        self.has_srun, self.launcher = True, "srun"
+        found, rest = options.read(words, _SRUN)
+        given = {option.name: option.value or "" for option in found}
+        self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
+        if ":" in rest:
+            self.decide("srun starts several programs: kit starts one")
+        if given.get("mpi", "").startswith("pmi"):
+            self.launcher = "mpi"
+        for option in found:
+            self._srun_option(option)
+        if container := containers.of_srun(given):
+            self.contain(container)
+        return rest
+
+    def contain(self, found: Container) -> None:
+        """Write what a container is to be into the draft."""
+        keys, path = self.draft.keys, self.scope.path
+        for question in found.open_questions:
+            self.decide(question)
+        self._image(path(found.image))
+        mounts = [containers.mount(path(each)) for each in found.mounts if each]
+        if not all(mounts) or any(HOLE.search(each) for each in mounts):
+            self.decide("write this mount as SOURCE:/TARGET under `mounts`")
+        if mounts := [each for each in mounts if each and not HOLE.search(each)]:
+            keys["mounts"] = [*keys.get("mounts", []), *mounts]
+        for word in found.env:
+            if assigned := ASSIGNMENT.match(word):
+                self.set(assigned[1], assigned[2])
+        if found.is_root:
+            keys["remap_root"] = "true"
+        if found.workdir:
+            self._workdir(path(found.workdir), mounts)
+
+    def _image(self, image: str) -> None:
+        if not image:
+            return
+        if HOLE.search(image):
+            self.decide("write the `image` out, without variables")
+        elif found := containers.reference(image):
+            way = f"`kit build {found}` makes a file of it; then write its name as `image`"
+            self.decide(f"the image is in a registry: {way}")
+        else:
+            self.draft.keys["image"] = image
+        self.draft.has_image = True
+
+    def _workdir(self, target: str, mounts: list[str]) -> None:
+        """Name the folder of the host that a mount shows as the working directory."""
+        if found := containers.on_host(target, mounts):
+            self.draft.keys["workdir"] = found
+            return
+        self.decide("the program started in this folder of the container: write `workdir`")
+
+    def _count_tasks(self, given: dict[str, str]) -> None:
+        def number(name: str) -> Optional[int]:
+            return int(given[name]) if given.get(name, "").isdecimal() else None
+
+        nodes, tasks = number("nodes"), number("ntasks")
+        if nodes and nodes != self.draft.nodes:
+            self.decide(f"this srun is for {nodes} of {self.draft.nodes} nodes; kit starts on all")
+        if per_node := number("ntasks-per-node"):
+            self.tasks = per_node
+        elif tasks:
+            self.tasks = max(1, tasks // (nodes or self.draft.nodes))
+            if tasks % (nodes or self.draft.nodes):
+                self.decide(f"{tasks} tasks are not the same number on each node")
+        for name in ("nodes", "ntasks", "ntasks-per-node"):
+            if name in given and number(name) is None:
+                self.decide(f"write what --{name} is: `nodes`, `processes_per_node`")
+
+    def _export(self, words: list[str]) -> None:
+        for word in words:
+            if found := ASSIGNMENT.match(word):
+                self.set(found[1], found[2])
+            elif word not in ("", "ALL", "NONE", "NIL"):
+                self.draft.inherit.append(word)
+
+    def _srun_option(self, option: Option) -> None:
+        name, value = option.name, self.scope.hinted(option.value or "")
+        if name == "export":
+            self._export(value.split(","))
+        elif name == "cpus-per-task" and "cpus-per-task" not in self.draft.slurm:
+            self.draft.slurm[name] = value
+        elif name in ("gres", "gpus-per-node") and "gpus_per_node" not in self.draft.keys:
+            if (count := value.split(":")[-1]).isdecimal():
+                self.draft.keys["gpus_per_node"] = count
+        elif name == "chdir":
+            self.draft.keys["workdir"] = self.scope.path(option.value or "")
+        elif name == "gpus-per-task" and (self.tasks or 1) > 1:
+            self.decide("each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
+        elif name in ("nodelist", "exclude"):
+            self.decide(f"kit starts on all nodes of the job, and not on those of --{name}")
+        elif name == "multi-prog":
+            self.decide("srun --multi-prog starts several programs: kit starts one")
+        elif not (name in _SRUN_OF_KIT or name in sbatch_options.PYXIS or name in ("mpi", "chdir")):
+            self.decide(f"srun's option --{name}: kit has none like it")
+
+    def torchrun(self, words: list[str]) -> list[str]:
+        self.launcher = "torchrun"
+        found, rest = options.read(words, _TORCHRUN)
+        given = {option.name.replace("_", "-"): option.value or "" for option in found}
+        for name in given:
+            if not _TORCHRUN_OF_KIT.match(name):
+                self.decide(f"torchrun's option --{name}: kit has none like it")
+        processes = self.scope.hinted(given.get("nproc-per-node", ""))
+        if processes.isdecimal():
+            self.per_node = int(processes)
+        elif HOLE.search(processes) and "gpus_per_node" not in self.draft.keys:
+            self.decide("write the ranks of each node: `processes_per_node`")
+        elif not processes:
+            self.per_node = 1
+        nodes = self.scope.hinted(given.get("nnodes", ""))
+        if nodes.isdecimal() and int(nodes) != self.draft.nodes:
+            self.decide(f"torchrun expects {nodes} nodes, and the job has {self.draft.nodes}")
+        elif ":" in nodes:
+            self.decide(
+                f"torchrun may run on {nodes} nodes: `nodes: 2-4` takes as many as are free"
+            )
+        if given.get("max-restarts", "0") not in ("0", ""):
+            self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
+        if "module" in given:
+            rest = ["python", "-m", *rest]
+        if self.has_srun and (self.tasks or 1) > 1:
+            self.decide(f"srun starts torchrun {self.tasks} times on each node, and kit once")
+        return rest
+
+    def mpi(self, words: list[str]) -> list[str]:
+        self.launcher = "mpi"
+        total = per_node = None
+        while words and words[0].startswith("-"):
+            name, equals, value = words[0].lstrip("-").partition("=")
+            count = 0 if equals else _MPI_VALUES.get(name, 0)
+            taken, words = words[1 : 1 + count], words[1 + count :]
+            text = self.scope.hinted(value if equals else taken[0] if taken else "")
+            if name in ("np", "n"):
+                total = text
+            elif name in ("npernode", "ppn", "N"):
+                per_node = text
+            elif name == "x" and (found := ASSIGNMENT.match(text)):
+                self.set(found[1], found[2])
+        if per_node and per_node.isdecimal():
+            self.per_node = int(per_node)
+        elif total and total.isdecimal() and int(total) % self.draft.nodes == 0:
+            self.per_node = int(total) // self.draft.nodes
+        elif total:
+            self.decide("write the ranks of each node: `processes_per_node`")
+        return words

@@ -1,0 +1,343 @@
+"""Read the statements of a script in order: which of them a job needs, and for what."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple, Optional
+
+from kit.config import variables
+from kit.errors import KitError
+from kit.importing import commands, containers, shell
+from kit.importing.assignments import Assignments
+from kit.importing.draft import Draft
+from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
+from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item, Placing
+from kit.importing.shell import Node, Script, Span
+
+_LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
+_AGAIN = (
+    "this starts a job again, or another one: `on_preempt: checkpoint` goes on by itself, and"
+    " `kit submit --after RUN` waits for a run"
+)
+_NOT_NEEDED = "nothing of the job depends on it"
+
+
+class Candidate(NamedTuple):
+    """A command that may be the one that starts the ranks."""
+
+    weight: int
+    words: list[str]  # variables of its own, NAME=VALUE, come first
+    span: Span
+    source: str
+    uses: frozenset[str]
+    remarks: tuple[str, ...]  # what is to be decided, if it is the one
+
+
+class Reader:
+    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
+        self.draft, self.scope, self.tasks = draft, scope, tasks
+        self.placing = Placing(draft)
+        self.variables = Assignments(draft, scope, self.placing)
+        self.candidates: list[Candidate] = []
+        self.unknown: list[Candidate] = []  # commands of names that say nothing
+        self.functions: dict[str, tuple[Span, Script, Node]] = {}
+        self.inside: list[str] = []  # the functions that are read now
+        self.remarks: tuple[str, ...] = ()
+        self.mounts: Optional[list[str]] = None  # in a container
+        self.is_in_task = False
+        self.is_over = False
+
+    def read(self, script: Script, statements: list[Node], within: Optional[Span] = None) -> None:
+        """Read statements; `within` has the lines of a text in which they are, as of `bash -c`."""
+        for node in statements:
+            span = within or shell.span(node)
+            if self.is_over:
+                self.draft.left_out(span, "never reached: the script has ended before")
+            else:
+                self._statement(script, node, span)
+            for name in self.scope.defaults:
+                self.draft.left_out(
+                    span, f"${name} may have come from outside: here is its default"
+                )
+            self.scope.defaults.clear()
+
+    def _statement(self, script: Script, node: Node, span: Span) -> None:
+        kind, command = shell.kind(node), node.get("Cmd") or {}
+        if kind == "CallExpr" and not command.get("Args"):
+            self._assign(script, node, command["Assigns"], span, exported=False)
+        elif kind == "DeclClause":
+            options = {shell.literal(item.get("Value") or {}) for item in command["Args"]}
+            exported = command["Variant"]["Value"] == "export" or "-x" in options
+            if "-f" in options:
+                item = self._item(PREPARE, script, node, span)
+                self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
+                return
+            self._assign(script, node, command["Args"], span, exported=exported)
+        elif kind == "CallExpr":
+            self._call(script, node, span)
+        elif kind == "TimeClause" and command.get("Stmt"):
+            self._statement(script, command["Stmt"], span)
+        elif kind == "BinaryCmd":
+            self._two(script, node, command, span)
+        elif kind in ("Block", "Subshell") and self.launches(node, script):
+            self.draft.carried(span, "command")
+            self.read(script, command["Stmts"])
+        elif kind == "FuncDecl":
+            name = str(command["Name"]["Value"])
+            self.functions[name] = (span, script, node)
+            self.placing.functions[name] = self._item(DEFINE, script, node, span)._replace(
+                sets=frozenset([name])
+            )
+        elif kind == "ForClause" and self.launches(node, script):
+            self._loop(script, command, span)
+        else:
+            self._compound(script, node, span)
+
+    def _two(self, script: Script, node: Node, command: Node, span: Span) -> None:
+        """Read A && B, A || B and A | B."""
+        joined = script.operator(command)
+        second = {shell.literal(call["Args"][0]) for call in shell.calls(command["Y"])}
+        if joined == "&&" and shell.kind(command["X"]) != "TestClause":
+            self._statement(script, command["X"], span)
+            self._statement(script, command["Y"], span)
+        elif joined == "||" and second and second <= commands.ENDS:
+            self._statement(script, command["X"], span)
+            self.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
+        elif joined.startswith("|") and joined != "||" and self.launches(command["X"], script):
+            if not second <= {"tee", "cat", "ts"}:
+                self.remarks = ("its output went through another program: kit logs all of it",)
+            self._statement(script, command["X"], span)
+            self.remarks = ()
+            self.draft.left_out(span, _LOGS)
+        else:
+            self._compound(script, node, span)
+
+    def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
+        uses, sets = frozenset(shell.names_used(node)), frozenset(shell.names_set(node))
+        source = script.text(node).rstrip("; ")
+        return Item(kind, span, source, uses, sets, "", len(self.candidates))
+
+    # ------------------------------------------------------------ variables
+
+    def _assign(
+        self, script: Script, node: Node, items: list[Node], span: Span, *, exported: bool
+    ) -> None:
+        for item in items:
+            if not item.get("Name"):
+                continue  # an option of declare
+            name = str(item["Name"]["Value"])
+            has_value = bool(item.get("Value") or item.get("Array"))
+            if not has_value and not item.get("Naked"):
+                self.scope.values[name] = ""
+            value = self.scope.assign(script, item) if has_value else self.scope.values.get(name)
+            made = self._item(EXPORT if exported else DEFINE, script, node, span)
+            self.variables.keep(made, name, value, exported=exported)
+
+    # ------------------------------------------------------------ commands
+
+    def _call(self, script: Script, node: Node, span: Span) -> None:
+        words = self.words(script, node["Cmd"])
+        name = os.path.basename(words[0]) if words else ""
+        document = self._document(script, node)
+        if not words:
+            self.draft.decide(span, "the command is empty, as far as kit import can see")
+        elif name == "read" and document is not None and words[-1].isidentifier():
+            self.scope.values[words[-1]] = document
+            self.draft.carried(span, "its value stands where it is used")
+        elif name == "eval" and not any(
+            COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
+        ):
+            self._evaluate(" ".join(words[1:]), span)
+        elif name in self.functions:
+            self._call_function(script, node, words, span)
+        elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
+            self._candidate(3, [*words, "-c", document], span, script, node)
+        elif weight := commands.weight(words):
+            self._candidate(weight, words, span, script, node)
+        else:
+            self._other(script, node, span, words)
+
+    def words(self, script: Script, call: Node) -> list[str]:
+        return [field for word in call["Args"] for field in self.scope.words(script, word)]
+
+    def _document(self, script: Script, node: Node) -> Optional[str]:
+        found = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
+        return self.scope.document(script, found[0]) if found else None
+
+    def _evaluate(self, text: str, span: Span) -> None:
+        try:
+            inner = shell.parse(text, "eval")
+        except KitError:
+            self.draft.decide(span, "kit import cannot read what eval is given")
+            return
+        self.draft.carried(span, "command")
+        self.read(inner, inner.statements, span)
+
+    def _call_function(self, script: Script, node: Node, words: list[str], span: Span) -> None:
+        name = words[0]
+        where, home, function = self.functions[name]
+        if name in self.inside or not self.launches(function, home):
+            prints = {shell.literal(call["Args"][0]) for call in shell.calls(function)}
+            if prints <= commands.PRINTING:
+                self.draft.left_out(span, _NOT_NEEDED)
+            else:
+                item = self._item(ACTION, script, node, span)
+                self.placing.add(item._replace(uses=item.uses | {name}))
+            return
+        self.draft.carried(where, "command")
+        self.draft.carried(span, "command")
+        before = self.scope.values
+        given = {str(number): word for number, word in enumerate(words)}
+        own: dict[str, Value] = {**given, "@": words[1:], "*": words[1:], "#": str(len(words) - 1)}
+        self.scope.values = {**before, **own}
+        self.inside.append(name)
+        body = function["Cmd"]["Body"]
+        self.read(home, (body.get("Cmd") or {}).get("Stmts") or [body])
+        self.inside.pop()
+        after = {key: value for key, value in self.scope.values.items() if key not in own}
+        self.scope.values = {**after, **{key: before[key] for key in own if key in before}}
+
+    def _candidate(
+        self, weight: int, words: list[str], span: Span, script: Script, node: Node
+    ) -> None:
+        own = [
+            f"{item['Name']['Value']}={self.scope.text(script, item.get('Value') or {})}"
+            for item in node["Cmd"].get("Assigns") or []
+        ]
+        remarks = self.remarks
+        if node.get("Background"):
+            remarks += ("it ran in the background: kit starts one program, and waits for it",)
+        texts = [script.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
+        if any(re.match(r"[0-9]*<", text) for text in texts):
+            remarks += ("it read its input from a file: kit gives a program none",)
+        elif texts:
+            self.draft.left_out(span, _LOGS)
+        uses = frozenset(shell.names_used(node))
+        found = Candidate(weight, [*own, *words], span, script.text(node), uses, remarks)
+        self.candidates.append(found)
+
+    def launches(self, node: Node, script: Script) -> bool:
+        """Return whether a command that may start ranks is at or below a statement."""
+        for call in shell.calls(node):
+            words = self.words(script, call)
+            called = self.functions.get(words[0]) if words else None
+            if words and commands.weight(words):
+                return True
+            if called and called[2] is not node and self.launches(called[2], called[1]):
+                return True
+        return False
+
+    def _other(self, script: Script, node: Node, span: Span, words: list[str]) -> None:
+        """Place a command that starts no ranks."""
+        name = os.path.basename(words[0])
+        item = self._item(ACTION, script, node, span)
+        is_version = commands.PYTHONS.match(name) and words[1:2] in (["-V"], ["--version"])
+        if name == "exit" and not self.inside:
+            self.is_over = True
+        if name == "set" and {"-a", "+a", "allexport"} & {*words}:
+            self.placing.add(item._replace(kind=PREPARE))
+        elif name in commands.SETTINGS:
+            self.draft.left_out(span, "kit's own scripts set the options of their shell")
+        elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
+            self.draft.decide(span, _AGAIN)
+        elif name == "trap":
+            way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
+            self.draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
+        elif node.get("Background"):
+            self.draft.decide(span, "it ran beside the program: kit starts one program")
+        elif (
+            is_version
+            or self._only_prints(words)
+            or (name in commands.PRINTING and not self._writes(script, node))
+        ):
+            self.draft.left_out(span, _NOT_NEEDED)
+        elif name in commands.PREPARING:
+            self.placing.add(item._replace(kind=PREPARE))
+        elif name in commands.LIMITS:
+            self.placing.add(item._replace(kind=LIMIT))
+        elif name == "cd":
+            self._cd(words, span)
+        else:
+            self.placing.add(item)
+            if name not in commands.CHANGING:
+                self.unknown.append(Candidate(0, words, span, item.source, item.uses, ()))
+
+    @staticmethod
+    def _only_prints(words: list[str]) -> bool:
+        rest = [word for word in words[1:] if not word.startswith("-")]
+        return words[0] == "srun" and any(word in commands.PRINTING for word in rest[-2:])
+
+    @staticmethod
+    def _writes(script: Script, node: Node) -> bool:
+        """Return whether a statement writes into a file."""
+        found = (item for part in shell.descend(node) for item in part.get("Redirs") or [])
+        texts = (script.text(item) for item in found)
+        return any(
+            re.match(r"[0-9&]*>", text) and not re.search(r"/dev/|>&\s*[0-9-]", text)
+            for text in texts
+        )
+
+    def _cd(self, words: list[str], span: Span) -> None:
+        target = self.scope.path(words[1]) if len(words) == 2 else "~"
+        sources = "".join(hole.source for hole in self.scope.behind(target))
+        on_host = containers.on_host(target, self.mounts) if self.mounts is not None else target
+        if target == "." or re.search(r"dirname|BASH_SOURCE|SLURM_SUBMIT_DIR", sources):
+            self.draft.left_out(span, "the job starts in the job file's folder")
+        elif HOLE.search(target) or not on_host:
+            self.draft.decide(span, "write the folder of the host out: `workdir: DIR`")
+        elif self.candidates and not self.is_in_task:
+            self.draft.decide(span, "the folder of a later program")
+        else:
+            before = str(self.draft.keys.get("workdir", ""))
+            is_whole = on_host.startswith("$")
+            self.draft.keys["workdir"] = on_host if is_whole else os.path.join(before, on_host)
+            self.draft.carried(span, "workdir")
+
+    # ------------------------------------------------------------ loops and conditions
+
+    def _loop(self, script: Script, command: Node, span: Span) -> None:
+        """Read a loop around the program as a sweep, where its values are known."""
+        loop = command["Loop"]
+        words = loop.get("Items") or []
+        items = [field for word in words for field in self.scope.words(script, word)]
+        name = str((loop.get("Name") or {}).get("Value", ""))
+        if name and items and not any(HOLE.search(item) for item in items):
+            self.scope.values[name] = f"{{{name}}}"
+            self.draft.keys["sweep"] = {name: items}
+            way = "as a `sweep` each is a task of a job array, with nodes of its own"
+            self.draft.decide(span, f"these ran one after another, or side by side: {way}")
+        else:
+            self.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
+        self.read(script, command["Do"])
+
+    def _compound(self, script: Script, node: Node, span: Span) -> None:
+        """Place a condition, a loop, or a list of commands."""
+        item = self._item(ACTION, script, node, span)
+        programs = {shell.literal(call["Args"][0]) for call in shell.calls(node)}
+        if self.launches(node, script):
+            self.draft.decide(span, "the program is started under a condition: see which is meant")
+            for call in shell.calls(node):
+                words = self.words(script, call)
+                if words and (weight := commands.weight(words)):
+                    found = Candidate(weight, words, span, item.source, item.uses, ())
+                    self.candidates.append(found)
+            return
+        for name in item.sets - variables.OWNED:
+            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], quoted=False)
+        prepares = programs & commands.PREPARING or "DeclClause" in {
+            part.get("Type") for part in shell.descend(node)
+        }
+        harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
+        if "sbatch" in programs or re.search(r"\bscontrol\s+requeue\b", item.source):
+            self.draft.decide(span, _AGAIN)
+        elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
+            self.draft.decide(span, "kit starts the program on every node itself, and once")
+        elif programs - harmless or self._writes(script, node):
+            self.placing.add(item)
+        elif prepares:
+            self.placing.add(item._replace(kind=PREPARE))
+        elif item.sets:
+            self.placing.add(item._replace(kind=DEFINE))
+        else:
+            self.draft.left_out(span, "a check" if "exit" in programs else _NOT_NEEDED)

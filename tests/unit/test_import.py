@@ -1,0 +1,552 @@
+"""kit import: batch scripts of the shapes that are common, each with the job file that is made of it.
+
+tests/unit/sbatch_scripts has NAME.sbatch and NAME.yaml; KIT_UPDATE_GOLDEN=1 writes the job files anew. They are not only compared: bash runs each
+script, with stand-ins for Slurm and Python, and then the job's own lines, and the program must get the same arguments and variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import assets
+from kit.config import job_file, sbatch_options
+from kit.config.variables import OWNED
+from kit.errors import KitError, Problems, UsageError
+from kit.importing import header, importer, options, shell
+from kit.importing.draft import CARRIED, DECIDE, Draft
+from kit.importing.expansion import Scope
+from kit.importing.importer import Imported
+
+import documented_json
+from samples import ROOT
+
+FOLDER = ROOT / "tests/unit/sbatch_scripts"
+SCRIPTS = sorted(FOLDER.glob("*.sbatch"))
+KNOWN = {"HOME": "/home/me", "USER": "me"}
+# Scripts that become a job without a question. All others leave one open, and say which.
+COMPLETE = set(
+    """
+    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end array_of_seeds array_of_values bash_c_steps
+    brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle function_main
+    function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module master_port_from_the_job_id mpirun
+    options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
+    torchrun_by_srun unicode_and_quotes wrapper_script
+    """.split()
+)
+
+
+def imported(path: Path) -> Imported:
+    return importer.read(path, KNOWN)
+
+
+def convert(body: str, known: dict[str, str] = KNOWN) -> Imported:
+    return importer.convert(f"#!/bin/bash\n{body}", "old.sbatch", known)
+
+
+def keys(body: str) -> dict[str, Any]:
+    """The job that is made of a script that leaves nothing open."""
+    found = convert(body)
+    assert [entry for entry in found.entries if entry.kind == DECIDE] == []
+    return dict(yaml.load(found.job, Loader=yaml.BaseLoader))
+
+
+def questions(body: str) -> list[str]:
+    return [entry.reason for entry in convert(body).entries if entry.kind == DECIDE]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_becomes_the_job_file_beside_it(path: Path) -> None:
+    expected = path.with_suffix(".yaml")
+    made = imported(path).job
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        expected.write_text(made, encoding="utf-8")
+    assert made == expected.read_text(encoding="utf-8")
+
+
+def test_most_scripts_leave_nothing_to_decide() -> None:
+    complete = {path.stem for path in SCRIPTS if all(entry.kind != DECIDE for entry in imported(path).entries)}
+    assert complete == COMPLETE
+    assert len(SCRIPTS) >= 55 and len(COMPLETE) >= 35
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+def check_ledger(found: Imported) -> None:
+    """Each line that bash reads has its entry; what no key carries is a comment of the job file, with its number."""
+    for number, (line, kind) in enumerate(zip(found.lines, found.kinds), 1):
+        entries = [entry for entry in found.entries if entry.first <= number <= entry.last]
+        assert bool(kind) == bool(entries)
+        assert kind or not line.strip() or line.lstrip().startswith("#"), f"line {number} is dropped: {line}"
+        if kind and kind != CARRIED:
+            assert any(re.search(rf"^#   {entry.first}(-{entry.last})?: ", found.job, re.MULTILINE) for entry in entries), line
+            assert all(entry.reason in found.job for entry in entries if entry.kind == kind)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_no_line_is_dropped(path: Path) -> None:
+    check_ledger(imported(path))
+
+
+STATEMENTS = [
+    line
+    for path in SCRIPTS
+    if path.stem not in ("csh", "python_itself")
+    for data in [path.read_bytes().replace(b"\r\n", b"\n")]
+    for script in [shell.parse(data.decode(), path.name)]
+    for line in [script.text(node) for node in script.statements]
+]
+OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(OPTIONS), max_size=6), st.lists(st.sampled_from(STATEMENTS), max_size=9))
+def test_no_line_of_any_mixture_is_dropped(head: list[str], body: list[str]) -> None:
+    found = convert("\n".join([*head, *body]) + "\n")
+    check_ledger(found)
+    assert isinstance(yaml.load(found.job, Loader=yaml.BaseLoader), dict)
+
+
+def test_a_line_that_nothing_has_read_is_one_to_decide_about() -> None:
+    draft = Draft(["echo a", "", "# a comment", "echo b"])
+    draft.carried((1, 1), "command")
+    draft.close([(1, 1), (4, 4)])
+    assert [(entry.kind, entry.first) for entry in draft.entries] == [("carried", 1), (DECIDE, 4)]
+
+
+# ---------------------------------------------------------------- the same program as before
+
+STUB = """\
+#!/bin/bash
+# Stands in for what starts programs: finds the program among its words. A program writes down what it got.
+name="${0##*/}"
+words=("$@")
+case "${name}" in
+  srun | mpirun | apptainer | singularity | enroot | torchrun)
+    while (($#)); do
+      if [[ "${name}" == torchrun && ("$1" == *.py || "$1" == -m) ]]; then exec python "$@"; fi
+      case "$1" in
+        tar | hostname | env | bash | python | python3 | torchrun | accelerate | singularity | *.sh) exec "$@" ;;
+      esac
+      shift
+    done
+    ;;
+  python | python3)
+    if [[ "$*" == "-m torch.distributed.launch "* ]]; then exec torchrun "${@:3}"; fi
+    ;;
+esac
+{ printf '%s\\0' "${name}" "${words[@]}"; } >"${RECORD}"
+env -0 >"${RECORD}.env"
+"""
+STARTERS = "srun mpirun apptainer singularity enroot torchrun python python3 accelerate deepspeed".split()
+QUIET = "module conda nvidia-smi sleep virtualenv rsync tar".split()
+SLURM = {
+    **{"SLURM_JOB_ID": "42", "SLURM_JOBID": "42", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"},
+    **{"SLURM_CPUS_PER_TASK": "4", "SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+    **{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NODELIST": "n[1-2]", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "40"},
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a batch script on a machine with stand-ins, and a folder to start in."""
+    folder, tools = tmp_path / "project", tmp_path / "bin"
+    for name in ("data", "scripts", "venv/bin"):
+        (folder / name).mkdir(parents=True)
+    tools.mkdir()
+    for name in ("train.txt", "data/a.txt", "input.txt", "activateEnvironment.sh"):
+        (folder / name).write_text("export OF_SOURCED=1\n" if name.endswith(".sh") else "")
+    (folder / "configs.txt").write_text("a.yaml\nb.yaml\n")
+    programs = [*(tools / name for name in STARTERS), folder / "simulate.sh", folder / "scripts/run_node.sh"]
+    for program in programs:
+        program.write_text(STUB)
+        program.chmod(0o755)
+    answers = {"scontrol": "printf 'n1\\nn2\\n'", "hostname": "echo n1", **dict.fromkeys(QUIET, "true")}
+    for name, line in answers.items():
+        (tools / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tools / name).chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    own = {"HOME": str(home), "USER": "me", "TMPDIR": str(tmp_path), "SLURM_TMPDIR": str(tmp_path), "RECORD": str(tmp_path / "record")}
+    return {**SLURM, **own, "PATH": f"{tools}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(folder), "LANG": "C.UTF-8"}
+
+
+def run_bash(text: str, environment: dict[str, str], arguments: tuple[str, ...] = ()) -> tuple[list[str], dict[str, str]]:
+    """The words and the variables that the last program got."""
+    record = Path(environment["RECORD"])
+    record.unlink(missing_ok=True)
+    folder = environment["SLURM_SUBMIT_DIR"]
+    done = subprocess.run(["bash", "-c", text, "old.sbatch", *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert record.exists(), done.stdout + done.stderr
+    words = record.read_text().split("\0")[:-1]
+    while re.fullmatch(r"python3?", os.path.basename(words[0])):
+        words = words[1:]
+    pairs = Path(f"{record}.env").read_text().split("\0")[:-1]
+    return words, dict(pair.split("=", 1) for pair in pairs)
+
+
+def own_lines(job: dict[str, Any]) -> str:
+    """What the scripts of a run do with a job's lines, as far as the program can tell: on the first node, then in each task."""
+    program = job.get("script")
+    if not program:
+        words = job["command"] if isinstance(job["command"], list) else job["command"].split()
+        start = ["python"] if words[0].endswith(".py") else []
+        program = "exec " + " ".join(f"'{word.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}'" for word in [*start, *words])
+    given = "".join(f"export {name}='{value}'\n" for name, value in job.get("env", {}).items())
+    folder = f"cd '{job.get('workdir', '.')}' 2>/dev/null || true\n"
+    inner = f"{given}{job.get('setup', '')}\n{program}"
+    return f'{folder}{job.get("host_setup", "")}\ncd "$SLURM_SUBMIT_DIR"\n{folder}exec bash -c "$(cat <<\'END-OF-JOB\'\n{inner}\nEND-OF-JOB\n)"'
+
+
+# Variables of the shell, and those by which a script and kit find what starts the ranks.
+NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", *OWNED}
+
+
+ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETE - {"pyxis"}))  # in whose container the folders have other names
+def test_the_program_gets_what_the_script_gave_it(name: str, machine: dict[str, str]) -> None:
+    text = (FOLDER / f"{name}.sbatch").read_bytes().decode().replace("\r\n", "\n")
+    job = yaml.load(importer.convert(text, name, machine).job, Loader=yaml.BaseLoader)
+    words, variables = run_bash(text, machine)
+    of_kit = {"MASTER_ADDR": "n1", "MASTER_PORT": variables.get("MASTER_PORT", "29500")}
+    found, then = run_bash(own_lines(job), {**machine, **of_kit})
+    assert found == words
+    compared = {*variables, *then} - NOT_COMPARED
+    assert {*then} - {*variables} <= ADDED | NOT_COMPARED
+    assert {key: then.get(key) for key in compared - ADDED} == {key: variables.get(key) for key in compared - ADDED}
+
+
+# ---------------------------------------------------------------- words, as bash expands them
+
+SETTINGS = """\
+A=one
+B="two three"
+C=(x "y z" '')
+D="$A-$B"
+D+=" more"
+E=("${C[@]}" $B "last one")
+N=$((2 * (3 + 4)))
+F='$not "expanded"'
+"""
+WORDS = r"""
+record plain "a b" 'a $A' $A "$A" $B "$B" pre$B "pre$B" ${A}x
+record ${C[@]} "${C[@]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
+record $D "$D" $N $((N * 2)) "${N}0" $((N / 3 - 1))
+record ~/x a~ "~/x" \$A a\ b "\$A \"q\" \x" '' "" a"b"c $F "$F"
+record a=b.c model=[1,2] {one} {lr:0.1} ${Z:-default} "${Z:-d e}" ${Z-x} ${A:-no} "it's" é☃ =x x= --a=$B
+record $'plain' $"plain" "line
+of two" one\
+word
+"""
+
+
+def test_words_become_what_bash_makes_of_them() -> None:
+    text = SETTINGS + WORDS
+    done = subprocess.run(
+        ["bash", "-c", 'record() { printf "%s\\0" "$#" "$@"; }\n' + text], env=KNOWN | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    script = shell.parse(text, "words")
+    scope, found = Scope(KNOWN, {}, {}), []
+    for node in script.statements:
+        for item in shell.assignments(node["Cmd"]):
+            scope.assign(script, item)
+        if node["Cmd"].get("Args"):
+            words = [field for word in node["Cmd"]["Args"][1:] for field in scope.words(script, word)]
+            found += [str(len(words)), *words]
+    assert len(script.statements) > 12
+    assert found == done.stdout.split("\0")[:-1]
+
+
+UNKNOWN = {"U": "u v", "EMPTY": "", "NUMBER": "3"}
+OF_UNKNOWN = r"""
+record $U "$U" a"$U"b "a$U"b ${U}_x "$U"_x "$U"x $A$U "${U}$A" "$NUMBER"5 $((NUMBER * 2)) "$(echo $U)" `echo x` "\$U \\ \"$U\" \`" ${U%% *}
+record ${EMPTY} "${EMPTY}" ${EMPTY:-d} ${NUMBER:+yes} $LATER "${OPAQUE[1]}" "${OPAQUE[@]}" ${OPAQUE} "$A [$U]" "${U}[0]" '$U' "$U[0]"
+"""
+
+
+def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
+    text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + OF_UNKNOWN
+    script, scope = shell.parse(text, "words"), Scope(KNOWN, {}, {})
+    rendered = []
+    for node in script.statements:
+        for item in shell.assignments(node["Cmd"]):
+            scope.assign(script, item)
+            name = item["Name"]["Value"]
+            if name in ("LATER", "OPAQUE"):
+                scope.values[name] = scope.hole(f"${{{name}}}", [name])
+        if node["Cmd"].get("Args"):
+            words = [scope.bash(field) for word in node["Cmd"]["Args"] for field in scope.words(script, word)]
+            rendered.append(" ".join(words))
+    again = text.replace(OF_UNKNOWN, "\n" + "\n".join(rendered) + "\n")
+    environment = {**KNOWN, **UNKNOWN, "PATH": "/usr/bin:/bin"}
+    define = 'record() { printf "%s\\0" "$#" "$@"; }\n'
+    said = [subprocess.run(["bash", "-c", define + each], env=environment, capture_output=True, text=True) for each in (text, again)]
+    assert len(rendered) == 2 and said[0].stderr == ""
+    assert said[1].stdout.split("\0") == said[0].stdout.split("\0")
+
+
+# ---------------------------------------------------------------- #SBATCH
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    {
+        "--nodes=2 # two": [("nodes", "2")],
+        "-N2": [("nodes", "2")],
+        "-N 2 -t1:00:00": [("nodes", "2"), ("time", "1:00:00")],
+        "--gres gpu:a100:4": [("gres", "gpu:a100:4")],
+        "--job-name=a#b": [("job-name", "a")],
+        '--job-name="a # b"': [("job-name", "a # b")],
+        "--job-name='a b'c": [("job-name", "a bc")],
+        r"--job-name=a\ b": [("job-name", "a b")],
+        "--exclusive --mem=0": [("exclusive", None), ("mem", "0")],
+        "--exclusive=user": [("exclusive", "user")],
+        "--part=gpu": [("partition", "gpu")],
+        "--ntasks 4": [("ntasks", "4")],
+        "-H -s": [("hold", None), ("oversubscribe", None)],
+        "--of-a-plugin=x": [("of-a-plugin", "x")],
+        "": [],
+    }.items(),
+)
+def test_a_line_of_options_is_read_as_sbatch_reads_it(line: str, expected: list[tuple[str, Any]]) -> None:
+    found, rest = options.read(header._split(line), header.SYNTAX)
+    assert ([tuple(option) for option in found], rest) == (expected, [])
+
+
+def test_every_option_of_sbatch_has_a_place() -> None:
+    """Each becomes a key or an option under `slurm`, or the job file says what became of it."""
+    for name in sorted(sbatch_options.every() - {"help", "usage", "version", "verbose", "quiet"}):
+        value = "" if name in header.SYNTAX.flags else "=1"
+        found = convert(f"#SBATCH --{name}{value}\nsrun ./a.out\n")
+        assert found.kinds[1], name
+
+
+def test_gpus_are_counted_for_a_node() -> None:
+    def gpus(options: str) -> Any:
+        job = keys(f"#SBATCH {options}\nsrun ./a.out\n")
+        return job.get("gpus_per_node"), job.get("slurm", {}).get("gres")
+
+    assert gpus("--gpus=8 --nodes=2") == ("4", None)
+    assert gpus("--gres=gpu") == ("1", None)
+    assert gpus("--gres=gpu:a100:4,nvme:1") == ("4", "gpu:a100:4,nvme:1")
+    assert gpus("--gres=nvme:1") == (None, "nvme:1")
+    assert gpus("--gpus-per-node=h100:8") == ("8", "gpu:h100:8")
+    assert gpus("--gpus-per-task=2") == ("2", None)
+    assert gpus("--gres=nvme:1 --gpus-per-node=a100:4") == ("4", "gpu:a100:4,nvme:1")
+
+
+def test_tasks_are_counted_for_a_node() -> None:
+    def shape(options: str, line: str) -> Any:
+        job = keys(f"#SBATCH {options}\n{line}\n")
+        return job.get("processes_per_node"), job.get("slurm", {}).get("cpus-per-task")
+
+    assert shape("--ntasks-per-gpu=2 --gres=gpu:4", "srun ./a") == ("8", None)
+    assert shape("--nodes=2 --ntasks=8 -c 4", "srun ./a") == ("4", "4")
+    assert shape("--tasks-per-node=4", "srun ./a") == ("4", None)
+    assert shape("--ntasks-per-node=4 -c 8", "torchrun --nproc_per_node=4 t.py") == ("4", "32")
+    assert shape("", "srun ./a") == ("1", None)
+
+
+def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
+    assert questions("#SBATCH --nodes=2 --ntasks=5\nsrun ./a\n") == ["5 tasks are not the same number on each of 2 nodes"]
+    assert questions("#SBATCH --ntasks=4\nsrun ./a\n") == ["Slurm chose the nodes for 4 tasks: write how many `nodes`"]
+
+
+# ---------------------------------------------------------------- what is known of single commands
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    {
+        "srun torchrun --nproc_per_node=2 t.py --x 1": {"launcher": "torchrun", "processes_per_node": "2", "command": "t.py --x 1"},
+        "srun python -m torch.distributed.run --nproc-per-node=2 -m pkg.t x": {"launcher": "torchrun", "command": "python -m pkg.t x"},
+        "torchrun --max-restarts=3 t.py": {"max_restarts": "3", "processes_per_node": "1"},
+        "srun -n 4 --ntasks-per-node=2 -u python t.py": {"launcher": "srun", "processes_per_node": "2"},
+        "srun --mpi=pmi2 ./a.out": {"launcher": "mpi", "command": "./a.out"},
+        "mpirun -npernode 4 ./a.out": {"launcher": "mpi", "processes_per_node": "4"},
+        "A=1 srun env B=2 python t.py": {"env": {"A": "1", "B": "2"}, "command": "t.py"},
+        "exec python -u -m pkg.mod a.b=c": {"launcher": "spawn", "command": "python -u -m pkg.mod a.b=c"},
+        "python $PWD/src/t.py": {"command": "src/t.py"},
+        "python $SLURM_SUBMIT_DIR/t.py": {"command": "t.py"},
+        "srun bash -c 'cd sub && python t.py'": {"workdir": "sub", "command": "t.py"},
+        "srun bash run.sh x": {"launcher": "srun", "command": "bash run.sh x"},
+        "apptainer -q exec --bind /a:/b:ro --pwd /b i.sif ./x": {"image": "i.sif", "mounts": ["/a:/b:ro"], "workdir": "/a"},
+        "srun --container-image=/i.sqsh --container-remap-root x/y": {"image": "/i.sqsh", "remap_root": "true"},
+        "time ./solver": {"command": "./solver"},
+        "cd $HOME/p && ./solver": {"workdir": "/home/me/p"},
+        "cd $SCRATCH/x\n./solver": {"workdir": "$SCRATCH/x"},
+        "timeout 3h python t.py": {"command": "timeout 3h python t.py", "launcher": "spawn"},
+        "conda run -n x python t.py": {"command": "conda run -n x python t.py"},
+        "lmp -in in.lj": {"command": "lmp -in in.lj"},
+        "srun hostname\nsrun ./a": {"command": "./a", "host_setup": None},
+        "export A=1\nexport A=2\n./a": {"env": {"A": "2"}},
+        "export A=1\nA=2\n./a": {"env": {"A": "2"}},
+        "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
+        "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
+        "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
+        "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
+    }.items(),
+)
+def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
+    found = keys(f"{line}\n")
+    assert {key: found.get(key) for key in job} == job
+
+
+@pytest.mark.parametrize(
+    ("line", "question"),
+    {
+        "python t.py $1": "arguments of the batch script",
+        "python t.py &": "in the background",
+        "while true; do srun python t.py; done": "condition",
+        "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
+        "srun --multi-prog jobs.conf": "several programs",
+        "srun -w node7 ./a": "--nodelist",
+        "srun --container-image=ubuntu:22.04 ./a": "kit build docker://ubuntu:22.04",
+        "srun --container-image=$IMAGE ./a": "write the `image` out",
+        "srun ./a; srun ./b": "another program",
+        "./a < input": "its input",
+        "trap 'x' TERM; ./a": "traps",
+        "./a; cp out /archive": "behind the program",
+        "./a; sbatch next.sh": "starts a job again",
+        "torchrun --nnodes=4 t.py": "expects 4 nodes",
+        "torchrun --nproc_per_node=$P t.py": "write the ranks",
+        "cd $PROJECTS; ./a": "write the folder",
+        "ssh node2 ./x & ./a": "beside the program",
+        "export X=$RANDOM; apptainer exec i.sif ./a": "each task",
+        "echo nothing": "no program was found",
+        "eval 'if'; ./a": "eval",
+        "timeout 3h srun ./a": "timeout was around srun",
+        "./a; if [ $? -ne 0 ]; then scontrol requeue $SLURM_JOB_ID; fi": "starts a job again",
+        "python t.py --run run-$(date +%s)": "a value of its own",
+        "python t.py --token hf_a1B2a1B2a1B2a1B2a1B2a1B2a1B2a1B2": "a secret in a line",
+    }.items(),
+)
+def test_what_has_no_place_in_a_job_is_a_question(line: str, question: str) -> None:
+    assert question in "; ".join(questions(f"{line}\n"))
+
+
+def test_values_of_slurm_go_where_slurm_has_set_them() -> None:
+    body = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nexport WORLD_SIZE=$SLURM_NTASKS\nsrun apptainer exec i.sif ./a --id $SLURM_JOB_ID\n"
+    job = keys(body)
+    assert job["setup"] == "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n" and job["script"] == "./a --id $SLURM_JOB_ID\n"
+
+
+def test_the_first_of_the_nodes_is_kits_master() -> None:
+    head = 'nodes=( $(scontrol show hostnames "$SLURM_JOB_NODELIST") )\nL="torchrun --rdzv_endpoint ${nodes[0]}:1"\n'
+    job = keys(f"{head}srun $L --nproc_per_node 2 t.py --addr ${{nodes[0]}}\n")
+    assert (job["launcher"], job["script"]) == ("torchrun", 'python t.py --addr "${MASTER_ADDR}"\n')
+    job = keys(f'{head}first=$(echo "${{nodes[@]}}" | cut -d " " -f 1)\nsrun ./a tcp://$first:1 "${{nodes[1]}}"\n')
+    assert job["script"].splitlines() == [head.splitlines()[0], './a "tcp://${MASTER_ADDR}:1" "${nodes[1]}"']
+
+
+def test_modules_stay_outside_of_a_container() -> None:
+    job = keys("module load cuda\nsource /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\napptainer exec /i.sif ./a\n")
+    assert job["host_setup"] == "module load cuda\n"
+    assert job["setup"] == "source /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\n"
+
+
+# ---------------------------------------------------------------- secrets
+
+
+def test_no_secret_reaches_the_job_file() -> None:
+    token = "hf_" + "a1B2" * 9
+    found = convert(f'export HF_TOKEN={token}\nexport MY_PASSWORD="hunter2hunter2"\nCMD="--token {token}"\npython t.py $CMD # {token}\n')
+    report = json.dumps([entry._asdict() for entry in found.entries])
+    assert token not in found.job + report and "hunter2" not in found.job + report
+    assert "secrets: [HF_TOKEN, MY_PASSWORD]" in found.job
+
+
+# ---------------------------------------------------------------- what kit takes
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETE))
+def test_kit_accepts_the_job_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(imported(FOLDER / f"{name}.sbatch").job, encoding="utf-8")
+    problems = Problems()
+    job = job_file.load(str(tmp_path / "job.yaml"), {}, [], problems)
+    assert (problems.found, problems.warnings) == ([], [])
+    for lines in (job.setup, job.host_setup, job.script):
+        assert subprocess.run(["bash", "-n"], input=lines or "", text=True).returncode == 0
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_job_file_is_written_once_and_replaced_only_if_told(kit, tmp_path: Path) -> None:
+    (tmp_path / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\npython t.py $1\n")
+    done = kit("import", "old.sbatch", "--output", "job.yaml")
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0] == "kit: wrote job.yaml: 1 line carried, 1 to decide, 0 not needed"
+    assert done.stderr.splitlines()[1].startswith("kit: line 3: the command has arguments of the batch script")
+    made = (tmp_path / "job.yaml").read_text()
+    assert kit("import", "old.sbatch").stdout == made
+    (tmp_path / "job.yaml").write_text("mine")
+    again = kit("import", "old.sbatch", "--output", "job.yaml", check=False)
+    assert (again.returncode, again.stderr) == (2, "kit: --output: job.yaml exists\n  fix: choose another name, or replace it by --force\n")
+    assert (tmp_path / "job.yaml").read_text() == "mine"
+    kit("import", "old.sbatch", "--output", "job.yaml", "--force")
+    assert (tmp_path / "job.yaml").read_text() == made
+
+
+def test_the_report_is_json_for_programs(kit, tmp_path: Path) -> None:
+    (tmp_path / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\necho hello\npython t.py\n")
+    said = documented_json.printed(kit("import", "old.sbatch", "--json").stdout)
+    documented_json.check(said, "imported script")
+    assert (said["carried"], said["decide"], said["left_out"], said["output"]) == (2, 0, 1, None)
+    assert said["lines"][1] == {"kind": "left out", "first": 3, "last": 3, "text": "echo hello", "reason": "nothing of the job depends on it"}
+    assert said["job"] == kit("import", "old.sbatch").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nowhere.sbatch", None, "kit: nowhere.sbatch: cannot be read: No such file or directory"),
+        ("bad.sbatch", "#!/bin/bash\nif true; then\n", "kit: bad.sbatch:2: is not valid bash: "),
+        ("private.sbatch", "#!/bin/bash\necho \U000f0001\n", "kit: private.sbatch: contains characters for private use"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_its_place(kit, tmp_path: Path, name: str, content: Any, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    done = kit("import", name, "--output", "job.yaml", check=False)
+    assert done.returncode == 2 and done.stderr.startswith(message)
+    assert not (tmp_path / "job.yaml").exists()
+
+
+def test_without_shfmt_kit_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "shfmt", lambda: "")
+    with pytest.raises(KitError) as raised:
+        convert("echo\n")
+    assert raised.value.problems[0].fix == "install it beside kit: pip install shfmt-py"
+
+
+@pytest.mark.parametrize("command", ["bash old.sbatch", "bash -x ./old.sbatch a", "./old.sbatch"])
+def test_a_batch_script_as_a_command_is_refused(kit, tmp_path: Path, command: str) -> None:
+    (tmp_path / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nsrun ./a\n")
+    (tmp_path / "old.sbatch").chmod(0o755)
+    (tmp_path / "job.yaml").write_text(f"command: {command}\nruntime: none\n")
+    done = kit("submit", "job.yaml", "--dry-run", check=False)
+    assert done.returncode == 2
+    assert "old.sbatch is a batch script\n  fix: make a job file of it: kit import" in done.stderr
+
+
+def test_a_script_that_is_no_batch_script_is_a_program(kit, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/bash\necho '#SBATCH'\n")
+    (tmp_path / "job.yaml").write_text("command: bash run.sh\nruntime: none\n")
+    assert kit("submit", "job.yaml", "--dry-run").stdout
+
+
+def test_an_error_of_bash_is_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        convert("done\n")
