@@ -141,7 +141,7 @@ def make(case: Case, run: Path) -> Path:
 
 def judge(logs: Path) -> list[str]:
     """RANK CODE NODE LOCAL_RANK HOW AFTER, by the batch script's judge."""
-    script = 'set -euo pipefail\nsource "$1"\nblame::first\n'
+    script = 'set -euo pipefail\nsource "${KIT_RUN_DIR}/lib/events.sh"\nsource "$1"\nblame::first\n'
     env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs)}
     done = subprocess.run(["bash", "-c", script, "bash", str(SCRIPTS / "lib/blame.sh")], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -186,7 +186,7 @@ def test_what_a_rank_said_in_an_attempt_before_a_requeue_does_not_count(tmp_path
     path.write_text(first + second)
     (logs / "events/batch.jsonl").write_text(line("start", EPOCH_S - 3000, 1) + line("start", EPOCH_S - 2500, 2))
     env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "SLURM_RESTART_COUNT": "1"}
-    script = f'set -euo pipefail\nsource "{SCRIPTS}/lib/blame.sh"\nblame::first\n'
+    script = f'set -euo pipefail\nsource "{SCRIPTS}/lib/events.sh"\nsource "{SCRIPTS}/lib/blame.sh"\nblame::first\n'
     assert subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60).stdout.split()[:2] == ["1", "1"]
     judged = evidence.gather(tmp_path, "7", {})
     assert judged.first and judged.first.rank == 1
