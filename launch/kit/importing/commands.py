@@ -98,3 +98,9 @@ def _of_python(rest: list[str]) -> int:
     if is_helper or is_tool:
         return 0
     return 3 if "torch.distributed" in " ".join(rest) else 1
+
+
+def only_prints(words: list[str]) -> bool:
+    """Return whether srun starts something that only shows something."""
+    rest = [word for word in words[1:] if not word.startswith("-")]
+    return words[0] == "srun" and any(word in PRINTING for word in rest[-2:])

@@ -7,8 +7,6 @@ becomes bash again at the end.
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional, Union
@@ -16,6 +14,7 @@ from typing import NamedTuple, Optional, Union
 from kit import quote
 from kit.config.expansion import OF_SHELL
 from kit.importing import shell
+from kit.importing.fields import Fields, compute
 from kit.importing.shell import Node, Script
 
 Value = Union[str, list[str]]
@@ -32,13 +31,6 @@ HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
 )
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
 class Hole(NamedTuple):
@@ -131,24 +123,24 @@ class Scope:
 
     def text(self, script: Script, word: Node) -> str:
         """Return a word without splitting it, as in an assignment."""
-        fields = _Fields(splits=False)
+        fields = Fields(splits=False)
         self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
         return " ".join(fields.end())
 
     def document(self, script: Script, word: Node) -> str:
         """Return the text of a here-document."""
-        fields = _Fields(splits=False)
+        fields = Fields(splits=False)
         self._parts(script, word.get("Parts") or [], fields, quoted=True, first=False)
         return "".join(fields.end())
 
     def words(self, script: Script, word: Node) -> list[str]:
         """Return the words that a word becomes."""
-        fields = _Fields(splits=True)
+        fields = Fields(splits=True)
         self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
         return fields.end()
 
     def _parts(
-        self, script: Script, parts: list[Node], fields: _Fields, *, quoted: bool, first: bool
+        self, script: Script, parts: list[Node], fields: Fields, *, quoted: bool, first: bool
     ) -> None:
         for index, part in enumerate(parts):
             kind = part["Type"]
@@ -166,11 +158,11 @@ class Scope:
             else:
                 self._unknown(script, part, fields, quoted)
 
-    def _unknown(self, script: Script, part: Node, fields: _Fields, quoted: bool) -> None:
+    def _unknown(self, script: Script, part: Node, fields: Fields, quoted: bool) -> None:
         names = shell.names_used(part)
         fields.add(self.hole(script.text(part), names, quoted=quoted))
 
-    def _literal(self, text: str, fields: _Fields, quoted: bool, first: bool) -> None:
+    def _literal(self, text: str, fields: Fields, quoted: bool, first: bool) -> None:
         if quoted:
             fields.add(re.sub(r'\\(?:([$`"\\])|\n)', lambda found: found[1] or "", text))
             return
@@ -183,7 +175,7 @@ class Scope:
             return
         fields.add(re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", text, flags=re.DOTALL))
 
-    def _parameter(self, script: Script, part: Node, fields: _Fields, quoted: bool) -> None:
+    def _parameter(self, script: Script, part: Node, fields: Fields, quoted: bool) -> None:
         source = script.text(part)
         found = _PARAMETER.fullmatch(source)
         if not found:
@@ -222,10 +214,10 @@ class Scope:
         text = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda found: found[1] or found[2], source[3:-2])
         fields = {name: self._number(name) for name in names}
         if not any(HOLE.search(value) for value in fields.values()):
-            number = _compute(text, fields)
+            number = compute(text, fields)
             if number is not None:
                 return number
-        hint = _compute(text, {name: self.hinted(value) for name, value in fields.items()})
+        hint = compute(text, {name: self.hinted(value) for name, value in fields.items()})
         return self.hole(source, names, hint=hint)
 
     def _hint(self, name: str) -> Optional[str]:
@@ -238,40 +230,6 @@ class Scope:
         if isinstance(value, str):
             return value
         return self.hole(f"${name}", [name], hint=self.facts.get(name))
-
-
-class _Fields:
-    """The words that one word of a script becomes."""
-
-    def __init__(self, *, splits: bool) -> None:
-        self.splits = splits
-        self.done: list[str] = []
-        self.current: Optional[str] = None
-
-    def add(self, text: str) -> None:
-        self.current = (self.current or "") + text
-
-    def split(self, text: str) -> None:
-        """Add the value of an expansion without quotes, which becomes several words."""
-        if not self.splits:
-            self.add(text)
-            return
-        for piece in re.findall(r"\s+|\S+", text):
-            if not piece.isspace():
-                self.add(piece)
-            elif self.current is not None:
-                self.done.append(self.current)
-                self.current = None
-
-    def all(self, values: list[str], quoted: bool) -> None:
-        """Add the elements of an array."""
-        for index, value in enumerate(values):
-            if index:
-                self.split(" ") if self.splits else self.add(" ")
-            self.add(value) if quoted else self.split(value)
-
-    def end(self) -> list[str]:
-        return [*self.done, *([] if self.current is None else [self.current])]
 
 
 def _escaped(text: str) -> str:
@@ -287,21 +245,3 @@ def _braced(source: str, behind: str) -> str:
     """Return $NAME as ${NAME} where the text behind it would change its name."""
     is_open = re.fullmatch(r"\$\w+", source) and re.match(r"[\w[]", behind)
     return f"${{{source[1:]}}}" if is_open else source
-
-
-def _compute(text: str, values: Mapping[str, str]) -> Optional[str]:
-    """Return the value of an arithmetic expression; None where it is more than a few numbers."""
-
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.Name):
-            return int(values[node.id])
-        raise ValueError
-
-    try:
-        return str(value(ast.parse(text.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
-        return None

@@ -35,6 +35,17 @@ class Item(NamedTuple):
     position: int = 0  # how many programs came before
 
 
+class Candidate(NamedTuple):
+    """A command that may be the one that starts the ranks."""
+
+    weight: int
+    words: list[str]  # variables of its own, NAME=VALUE, come first
+    span: Span
+    source: str
+    uses: frozenset[str]
+    remarks: tuple[str, ...]  # what is to be decided, if it is the one
+
+
 def _is_for_program(source: str) -> bool:
     """Return whether lines may set variables for a program in a container."""
     is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)

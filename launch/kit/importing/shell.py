@@ -16,6 +16,8 @@ Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
 Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
+# Into a file, and neither into a device nor into another stream.
+_WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Script:
         between = self.data[begin:end].decode("utf-8", "replace")
         found = re.search(r"&&|\|\||\|&?", between)
         return found.group() if found else ""
+
+    def writes(self, node: Node) -> bool:
+        """Return whether a statement writes into a file."""
+        found = (item for part in descend(node) for item in part.get("Redirs") or [])
+        return any(_WRITES.match(self.text(item)) for item in found)
 
 
 def parse(text: str, where: str) -> Script:

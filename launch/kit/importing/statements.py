@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from kit.config import variables
 from kit.errors import KitError
-from kit.importing import commands, containers, shell
+from kit.importing import commands, folders, shell
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
-from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item, Placing
+from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candidate, Item, Placing
 from kit.importing.shell import Node, Script, Span
 
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
@@ -21,17 +21,6 @@ _AGAIN = (
     " `kit submit --after RUN` waits for a run"
 )
 _NOT_NEEDED = "nothing of the job depends on it"
-
-
-class Candidate(NamedTuple):
-    """A command that may be the one that starts the ranks."""
-
-    weight: int
-    words: list[str]  # variables of its own, NAME=VALUE, come first
-    span: Span
-    source: str
-    uses: frozenset[str]
-    remarks: tuple[str, ...]  # what is to be decided, if it is the one
 
 
 class Reader:
@@ -248,8 +237,8 @@ class Reader:
             self.draft.decide(span, "it ran beside the program: kit starts one program")
         elif (
             is_version
-            or self._only_prints(words)
-            or (name in commands.PRINTING and not self._writes(script, node))
+            or commands.only_prints(words)
+            or (name in commands.PRINTING and not script.writes(node))
         ):
             self.draft.left_out(span, _NOT_NEEDED)
         elif name in commands.PREPARING:
@@ -257,42 +246,12 @@ class Reader:
         elif name in commands.LIMITS:
             self.placing.add(item._replace(kind=LIMIT))
         elif name == "cd":
-            self._cd(words, span)
+            is_later = bool(self.candidates) and not self.is_in_task
+            folders.change(self.draft, self.scope, words, span, self.mounts, is_later=is_later)
         else:
             self.placing.add(item)
             if name not in commands.CHANGING:
                 self.unknown.append(Candidate(0, words, span, item.source, item.uses, ()))
-
-    @staticmethod
-    def _only_prints(words: list[str]) -> bool:
-        rest = [word for word in words[1:] if not word.startswith("-")]
-        return words[0] == "srun" and any(word in commands.PRINTING for word in rest[-2:])
-
-    @staticmethod
-    def _writes(script: Script, node: Node) -> bool:
-        """Return whether a statement writes into a file."""
-        found = (item for part in shell.descend(node) for item in part.get("Redirs") or [])
-        texts = (script.text(item) for item in found)
-        return any(
-            re.match(r"[0-9&]*>", text) and not re.search(r"/dev/|>&\s*[0-9-]", text)
-            for text in texts
-        )
-
-    def _cd(self, words: list[str], span: Span) -> None:
-        target = self.scope.path(words[1]) if len(words) == 2 else "~"
-        sources = "".join(hole.source for hole in self.scope.behind(target))
-        on_host = containers.on_host(target, self.mounts) if self.mounts is not None else target
-        if target == "." or re.search(r"dirname|BASH_SOURCE|SLURM_SUBMIT_DIR", sources):
-            self.draft.left_out(span, "the job starts in the job file's folder")
-        elif HOLE.search(target) or not on_host:
-            self.draft.decide(span, "write the folder of the host out: `workdir: DIR`")
-        elif self.candidates and not self.is_in_task:
-            self.draft.decide(span, "the folder of a later program")
-        else:
-            before = str(self.draft.keys.get("workdir", ""))
-            is_whole = on_host.startswith("$")
-            self.draft.keys["workdir"] = on_host if is_whole else os.path.join(before, on_host)
-            self.draft.carried(span, "workdir")
 
     # ------------------------------------------------------------ loops and conditions
 
@@ -333,7 +292,7 @@ class Reader:
             self.draft.decide(span, _AGAIN)
         elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
-        elif programs - harmless or self._writes(script, node):
+        elif programs - harmless or script.writes(node):
             self.placing.add(item)
         elif prepares:
             self.placing.add(item._replace(kind=PREPARE))

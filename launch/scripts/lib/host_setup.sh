@@ -21,7 +21,8 @@ host_setup::run() {
   fi
   environment::forget_shell
   [[ -z "${SLURM_JOB_ID:-}" ]] || event::begin # job::begin says what is wrong without it
-  [[ ! -d "${KIT_WORKDIR}" ]] || cd -- "${KIT_WORKDIR}" # as a batch script begins where it was submitted
+  # As a batch script begins where it was submitted; a folder that only the image has is not here.
+  cd -- "${KIT_WORKDIR}" 2>/dev/null || true
   export KIT_HOST_IS_SET_UP=yes KIT_EVENTS="${KIT_EVENTS:-}"
   exec "${BASH}" "${KIT_RUN_DIR}/lib/own_lines.sh" host_setup "${BASH}" "${KIT_RUN_DIR}/run_script.sh" "$@"
 }

@@ -1,0 +1,69 @@
+"""Split words into fields, and compute $((...)), as bash does."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Mapping
+from typing import Optional
+
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+class Fields:
+    """The words that one word of a script becomes."""
+
+    def __init__(self, *, splits: bool) -> None:
+        self.splits = splits
+        self.done: list[str] = []
+        self.current: Optional[str] = None
+
+    def add(self, text: str) -> None:
+        self.current = (self.current or "") + text
+
+    def split(self, text: str) -> None:
+        """Add the value of an expansion without quotes, which becomes several words."""
+        if not self.splits:
+            self.add(text)
+            return
+        for piece in re.findall(r"\s+|\S+", text):
+            if not piece.isspace():
+                self.add(piece)
+            elif self.current is not None:
+                self.done.append(self.current)
+                self.current = None
+
+    def all(self, values: list[str], quoted: bool) -> None:
+        """Add the elements of an array."""
+        for index, value in enumerate(values):
+            if index:
+                self.split(" ") if self.splits else self.add(" ")
+            self.add(value) if quoted else self.split(value)
+
+    def end(self) -> list[str]:
+        return [*self.done, *([] if self.current is None else [self.current])]
+
+
+def compute(text: str, values: Mapping[str, str]) -> Optional[str]:
+    """Return the value of an arithmetic expression; None where it is more than a few numbers."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name):
+            return int(values[node.id])
+        raise ValueError
+
+    try:
+        return str(value(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return None
