@@ -121,7 +121,7 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     assert process.wait(60) == 143
     assert said(run) == [
         "kit: error: local0: this job is being ended (CANCELLED)",
-        "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
+        "  fix: to start it again: kit rerun; for more time: `time:`",
     ]
     assert not (run / "started.start").exists()
 

@@ -423,7 +423,7 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
         143,
         [
             "kit: error: local0: this job is being ended (CANCELLED)",
-            "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
+            "  fix: to start it again: kit rerun; for more time: `time:`",
         ],
     )
     assert logs(run) == {"local0.out": "up\nsaved\n", "local1.out": "up\nsaved\n"}

@@ -83,7 +83,7 @@ event::keep() {
 # each, the files would be too long for a command.
 event::of() (
   cd -- "${KIT_EVENTS%/*}" 2>/dev/null || return 0
-  # shellcheck disable=SC2086  # *.jsonl is a pattern
+  # shellcheck disable=SC2086  # the pattern is to become names
   event::regular ${2:-*.jsonl}
   ((${#KIT_FILES[@]} == 0)) || grep -hE "\"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"($1)\".*}\$" "${KIT_FILES[@]}" 2>/dev/null || true
 )
