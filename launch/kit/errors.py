@@ -71,7 +71,7 @@ class Problems:
     def raise_if_any(self) -> None:
         if self.found:
             error = UsageError("the job cannot be used")
-            error.problems = sorted(self.found, key=_reading_order)
+            error.problems = [*sorted(self.found, key=_reading_order), *self.warnings]
             raise error
 
 
