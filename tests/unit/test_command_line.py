@@ -157,6 +157,19 @@ def test_only_a_dry_run_takes_an_image_that_is_on_another_machine(kit, tmp_path:
     assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  fix: build it: kit build --name first; kit images lists what is built")
 
 
+def test_only_a_dry_run_without_slurm_takes_a_mount_that_is_on_another_machine(kit, tmp_path: Path, program: Path) -> None:
+    words = ("submit", "train.py", "--mount", "/nowhere/data")
+    said = kit(*words, "--dry-run", PATH=str(tmp_path / "bin"))
+    warning = "kit: --mount: warning: not on this machine: /nowhere/data, which the job mounts\n  fix: check the path on the nodes\n"
+    assert said.stderr == warning and "/nowhere/data /nowhere/data rw\n" in said.stdout
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sbatch").touch(0o755)
+    for done in (kit(*words, check=False), kit(*words, "--dry-run", check=False, PATH=str(tmp_path / "bin"))):
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --mount: no such file or folder to mount: /nowhere/data")
+    undone = kit("submit", "train.py", "--mount", "$NOWHERE/data", "--dry-run", check=False, PATH="/nowhere")
+    assert undone.returncode == 2  # the path has no meaning anywhere
+
+
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:
     kit("render", "train.py", "--output", "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["code", "env.sh", "lib", "log", "run.json", "run_script.sh", "torchrun.sh"]
