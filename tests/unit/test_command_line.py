@@ -163,11 +163,21 @@ def test_only_a_dry_run_without_slurm_takes_a_mount_that_is_on_another_machine(k
     warning = "kit: --mount: warning: not on this machine: /nowhere/data, which the job mounts\n  fix: check the path on the nodes\n"
     assert said.stderr == warning and "/nowhere/data /nowhere/data rw\n" in said.stdout
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/sbatch").touch(0o755)
+    (tmp_path / "bin/sinfo").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/sinfo").chmod(0o755)
     for done in (kit(*words, check=False), kit(*words, "--dry-run", check=False, PATH=str(tmp_path / "bin"))):
         assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --mount: no such file or folder to mount: /nowhere/data")
     undone = kit("submit", "train.py", "--mount", "$NOWHERE/data", "--dry-run", check=False, PATH="/nowhere")
     assert undone.returncode == 2  # the path has no meaning anywhere
+
+
+def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: nosuch\nimage: /nowhere/x.sif\nmounts: [/nowhere/data:data]\n")
+    done = kit("submit", "--dry-run", check=False, PATH="/nowhere")
+    assert [line for line in done.stderr.splitlines() if line.startswith("kit:")] == [
+        "kit: job.yaml:3: the mount target 'data' is not an absolute path",
+        "kit: job.yaml:2: warning: no such image: /nowhere/x.sif",
+    ]
 
 
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:

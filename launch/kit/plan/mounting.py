@@ -51,7 +51,7 @@ def complete(
     `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
     """
     own = job.mounts or ()
-    _check_own(own, problems, is_elsewhere=is_dry and not has_tool("sbatch"))
+    _check_own(own, problems, is_elsewhere=is_dry and not has_tool("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = expansion.fix(job.workdir, "name an existing one")
         problems.add(job.where("workdir"), f"no such folder: {job.workdir}", fix)
