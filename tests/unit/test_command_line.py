@@ -126,7 +126,7 @@ def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Pat
     assert not (tmp_path / "out").exists()
     kit("render", *arguments)
     files = "".join(f"==> out/{name} <==\n{(tmp_path / 'out' / name).read_text()}\n" for name in ("env.sh", "run_script.sh", "torchrun.sh"))
-    assert shown == f"kit: 2 nodes x 2 ranks\n{files}"
+    assert shown == f"kit: 2 nodes x 2 ranks, no GPUs\n{files}"
 
 
 def test_a_job_without_a_name_has_its_files_or_where_that_is_job_yaml_its_folders(kit, tmp_path: Path, program: Path) -> None:
