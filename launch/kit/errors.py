@@ -71,7 +71,9 @@ class Problems:
     def raise_if_any(self) -> None:
         if self.found:
             error = UsageError("the job cannot be used")
-            error.problems = sorted(self.found, key=_reading_order)
+            places = {problem.where for problem in self.found}  # whose warnings follow from that
+            others = [warning for warning in self.warnings if warning.where not in places]
+            error.problems = [*sorted(self.found, key=_reading_order), *others]
             raise error
 
 

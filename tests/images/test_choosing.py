@@ -91,6 +91,8 @@ def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None
         ("docker", None, "buildah", "kit: --engine: there is no engine buildah\n  fix: the engines are docker, podman, apptainer, enroot"),
         ("apptainer", "x.enroot.sh", None, "x.enroot.sh is for enroot, not for apptainer\n  fix: build with --engine enroot, or write a image.def"),
         ("docker", "image.def", None, "there is no recipe image.def"),
+        ("docker", "Dockerfil", None, "there is no recipe Dockerfil\n  fix: did you mean 'Dockerfile'?"),
+        ("docker", "dockerfile", "docker", "there is no recipe dockerfile\n  fix: did you mean 'Dockerfile'?"),
         ("docker", "x.def", "docker", "x.def is for apptainer, not for docker\n  fix: build with --engine apptainer, or write a Dockerfile"),
     ],
 )

@@ -46,7 +46,11 @@ def chosen(kit, tmp_path: Path):
         (("enroot", "apptainer"), True, "kit: runtime enroot: enroot is installed here\n"),
         (("apptainer",), True, "kit: runtime pyxis: srun has --container-image here\n"),
         (("apptainer", "srun"), False, "kit: runtime apptainer: apptainer is installed here\n"),
-        ((), False, "kit: runtime enroot: none of enroot, pyxis, apptainer is installed here; if the nodes have another than enroot, name it\n"),
+        (
+            (),
+            False,
+            "kit: runtime enroot: nothing here tells which runtime the nodes have, so the scripts are for enroot; for another: `runtime: pyxis` or `runtime: apptainer`\n",
+        ),
     ],
 )
 def test_a_squashfs_runs_under_what_is_installed(tools: tuple[str, ...], pyxis: bool, said: str, chosen) -> None:

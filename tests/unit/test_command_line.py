@@ -126,7 +126,7 @@ def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Pat
     assert not (tmp_path / "out").exists()
     kit("render", *arguments)
     files = "".join(f"==> out/{name} <==\n{(tmp_path / 'out' / name).read_text()}\n" for name in ("env.sh", "run_script.sh", "torchrun.sh"))
-    assert shown == f"kit: 2 nodes x 2 ranks\n{files}"
+    assert shown == f"kit: 2 nodes x 2 ranks, no GPUs\n{files}"
 
 
 def test_a_job_without_a_name_has_its_files_or_where_that_is_job_yaml_its_folders(kit, tmp_path: Path, program: Path) -> None:
@@ -155,6 +155,29 @@ def test_only_a_dry_run_takes_an_image_that_is_on_another_machine(kit, tmp_path:
         assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --image: no such image: /nowhere/x.sqsh")
     done = kit("submit", "train.py", "--image", "first", "--dry-run", check=False)
     assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  fix: build it: kit build --name first; kit images lists what is built")
+
+
+def test_only_a_dry_run_without_slurm_takes_a_mount_that_is_on_another_machine(kit, tmp_path: Path, program: Path) -> None:
+    words = ("submit", "train.py", "--mount", "/nowhere/data")
+    said = kit(*words, "--dry-run", PATH=str(tmp_path / "bin"))
+    warning = "kit: --mount: warning: not on this machine: /nowhere/data, which the job mounts\n  fix: check the path on the nodes\n"
+    assert said.stderr == warning and "/nowhere/data /nowhere/data rw\n" in said.stdout
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sinfo").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/sinfo").chmod(0o755)
+    for done in (kit(*words, check=False), kit(*words, "--dry-run", check=False, PATH=str(tmp_path / "bin"))):
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --mount: no such file or folder to mount: /nowhere/data")
+    undone = kit("submit", "train.py", "--mount", "$NOWHERE/data", "--dry-run", check=False, PATH="/nowhere")
+    assert undone.returncode == 2  # the path has no meaning anywhere
+
+
+def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: nosuch\nimage: /nowhere/x.sif\nmounts: [/nowhere/data:data]\n")
+    done = kit("submit", "--dry-run", check=False, PATH="/nowhere")
+    assert [line for line in done.stderr.splitlines() if line.startswith("kit:")] == [
+        "kit: job.yaml:3: the mount target 'data' is not an absolute path",
+        "kit: job.yaml:2: warning: no such image: /nowhere/x.sif",
+    ]
 
 
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -506,6 +507,25 @@ def test_a_node_that_did_not_answer_has_sruns_words_or_how_far_it_came() -> None
             ask._explain(ask.Talk(None, "x", nothing, errors=errors))  # type: ignore[arg-type]
         assert error.value.problems[0].problem == words
     assert nothing["node1"].problem == f"its task did not begin within {ask.START_S} s"
+
+
+def test_without_slurm_doctor_examines_the_image_that_kit_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "x.sqsh").write_bytes(b"x")
+    (tmp_path / "x.json").write_text(
+        json.dumps({"file": "x.sqsh", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1, "engine": "docker", "image_id": "sha256:1"})
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text('#!/bin/sh\n[ "$*" = "image inspect sha256:1" ]\n')
+    (tmp_path / "bin/docker").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    seen = []
+    monkeypatch.setattr(local_checks, "look", lambda asked: seen.append(asked) or cluster(1))
+    for _ in ("with docker", "without"):
+        rounds.examine(rounds.Wanted("train.py", options={"image": "x.sqsh"}))
+        (tmp_path / "bin/docker").unlink(missing_ok=True)
+    assert [(asked.runtime, asked.image) for asked in seen] == [("docker", "docker://sha256:1"), ("enroot", str(tmp_path / "x.sqsh"))]
 
 
 def test_how_long_it_took_is_said_in_seconds(kit_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

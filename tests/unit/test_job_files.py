@@ -30,6 +30,7 @@ BAD = {
     "runtime": ("runtime: apptaner\n", "2: unknown runtime 'apptaner'", "did you mean 'apptainer'?"),
     "launcher": ("launcher: torchrum\n", "2: unknown launcher 'torchrum'", "did you mean 'torchrun'?"),
     "cluster": ("cluster: generik\n", "2: unknown cluster 'generik'", "did you mean 'generic'?"),
+    "cluster of another machine": ("cluster: mine\n", "2: unknown cluster 'mine'", "run kit init here, or remove the line `cluster: mine`; the profiles are "),
     "image missing": (
         "image: none.sif\n",
         "2: no such image: {dir}/none.sif",

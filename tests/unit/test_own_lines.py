@@ -91,6 +91,20 @@ def test_what_cannot_be_right_is_refused_with_its_line(project: Path) -> None:
     assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names main.py, which is not there"]
 
 
+@pytest.mark.parametrize(
+    ("image", "line", "warned"),
+    [("image: x.sif\n", "  module load cuda", True), ("image: x.sif\n", "  echo module load", False), ("", "  module load cuda", False)],
+)
+def test_modules_in_a_containers_setup_are_warned_of(image: str, line: str, warned: bool, project: Path) -> None:
+    (project / "x.sif").touch()
+    problems = Problems()
+    plan(f"command: train.py\n{image}setup: |\n  true\n{line}\n", problems=problems)
+    assert list(map(str, problems.warnings)) == warned * [
+        "kit: job.yaml:3: warning: `module load cuda` runs in the container, and modules are the nodes' own\n"
+        "  fix: modules belong under `host_setup: |`, unless the image has modules itself"
+    ]
+
+
 def test_a_rank_s_variables_are_fine_where_a_node_has_one_rank_or_the_script_runs_for_each(project: Path) -> None:
     plan("script: python train.py --rank $RANK\n")
     plan("launcher: srun\nprocesses_per_node: 2\nscript: python train.py --rank $RANK\n")

@@ -124,6 +124,33 @@ def test_the_files_of_a_recorded_site(name: str, slurm, init, tmp_path: Path) ->
     assert not [path for path in (tmp_path / "project").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("has_image", [True, False])
+def test_where_only_docker_is_the_image_that_it_built_is_the_jobs(has_image: bool, slurm, init, tmp_path: Path) -> None:
+    site, record = slurm("laptop"), tmp_path / "project/images/first-1.json"
+    of_users(tmp_path / "project")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "engine": "docker", "image_id": "sha256:1"}))
+    (site / "bin/docker").write_text(f'#!/bin/sh\n[ "$*" = "image inspect sha256:1" ] && {str(has_image).lower()}\n')
+    (site / "bin/docker").chmod(0o755)
+    said, job = init(site), files(tmp_path)["job.yaml"]
+    found = "images/ has it, and docker has what it was made of"
+    lack = "nothing here runs first, and no torch seen for python3 here"
+    assert (found in said) == (found in job) == ("\nimage: first\n" in job) == has_image
+    assert (lack in said) != has_image
+    assert said.endswith("kit: next\n  kit run\n") == has_image
+
+
+@pytest.mark.parametrize(
+    ("name", "after"), [("laptop", ["kit run --image first"]), ("cpus", ["kit doctor job.yaml --nodes 2 --image first", "kit submit --follow --image first"])]
+)
+def test_a_dockerfile_is_named_as_the_next_step(name: str, after: list[str], slurm, init, tmp_path: Path) -> None:
+    site = slurm(name)
+    if name == "cpus":
+        (site / "node").write_text("".join(line for line in (site / "node").open() if "\ttorch\t" not in line))
+    (tmp_path / "project/Dockerfile").touch()
+    steps = ["kit build --name first    # a Dockerfile is here", *after]
+    assert init(site).endswith("kit: next\n" + "".join(f"  {step}\n" for step in steps))
+
+
 def test_a_sites_own_profile_of_the_cluster_is_used_and_no_other_is_written(slurm, init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = tmp_path / "etc/kit/clusters"
     sites.mkdir(parents=True)

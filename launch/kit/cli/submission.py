@@ -86,6 +86,8 @@ def _shape(plan: Plan) -> str:
     ranks = formats.number(layout.processes_per_node, what)
     gpus = formats.number(layout.gpus_per_node, "GPU")
     more = [f"{gpus} on each node"] if layout.gpus_per_node else []
+    if not more and not any(name.startswith(("gpu", "gres", "tres")) for name, _ in plan.header):
+        more = ["no GPUs"]
     more += [formats.number(layout.spares, "spare node")] if layout.spares else []
     if layout.array:
         more.append(formats.number(len(task_numbers.numbers(layout.array)), "task"))

@@ -201,7 +201,7 @@ class Check:
         return self.job.where("command")
 
     def _warn(self, finding: Optional[Violation]) -> None:
-        if finding:
+        if finding and not self.problems.found:  # else it may follow from a mistake
             self.problems.warn(self._where(finding.option), finding.problem, finding.fix)
 
 

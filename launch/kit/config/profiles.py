@@ -206,6 +206,8 @@ def _find(name: str, where: str) -> Path:
         return path
     known = names()
     listing = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
+    if where and not where.startswith("--"):  # in a job file, which kit init may have written
+        listing = f"run kit init here, or remove the line `cluster: {name}`; {listing}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit import assets
-from kit.errors import KitError, UsageError
+from kit.errors import KitError, UsageError, did_you_mean
 from kit.images.engines.apptainer import Apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
@@ -138,4 +138,7 @@ def unknown(target: str, usual: str) -> UsageError:
         searched = f"{target} and {target}/{usual}"
     if set("/:") & set(target) and target[0] not in "./":
         searched += f"; for an image of a registry: docker://{target}"
-    return UsageError(f"there is no recipe {target}", f"looked for {searched}")
+    path = Path(target)
+    beside = [kind for kind in FILES if (path.parent / kind).is_file()]
+    fix = did_you_mean(path.name, beside, f"looked for {searched}", cutoff=0.75)
+    return UsageError(f"there is no recipe {target}", fix)

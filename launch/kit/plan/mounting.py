@@ -11,6 +11,7 @@ from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.values import Mount
 from kit.errors import Problems
+from kit.plan.runtimes import has_tool
 
 # What the words of a runtime's `# mounts-refuse:` line stand for.
 CHARACTERS = {
@@ -43,11 +44,14 @@ class FileView:
 
 
 def complete(
-    job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems
+    job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems, *, is_dry: bool = False
 ) -> tuple[Mount, ...]:
-    """Return the mounts in the order in which they are made; refuse the impossible ones."""
+    """Return the mounts in the order in which they are made; refuse the impossible ones.
+
+    `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
+    """
     own = job.mounts or ()
-    _check_own(own, problems)
+    _check_own(own, problems, is_elsewhere=is_dry and not has_tool("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = expansion.fix(job.workdir, "name an existing one")
         problems.add(job.where("workdir"), f"no such folder: {job.workdir}", fix)
@@ -83,10 +87,15 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
     return False
 
 
-def _check_own(own: tuple[Mount, ...], problems: Problems) -> None:
+def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool) -> None:
     for index, mount in enumerate(own):
-        if not os.path.exists(mount.source):
-            fix = expansion.fix(mount.source, "check the path")
+        fix = expansion.fix(mount.source, "")
+        is_missing = not os.path.exists(mount.source)
+        if is_missing and is_elsewhere and not fix:
+            problem = f"not on this machine: {mount.source}, which the job mounts"
+            problems.warn(mount.where, problem, "check the path on the nodes")
+        elif is_missing:
+            fix = fix or "check the path"
             problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")

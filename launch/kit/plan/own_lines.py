@@ -20,6 +20,7 @@ PATIENCE_S = 10.0
 _ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 # What only a rank has, not a node.
 _OF_RANK = re.compile(r"\$\{?(RANK|LOCAL_RANK|WORLD_SIZE)\b")
+_MODULE = re.compile(r"^[ \t]*module[ \t]+\w.*", re.MULTILINE)
 # A word with nothing that bash would read in another way.
 _PLAIN = re.compile(r"[\w./+=:@%-]+")
 
@@ -37,6 +38,8 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     for key in KEYS:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
+    if job.setup and view.has_container:
+        _check_modules(job.setup, job.where("setup"), problems)
     if job.script:
         _check_ranks(job, job.script, launcher, problems)
         _check_programs(job, job.script, view, problems)
@@ -64,6 +67,14 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
     if done.returncode and found:
         problem = f"bash cannot read line {found[1]} of {key}: {found[2]}"
         problems.add(where, problem, "correct that line, or the one before it")
+
+
+def _check_modules(setup: str, where: str, problems: Problems) -> None:
+    """Warn of modules in a container: they are the nodes', and seldom the image's."""
+    if found := _MODULE.search(setup):
+        problem = f"`{found[0].strip()}` runs in the container, and modules are the nodes' own"
+        fix = "modules belong under `host_setup: |`, unless the image has modules itself"
+        problems.warn(where, problem, fix)
 
 
 def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Problems) -> None:

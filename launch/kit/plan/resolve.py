@@ -80,7 +80,7 @@ def resolve(
     shape = ranks.shape(job, chosen.launcher)
     options = {**cluster.slurm, **(job.slurm or {})}
     ranks.check(job, chosen.launcher, shape, options, problems)
-    mounts = mounting.complete(job, run_dir, chosen.runtime, problems)
+    mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, "the run directory", problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
     if chosen.runtime:

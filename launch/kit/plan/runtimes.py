@@ -129,9 +129,12 @@ def _installed(able: list[Plugin]) -> tuple[str, str]:
             option = item.srun_option
             found = f"srun has {option} here" if option else f"{item.tool} is installed here"
             return item.name, found
-    names = [item.name for item in able]
-    advice = f"if the nodes have another than {names[0]}, name it"
-    return names[0], f"none of {', '.join(names)} is installed here; {advice}"
+    first, *others = (item.name for item in able)
+    if able[0].is_local:
+        return first, f"none of {', '.join([first, *others])} is installed here"
+    another = " or ".join(f"`runtime: {name}`" for name in others)
+    unknown = "nothing here tells which runtime the nodes have"
+    return first, f"{unknown}, so the scripts are for {first}; for another: {another}"
 
 
 def is_here(runtime: Plugin) -> bool:

@@ -38,8 +38,8 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     if job.runtime not in (None, "auto") or not is_image_file or any(map(has_tool, _file_tools())):
         return job
     record = image_files.origin(file)
-    engine, identity = str(record.get("engine")), str(record.get("image_id"))
-    if engine in _engines() and has_tool(engine) and _has_image(engine, identity):
+    engine, identity = engine_of(file), str(record.get("image_id"))
+    if engine:
         fix = "to run the file itself, install apptainer or enroot"
         instead = f"so {engine} runs the image that it was made of"
         problem = f"nothing on this machine runs {file.name}, {instead}"
@@ -49,6 +49,14 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"
     problems.add(job.where("image"), problem, _fix(str(record.get("source"))))
     return job
+
+
+def engine_of(file: Path) -> str:
+    """Return the engine here that still has the image that the file was made of, or ""."""
+    record = image_files.origin(file)
+    engine, identity = str(record.get("engine")), str(record.get("image_id"))
+    has_it = engine in _engines() and has_tool(engine) and _has_image(engine, identity)
+    return engine if has_it else ""
 
 
 def _file_tools() -> list[str]:

@@ -16,7 +16,7 @@ from kit.config import job_file
 from kit.config import profiles as clusters
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems, UsageError
-from kit.plan import program, runtimes
+from kit.plan import program, runtimes, this_machine
 from kit.plan import resolve as plans
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
@@ -53,8 +53,8 @@ class Examination:
 def examine(wanted: Wanted) -> Examination:
     """Examine the login node and the compute nodes, or this machine where there is no Slurm."""
     start_s = time.monotonic()
-    asked, plan = _asked(wanted)
     on_slurm = any(shutil.which(name) for name in login.COMMANDS)
+    asked, plan = _asked(wanted, on_slurm=on_slurm)
     login_node = login.look(asked)
     if on_slurm:
         cluster, summary = _slurm(wanted, asked, plan, login_node)
@@ -78,7 +78,7 @@ def _that_apply(node: Node) -> list[checks.Check]:
     ]
 
 
-def _asked(wanted: Wanted) -> tuple[Asked, Optional[Plan]]:
+def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Asked, Optional[Plan]]:
     """Return what the job needs, else what the profile does. Raise UsageError for mistakes."""
     problems = Problems()
     given = {name: Located(value, f"--{name}") for name, value in wanted.options.items() if value}
@@ -87,6 +87,8 @@ def _asked(wanted: Wanted) -> tuple[Asked, Optional[Plan]]:
         given["slurm"] = Located(places, "--partition")
     if wanted.job:
         job = job_file.load(wanted.job, given, [], problems)
+        if not on_slurm:  # as kit run does; what is missing here, the checks say
+            job = this_machine.fit(job, Problems())
         plan = plans.resolve(job, str(run_dir.choose(job.name or "job")), problems, "live")
         return _of_plan(plan), plan
     site = clusters.load(wanted.options.get("cluster"), "--cluster", problems)

@@ -13,6 +13,7 @@ from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.errors import KitError
+from kit.plan import this_machine
 from kit.slurm import numbers
 
 FABRICS = {
@@ -186,16 +187,24 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
         return Decision(given, "--image named it")
     place = f"{image_files.FOLDER}/"
     found = _image_files(project)
-    if found and (runs.value or site.cluster):
+    engine = "" if runs.value or site.cluster else _engine_of(found, project)
+    if found and (runs.value or site.cluster or engine):
         others = f"; also {', '.join(found[1:])}" if found[1:] else ""
         change = "another is to be taken" if others else ""
-        return Decision(found[0], f"{place} has it{others}", change)
+        runner = f", and {engine} has what it was made of" if engine else ""
+        return Decision(found[0], f"{place} has it{runner}{others}", change)
+    lack = f"nothing here runs {found[0]}" if found else f"no image in {place}"
     if site.job_machine.torch and (site.node or not site.cluster):
         torch = f"python3 on {site.job_machine.host} has torch {site.job_machine.torch}"
-        return Decision("", f"no image in {place}; {torch}, so it runs without one")
+        return Decision("", f"{lack}; {torch}, so it runs without one")
     where = "on the nodes" if site.cluster else "here"
-    why = f"no image in {place}, and no torch seen for python3 {where}"
+    why = f"{lack}, and no torch seen for python3 {where}"
     return Decision("", why, "one is built: kit build --name first")
+
+
+def _engine_of(found: list[str], project: Path) -> str:
+    """Return the engine that runs the first of the images here, or ""."""
+    return this_machine.engine_of(Path(image_files.anchored(found[0], project))) if found else ""
 
 
 def _image_files(project: Path) -> list[str]:

@@ -21,6 +21,7 @@ from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 
 JOB = "job.yaml"
+BUILD = "kit build --name first"
 
 
 @dataclass(frozen=True)
@@ -98,23 +99,28 @@ def next_commands(start: Start, target: Path) -> list[str]:
     folder = target if target.is_dir() else start.project
     is_here = folder.absolute() == Path.cwd()
     place = "" if is_here else f"cd {shlex.quote(str(folder))} && "
-    return [f"{place}{line}" for line in _next(start.site, start.chosen)]
+    has_dockerfile = (start.project / "Dockerfile").is_file()
+    lines = _next(start.site, start.chosen, has_dockerfile=has_dockerfile)
+    return [f"{place}{line}" for line in lines]
 
 
-def _next(site: Site, chosen: Chosen) -> list[str]:
+def _next(site: Site, chosen: Chosen, *, has_dockerfile: bool) -> list[str]:
     image, nodes = chosen.decisions["image"], chosen.shape.nodes
     lacks_image = not image.value and bool(image.change)
+    of_dockerfile = f"{BUILD}    # a Dockerfile is here"
     if not chosen.is_local:
         extra = " --image first" if lacks_image else ""
-        build = ["kit build --name first"] if lacks_image else []
+        build = [of_dockerfile if has_dockerfile else BUILD] if lacks_image else []
         return [*build, f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
     if not lacks_image:
         return ["kit run"]
     engines = plugins.runtimes(local=True)
+    if has_dockerfile and choices.engines_here(site):
+        return [of_dockerfile, "kit run --image first"]
     if not choices.engines_here(site):
         return [f"kit run    # once python3 has torch, or {engines[0].tool} is here"]
     scheme = engines[0].words("images")[0]
-    to_engine = f"kit build --name first --to {scheme.partition(':')[0]}"
+    to_engine = f"{BUILD} --to {scheme.partition(':')[0]}"
     return [
         f"{to_engine}    # says what the image is called: NAME",
         f"kit run --image {scheme}NAME",
