@@ -118,7 +118,7 @@ def test_a_script_has_its_ranks_variables_and_arguments(project: Path) -> None:
 
 
 def test_a_script_runs_for_each_rank_under_srun(project: Path) -> None:
-    done = run(project, 'runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK "$@"\n')  # no arguments
+    done = run(project, "runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK \"$@\"\n")  # no arguments
     assert done.returncode == 0, done.stdout + done.stderr
     assert [arguments for *_, arguments in shown(project)] == [["0"], ["1"]]
 

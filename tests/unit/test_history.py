@@ -318,6 +318,13 @@ def test_code_of_live_runs_is_not_called_the_same(tmp_path: Path, kit_here) -> N
     assert again.code == 2 and "'one' and './one' are the same run" in again.err
 
 
+def test_where_no_rank_began_the_logs_of_failed_ranks_are_not_looked_for(tmp_path: Path, kit_here) -> None:
+    (tmp_path / "run/log/5").mkdir(parents=True)
+    history.ended(noted_run(tmp_path / "run", "train", 1, 2, "5", local=True), "FAILED")
+    done = kit_here("logs", "train", "--errors")
+    assert (done.code, done.err) == (1, "kit: no rank of train (5) began\n  fix: see: kit why 5\n")
+
+
 def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
     for number, name in enumerate("aba", 1):
         (tmp_path / name).mkdir(exist_ok=True)
