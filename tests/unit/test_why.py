@@ -555,6 +555,8 @@ def _time_of_children_s() -> float:
         ("kit submit j.yaml --time=1 --", "--time 3", "kit submit j.yaml --time 3"),
         ("kit run t.py --env A=1 --env B=2 -j 1x2", "--env A=3 --env C=4", "kit run t.py --env B=2 -j 1x2 --env A=3 --env C=4"),
         ("kit run t.py --slurm mem=1G --slurm hold", "--slurm mem=0", "kit run t.py --slurm hold --slurm mem=0"),
+        ("kit run t.py --runtime none -j 1x2", "--image IMAGE", "kit run t.py -j 1x2 --image IMAGE"),
+        ("kit submit t.py --runtime=enroot", "--image IMAGE", "kit submit t.py --runtime=enroot --image IMAGE"),
         ("kit run t.py --name --time", "--time 3", "kit run t.py --name --time 3"),
     ],
 )
