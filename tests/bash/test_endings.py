@@ -108,7 +108,7 @@ def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, ta
     until((run / "up").exists, 60)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
-    assert said(run)[0] == "kit: error: local0: this job is being ended (CANCELLED)"
+    assert said(run)[0] == "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit"
     assert commands(tag) == []
 
 
@@ -120,8 +120,8 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
     assert said(run) == [
-        "kit: error: local0: this job is being ended (CANCELLED)",
-        "  fix: if nobody cancelled it: a node may be gone (below), or its time up (`time:`)",
+        "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+        "  fix: to start it again: kit rerun",
     ]
     assert not (run / "started.start").exists()
 
