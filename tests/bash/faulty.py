@@ -141,7 +141,7 @@ FAULTS = {
     "exit 7": (lambda: sys.exit(7), "exit-code", 7, "exit code 7"),
     "left early": (lambda: sys.exit(0), "left-early", 1, "left with exit code 0"),
     "hangs": (lambda: time.sleep(90), "rank-missing", 1, "was not where the others waited"),
-    "SIGKILL": (lambda: killed_by("SIGKILL"), "host-out-of-memory", 137, "SIGKILL"),
+    "SIGKILL": (lambda: killed_by("SIGKILL"), "killed", 137, "SIGKILL"),
     "ends slowly": (slowly, "exception", 1, "KeyError: 'labels'"),
     "own words": (lambda: raised(ValueError("the text has CUDA out of memory")), "exception", 1, "ValueError: the text has CUDA"),
     "logged, then exit": (logged_then_exit, "exit-code", 4, "after it had logged ConnectionRefusedError"),

@@ -73,8 +73,8 @@ def test_of_two_ranks_that_fail_one_after_the_other_the_first_is_blamed_and_its_
 @pytest.mark.parametrize(
     ("words", "code", "fix"),
     [
-        ("task 1: Killed", 137, "its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"),
-        ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"),
+        ("task 1: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"),
+        ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"),
         ("task 1: Exited with exit code 127", 127, "see whether local1 has {run}: it must be on a file system that every node sees"),
         ("task 1: Exited with exit code 3", 3, ""),
         ("task 1: Terminated", 9, ""),
@@ -108,7 +108,7 @@ def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, ta
     until((run / "up").exists, 60)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
-    assert said(run)[0] == "kit: error: local0: this job is being ended (CANCELLED)"
+    assert said(run)[0] == "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit"
     assert commands(tag) == []
 
 
@@ -120,8 +120,8 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
     assert said(run) == [
-        "kit: error: local0: this job is being ended (CANCELLED)",
-        "  fix: to start it again: kit rerun; for more time: `time:`",
+        "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+        "  fix: to start it again: kit rerun",
     ]
     assert not (run / "started.start").exists()
 

@@ -59,8 +59,13 @@ CASES = {
     ),
     "SIGKILL of a rank": Case(
         f"{BEGIN}if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()\n", 8, 137,
-        r"rank 3 on local1: a process was killed with SIGKILL: mostly the kernel, because memory ran out \(host-out-of-memory\)",
-        "this machine has too little for it",
+        r"rank 3 on local1: a process was killed with SIGKILL: by the kernel if memory ran out \(dmesg \| grep -i oom\), else by hand or an administrator \(killed\)",
+        "see which it was; if memory ran out: fewer ranks",
+    ),
+    "SIGKILL of a node's torchrun": Case(
+        BEGIN + "if rank == 2: os.kill(int(open(f'/proc/{os.getppid()}/stat').read().split()[3]), signal.SIGKILL)\ndist.barrier()\n", 25, 137,
+        r".*the process that starts the ranks of local1 was killed with SIGKILL: .* \(node-task-killed\)",
+        "if memory ran out: fewer ranks",
     ),
     "no memory": Case(
         f"{BEGIN}if rank == 2: bytearray(1 << 60)\ndist.barrier()\n", 13, 1,
@@ -122,5 +127,8 @@ def test_ctrl_c_of_a_healthy_run_costs_three_lines(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     lines = process.communicate(timeout=120)[0].splitlines()
     assert process.returncode == 130 and len(lines) == 3, lines
-    assert lines[:2] == ["kit: error: local0: this job is being ended (CANCELLED)", "  fix: to start it again: kit rerun; for more time: `time:`"]
+    assert lines[:2] == [
+        "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+        "  fix: to start it again: kit rerun",
+    ]
     assert re.fullmatch(r"kit: stopped by Ctrl-C after [\d.]+ s; why: kit why; scripts and logs: runs/train-\S+", lines[2])

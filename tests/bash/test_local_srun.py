@@ -78,7 +78,7 @@ def test_every_task_of_a_node_gets_its_own_numbers(tmp_path: Path, tag: str) -> 
 
 def test_a_failing_task_ends_those_of_all_nodes(tmp_path: Path, tag: str) -> None:
     done = step_of_tasks(tmp_path, tag, "((SLURM_PROCID != 1)) || exit 7; sleep 60")
-    assert done.returncode == 143 and "local0: task ended with code 7; ending the others" in done.stderr
+    assert done.returncode == 143 and "kit: local0: a task ended with code 7; ending the others" in done.stderr
     assert commands(tag) == []
 
 
@@ -139,7 +139,7 @@ def test_one_failing_node_ends_the_others(tmp_path: Path, tag: str) -> None:
     task = "((SLURM_NODEID != 1)) || { sleep 0.5; exit 7; }; echo up; exec sleep 300"
     step = Step(tmp_path, tag, 3, task, patient_srun(tmp_path / "patient"))
     start = time.monotonic()
-    assert (step.end(180), step.said) == (143, "srun: error: local1: task ended with code 7; ending the others\n")
+    assert (step.end(180), step.said) == (143, "kit: local1: a task ended with code 7; ending the others\n")
     assert time.monotonic() - start < 60, "it waited out the grace although all had ended"
     assert commands(tag) == []
 

@@ -422,8 +422,8 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
     assert (process.returncode, told_of) == (
         143,
         [
-            "kit: error: local0: this job is being ended (CANCELLED)",
-            "  fix: to start it again: kit rerun; for more time: `time:`",
+            "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+            "  fix: to start it again: kit rerun",
         ],
     )
     assert logs(run) == {"local0.out": "up\nsaved\n", "local1.out": "up\nsaved\n"}

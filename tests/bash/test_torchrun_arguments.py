@@ -63,3 +63,23 @@ def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(l
     gpus = 3 if lacks == "a GPU for each rank" else 4
     binding = ("--numa-binding", "node") if lacks == "nothing" else ()
     arguments(tmp_path, 0, machine=tuple(machine), binding=binding, gpus_per_node=gpus)
+
+
+@pytest.mark.parametrize(
+    ("image", "problem", "fix"),
+    [
+        (
+            "",
+            "no python3 or python on PATH has torch (looked in /nowhere)",
+            "activate the environment that has it (or pip install torch), and start again; or ",
+        ),
+        ("a.sif", "no python3 or python on PATH in the image has torch (looked in /nowhere)", "name an image that has it: "),
+    ],
+)
+def test_where_no_python_has_torch_an_image_is_spoken_of_only_where_there_is_one(image: str, problem: str, fix: str) -> None:
+    lib = Path(__file__).parents[2] / "launch/scripts/lib"
+    script = 'source "$1/messages.sh"; source "$1/program.sh"; PATH=/stand-ins/local:/nowhere; program::lack torch'
+    env = {"KIT_IMAGE": image, "KIT_LOOPBACK": "1", "SLURMD_NODENAME": "local0"}
+    done = subprocess.run(["/bin/bash", "-c", script, "bash", str(lib)], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith(f"kit: error: local0: {problem}\n  fix: {fix}"), done.stderr
+    assert ("`launcher: srun`" in done.stderr) == (not image)

@@ -57,9 +57,9 @@ def failing(statement: str, before: str = "") -> str:
 LOCAL = {
     "exception": Case("unknown", GLOO + 'if rank == 1:\n    raise RuntimeError("the tokenizer has no pad token")\ndist.barrier()\n', TORCHRUN),
     "exit-code": Case("unknown", failing("sys.exit(7)")),
-    "kernel-kills-a-rank": Case("host-out-of-memory", failing("held = [bytearray(10**7) for _ in range(100)]"), around=IN_200_MB % "200M"),
+    "kernel-kills-a-rank": Case("killed", failing("held = [bytearray(10**7) for _ in range(100)]"), around=IN_200_MB % "200M"),
     "kernel-kills-a-rank-under-torchrun": Case(
-        "host-out-of-memory",
+        "killed",
         GLOO + "held = [bytearray(10**7) for _ in range(300)] if rank == 1 else []\ndist.barrier()\n",
         TWO_NODES,
         around=IN_200_MB % "1500M",

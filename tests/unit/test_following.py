@@ -240,7 +240,7 @@ def test_a_run_here_has_the_time_that_its_job_says(keys: str, code: int, state: 
 def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     (tmp_path / "job.yaml").write_text("command: [sleep, '60']\nlauncher: srun\ntime: '0:02'\n")
     assert kit_here("run", "job.yaml", "--output", "run").code == 143
-    assert "this job is being ended (TIMEOUT)" in kit_here("logs", "run").out
+    assert "this job is being ended (TIMEOUT): its time limit is over\n  fix: give it more: `time:`" in kit_here("logs", "run").out
     assert "the time limit was reached" in kit_here("why", "run").out
 
 

@@ -279,6 +279,52 @@ def test_a_folder_that_is_named_comes_before_another_folders_name(tmp_path: Path
     assert lookup.find("out").name == "job1"
 
 
+def test_a_name_means_the_run_of_this_folder_and_where_it_is_acted_on_one_that_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(folder: str, number: str, state: str = "") -> None:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        run = noted_run(tmp_path / folder, "train", 1, 1, number, local=True)
+        if state:
+            history.ended(run, state)
+
+    noted("mine/train-1", "11")
+    noted("mine/train-2", "12", "FAILED")
+    noted("other/train-1", "13")
+    noted("third/train-1", "14")
+    noted("third/train-2", "15", "COMPLETED")
+    (tmp_path / "new").mkdir()
+
+    def found(folder: str, word: str = "train", *, live: bool = False) -> str:
+        monkeypatch.chdir(tmp_path / folder)
+        monkeypatch.setattr(lookup, "_fresh", lambda run: run)
+        return lookup.find(word, live=live).id
+
+    assert found("mine") == "12" and found("mine", live=True) == "11"
+    assert found("third", live=True) == "14" and found("new") == "15" and found("new", "13", live=True) == "13"
+    with pytest.raises(UsageError, match="3 of others may be running") as refused:
+        found("new", live=True)
+    assert all(f"{number} in {tmp_path}/" in str(refused.value) for number in (11, 13, 14))
+    for number in (13, 14):
+        history.ended(next(run for run in history.runs() if run.id == str(number)), "CANCELLED")
+    assert found("new", live=True) == "11"  # the only one that may be meant
+
+
+def test_code_of_live_runs_is_not_called_the_same(tmp_path: Path, kit_here) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps({"kit": "0", "plan": {"name": "train", "run_dir": str(tmp_path / name)}}))
+    done = kit_here("diff", "one", "two")
+    assert done.code == 0 and "as far as is known\n  code: both ran live, which is not compared (keep a copy: --code snapshot)" in done.out
+    again = kit_here("diff", "one", "./one")
+    assert again.code == 2 and "'one' and './one' are the same run" in again.err
+
+
+def test_where_no_rank_began_the_logs_of_failed_ranks_are_not_looked_for(tmp_path: Path, kit_here) -> None:
+    (tmp_path / "run/log/5").mkdir(parents=True)
+    history.ended(noted_run(tmp_path / "run", "train", 1, 2, "5", local=True), "FAILED")
+    done = kit_here("logs", "train", "--errors")
+    assert (done.code, done.err) == (1, "kit: no rank of train (5) began\n  fix: see: kit why 5\n")
+
+
 def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
     for number, name in enumerate("aba", 1):
         (tmp_path / name).mkdir(exist_ok=True)

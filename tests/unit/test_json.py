@@ -124,8 +124,10 @@ def test_differences_are_printed_as_documented_without_secrets(tmp_path: Path, k
     check(found, "Differences")
     assert done.code == 1 and found["second"] == str(tmp_path / HOSTILE) and "hidden" not in done.out
     assert f"A: (not there) -> {HOSTILE}" in found["differences"]["variables"]
-    same = kit_here("diff", "a", "a", "--json")
-    assert same.code == 0 and printed(same.out)["differences"] == {}
+    shutil.copytree("a", "same")
+    (tmp_path / "same/run.json").write_text((tmp_path / "a/run.json").read_text().replace(f"{tmp_path}/a", f"{tmp_path}/same"))
+    same = kit_here("diff", "a", "same", "--json")
+    assert same.code == 0 and printed(same.out)["differences"] == {} and "both ran live" in printed(same.out)["not_compared"]
 
 
 def test_nodes_are_printed_as_documented(tmp_path: Path, kit_here) -> None:

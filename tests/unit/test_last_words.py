@@ -166,10 +166,23 @@ def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(t
     paths, seen = RunPaths(tmp_path), []
     paths.logs("7").mkdir(parents=True)
     tail = log_files.Tail(paths, "7", seen.append)
-    begin = b"kit: n1: job 7 on n1\nsrun: error: local0: task ended with code 1; ending the others\n"
+    begin = b"kit: n1: job 7 on n1\nkit: local0: a task ended with code 1; ending the others\n"
     paths.batch_log("7").write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
     tail.copy()
     assert b"".join(seen) == b"kit: n1: job 7 on n1\n"
     clock.now_s = 7.0  # the job goes on for long all the same
     tail.copy()
     assert b"".join(seen) == b"kit: n1: job 7 on n1\nkit: error: n1: rank 0 failed\n  | Traceback\n"
+    # What it says later is not cut apart by the lines of other ranks either.
+    del seen[:]
+    with paths.batch_log("7").open("ab") as log:
+        log.write(b"kit: error: n1: rank 1 failed; the end of log/7/rank1.out:\n")
+        log.flush()
+        clock.now_s = 8.0
+        tail.copy()
+        paths.node_log("7", "n1").write_bytes(b"[rank2] goes on\n")
+        log.write(b"  | Traceback\n")
+        log.flush()
+        tail.copy(last=True)
+    assert seen[-1] == b"kit: error: n1: rank 1 failed; the end of log/7/rank1.out:\n  | Traceback\n"
+    assert b"[rank2] goes on\n" in seen

@@ -37,6 +37,7 @@ class JobRequest:
     arguments: list[str]
     overrides: dict[str, Located]
     problems: Problems = field(default_factory=Problems)
+    command: str = "submit"  # of kit, which was typed
 
     def load(self) -> Job:
         """Return the named job, or the one that is here; `kit submit -- --lr 1` names none."""
@@ -44,7 +45,9 @@ class JobRequest:
         if target is not None and not target.startswith("-"):
             return job_file.load(target, self.overrides, arguments, self.problems)
         if not os.path.isfile("job.yaml"):
-            raise UsageError("no job is named, and there is no job.yaml here", _jobs_here())
+            raise UsageError(
+                "no job is named, and there is no job.yaml here", _jobs_here(self.command)
+            )
         arguments = [target, *arguments] if target else arguments
         return job_file.load("job.yaml", self.overrides, arguments, self.problems)
 
@@ -59,6 +62,8 @@ class JobRequest:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""
         if use.runs_here:
             job = this_machine.fit(job, self.problems)
+        if output:
+            run_dir.refuse_log_file(output, self.problems)
         chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")
         judge = check.Check(job, self.problems) if use.asks_site else None
         plan = plans.resolve(job, str(chosen), self.problems, use.code, judge, is_dry=use.is_dry)
@@ -67,11 +72,12 @@ class JobRequest:
         return plan
 
 
-def _jobs_here() -> str:
+def _jobs_here(command: str) -> str:
     """Return the fix for a command without a job: the job files of this folder, if it has some."""
     found = sorted(name for name in os.listdir() if job_file.is_yaml(Path(name)))
     if not found:
-        return "name a job file or a program, as in `kit submit train.py`; kit init writes a job"
+        example = f"kit {command} train.py"
+        return f"name a job file or a program, as in `{example}`; kit init writes a job"
     more = f", or one of {len(found) - 1} more" if len(found) > 1 else ""
     return f"name it: {found[0]}{more}"
 

@@ -19,6 +19,13 @@ _COMMANDS = {
         "ls": "kit runs",
         "ps": "kit status",
         "queue": "kit status",
+        "sacct": "kit runs",
+        "salloc": "kit shell",
+        "sbatch": "kit submit JOB",
+        "scancel": "kit cancel RUN",
+        "sinfo": "kit when JOB says where a job would start; the nodes themselves: kit doctor",
+        "squeue": "kit status",
+        "srun": "kit submit JOB, or kit run JOB on this machine; beside its ranks: kit exec RUN",
         "rm": "kit cancel RUN ends a run; its directory is yours to remove",
         "ssh": "kit exec RUN -- bash",
         "start": "kit submit JOB, or kit run JOB on this machine",
@@ -54,6 +61,10 @@ _OPTIONS = {
     },
     "kit status": {"-w": "did you mean '--watch'?", "-f": "did you mean '--watch'?"},
 }
+RERUN = (
+    "rerun takes no changes: what differs is another run, kit submit JOB -- ARGS, or "
+    "kit run JOB -- ARGS on this machine"
+)
 MOST = 5  # runs to name
 
 
@@ -66,6 +77,8 @@ def command(group: str, name: str, known: list[str]) -> str:
 
 def option(path: str, name: str) -> str:
     """Return the fix for an option that a command does not have; empty where none is known."""
+    if path == "kit rerun" and name.startswith("--"):
+        return RERUN
     return _OPTIONS.get(path, {}).get(name, "")
 
 

@@ -150,6 +150,8 @@ def _usage_problem(error: Any) -> Problem:
     said = said.replace("not in the range x>=", "less than ")
     if context and said.startswith("Missing argument 'RUN"):
         return Problem("", "no run is named", command_hints.run(context.command_path))
+    if path == "kit rerun" and said.startswith("Got unexpected extra argument"):
+        see = command_hints.RERUN
     return Problem("", said[:1].lower() + said[1:], see)
 
 
@@ -161,9 +163,10 @@ def _option_meant(name: str, context: Any, otherwise: str) -> str:
     """Return the fix for an option that does not exist: the one that was probably meant."""
     command = context.command
     spellings = [word for item in command.params for word in (*item.opts, *item.secondary_opts)]
-    known = ["--help", *(word for word in spellings if word.startswith("-"))]
+    known = [word for word in spellings if word.startswith("-")]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
-        return option_hints.option(name, known, sys.argv[1:])
+        return option_hints.option(name, ["--help", *known], sys.argv[1:])
     if command.name == "logs" and name in option_hints.LACKING:
         return option_hints.LACKING[name]
-    return did_you_mean(name, known, otherwise)
+    fix = did_you_mean(name, ["--help"], otherwise, cutoff=0.8)
+    return did_you_mean(name, known, fix)

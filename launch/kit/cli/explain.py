@@ -6,6 +6,7 @@ as long.
 
 import functools
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from kit.cli import completion, messages
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
 from kit.cli.options import Json, LastRun, OneRun, Svg
+from kit.errors import UsageError
 from kit.runs.rerun import folder_of
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=EXPLAIN)
@@ -121,10 +123,14 @@ def diff(
     from kit.runs import diff as differences
 
     folders = (folder_of(first), folder_of(second))
+    if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
+        fix = "give the job id or the directory of each; kit runs lists them"
+        raise UsageError(f"'{first}' and '{second}' are the same run", fix)
     found = differences.between(*folders)
+    unknown = "" if "code" in found else differences.not_compared(*folders)
     if as_json:
         places = {"first": str(folders[0]), "second": str(folders[1])}
-        print(messages.json_text({**places, "differences": found}))
+        print(messages.json_text({**places, "differences": found, "not_compared": unknown}))
     elif found:
         print(f"--- {folders[0]}\n+++ {folders[1]}")
         for title, lines in found.items():
@@ -132,5 +138,8 @@ def diff(
             for line in lines:
                 print(f"  {line}".encode("utf-8", "backslashreplace").decode())
     else:
-        messages.say(f"{folders[0].name} and {folders[1].name} do not differ")
+        known = ", as far as is known" if unknown else ""
+        messages.say(f"{folders[0].name} and {folders[1].name} do not differ{known}")
+    if unknown and not as_json:
+        print(f"  {unknown}")
     sys.exit(1 if found else 0)

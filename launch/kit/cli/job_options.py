@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Callable, Optional
 
 import typer
@@ -114,7 +115,7 @@ def takes_job(
     @functools.wraps(command)
     def with_job(**values: Any) -> None:
         mine = {item.name: values.pop(item.name) for item in own}
-        command(request(values), **mine)
+        command(replace(request(values), command=command.__name__), **mine)
 
     with_job.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_job.__annotations__ = {item.name: item.annotation for item in parameters}

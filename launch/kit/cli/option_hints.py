@@ -21,6 +21,8 @@ LACKING = dict.fromkeys(
     ("--since", "--until", "--timestamps"),
     "kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N",
 )
+LACKING["--grep"] = "the shell has it: kit logs RUN | grep WORD"
+_INHERIT = {"ALL": "all", "NONE": "none"}
 PROGRAMS_OWN = "an argument of the program comes last, behind --"
 
 
@@ -36,6 +38,12 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
     if name == "-o":
         return "the logs are in the run directory, which --output DIR names"
     value = _value_of(name, typed)
+    if name == "--ntasks-per-node" and value == "1":
+        return "leave it out: it was for torchrun itself, which kit starts once on each node"
+    if name == "--export":
+        return f"kit calls it --inherit: --inherit {_INHERIT.get(value, value or 'all')}"
+    if name == "--wrap":
+        return "write the lines into a job file, below `script: |`"
     key = OTHER_OPTIONS.get(name) or (
         suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)
         if name.startswith("--")

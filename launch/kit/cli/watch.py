@@ -186,6 +186,8 @@ def logs(
     if not files:
         folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
         which = runs[0] if number is not None else found
+        if errors and not any(logging.has_ranks(found.paths, each.id) for each in runs):
+            raise KitError(f"no rank of {which} began", f"see: kit why {which.id}")
         what = "failed rank" if errors else _missing(runs[0], rank, node)
         raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
     _print(files, found, tail)

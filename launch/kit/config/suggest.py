@@ -34,14 +34,18 @@ def _closest(word: str, keys: Mapping[str, Key]) -> str:
     return next(iter(get_close_matches(word, keys, n=1, cutoff=0.75)), "")
 
 
-def time_in_words(text: str) -> str:
-    """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text."""
+def time_in_words(text: str, where: str) -> str:
+    """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text.
+
+    It is written as what stands there: a key of a job file, or an option.
+    """
     parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
     if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
         return ""
     days, rest = divmod(sum(int(count) * UNITS[unit] for count, unit in parts), UNITS["d"])
     clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f'write `time: "{f"{days}-" if days else ""}{clock}"`'
+    time = f"{days}-{clock}" if days else clock
+    return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
 
 
 def neighbour(path: str, otherwise: str) -> str:

@@ -121,7 +121,7 @@ def time_limit(given: Located, problems: Problems) -> Optional[str]:
     value = given.value
     if isinstance(value, str) and TIME.match(value):
         return value
-    fix = suggest.time_in_words(value) if isinstance(value, str) else ""
+    fix = suggest.time_in_words(value, given.where) if isinstance(value, str) else ""
     fix = fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes"
     problems.add(given.where, f"expected a time limit, not {kind(given)}", fix)
     return None

@@ -30,6 +30,10 @@ def runtime(
     if name is None or name == "auto":
         name, why = _by_itself(kind, cluster)
     found = plugin("runtimes", name, job.where("runtime"), problems)
+    is_typed = all(job.where(key).startswith("--") for key in ("runtime", "image"))
+    if job.runtime == "none" and job.image and is_typed:
+        problem = "the runtime none uses no image, and --image names one"
+        problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
         _check_image(job, kind, found, problems, is_dry=is_dry)
     return found, why

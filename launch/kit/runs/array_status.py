@@ -17,7 +17,9 @@ from kit.runs.job_status import Status
 from kit.slurm import task_numbers
 
 
-def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]]:
+def find(
+    word: Optional[str], number: Optional[int], *, live: bool = False
+) -> tuple[Run, Optional[int]]:
     """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
     match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word or "") if number is None else None
     arrays_here = [run for run in history.runs() if run.array] if match else []
@@ -30,7 +32,7 @@ def find(word: Optional[str], number: Optional[int]) -> tuple[Run, Optional[int]
     ):
         run, number = known[-1], int(match[2])
     else:
-        run = lookup.find(word)
+        run = lookup.find(word, live=live)
     if number is None:
         return run, None
     if not run.array:

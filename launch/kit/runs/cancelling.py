@@ -39,7 +39,7 @@ def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str
 
 def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitError:
     try:
-        return array_status.find(word, task)
+        return array_status.find(word, task, live=True)
     except KitError as error:
         return error
 

@@ -41,6 +41,15 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
     }  # variables are hidden one by one
 
 
+def not_compared(first: Path, second: Path) -> str:
+    """Return what nobody can compare of two runs, as a line; empty where all was compared."""
+    names = [side.paths.folder.name for side in map(Side, (first, second)) if side.is_live]
+    if not names:
+        return ""
+    who = "both" if len(names) == 2 else names[0]
+    return f"code: {who} ran live, which is not compared (keep a copy: --code snapshot)"
+
+
 class Side:
     """What a run directory says, with its own path taken out of every value."""
 

@@ -40,7 +40,7 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
 
 
 def _running(word: str, task: Optional[int]) -> Run:
-    run, number = array_status.find(word, task)
+    run, number = array_status.find(word, task, live=True)
     if run.array and number is None:
         raise UsageError(
             f"{run} is an array",

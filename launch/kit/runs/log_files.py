@@ -25,7 +25,7 @@ PIECE = 1 << 20  # bytes of a log that are copied at a time
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
 # Of `kit run`, on a machine without Slurm; the batch script then says which rank it was.
-_STAND_IN = re.compile(rb"^srun: error: local\d+: task ended with code [^\n]*\n", re.MULTILINE)
+_STAND_IN = re.compile(rb"^kit: local\d+: a task ended with code [^\n]*\n", re.MULTILINE)
 # Where the batch script says how it ends: behind the last words of the other ranks.
 _ENDING = re.compile(rb"^kit: error: ", re.MULTILINE)
 
@@ -67,6 +67,11 @@ class Choice(NamedTuple):
         elif self.node is not None:
             found = [run.node_log(job_id, self.node)]
         return [path for path in found if path.is_file()]
+
+
+def has_ranks(run: RunPaths, job_id: str) -> bool:
+    """Return whether a rank of a job has begun."""
+    return any(run.logs(job_id).glob("rank*.out"))
 
 
 def _failed(run: RunPaths, job_id: str) -> list[int]:
@@ -149,7 +154,10 @@ class Tail:
         if not found:
             return len(data)
         self.ending_s = self.ending_s or time.monotonic()
-        return len(data) if time.monotonic() - self.ending_s > HELD_S else found.start()
+        if time.monotonic() - self.ending_s <= HELD_S:
+            return found.start()
+        self.ending_s = 0.0  # what it says next is held back for as long
+        return len(data)
 
     def _refusal_of(self, node: str) -> list[bytes]:
         """Return the lines of the problem and the fix that a node noted, if it refused."""

@@ -12,8 +12,12 @@ from kit.runs import history, run_record, submit
 from kit.runs.history import Run
 
 
-def find(word: Optional[str]) -> Run:
-    """Return the newest run with this directory, job id or name; without one, the last run here."""
+def find(word: Optional[str], *, live: bool = False) -> Run:
+    """Return the newest run with this directory, job id or name; without one, the last run here.
+
+    Of several runs of a name, one of this folder comes first. Where a `live` one is wanted, which
+    something is about to be done to, one without a noted end comes before those that ended.
+    """
     known = history.runs()
     if word is None:
         return _fresh(_last_here(known))
@@ -22,12 +26,29 @@ def find(word: Optional[str]) -> Run:
     if found := noted or _of_directory(folder, known):
         return _fresh(found)
     for run in reversed(known):
-        is_earlier_job = word.isdecimal() and os.path.isdir(run.paths.logs(word))
-        if is_earlier_job or word in (run.id or None, run.name, os.path.basename(run.folder)):
+        if word == (run.id or None) or (word.isdecimal() and os.path.isdir(run.paths.logs(word))):
             return _fresh(run)
+    if named := [run for run in reversed(known) if word in _names(run)]:
+        return _fresh(_meant(word, named, live=live))
     names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
     fix = "give a job id, a run directory, or a name; kit runs lists them"
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
+
+
+def _meant(word: str, named: list[Run], *, live: bool) -> Run:
+    """Return which of the runs of a name is meant. Raise UsageError where that is anybody's guess.
+
+    The newest run of a name may be another's in another folder, so this folder's come first.
+    """
+    own = list(_of_here(named))
+    if not live:
+        return (own or named)[0]
+    going_on = [run for run in own or named if not run.state]
+    if not own and len(going_on) > 1:
+        each = ", ".join(f"{run.id or 'not submitted'} in {run.folder}" for run in going_on)
+        problem = f"no run {word} is of this folder, and {len(going_on)} of others may be running"
+        raise UsageError(problem, f"name its job id or its directory: {each}")
+    return (going_on or own or named)[0]
 
 
 def _names(run: Run) -> list[str]:

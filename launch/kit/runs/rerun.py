@@ -65,7 +65,10 @@ def unsubmitted(run: Path) -> Optional[Run]:
 
 def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) -> Plan:
     """Return the plan of the new run. Raise UsageError with what is missing today."""
-    name = earlier.plan.layout.name
+    name, problems = earlier.plan.layout.name, Problems()
+    if output:
+        run_dir.refuse_log_file(output, problems)
+        problems.raise_if_any()
     new = absolute(output, Path.cwd()) if output else str(run_dir.choose(name))
     plan = _moved(earlier.plan, new)
     if image:

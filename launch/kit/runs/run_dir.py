@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from kit.config import image_files
-from kit.errors import KitError, UsageError
+from kit.errors import KitError, Problems, UsageError
 from kit.files import remove, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
@@ -37,6 +37,13 @@ def choose(name: str) -> Path:
         stem.with_name(f"{stem.name}{end}") for end in ("", *map("-{}".format, range(2, 1000)))
     )
     return next((place for place in places if not place.exists()), stem)
+
+
+def refuse_log_file(output: str, problems: Problems) -> None:
+    """Note a problem for a run directory that is named like the file of sbatch's --output."""
+    if output.endswith((".txt", ".out", ".log", ".err")) or re.search("%[%AaJjNnstux]", output):
+        problem = f"'{output}' is named like a log file, and --output is the run directory"
+        problems.add("--output", problem, "leave it out: kit keeps the logs there, in log/")
 
 
 def write(plan: Plan, files: dict[str, str]) -> Path:

@@ -140,9 +140,9 @@ def recent(runs: list[Run]) -> list[Run]:
     return [run for run in runs if not run.state or time.time() - run.created_s < DAY_S]
 
 
-def one(word: Optional[str]) -> Status:
+def one(word: Optional[str], *, live: bool = False) -> Status:
     """Return the status of the run that a word means."""
-    return of([lookup.find(word)])[0]
+    return of([lookup.find(word, live=live)])[0]
 
 
 def of_task(run: Run, number: int) -> Status:

@@ -38,8 +38,12 @@ ending::explain_end() {
     kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
     return
   fi
+  local problem="this job is being ended (${state:-state unknown})"
   local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
-  [[ -z "${KIT_LOOPBACK:-}" ]] || fix="to start it again: kit rerun; for more time: \`time:\`"
+  case "${KIT_LOOPBACK:+${state}}" in # kit run knows which it was
+    TIMEOUT) problem+=": its time limit is over" fix="give it more: \`time:\`, or --time on the command line; or write checkpoints: \`on_preempt: checkpoint\`" ;;
+    CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
+  esac
   if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
     state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
@@ -48,9 +52,9 @@ ending::explain_end() {
   # The ranks have them; and Slurm may kill this script, too, before they have ended.
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   KIT_OUTCOME="${state:-FAILED}"
-  event::note stopped_by state "${state}" problem "this job is being ended (${state:-state unknown})" fix "${fix}"
+  event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"
   event::keep # Slurm may leave no time for more
-  kit::error "this job is being ended (${state:-state unknown})" "${fix}"
+  kit::error "${problem}" "${fix}"
   while read -r node node_state; do
     [[ "${node_state}" == @(down*|fail*|*'*') ]] || continue
     event::note node_lost node "${node}" state "${node_state}"
@@ -72,15 +76,15 @@ ending::note_requeue() {
 # srun returns the largest of all nodes, so each rank notes its own: see rank.sh.
 ending::explain_failure() {
   local -r srun_code="$1"
-  local failed node='' words='' code='' local_rank='' rank='' at='' how='' after=0
+  local failed before node='' words='' code='' local_rank='' rank='' at='' how='' after=0
   event::keep
   ending::refresh "${KIT_LOG_DIR}"
   ending::refresh "${KIT_EVENTS%/*}"
-  failed="$(ending::failed)"
+  failed="$(ending::failed)" before="${failed}"
   ending::ask_srun
   # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
   [[ -n "${failed}" ]] || ending::show_refusals
-  if [[ -n "${failed}" && "${words}" == Killed && $'\n'"${failed}" != *$'\n'"${node} "* ]]; then
+  if [[ -n "${failed}" && "${words}" == Killed && $'\n'"${before}" != *$'\n'"${node} "* ]]; then
     ending::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
   if ! read -r rank code at local_rank how after < <(blame::first); then
@@ -91,10 +95,15 @@ ending::explain_failure() {
   ending::name_rank
 }
 
-# ending::failed - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one first.
+# ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one
+# first; until a time, in seconds since 1970.
 ending::failed() {
-  event::of rank_ended | sed -n 's/^{"t": \([0-9.]*\), .*"node": "\([^"]*\)", "rank": \([0-9]*\), "local_rank": \([0-9]*\), "code": \([1-9][0-9]*\), "stopped": false}$/\1 \2 \3 \4 \5/p' |
-    sort -n | cut -d ' ' -f 2-
+  {
+    event::of rank_ended
+    printf '%s\n' "${1:-}"
+  } |
+    sed -n 's/^{"t": \([0-9.]*\), .*"node": "\([^"]*\)", "rank": \([0-9]*\), "local_rank": \([0-9]*\), "code": \([1-9][0-9]*\), "stopped": false}$/\1 \2 \3 \4 \5/p; s/^[0-9][0-9.]*$/& until/p' |
+    sort -n | sed '/ until$/,$d' | cut -d ' ' -f 2-
 }
 
 # ending::name_rank - says what became of the caller's rank.
@@ -134,9 +143,19 @@ ending::show_refusals() {
   [[ -z "${refused}" ]] || exit 1
 }
 
-# ending::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail. It stands in the job's
-# own log, whose place the #SBATCH lines set; behind what earlier attempts left there.
+# ending::ask_srun - sets the caller's `node` and `words` to what srun said of the first task to fail, and `before` to the ranks that
+# had failed until then, where the time is known. It stands in the job's own log, whose place the #SBATCH lines set; behind what earlier attempts left there.
 ending::ask_srun() {
+  if [[ -f "${KIT_LOG_DIR}/.first-task" ]]; then # by the stand-in of `kit run`
+    local at_s
+    read -r at_s node words <"${KIT_LOG_DIR}/.first-task" || return 0
+    if ((words == 137)); then
+      words=Killed before="$(ending::failed "${at_s}")" # its ranks live on, until they miss the others
+    else
+      node='' words='' # its ranks note any other code
+    fi
+    return
+  fi
   IFS=: read -r node words < <(tail -c "+$((KIT_LOG_FROM + 1))" -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" 2>/dev/null |
     sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
 }
@@ -152,7 +171,8 @@ ending::explain_silence() {
     ((code != 143)) || cause=terminated
   else
     problem="nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})"
-    [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel when memory is short, or by hand: see dmesg there"
+    [[ ! -f "${KIT_LOG_DIR}/.first-task" ]] || problem="${problem/srun: /}" # of which the user of \`kit run\` knows nothing
+    [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"
     [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
     ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
   fi
@@ -188,7 +208,7 @@ ending::outcome() {
   local -ri code="$1"
   if ((code > 128)) && kill -l "$((code - 128))" >/dev/null 2>&1; then
     printf 'was killed by SIG%s' "$(kill -l "$((code - 128))")"
-    ((code != 137)) || printf ' (the usual sender is the kernel, out of memory)'
+    ((code != 137)) || printf ' (by the kernel if memory ran out: dmesg | grep -i oom; else by hand or an administrator)'
   else
     printf 'exited with code %d' "${code}"
   fi

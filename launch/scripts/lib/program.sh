@@ -26,10 +26,12 @@ program::find_python() {
 
 # program::lack MODULE - that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
 program::lack() {
-  local kit_path="${PATH}" kit_fix="name an image that has it: \`image: FILE\`"
+  local kit_path="${PATH}" kit_fix="name an image that has it: \`image: FILE\`" kit_where="on PATH in the image"
   [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${PATH#*/local:}"
-  [[ -n "${KIT_IMAGE}" ]] || kit_fix="pip install $1, or activate the environment that has it before submitting; or ${kit_fix}"
-  kit::die "no Python here has $1 (looked for python3 and python in ${kit_path})" "${kit_fix}" no-torch
+  if [[ -z "${KIT_IMAGE}" ]]; then
+    kit_where='on PATH' kit_fix="activate the environment that has it (or pip install $1), and start again; or ${kit_fix}; a program without $1: \`launcher: srun\`"
+  fi
+  kit::die "no python3 or python ${kit_where} has $1 (looked in ${kit_path})" "${kit_fix}" no-torch
 }
 
 # program::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from

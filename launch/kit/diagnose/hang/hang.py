@@ -37,7 +37,7 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
-    found = status.one(word)
+    found = status.one(word, live=True)
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not found.run.local:

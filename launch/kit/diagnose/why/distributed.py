@@ -21,7 +21,7 @@ RANKS = (
         "rank-missing",
         "{who} was not where the others waited for it: it hung, or was killed with its shell",
         "see what it said last: kit logs {job} --rank {rank}; every rank must come to every "
-        "collective; next time, while it hangs: kit hang {job}",
+        "collective; next time, while it hangs: kit hang",
         where=(),
     ),
     own_cause(
@@ -103,7 +103,7 @@ RANKS = (
     Cause(
         "nccl-timeout",
         "a collective on GPUs was not finished in time: a rank is late, hangs, or is gone",
-        "next time, while it hangs: kit hang {job} shows where each rank is; rank 0's long work "
+        "next time, while it hangs: kit hang shows where each rank is; rank 0's long work "
         "alone wants init_process_group(timeout=...)",
         (
             r"Watchdog caught collective operation timeout[^\n]*",
@@ -117,7 +117,7 @@ RANKS = (
     Cause(
         "collective-timeout",
         "a collective was not finished in time: a rank is late, hangs, or is gone",
-        "next time, while it hangs: kit hang {job} shows where each rank is; rank 0's long work "
+        "next time, while it hangs: kit hang shows where each rank is; rank 0's long work "
         "alone wants init_process_group(timeout=...)",
         (
             r"failed to pass monitoredBarrier[^\n]*",

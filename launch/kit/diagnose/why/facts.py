@@ -29,6 +29,8 @@ class Again:
     def __format__(self, options: str) -> str:
         new = options.split(" ")
         replaced = {self._key(name, value) for name, value in zip(new, new[1:])}
+        if "--image" in new:  # with the runtime `none` it would be used for nothing
+            replaced.add(("--runtime", "none"))
         kept = []
         skip = False
         for word, following in zip(self.words, [*self.words[1:], ""]):
@@ -43,6 +45,8 @@ class Again:
     def _key(self, name: str, value: str) -> tuple[str, str]:
         """Return by what two options are the same one."""
         is_repeatable = name in self.REPEATABLE
+        if name == "--runtime" and value == "none":
+            return name, value
         return name, value.partition("=")[0].partition(":")[0] if is_repeatable else ""
 
 

@@ -38,12 +38,15 @@ REFUSALS = (
         "see what srun says in the job's log, and the node: scontrol show node {node}; without "
         "it: {again:--slurm exclude={node}}",
     ),
-    _refusal(
+    Cause(
         "node-task-killed",
-        "the process that starts the ranks of {node} was killed with SIGKILL: by the kernel, "
-        "because memory ran out, or by hand",
-        "ask for more memory: {again:--slurm mem=0} takes all of each node's; the kernel's word "
-        "on the node: dmesg | grep -i oom",
+        "the process that starts the ranks of {node} was killed with SIGKILL: by the kernel if "
+        "memory ran out (dmesg | grep -i oom there), else by hand or an administrator",
+        "if memory ran out, ask for more: {again:--slurm mem=0} takes all of each node's; else "
+        "start it again: {again}",
+        weight=Weight.REFUSAL,
+        where=(),
+        local_fix="if memory ran out: fewer ranks, smaller batches; else start it again: {again}",
     ),
     _refusal("setup-failed", "a line of the job's setup failed"),
     _refusal("runtime-missing", "what runs the container is not installed on a node"),

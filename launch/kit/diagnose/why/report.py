@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from kit import formats
 from kit.diagnose.why import facts, programs, refusals, run_state, verdict
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
@@ -23,6 +25,7 @@ from kit.runs import (
     history,
     job_chain,
     job_status,
+    log_files,
     log_outcome,
     run_dir,
 )
@@ -112,11 +115,18 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
         yield _head(run, "Slurm starts it again")
     else:
         yield _head(run, "no log says that it has ended")
+        yield from _silence(run, evidence)
     if evidence.batch.lines:
         yield from _end(evidence.batch, evidence)
     yield f"  where it is: kit status {run.id}"
-    if events.last(evidence.of_batch, "ranks_started") and not events.goes_on(evidence.of_batch):
-        yield f"  what its ranks are doing, if it runs: kit hang {run.id}"
+
+
+def _silence(run: history.Run, evidence: Evidence) -> Iterator[str]:
+    """Yield since when the ranks of a run that may go on have said nothing."""
+    ages = [time.time() - path.stat().st_mtime for path in log_files.files(run.paths, run.id)[1:]]
+    if ages and events.last(evidence.of_batch, "ranks_started"):
+        what = f"its ranks said nothing for {formats.duration(min(ages))}"
+        yield f"  {what}; where they are, if it runs: kit hang"
 
 
 def _is_alive(evidence: Evidence) -> bool:
@@ -184,7 +194,10 @@ def _hints(
     found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence, ended_by: str
 ) -> Iterator[str]:
     """Yield what else the logs show; `ended_by` is what sent SIGTERM, where that is known."""
-    hints = [*(finding for finding in found if finding.weight <= most), *others][:OTHERS]
+    known = [*(finding for finding in found if finding.weight <= most), *others]
+    if ended_by == run_state.KIT:  # that is how every failure goes on
+        known = [finding for finding in known if finding.cause.name != "terminated"]
+    hints = known[:OTHERS]
     if hints:
         yield "hints, by words in the logs:"
     for finding in hints:

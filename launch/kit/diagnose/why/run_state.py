@@ -20,6 +20,7 @@ _ENDED_BY = {
     "PREEMPTED": "a job of higher priority",
     "NODE_FAIL": "the loss of a node",
 }
+KIT = "kit"  # ended the others, after one rank had failed
 UNFINISHED = "UNFINISHED"  # ranks failed, and no log says that the run has ended
 ENDED = "ENDED"  # by Slurm, in a way that has no name here
 
@@ -54,7 +55,7 @@ def who_ended(run: Run, state: str, first: Optional[Failed]) -> str:
         return canceller(run) or "whoever cancelled the run"
     if state in _ENDED_BY:
         return _ENDED_BY[state]
-    return f"kit, after rank {first.rank} had failed," if first and first.code != 143 else ""
+    return KIT if first and first.code != 143 else ""
 
 
 def determine(evidence: Evidence, verdict: Verdict, recorded: str) -> str:

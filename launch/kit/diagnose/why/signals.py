@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kit.diagnose.why import resources
 from kit.diagnose.why.cause import ANYWHERE, BATCH, RANK, Cause, Weight
 
 SIGNALS = (
@@ -43,10 +42,11 @@ SIGNALS = (
         is_final=True,
     ),
     Cause(
-        "host-out-of-memory",
-        "a process was killed with SIGKILL: mostly the kernel, because memory ran out",
-        "ask for more memory: {again:--slurm mem=0} takes all of each node's; or fewer "
-        "DataLoader workers, smaller batches; the kernel's word on the node: dmesg | grep -i oom",
+        "killed",
+        "a process was killed with SIGKILL: by the kernel if memory ran out "
+        "(dmesg | grep -i oom), else by hand or an administrator",
+        "see on the node which it was; if memory ran out: {again:--slurm mem=0} takes all of each "
+        "node's, or fewer DataLoader workers, smaller batches; else start it again: {again}",
         (
             r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
             r"terminated with signal SIGKILL[^\n]*",
@@ -56,7 +56,10 @@ SIGNALS = (
         weight=Weight.SIGNAL,
         where=ANYWHERE,
         codes=(137,),
-        local_fix=resources.LESS_MEMORY,
+        local_fix=(
+            "see which it was; if memory ran out: fewer ranks or DataLoader workers, smaller "
+            "batches, less cached data; else start it again: {again}"
+        ),
     ),
     Cause(
         "file-too-large",
