@@ -68,7 +68,11 @@ def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(l
 @pytest.mark.parametrize(
     ("image", "problem", "fix"),
     [
-        ("", "no python3 or python on PATH has torch (looked in /nowhere)", "activate the environment that has it (or pip install torch), and start again; or "),
+        (
+            "",
+            "no python3 or python on PATH has torch (looked in /nowhere)",
+            "activate the environment that has it (or pip install torch), and start again; or ",
+        ),
         ("a.sif", "no python3 or python on PATH in the image has torch (looked in /nowhere)", "name an image that has it: "),
     ],
 )
