@@ -421,6 +421,9 @@ def test_the_base_is_chosen_in_one_place() -> None:
     named = {str(path.relative_to(ROOT)): set(re.findall(r"nvidia/pytorch:[0-9][\w.-]+", path.read_text())) for path in files}
     assert {name for name, found in named.items() if found} == {
         "docs/commands.md",
+        "docs/coming-from.md",
+        "docs/first-image.md",
+        "docs/registries.md",
         "containers/horovod/Dockerfile",
         "containers/image.def",
         "containers/image.enroot.sh",

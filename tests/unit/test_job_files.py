@@ -109,7 +109,7 @@ BAD = {
         "3: 'signal' is set by `on_preempt: checkpoint`",
         "remove one of them",
     ),
-    "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' cannot be an sbatch option", "use the long name without dashes: `partition`"),
+    "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' is the short name of 'partition'", "use the long one: `partition`"),
     "cluster file": ("cluster: ./site.yaml\n", "2: no such cluster profile: {dir}/site.yaml", "check the path"),
     "alias in itself": ("env: &a {x: *a}\n", "2: an alias refers to what contains it", "write the value out"),
     "merge": ("env:\n  <<: {A: 1}\n", "3: merging with << is not supported", "write the keys out"),
@@ -174,12 +174,12 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
         (
             "train.py && echo done",
             "the command contains '&&', but no shell reads it",
-            "quote it in an argument; else put the lines into a script: `command: bash script.sh`",
+            "quote it in an argument; else write lines of bash, under `script: |` in the place of `command`",
         ),
         (
             "torchrun train.py",
             "the command starts with torchrun, which is for the job's launcher to do",
-            "write `command: train.py`, and `launcher: torchrun`",
+            "write `command: train.py` and `launcher: torchrun`",
         ),
         (
             "mpirun -n 4 python a.py",
