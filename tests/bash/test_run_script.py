@@ -98,7 +98,7 @@ def wrap_nodes(folder: Path, body: str) -> None:
 
 def logs(run: Path) -> dict[str, str]:
     """The files of log/JOB_ID; those of the nodes hold torchrun's own messages, too."""
-    return {path.name: path.read_text() for path in sorted((run / "log" / str(JOB_ID)).glob("*")) if path.is_file()}
+    return {path.name: path.read_text() for path in sorted((run / "log" / str(JOB_ID)).glob("*")) if path.is_file() and not path.name.startswith(".")}
 
 
 def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
