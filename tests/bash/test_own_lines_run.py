@@ -144,6 +144,15 @@ def test_a_script_has_its_ranks_variables_and_arguments(project: Path) -> None:
     assert [facts["RANK"] for facts, *_ in shown(project)] == [None, None]
 
 
+@pytest.mark.parametrize("code", ["live", "snapshot"])
+def test_trainings_that_a_script_starts_one_by_one_are_named(code: str, project: Path) -> None:
+    (project / "alone.py").write_text("# dist.init_process_group()\n")
+    done = run(project, f"runtime: none\nnodes: 2\ncode: {code}\nscript: |\n  python alone.py\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 programs ended with 0, but none was ever connected with another node's" in done.stdout
+    assert "init_process_group()" in done.stdout
+
+
 def test_a_script_runs_for_each_rank_under_srun(project: Path) -> None:
     done = run(project, 'runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK "$@"\n')  # no arguments
     assert done.returncode == 0, done.stdout + done.stderr

@@ -109,8 +109,12 @@ peers::have_parted() {
 peers::judge() {
   ! peers::have_parted || peers::note
   ((RANK == 0)) || return 0
-  local -a kit_files=()
+  local -a kit_files=() kit_words
   local kit_word kit_found
+  if [[ -f "${KIT_RUN_DIR}/script.sh" ]]; then # the program is what the job's own lines start
+    read -rd '' -a kit_words <"${KIT_RUN_DIR}/script.sh" || true
+    set -- "${kit_words[@]//\"\$\{KIT_CODE\}\"/"${KIT_CODE:-.}"}"
+  fi
   for kit_word; do
     [[ ! -f "${kit_word}" || "${kit_word}" != *.@(py|sh|bash) ]] || kit_files+=("${kit_word}")
     kit_word="${kit_word//.//}"
