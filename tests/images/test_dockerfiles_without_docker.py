@@ -133,7 +133,8 @@ def configured(manifest: bytes, blobs: dict[str, bytes], **config: object) -> tu
 
 def unpacked(folder: Path, name: str = "model") -> Path:
     (file,) = Path("images").glob(f"{name}-*.sqsh")
-    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-dest", str(folder), str(file)], check=True, capture_output=True)
+    # Without root it leaves out of the modes what the umask has.
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-dest", str(folder), str(file)], check=True, capture_output=True, umask=0o022)
     return folder
 
 
@@ -264,8 +265,8 @@ def test_links_in_an_image_lead_nowhere_out_of_it(project: Path, base: str, tmp_
     (outside / "secret").write_text("the user's")
     up = "../" * 20 + str(outside).lstrip("/")
     Path("Dockerfile").write_text(
-        f"FROM {base} AS one\nRUN ln -s {outside} /out; ln -s {up} /up; ln -s {outside}/secret /secret; mkdir -p {outside}\n"
-        f"RUN rm -f /.kit-build-apt; ln -s {outside}/secret /.kit-build-apt 2>/dev/null; true\n"
+        f"FROM {base} AS one\nRUN ln -s '{outside}' /out; ln -s '{up}' /up; ln -s '{outside}/secret' /secret; mkdir -p '{outside}'\n"
+        f"RUN rm -f /.kit-build-apt; ln -s '{outside}/secret' /.kit-build-apt 2>/dev/null; true\n"
         "RUN true\nCOPY app.py /out/\nCOPY app.py /up/b.py\nCOPY app.py /secret\n"
         f"FROM {base}\nCOPY --from=one /out /of-out\nCOPY --from=one /up /of-up\nCOPY --from=one /secret* /of-secret/\n"
     )

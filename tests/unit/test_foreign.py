@@ -9,11 +9,11 @@ from kit.errors import Problems
 FIXES = {
     "torchrun --nproc-per-node 8 t.py --lr 1": "write `command: t.py --lr 1`, `processes_per_node: 8` and `launcher: torchrun`",
     "torchrun --nnodes=2 --nproc_per_node=4 -m pkg.train x": "write `command: python -m pkg.train x`, `nodes: 2`, `processes_per_node: 4` and `launcher: torchrun`",
-    "torchrun --nproc-per-node gpu --nnodes 1:4 t.py": "write `command: t.py`, and `launcher: torchrun`",
+    "torchrun --nproc-per-node gpu --nnodes 1:4 t.py": "write `command: t.py` and `launcher: torchrun`",
     "python3 -m torch.distributed.launch --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
     "/opt/venv/bin/accelerate launch --num_processes 16 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 8` and `launcher: torchrun`",
     "accelerate launch --cpu --num_processes 2 t.py": 'write `command: t.py`, `processes_per_node: 2`, `launcher: torchrun` and `env: {ACCELERATE_USE_CPU: "true"}`',
-    "accelerate launch t.py --cpu": "write `command: t.py --cpu`, and `launcher: torchrun`",
+    "accelerate launch t.py --cpu": "write `command: t.py --cpu` and `launcher: torchrun`",
     "accelerate launch --num_processes 3 --num_machines 2 t.py": "write `command: t.py`, `nodes: 2` and `launcher: torchrun`",
     "deepspeed --num_gpus=8 t.py --deepspeed c.json": "write `command: t.py --deepspeed c.json`, `processes_per_node: 8` and `launcher: torchrun`",
     "fabric run --devices 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",

@@ -157,6 +157,12 @@ SLURM = {
 
 
 @pytest.fixture
+def tmp_path(tame_path: Path) -> Path:
+    """A folder that the scripts can name without quotes, as they do."""
+    return tame_path
+
+
+@pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
     """The environment of a batch script on a machine with stand-ins, and a folder to start in."""
     folder, tools = tmp_path / "project", tmp_path / "bin"

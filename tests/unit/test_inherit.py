@@ -134,7 +134,8 @@ def test_what_was_taken_is_in_the_record_and_compared(tmp_path: Path, kit_here, 
     assert "\nvariables:\n  NCCL_ALGO: Ring -> Tree\n  MY_OWN: (not there) -> a b\n" in shown
     assert "  VIRTUAL_ENV of the shell: (not there) -> /venv\n" in shown
     assert "inherited: [NCCL_ALGO, TOKENIZERS_PARALLELISM] -> [MY_OWN, NCCL_ALGO, TOKENIZERS_PARALLELISM]\n" in shown
-    assert kit_here("diff", "one", "one").code == 0
+    kit_here("render", "job.yaml", "--output", "three", "--inherit", "MY_OWN")
+    assert kit_here("diff", "two", "three").code == 0
 
 
 def test_the_command_line_takes_back_what_the_file_says(tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:

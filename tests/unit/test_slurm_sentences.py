@@ -61,5 +61,5 @@ def test_the_batch_script_reads_which_node_failed_first_and_how(end: str, told: 
     (tmp_path / "log").mkdir()
     (tmp_path / "log/slurm-7.out").write_text(said[end])
     ending = ROOT / "launch/scripts/lib/ending.sh"
-    bash = f'set -euo pipefail\nKIT_RUN_DIR="$PWD" KIT_ID=7 KIT_LOG_FROM=0 node= words=\nsource "{ending}"; ending::ask_srun; printf %s "$node:${{words# }}"'
+    bash = f'set -euo pipefail\nKIT_RUN_DIR="$PWD" KIT_LOG_DIR="$PWD" KIT_ID=7 KIT_LOG_FROM=0 node= words=\nsource "{ending}"; ending::ask_srun; printf %s "$node:${{words# }}"'
     assert subprocess.run(["bash", "-c", bash], cwd=tmp_path, capture_output=True, text=True, check=True).stdout == told
