@@ -110,6 +110,23 @@ def test_a_rank_s_variables_are_fine_where_a_node_has_one_rank_or_the_script_run
     plan("launcher: srun\nprocesses_per_node: 2\nscript: python train.py --rank $RANK\n")
 
 
+@pytest.mark.parametrize(("line", "is_refused"), [("srun -n 2 python train.py", True), ("echo srun; true", False), ("  mpirun train.py", True)])
+def test_a_script_starts_no_tasks(line: str, is_refused: bool, project: Path) -> None:
+    text = f"script: |\n  true\n  {line}\n"
+    if not is_refused:
+        plan(text)
+        return
+    with pytest.raises(UsageError, match=f"line 2 of the script calls {line.split()[0]}, and runs in each task"):
+        plan(text)
+
+
+def test_a_sweep_reaches_a_script_by_a_variable(project: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan("script: python train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\n")
+    assert '`env: {LR: "{lr}"}`, and "$LR" in the script' in refused.value.problems[0].fix
+    plan("script: python train.py --lr $LR\nenv: {LR: '{lr}'}\nsweep: {lr: [0.1, 0.2]}\n")
+
+
 def test_a_token_in_a_line_is_refused(project: Path) -> None:
     with pytest.raises(UsageError, match="looks like"):
         plan(f"command: train.py\nsetup: export HF_TOKEN=hf_{'a' * 34}\n")

@@ -21,6 +21,8 @@ _ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 # What only a rank has, not a node.
 _OF_RANK = re.compile(r"\$\{?(RANK|LOCAL_RANK|WORLD_SIZE)\b")
 _MODULE = re.compile(r"^[ \t]*module[ \t]+\w.*", re.MULTILINE)
+# They ask Slurm for tasks, whose scripts are running already.
+STARTERS = {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
 # A word with nothing that bash would read in another way.
 _PLAIN = re.compile(r"[\w./+=:@%-]+")
 
@@ -42,6 +44,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
         _check_modules(job.setup, job.where("setup"), problems)
     if job.script:
         _check_ranks(job, job.script, launcher, problems)
+        _check_starters(job, job.script, problems)
         _check_programs(job, job.script, view, problems)
 
 
@@ -86,6 +89,15 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
     problem = f"the script runs once on each node, which has no ${found[1]}"
     fix = f"to run it once for each of the {per_node} ranks: `launcher: srun`; else use $NODE_RANK"
     problems.add(job.where("script"), problem, fix)
+
+
+def _check_starters(job: Job, script: str, problems: Problems) -> None:
+    """Refuse what would start tasks from within a task."""
+    for word in words(script):
+        if word.path in STARTERS and not word.before:
+            problem = f"line {word.line} of the script calls {word.path}, and runs in each task"
+            fix = "leave that word and its options out; `launcher: srun` runs it once for each rank"
+            problems.add(job.where("script"), problem, fix)
 
 
 def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:

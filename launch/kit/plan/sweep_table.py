@@ -85,5 +85,8 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
     for name, where in places.items():
         if name not in used and job.command:
             example = f"`command: train.py --{name} {{{name}}}`"
+            if job.script:
+                variable = name.upper()
+                example = f'`env: {{{variable}: "{{{name}}}"}}`, and "${variable}" in the script'
             fix = f"write {{{name}}} where its value belongs: {example}"
             problems.add(where, f"the sweep's {name} is not used", fix)
