@@ -6,6 +6,7 @@ import base64
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,7 +142,18 @@ def test_the_module_file_is_one() -> None:
     commands = {"module-whatis": 1, "conflict": 1, "prepend-path": 2, "setenv": 2}
     words = [shlex.split(line) for line in lines]
     assert all(len(rest) == commands[name] for name, *rest in words)
-    assert ["prepend-path", "PATH", "/opt/kit/bin"] in words
+    assert ["prepend-path", "PATH", "/opt/kit/only"] in words
+
+
+def test_the_module_puts_kit_on_the_path_and_no_python(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("kit", "python3"):
+        (tmp_path / "bin" / name).touch()
+    page = PAGES["administrators.md"]
+    (link,) = [line for line in block("bash", "venv /opt/kit", page).splitlines() if "ln -s" in line]
+    subprocess.run(["bash", "-c", link.replace("/opt/kit", str(tmp_path))], check=True)
+    (folder,) = re.findall(r"^prepend-path PATH /opt/kit/(.*)$", page, re.MULTILINE)
+    assert [path.resolve() for path in (tmp_path / folder).iterdir()] == [tmp_path / "bin/kit"]
 
 
 def test_the_ports_are_those_of_the_scripts() -> None:
