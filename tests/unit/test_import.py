@@ -413,6 +413,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
     ("line", "question"),
     {
         "python t.py $1": "arguments of the batch script",
+        "N=${2:-}\npython t.py $N": "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
         "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
@@ -440,6 +441,20 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
 )
 def test_what_has_no_place_in_a_job_is_a_question(line: str, question: str) -> None:
     assert question in "; ".join(questions(f"{line}\n"))
+
+
+@pytest.mark.parametrize(
+    "words", ['train.py --out "runs/$SLURM_JOB_ID" "$@"', 'train.py "$@" --out x', "train.py $1 ${2:-} ${3:-0.1} ${@:-a}", 'train.py "${2:-a b}" "$@"']
+)
+def test_a_script_keeps_the_arguments_of_the_batch_script(words: str, machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\npython {words}\n"
+    job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
+    for arguments in ((), ("one",), ("one", "two three", "four")):
+        assert run_bash(job["script"], machine, arguments) == run_bash(text, machine, arguments)
+
+
+def test_a_default_of_a_function_is_known() -> None:
+    assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
 
 
 def test_values_of_slurm_go_where_slurm_has_set_them() -> None:

@@ -184,7 +184,8 @@ class Scope:
         name = found[1] or found[2]
         value = self.values.get(name)
         self.reads.add(name)
-        if found[4] and not value and name not in self.facts:
+        is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
+        if found[4] and not value and name not in self.facts and not is_argument:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
         if name in self.node_arrays and found[3] in (None, "0"):
