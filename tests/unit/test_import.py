@@ -338,6 +338,17 @@ def test_every_option_of_sbatch_has_a_place() -> None:
         assert found.kinds[1], name
 
 
+def test_the_variables_of_an_export_line_are_the_jobs() -> None:
+    job = keys("#SBATCH --export=ALL,DATASET=imagenet,BAZ,WANDB_API_KEY,RANK=1\npython t.py --data $DATASET\n")
+    assert (job["env"], job["inherit"], job["secrets"]) == ({"DATASET": "imagenet"}, ["BAZ"], ["WANDB_API_KEY"])
+    assert job["command"] == "t.py --data imagenet"
+    assert keys("#SBATCH --export=NONE\npython t.py\n").keys() == keys("python t.py\n").keys()
+    assert questions("#SBATCH --export=HF_TOKEN=abcdefgh,IFS=x\n./a\n") == [
+        "a secret belongs into no job file: export HF_TOKEN in your shell",
+        "--export: IFS has a meaning of its own in bash and would not arrive unchanged",
+    ]
+
+
 def test_gpus_are_counted_for_a_node() -> None:
     def gpus(options: str) -> Any:
         job = keys(f"#SBATCH {options}\nsrun ./a.out\n")

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Optional
 
-from kit.config import sbatch_options
+from kit import redact
+from kit.config import sbatch_options, variables
+from kit.errors import Problems
 from kit.importing import options
 from kit.importing.draft import Draft
 from kit.importing.options import Option, Syntax
@@ -68,7 +70,9 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     name, value = option
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
-    if name in _LEFT_OUT:
+    if name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
+        _export(value or "", here, draft)
+    elif name in _LEFT_OUT:
         draft.left_out(here, _LEFT_OUT[name])
     elif name == "chdir" and value == ".":
         draft.left_out(here, "the job starts in the job file's folder")
@@ -85,6 +89,32 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     else:
         draft.slurm[name] = "true" if value is None else value
         draft.carried(here, f"slurm: {name}")
+
+
+def _export(value: str, here: Span, draft: Draft) -> None:
+    """Give the job the variables that --export names, or sets by NAME=VALUE."""
+    for word in value.split(","):
+        name, equals, text = word.partition("=")
+        problems = Problems()
+        if word in ("", "ALL", "NONE", "NIL", "HOME", "PATH", "USER"):
+            continue
+        if name in variables.OWNED:
+            draft.left_out(here, f"kit sets {name} itself, in every rank")
+        elif not variables.settable(name, "", problems):
+            draft.decide(here, f"--export: {problems.found[0].problem}")
+        elif redact.is_secret(name) or redact.kind(text, name) is not None:
+            draft.secrets[name] = "env"
+            draft.carried(here, "secrets")
+            if equals:
+                draft.decide(
+                    here, f"a secret belongs into no job file: export {name} in your shell"
+                )
+        elif equals:
+            draft.env[name] = text
+            draft.carried(here, f"env: {name}")
+        else:
+            draft.inherit.append(name)
+            draft.carried(here, "inherit")
 
 
 def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:

@@ -49,7 +49,9 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     else:
         script = shell.parse(text, name)
         known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-        reader = Reader(draft, Scope(known, _facts(draft, tasks), environment), tasks)
+        reader = Reader(
+            draft, Scope({**known, **draft.env}, _facts(draft, tasks), environment), tasks
+        )
         reader.read(script, script.statements)
         choice.finish(reader)
         spans = [shell.span(node) for node in script.statements]
