@@ -214,7 +214,7 @@ def own_lines(job: dict[str, Any]) -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", *OWNED}
+NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", "SINGULARITY_BIND", *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -480,6 +480,24 @@ def test_the_first_of_the_nodes_is_kits_master() -> None:
     assert (job["launcher"], job["script"]) == ("torchrun", 'python t.py --addr "${MASTER_ADDR}"\n')
     job = keys(f'{head}first=$(echo "${{nodes[@]}}" | cut -d " " -f 1)\nsrun ./a tcp://$first:1 "${{nodes[1]}}"\n')
     assert job["script"].splitlines() == [head.splitlines()[0], './a "tcp://${MASTER_ADDR}:1" "${nodes[1]}"']
+
+
+def test_variables_for_a_container_become_the_jobs_own_keys() -> None:
+    body = (
+        "export SINGULARITYENV_A=1 APPTAINERENV_RANK=0\nexport APPTAINERENV_ID=$SLURM_JOB_ID SINGULARITYENV_MASTER_ADDR=$MASTER_ADDR\n"
+        "export APPTAINERENV_WANDB_API_KEY\nexport SINGULARITY_BIND=/a,/b:/c:ro APPTAINER_BINDPATH=/a\n"
+    )
+    job = keys(f"{body}SINGULARITYENV_B=2 srun apptainer exec --bind /d i.sif ./x\n")
+    assert (job["env"], job["setup"]) == ({"A": "1", "B": "2"}, "export ID=$SLURM_JOB_ID\n")
+    assert (job["mounts"], job["secrets"]) == (["/d", "/a", "/b:/c:ro"], ["WANDB_API_KEY"])
+    assert "SINGULARITYENV_A" in keys("export SINGULARITYENV_A=1\nbash run.sh x\n")["env"]
+
+
+def test_a_mount_that_only_the_job_knows_is_named() -> None:
+    line = "apptainer exec --bind $WORK:/data,/a,x:y i.sif ./x\n"
+    expected = ["the mount `$WORK:/data`: only the job knows $WORK", "write `x:y` as SOURCE:/TARGET under `mounts`"]
+    assert questions(line) == expected
+    assert questions("export APPTAINER_BIND=$WORK:/data\napptainer exec i.sif ./x\n") == expected[:1]
 
 
 def test_modules_stay_outside_of_a_container() -> None:

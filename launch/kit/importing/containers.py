@@ -37,6 +37,9 @@ _APPTAINER = Syntax(
     """.split(),
 )
 _APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
+# Variables by which Apptainer is told what a container has: FOO of APPTAINERENV_FOO, and mounts.
+OF_PROGRAM = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_([A-Za-z_]\w*)")
+BINDS = re.compile(r"(?:APPTAINER|SINGULARITY)_BIND(?:PATH)?")
 _ENROOT = Syntax(
     {"m": "mount", "e": "env", "r": "root", "w": "rw", "c": "conf"}, ("root", "rw", "login")
 )

@@ -88,6 +88,10 @@ class Scope:
 
         return HOLE.sub(fill, self.hinted(text))
 
+    def source(self, text: str) -> str:
+        """Return a text with its expansions as the script writes them, to be shown."""
+        return HOLE.sub(lambda found: self.behind(found.group())[0].source, text)
+
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""
         holes = self.behind(text)

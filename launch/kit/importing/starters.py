@@ -105,11 +105,7 @@ class Starters:
         for question in found.open_questions:
             self.decide(question)
         self._image(path(found.image))
-        mounts = [containers.mount(path(each)) for each in found.mounts if each]
-        if not all(mounts) or any(HOLE.search(each) for each in mounts):
-            self.decide("write this mount as SOURCE:/TARGET under `mounts`")
-        if mounts := [each for each in mounts if each and not HOLE.search(each)]:
-            keys["mounts"] = [*keys.get("mounts", []), *mounts]
+        mounts = self.mount(found.mounts, self.span)
         for word in found.env:
             if assigned := ASSIGNMENT.match(word):
                 self.set(assigned[1], assigned[2])
@@ -117,6 +113,25 @@ class Starters:
             keys["remap_root"] = "true"
         if found.workdir:
             self._workdir(path(found.workdir), mounts)
+
+    def mount(self, texts: list[str], span: Span) -> list[str]:
+        """Write mounts into the draft, and return those whose folders are known."""
+        found = []
+        for text in filter(None, texts):
+            known = self.scope.path(text)
+            mount, shown = containers.mount(known), self.scope.source(known)
+            if open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
+                names = ", ".join(f"${name}" for name in sorted(open_names))
+                self.draft.decide(span, f"the mount `{shown}`: only the job knows {names}")
+            elif HOLE.search(known) or not mount:
+                self.draft.decide(span, f"write `{shown}` as SOURCE:/TARGET under `mounts`")
+            else:
+                found.append(mount)
+        if found:
+            self.draft.keys["mounts"] = list(
+                dict.fromkeys([*self.draft.keys.get("mounts", []), *found])
+            )
+        return found
 
     def _image(self, image: str) -> None:
         if not image:
