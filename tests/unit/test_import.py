@@ -468,6 +468,43 @@ def test_a_default_of_a_function_is_known() -> None:
     assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    {
+        "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
+        "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
+        "srun --hint=nomultithread ./a": "--hint=nomultithread",
+        "srun --mem=20G ./a": "--mem=20G",
+        "srun -m block:cyclic ./a": "--distribution=block:cyclic",
+        "srun --time=10 ./a": "--time=10",
+        "srun -c $N ./a": "--cpus-per-task=$N",
+        "srun --gres=nvme:1 ./a": "--gres=nvme:1",
+        "#SBATCH -c 8\nsrun -c 4 ./a": "--cpus-per-task=4",
+        "torchrun --log-dir=x --redirects 3 --rdzv-conf timeout=9 t.py": "--log-dir, --redirects, --rdzv-conf of torchrun",
+        "apptainer exec --nv --cleanenv i.sif ./a": "--nv, --cleanenv of apptainer",
+        "srun --container-image=/i.sqsh --container-writable ./a": "--container-writable of srun",
+        "enroot start --rw i.sqsh ./a": "--rw of enroot",
+        "mpirun -np 2 --map-by ppr:4:node --mca btl tcp ./a": "--map-by, --mca of mpirun",
+        "mpirun -x LAB -genv A 1 ./a": "",
+    }.items(),
+)
+def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:
+    found = convert(f"{line}\n")
+    assert named in "; ".join(entry.reason for entry in found.entries if entry.kind != CARRIED)
+    assert not re.search("[\U000f0000-\U000fffff]", found.job)
+
+
+def test_variables_that_mpirun_is_told_are_the_jobs() -> None:
+    job = keys("mpirun -x LAB -x C=2 -genv A 1 -np 2 ./a\n")
+    assert (job["env"], job["inherit"]) == ({"C": "2", "A": "1"}, ["LAB"])
+
+
+@pytest.mark.parametrize(("first", "expected"), [("-l", ["1"]), ("-x", ["1"]), ("--login", ["1"]), ("", [])])
+def test_options_of_the_scripts_own_shell_are_named(first: str, expected: list[str]) -> None:
+    found = importer.convert(f"#!/bin/bash {first}\n./a\n", "old.sbatch", KNOWN)
+    assert [str(entry.first) for entry in found.entries if "#!/bin/bash" in entry.text] == expected
+
+
 def test_values_of_slurm_go_where_slurm_has_set_them() -> None:
     body = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nexport WORLD_SIZE=$SLURM_NTASKS\nsrun apptainer exec i.sif ./a --id $SLURM_JOB_ID\n"
     job = keys(body)
