@@ -595,6 +595,19 @@ def test_the_report_is_json_for_programs(kit, tmp_path: Path) -> None:
     assert said["job"] == kit("import", "old.sbatch").stdout
 
 
+def test_the_counts_are_those_of_the_lists(kit, tmp_path: Path) -> None:
+    body = "#SBATCH -N 2\n#SBATCH -o a -e b\nsrun --mem=1G -w n1 \\\n  --label ./a $1 > log &\nwait\n"
+    (tmp_path / "old.sbatch").write_text(f"#!/bin/bash\n{body}")
+    said = json.loads(kit("import", "old.sbatch", "--json").stdout)
+    done = kit("import", "old.sbatch")
+    first, *questions = done.stderr.splitlines()
+    assert first.startswith("kit: ") and first.endswith(f" carried, {said['decide']} to decide, {said['left_out']} not needed")
+    decide, left_out = (re.findall("^#   [0-9]", part, re.MULTILINE) for part in done.stdout.split("# Not in this file"))
+    for kind, count, shown in (("decide", said["decide"], decide), ("left out", said["left_out"], left_out)):
+        assert count == len(shown) == sum(line["kind"] == kind for line in said["lines"]) > 2
+    assert len(questions) == said["decide"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
