@@ -84,11 +84,18 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
     elif name == "signal" and str(value).upper().startswith("B:"):
-        way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+        way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
     else:
         draft.slurm[name] = "true" if value is None else value
         draft.carried(here, f"slurm: {name}")
+
+
+def checkpoint_advice(signal: str) -> str:
+    """Return what does in kit what a signal before the time limit is for."""
+    found = re.search(r"@(\d+)", signal)
+    seconds = f" with `checkpoint_s: {found[1]}`" if found else ""
+    return f"`on_preempt: checkpoint`{seconds} asks the ranks for a checkpoint in time"
 
 
 def _export(value: str, here: Span, draft: Draft) -> None:

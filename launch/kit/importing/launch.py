@@ -6,7 +6,7 @@ import os
 import re
 from typing import Callable, NamedTuple, Optional
 
-from kit.importing import commands, containers
+from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.expansion import DIFFERS, HOLE, Scope
@@ -167,7 +167,7 @@ class Launch(Starters):
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]
-            way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+            way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
 
 
