@@ -544,6 +544,22 @@ def test_a_mount_that_only_the_job_knows_is_named() -> None:
     assert questions("export APPTAINER_BIND=$WORK:/data\napptainer exec i.sif ./x\n") == expected[:1]
 
 
+def test_folders_of_the_project_on_pythonpath_are_those_of_the_frozen_code() -> None:
+    for value in ("$PWD/src:$PYTHONPATH", '"${PWD}/src"', "$SLURM_SUBMIT_DIR/src${PYTHONPATH:+:$PYTHONPATH}"):
+        for start in ("", "apptainer exec i.sif "):
+            job = keys(f"export PYTHONPATH={value}\n{start}python t.py\n")
+            assert (job["env"], job.keys() & {"setup", "host_setup"}) == ({"PYTHONPATH": "src"}, set())
+    job = keys("export PYTHONPATH=$PWD/a:$PYTHONPATH\nexport PYTHONPATH=$PYTHONPATH:/opt/b:$PWD\npython t.py\n")
+    assert job["env"] == {"PYTHONPATH": "a:/opt/b:."}
+
+
+@pytest.mark.parametrize("before", ["module load python", "cd sub", "source venv/bin/activate"])
+def test_a_pythonpath_that_has_more_than_the_project_stays_bash(before: str) -> None:
+    line = "export PYTHONPATH=$PWD/src:$PYTHONPATH\n"
+    assert line in keys(f"{before}\n{line}python t.py\n")["host_setup"]
+    assert "PATH=/opt/x:$PYTHONPATH" in keys("export PYTHONPATH=/opt/x:$PYTHONPATH\npython t.py\n")["host_setup"]
+
+
 def test_modules_stay_outside_of_a_container() -> None:
     job = keys("module load cuda\nsource /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\napptainer exec /i.sif ./a\n")
     assert job["host_setup"] == "module load cuda\n"

@@ -7,7 +7,7 @@ import re
 from typing import Optional
 
 from kit.errors import KitError
-from kit.importing import container_settings, shell
+from kit.importing import container_settings, python_path, shell
 from kit.importing.launch import Launch, Tools
 from kit.importing.placing import ACTION, DEFINE, Item
 from kit.importing.shell import Node, Script, Span
@@ -44,6 +44,7 @@ def finish(reader: Reader) -> None:
         launch.decide(remark)
     launch.read(chosen.words)
     container_settings.read(launch, reader.placing)
+    python_path.read(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, place)
