@@ -501,6 +501,11 @@ def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:
     assert not re.search("[\U000f0000-\U000fffff]", found.job)
 
 
+def test_what_a_step_asks_for_as_the_header_does_is_no_question() -> None:
+    job = keys("#SBATCH --mem=0 -c 4 --gres=gpu:2\nsrun --mem=0 -c $SLURM_CPUS_PER_TASK --gres=gpu:2 ./a\n")
+    assert (job["slurm"], job["gpus_per_node"]) == ({"mem": "0", "cpus-per-task": "4"}, "2")
+
+
 def test_variables_that_mpirun_is_told_are_the_jobs() -> None:
     job = keys("mpirun -x LAB -x C=2 -genv A 1 -np 2 ./a\n")
     assert (job["env"], job["inherit"]) == ({"C": "2", "A": "1"}, ["LAB"])

@@ -216,7 +216,9 @@ class Starters:
         elif name == "time":
             self.decide(f"--time={shown} ended this step: `time` is that of the whole job")
         elif name in _SRUN_OF_JOB:
-            self.decide(f"--{name}={shown} was for this step: `slurm` has it for the whole job")
+            if self.draft.slurm.get(name) != value:
+                way = "under `slurm` the whole job would have it"
+                self.decide(f"--{name}={shown} was for this step: {way}")
         elif name not in (*_SRUN_READ, *_SRUN_OF_KIT, *sbatch_options.PYXIS):
             self.decide(f"srun's option --{name}: kit has none like it")
 
