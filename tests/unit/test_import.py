@@ -214,7 +214,7 @@ def own_lines(job: dict[str, Any]) -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", *OWNED}
+NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", "SINGULARITY_BIND", *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -338,6 +338,17 @@ def test_every_option_of_sbatch_has_a_place() -> None:
         assert found.kinds[1], name
 
 
+def test_the_variables_of_an_export_line_are_the_jobs() -> None:
+    job = keys("#SBATCH --export=ALL,DATASET=imagenet,BAZ,WANDB_API_KEY,RANK=1\npython t.py --data $DATASET\n")
+    assert (job["env"], job["inherit"], job["secrets"]) == ({"DATASET": "imagenet"}, ["BAZ"], ["WANDB_API_KEY"])
+    assert job["command"] == "t.py --data imagenet"
+    assert keys("#SBATCH --export=NONE\npython t.py\n").keys() == keys("python t.py\n").keys()
+    assert questions("#SBATCH --export=HF_TOKEN=abcdefgh,IFS=x\n./a\n") == [
+        "a secret belongs into no job file: export HF_TOKEN in your shell",
+        "--export: IFS has a meaning of its own in bash and would not arrive unchanged",
+    ]
+
+
 def test_gpus_are_counted_for_a_node() -> None:
     def gpus(options: str) -> Any:
         job = keys(f"#SBATCH {options}\nsrun ./a.out\n")
@@ -413,6 +424,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
     ("line", "question"),
     {
         "python t.py $1": "arguments of the batch script",
+        "N=${2:-}\npython t.py $N": "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
         "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
@@ -423,6 +435,13 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "srun ./a; srun ./b": "another program",
         "./a < input": "its input",
         "trap 'x' TERM; ./a": "traps",
+        "trap 'rm -rf $TMP' EXIT TERM; ./a": "this trap cleans up",
+        "end() { cp out /archive; }\ntrap end 0; ./a": "this trap cleans up",
+        "save() { kill -USR1 $PID; ./save; }\ntrap save EXIT USR1; ./a": "traps",
+        "trap '' INT; ./a": "traps",
+        "trap 'touch done; echo x > y' TERM; ./a": "traps",
+        "#SBATCH --signal=B:USR1@300\n./a": "`checkpoint_s: 300`",
+        "#SBATCH --signal=USR1@90\ntorchrun t.py": "`checkpoint_s: 90`",
         "./a; cp out /archive": "behind the program",
         "./a; sbatch next.sh": "starts a job again",
         "torchrun --nnodes=4 t.py": "expects 4 nodes",
@@ -442,6 +461,62 @@ def test_what_has_no_place_in_a_job_is_a_question(line: str, question: str) -> N
     assert question in "; ".join(questions(f"{line}\n"))
 
 
+@pytest.mark.parametrize(
+    "words", ['train.py --out "runs/$SLURM_JOB_ID" "$@"', 'train.py "$@" --out x', "train.py $1 ${2:-} ${3:-0.1} ${@:-a}", 'train.py "${2:-a b}" "$@"']
+)
+def test_a_script_keeps_the_arguments_of_the_batch_script(words: str, machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\npython {words}\n"
+    job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
+    for arguments in ((), ("one",), ("one", "two three", "four")):
+        assert run_bash(job["script"], machine, arguments) == run_bash(text, machine, arguments)
+
+
+def test_a_default_of_a_function_is_known() -> None:
+    assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    {
+        "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
+        "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
+        "srun --hint=nomultithread ./a": "--hint=nomultithread",
+        "srun --mem=20G ./a": "--mem=20G",
+        "srun -m block:cyclic ./a": "--distribution=block:cyclic",
+        "srun --time=10 ./a": "--time=10",
+        "srun -c $N ./a": "--cpus-per-task=$N",
+        "srun --gres=nvme:1 ./a": "--gres=nvme:1",
+        "#SBATCH -c 8\nsrun -c 4 ./a": "--cpus-per-task=4",
+        "torchrun --log-dir=x --redirects 3 --rdzv-conf timeout=9 t.py": "--log-dir, --redirects, --rdzv-conf of torchrun",
+        "apptainer exec --nv --cleanenv i.sif ./a": "--nv, --cleanenv of apptainer",
+        "srun --container-image=/i.sqsh --container-writable ./a": "--container-writable of srun",
+        "enroot start --rw i.sqsh ./a": "--rw of enroot",
+        "mpirun -np 2 --map-by ppr:4:node --mca btl tcp ./a": "--map-by, --mca of mpirun",
+        "mpirun -x LAB -genv A 1 ./a": "",
+    }.items(),
+)
+def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:
+    found = convert(f"{line}\n")
+    assert named in "; ".join(entry.reason for entry in found.entries if entry.kind != CARRIED)
+    assert not re.search("[\U000f0000-\U000fffff]", found.job)
+
+
+def test_what_a_step_asks_for_as_the_header_does_is_no_question() -> None:
+    job = keys("#SBATCH --mem=0 -c 4 --gres=gpu:2\nsrun --mem=0 -c $SLURM_CPUS_PER_TASK --gres=gpu:2 ./a\n")
+    assert (job["slurm"], job["gpus_per_node"]) == ({"mem": "0", "cpus-per-task": "4"}, "2")
+
+
+def test_variables_that_mpirun_is_told_are_the_jobs() -> None:
+    job = keys("mpirun -x LAB -x C=2 -genv A 1 -np 2 ./a\n")
+    assert (job["env"], job["inherit"]) == ({"C": "2", "A": "1"}, ["LAB"])
+
+
+@pytest.mark.parametrize(("first", "expected"), [("-l", ["1"]), ("-x", ["1"]), ("--login", ["1"]), ("", [])])
+def test_options_of_the_scripts_own_shell_are_named(first: str, expected: list[str]) -> None:
+    found = importer.convert(f"#!/bin/bash {first}\n./a\n", "old.sbatch", KNOWN)
+    assert [str(entry.first) for entry in found.entries if "#!/bin/bash" in entry.text] == expected
+
+
 def test_values_of_slurm_go_where_slurm_has_set_them() -> None:
     body = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nexport WORLD_SIZE=$SLURM_NTASKS\nsrun apptainer exec i.sif ./a --id $SLURM_JOB_ID\n"
     job = keys(body)
@@ -454,6 +529,40 @@ def test_the_first_of_the_nodes_is_kits_master() -> None:
     assert (job["launcher"], job["script"]) == ("torchrun", 'python t.py --addr "${MASTER_ADDR}"\n')
     job = keys(f'{head}first=$(echo "${{nodes[@]}}" | cut -d " " -f 1)\nsrun ./a tcp://$first:1 "${{nodes[1]}}"\n')
     assert job["script"].splitlines() == [head.splitlines()[0], './a "tcp://${MASTER_ADDR}:1" "${nodes[1]}"']
+
+
+def test_variables_for_a_container_become_the_jobs_own_keys() -> None:
+    body = (
+        "export SINGULARITYENV_A=1 APPTAINERENV_RANK=0\nexport APPTAINERENV_ID=$SLURM_JOB_ID SINGULARITYENV_MASTER_ADDR=$MASTER_ADDR\n"
+        "export APPTAINERENV_WANDB_API_KEY\nexport SINGULARITY_BIND=/a,/b:/c:ro APPTAINER_BINDPATH=/a\n"
+    )
+    job = keys(f"{body}SINGULARITYENV_B=2 srun apptainer exec --bind /d i.sif ./x\n")
+    assert (job["env"], job["setup"]) == ({"A": "1", "B": "2"}, "export ID=$SLURM_JOB_ID\n")
+    assert (job["mounts"], job["secrets"]) == (["/d", "/a", "/b:/c:ro"], ["WANDB_API_KEY"])
+    assert "SINGULARITYENV_A" in keys("export SINGULARITYENV_A=1\nbash run.sh x\n")["env"]
+
+
+def test_a_mount_that_only_the_job_knows_is_named() -> None:
+    line = "apptainer exec --bind $WORK:/data,/a,x:y i.sif ./x\n"
+    expected = ["the mount `$WORK:/data`: only the job knows $WORK", "write `x:y` as SOURCE:/TARGET under `mounts`"]
+    assert questions(line) == expected
+    assert questions("export APPTAINER_BIND=$WORK:/data\napptainer exec i.sif ./x\n") == expected[:1]
+
+
+def test_folders_of_the_project_on_pythonpath_are_those_of_the_frozen_code() -> None:
+    for value in ("$PWD/src:$PYTHONPATH", '"${PWD}/src"', "$SLURM_SUBMIT_DIR/src${PYTHONPATH:+:$PYTHONPATH}"):
+        for start in ("", "apptainer exec i.sif "):
+            job = keys(f"export PYTHONPATH={value}\n{start}python t.py\n")
+            assert (job["env"], job.keys() & {"setup", "host_setup"}) == ({"PYTHONPATH": "src"}, set())
+    job = keys("export PYTHONPATH=$PWD/a:$PYTHONPATH\nexport PYTHONPATH=$PYTHONPATH:/opt/b:$PWD\npython t.py\n")
+    assert job["env"] == {"PYTHONPATH": "a:/opt/b:."}
+
+
+@pytest.mark.parametrize("before", ["module load python", "cd sub", "source venv/bin/activate"])
+def test_a_pythonpath_that_has_more_than_the_project_stays_bash(before: str) -> None:
+    line = "export PYTHONPATH=$PWD/src:$PYTHONPATH\n"
+    assert line in keys(f"{before}\n{line}python t.py\n")["host_setup"]
+    assert "PATH=/opt/x:$PYTHONPATH" in keys("export PYTHONPATH=/opt/x:$PYTHONPATH\npython t.py\n")["host_setup"]
 
 
 def test_modules_stay_outside_of_a_container() -> None:
@@ -512,6 +621,19 @@ def test_the_report_is_json_for_programs(kit, tmp_path: Path) -> None:
     assert (said["carried"], said["decide"], said["left_out"], said["output"]) == (2, 0, 1, None)
     assert said["lines"][1] == {"kind": "left out", "first": 3, "last": 3, "text": "echo hello", "reason": "nothing of the job depends on it"}
     assert said["job"] == kit("import", "old.sbatch").stdout
+
+
+def test_the_counts_are_those_of_the_lists(kit, tmp_path: Path) -> None:
+    body = "#SBATCH -N 2\n#SBATCH -o a -e b\nsrun --mem=1G -w n1 \\\n  --label ./a $1 > log &\nwait\n"
+    (tmp_path / "old.sbatch").write_text(f"#!/bin/bash\n{body}")
+    said = json.loads(kit("import", "old.sbatch", "--json").stdout)
+    done = kit("import", "old.sbatch")
+    first, *questions = done.stderr.splitlines()
+    assert first.startswith("kit: ") and first.endswith(f" carried, {said['decide']} to decide, {said['left_out']} not needed")
+    decide, left_out = (re.findall("^#   [0-9]", part, re.MULTILINE) for part in done.stdout.split("# Not in this file"))
+    for kind, count, shown in (("decide", said["decide"], decide), ("left out", said["left_out"], left_out)):
+        assert count == len(shown) == sum(line["kind"] == kind for line in said["lines"]) > 2
+    assert len(questions) == said["decide"]
 
 
 @pytest.mark.parametrize(

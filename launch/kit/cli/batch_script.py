@@ -61,8 +61,18 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         raise UsageError(f"{path} exists", fix, where="--output") from None
 
 
+def _counts(found: Imported) -> dict[str, int]:
+    """Count the lines that are carried as they are, and what the two lists have."""
+    listed = [entry.kind for entry in found.entries]
+    return {
+        CARRIED: found.kinds.count(CARRIED),
+        DECIDE: listed.count(DECIDE),
+        LEFT_OUT: listed.count(LEFT_OUT),
+    }
+
+
 def _report(found: Imported, output: Optional[str]) -> list[str]:
-    counts = {kind: found.kinds.count(kind) for kind in (CARRIED, DECIDE, LEFT_OUT)}
+    counts = _counts(found)
     wrote = f"wrote {output}: " if output else ""
     lines = [
         f"kit: {wrote}{counts[CARRIED]} line{'s' * (counts[CARRIED] != 1)} carried,"
@@ -79,6 +89,6 @@ def _as_json(found: Imported, output: Optional[str]) -> dict[str, Any]:
     return {
         "job": found.job,
         "output": output,
-        **{kind.replace(" ", "_"): found.kinds.count(kind) for kind in (CARRIED, DECIDE, LEFT_OUT)},
+        **{kind.replace(" ", "_"): count for kind, count in _counts(found).items()},
         "lines": [entry._asdict() for entry in sorted(found.entries, key=lambda e: e.first)],
     }

@@ -7,7 +7,7 @@ import re
 from typing import Optional
 
 from kit.errors import KitError
-from kit.importing import shell
+from kit.importing import container_settings, python_path, shell
 from kit.importing.launch import Launch, Tools
 from kit.importing.placing import ACTION, DEFINE, Item
 from kit.importing.shell import Node, Script, Span
@@ -43,6 +43,8 @@ def finish(reader: Reader) -> None:
     for remark in chosen.remarks:
         launch.decide(remark)
     launch.read(chosen.words)
+    container_settings.read(launch, reader.placing)
+    python_path.read(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, place)

@@ -23,6 +23,7 @@ class Container:
     is_root: bool = False
     runtime: str = ""
     open_questions: list[str] = field(default_factory=list)
+    not_taken: list[str] = field(default_factory=list)  # options for which kit's own way stands
     program: list[str] = field(default_factory=list)
 
 
@@ -37,6 +38,9 @@ _APPTAINER = Syntax(
     """.split(),
 )
 _APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
+# Variables by which Apptainer is told what a container has: FOO of APPTAINERENV_FOO, and mounts.
+OF_PROGRAM = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_([A-Za-z_]\w*)")
+BINDS = re.compile(r"(?:APPTAINER|SINGULARITY)_BIND(?:PATH)?")
 _ENROOT = Syntax(
     {"m": "mount", "e": "env", "r": "root", "w": "rw", "c": "conf"}, ("root", "rw", "login")
 )
@@ -46,7 +50,7 @@ _REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.
 
 def apptainer(words: list[str]) -> Container:
     """Return what `apptainer exec` is to do; its first words may be options of apptainer's own."""
-    _, words = options.read(words, _APPTAINER)
+    first, words = options.read(words, _APPTAINER)
     found = Container(runtime="apptainer")
     verb, rest = words[0] if words else "", words[1:]
     if verb not in ("exec", "run"):
@@ -55,6 +59,7 @@ def apptainer(words: list[str]) -> Container:
     if verb == "run":
         found.open_questions.append("the image's own start script ran: name the program itself")
     given, rest = options.read(rest, _APPTAINER)
+    found.not_taken += [option.name for option in first]
     for name, value in given:
         text = value or ""
         if name in ("bind", "mount"):
@@ -65,7 +70,9 @@ def apptainer(words: list[str]) -> Container:
             found.env += text.split(",")
         elif name == "fakeroot":
             found.is_root = True
-        elif name not in _APPTAINER_OF_KIT:
+        elif name in _APPTAINER_OF_KIT:
+            found.not_taken.append(name)
+        else:
             found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
         if name == "mount":
             found.open_questions.append("write apptainer's --mount as SOURCE:TARGET under `mounts`")
@@ -86,6 +93,8 @@ def enroot(words: list[str]) -> Container:
             found.env.append(value or "")
         elif name == "root":
             found.is_root = True
+        else:
+            found.not_taken.append(name)
     found.image, found.program = (rest[0], rest[1:]) if rest else ("", [])
     return found
 

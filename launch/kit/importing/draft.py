@@ -53,6 +53,12 @@ class Draft:
     def decide(self, span: Span, reason: str) -> None:
         self.note(DECIDE, span, reason)
 
+    def rename(self, old: str, new: str) -> None:
+        """Write another name into the reasons."""
+        self.entries = [
+            each._replace(reason=each.reason.replace(old, new)) for each in self.entries
+        ]
+
     @property
     def nodes(self) -> int:
         found = str(self.keys.get("nodes", "1")).split("-")[-1]

@@ -88,6 +88,10 @@ class Scope:
 
         return HOLE.sub(fill, self.hinted(text))
 
+    def source(self, text: str) -> str:
+        """Return a text with its expansions as the script writes them, to be shown."""
+        return HOLE.sub(lambda found: self.behind(found.group())[0].source, text)
+
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""
         holes = self.behind(text)
@@ -184,7 +188,8 @@ class Scope:
         name = found[1] or found[2]
         value = self.values.get(name)
         self.reads.add(name)
-        if found[4] and not value and name not in self.facts:
+        is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
+        if found[4] and not value and name not in self.facts and not is_argument:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
         if name in self.node_arrays and found[3] in (None, "0"):

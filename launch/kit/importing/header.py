@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Optional
 
-from kit.config import sbatch_options
+from kit import redact
+from kit.config import sbatch_options, variables
+from kit.errors import Problems
 from kit.importing import options
 from kit.importing.draft import Draft
 from kit.importing.options import Option, Syntax
@@ -68,7 +70,9 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     name, value = option
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
-    if name in _LEFT_OUT:
+    if name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
+        _export(value or "", here, draft)
+    elif name in _LEFT_OUT:
         draft.left_out(here, _LEFT_OUT[name])
     elif name == "chdir" and value == ".":
         draft.left_out(here, "the job starts in the job file's folder")
@@ -80,11 +84,44 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
     elif name == "signal" and str(value).upper().startswith("B:"):
-        way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+        way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
     else:
         draft.slurm[name] = "true" if value is None else value
         draft.carried(here, f"slurm: {name}")
+
+
+def checkpoint_advice(signal: str) -> str:
+    """Return what does in kit what a signal before the time limit is for."""
+    found = re.search(r"@(\d+)", signal)
+    seconds = f" with `checkpoint_s: {found[1]}`" if found else ""
+    return f"`on_preempt: checkpoint`{seconds} asks the ranks for a checkpoint in time"
+
+
+def _export(value: str, here: Span, draft: Draft) -> None:
+    """Give the job the variables that --export names, or sets by NAME=VALUE."""
+    for word in value.split(","):
+        name, equals, text = word.partition("=")
+        problems = Problems()
+        if word in ("", "ALL", "NONE", "NIL", "HOME", "PATH", "USER"):
+            continue
+        if name in variables.OWNED:
+            draft.left_out(here, f"kit sets {name} itself, in every rank")
+        elif not variables.settable(name, "", problems):
+            draft.decide(here, f"--export: {problems.found[0].problem}")
+        elif redact.is_secret(name) or redact.kind(text, name) is not None:
+            draft.secrets[name] = "env"
+            draft.carried(here, "secrets")
+            if equals:
+                draft.decide(
+                    here, f"a secret belongs into no job file: export {name} in your shell"
+                )
+        elif equals:
+            draft.env[name] = text
+            draft.carried(here, f"env: {name}")
+        else:
+            draft.inherit.append(name)
+            draft.carried(here, "inherit")
 
 
 def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:

@@ -18,6 +18,10 @@ from kit.importing.statements import Reader
 
 _OTHER_SHELLS = re.compile(r"#!.*\b(t?csh|zsh|fish|python[0-9.]*|perl|Rscript|julia)\b")
 
+_SHELLS_OPTIONS = re.compile(
+    r"#!\s*\S*?(?:/env (?:-S )?)?(?:ba|k|da)?sh[ \t]+(-\S.*?)[ \t]*$", re.MULTILINE
+)
+
 
 class Imported(NamedTuple):
     job: str  # the text of the job file
@@ -41,6 +45,9 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     given = header.read(draft)
     tasks = header.shape(given, draft)
     spans = []
+    if options := _SHELLS_OPTIONS.match(text):
+        way = "kit's script has options of its own; `source` your profile in `host_setup` for -l"
+        draft.left_out((1, 1), f"{options[1]}: {way}")
     other = _OTHER_SHELLS.match(text)
     if other:
         draft.decide(
@@ -49,7 +56,9 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     else:
         script = shell.parse(text, name)
         known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-        reader = Reader(draft, Scope(known, _facts(draft, tasks), environment), tasks)
+        reader = Reader(
+            draft, Scope({**known, **draft.env}, _facts(draft, tasks), environment), tasks
+        )
         reader.read(script, script.statements)
         choice.finish(reader)
         spans = [shell.span(node) for node in script.statements]

@@ -6,12 +6,14 @@ import os
 import re
 from typing import Callable, NamedTuple, Optional
 
-from kit.importing import commands, containers
+from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.expansion import DIFFERS, HOLE, Scope
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
+
+_ALL = {"$@", "${@}"}
 
 
 class Tools(NamedTuple):
@@ -101,7 +103,8 @@ class Launch(Starters):
     def _finish(self, words: list[str]) -> None:
         """Write the program, as a command or as a script."""
         words = [self._here(word) for word in words]
-        if [hole.source for hole in self.scope.behind(words[-1])] in (["$@"], ["${@}"]):
+        is_open = any(HOLE.search(word) for word in words[:-1])
+        if self._is_all_arguments(words[-1]) and not is_open:
             self.leave_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
             words = words[:-1]
         if not words:
@@ -116,6 +119,10 @@ class Launch(Starters):
             )
         self._write()
 
+    def _is_all_arguments(self, word: str) -> bool:
+        """Return whether a word has all arguments of the batch script, as they are."""
+        return len(word) == 1 and any(each.source in _ALL for each in self.scope.behind(word))
+
     def _here(self, word: str) -> str:
         """Return a path of the folder where the job starts as a relative one."""
         holes = self.scope.behind(word)
@@ -126,7 +133,10 @@ class Launch(Starters):
 
     def _script(self, words: list[str]) -> None:
         holes = [hole for word in words for hole in self.scope.behind(word)]
-        if any(re.match(r"[0-9@*#]", name) for hole in holes for name in hole.names):
+        others = [hole for hole in holes if hole.source not in _ALL]
+        if len(others) < len(holes):
+            self.leave_out("$@: what stands behind -- in kit submit job.yaml -- ARGUMENTS")
+        if any(re.match(r"[0-9@*#]", name) for hole in others for name in hole.names):
             way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")
         if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
@@ -157,7 +167,7 @@ class Launch(Starters):
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]
-            way = "`on_preempt: checkpoint` asks the ranks for a checkpoint in time"
+            way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
 
 

@@ -31,25 +31,37 @@ _SRUN = Syntax(
     | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},
     aliases={"tasks-per-node": "ntasks-per-node"},
 )
-# Options of srun for which kit's own step stands.
+# Options of srun that other lines of this module read.
+_SRUN_READ = {"nodes", "ntasks", "ntasks-per-node", "mpi", "container-env", "container-save"}
+# Options of srun for which kit's own step stands, or its logs and reports.
 _SRUN_OF_KIT = set(
     """
     label unbuffered kill-on-bad-exit wait output error open-mode cpu-bind cpu_bind mem-bind
-    distribution jobid job-name overlap exact exclusive hint verbose quiet export container-name
+    jobid job-name overlap exact exclusive verbose quiet container-name
     container-writable no-container-mount-home container-mount-home container-entrypoint
-    no-container-entrypoint no-container-remap-root accel-bind gpus gpus-per-node gres cpus-per-task
-    disable-status preserve-env quit-on-interrupt threads-per-core input nodes ntasks
-    ntasks-per-node mem account partition qos time gpu-bind network
+    no-container-entrypoint no-container-remap-root accel-bind disable-status preserve-env
+    quit-on-interrupt input
+    """.split()
+)
+# Options of srun that sbatch has as well, for the job as a whole.
+_SRUN_OF_JOB = set(
+    """
+    distribution hint threads-per-core mem mem-per-cpu mem-per-gpu account partition qos network
+    constraint reservation cpu-freq
     """.split()
 )
 _TORCHRUN = Syntax(
     {"m": "module"},
     "standalone no-python no_python run-path run_path module use-env use_env".split(),
 )
+# Those that say where and how many, which kit sets itself; and those for which kit's own stand.
+_TORCHRUN_READ = re.compile(
+    r"(nnodes|node-rank|master-(addr|port)|rdzv-(backend|endpoint|id)|local-addr|nproc-per-node"
+    r"|max-restarts|standalone|use-env|module|no-python)\Z"
+)
 _TORCHRUN_OF_KIT = re.compile(
-    r"(nnodes|node-rank|master-(addr|port)|rdzv-.*|local-addr|nproc-per-node|log-dir|redirects|tee"
-    r"|role|start-method|monitor-interval|standalone|use-env|module|no-python|run-path"
-    r"|max-restarts|local-ranks-filter|logs-specs|numa-binding)\Z"
+    r"(rdzv-conf|log-dir|redirects|tee|role|start-method|monitor-interval|run-path"
+    r"|local-ranks-filter|logs-specs|numa-binding)\Z"
 )
 _MPI_VALUES = {
     **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
@@ -95,6 +107,7 @@ class Starters:
             self.launcher = "mpi"
         for option in found:
             self._srun_option(option)
+        self._not_taken("srun", [name for name in given if name in _SRUN_OF_KIT])
         if container := containers.of_srun(given):
             self.contain(container)
         return rest
@@ -104,12 +117,9 @@ class Starters:
         keys, path = self.draft.keys, self.scope.path
         for question in found.open_questions:
             self.decide(question)
+        self._not_taken(found.runtime, found.not_taken)
         self._image(path(found.image))
-        mounts = [containers.mount(path(each)) for each in found.mounts if each]
-        if not all(mounts) or any(HOLE.search(each) for each in mounts):
-            self.decide("write this mount as SOURCE:/TARGET under `mounts`")
-        if mounts := [each for each in mounts if each and not HOLE.search(each)]:
-            keys["mounts"] = [*keys.get("mounts", []), *mounts]
+        mounts = self.mount(found.mounts, self.span)
         for word in found.env:
             if assigned := ASSIGNMENT.match(word):
                 self.set(assigned[1], assigned[2])
@@ -117,6 +127,31 @@ class Starters:
             keys["remap_root"] = "true"
         if found.workdir:
             self._workdir(path(found.workdir), mounts)
+
+    def _not_taken(self, tool: str, names: list[str]) -> None:
+        """Name the options for which kit's own way stands."""
+        if names:
+            shown = ", ".join(f"--{name}" for name in names)
+            self.leave_out(f"{shown} of {tool}: kit starts the ranks with options of its own")
+
+    def mount(self, texts: list[str], span: Span) -> list[str]:
+        """Write mounts into the draft, and return those whose folders are known."""
+        found = []
+        for text in filter(None, texts):
+            known = self.scope.path(text)
+            mount, shown = containers.mount(known), self.scope.source(known)
+            if open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
+                names = ", ".join(f"${name}" for name in sorted(open_names))
+                self.draft.decide(span, f"the mount `{shown}`: only the job knows {names}")
+            elif HOLE.search(known) or not mount:
+                self.draft.decide(span, f"write `{shown}` as SOURCE:/TARGET under `mounts`")
+            else:
+                found.append(mount)
+        if found:
+            self.draft.keys["mounts"] = list(
+                dict.fromkeys([*self.draft.keys.get("mounts", []), *found])
+            )
+        return found
 
     def _image(self, image: str) -> None:
         if not image:
@@ -163,13 +198,9 @@ class Starters:
 
     def _srun_option(self, option: Option) -> None:
         name, value = option.name, self.scope.hinted(option.value or "")
+        shown = self.scope.source(value)
         if name == "export":
             self._export(value.split(","))
-        elif name == "cpus-per-task" and "cpus-per-task" not in self.draft.slurm:
-            self.draft.slurm[name] = value
-        elif name in ("gres", "gpus-per-node") and "gpus_per_node" not in self.draft.keys:
-            if (count := value.split(":")[-1]).isdecimal():
-                self.draft.keys["gpus_per_node"] = count
         elif name == "chdir":
             self.draft.keys["workdir"] = self.scope.path(option.value or "")
         elif name == "gpus-per-task" and (self.tasks or 1) > 1:
@@ -178,16 +209,39 @@ class Starters:
             self.decide(f"kit starts on all nodes of the job, and not on those of --{name}")
         elif name == "multi-prog":
             self.decide("srun --multi-prog starts several programs: kit starts one")
-        elif not (name in _SRUN_OF_KIT or name in sbatch_options.PYXIS or name in ("mpi", "chdir")):
+        elif name in ("cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task"):
+            self._resources(name, value, shown)
+        elif name == "gpu-bind":
+            self.decide(f"--gpu-bind={shown}: each rank sees all GPUs of its node with kit")
+        elif name == "time":
+            self.decide(f"--time={shown} ended this step: `time` is that of the whole job")
+        elif name in _SRUN_OF_JOB:
+            if self.draft.slurm.get(name) != value:
+                way = "under `slurm` the whole job would have it"
+                self.decide(f"--{name}={shown} was for this step: {way}")
+        elif name not in (*_SRUN_READ, *_SRUN_OF_KIT, *sbatch_options.PYXIS):
             self.decide(f"srun's option --{name}: kit has none like it")
+
+    def _resources(self, name: str, value: str, shown: str) -> None:
+        """Take what a step asks for as what the job asks for, where the header has nothing."""
+        is_cpus = name == "cpus-per-task"
+        has = self.draft.slurm if is_cpus else self.draft.keys
+        key, count = name if is_cpus else "gpus_per_node", value.split(":")[-1]
+        if name == "gpus" and count.isdecimal() and int(count) % self.draft.nodes == 0:
+            count = str(int(count) // self.draft.nodes)
+        if not count.isdecimal() or (name == "gres" and "gpu" not in value):
+            self.decide(f"--{name}={shown} was for this step: write what the job is to have")
+        elif has.setdefault(key, count) != count:
+            self.decide(f"--{name}={shown} was for this step: the whole job has {has[key]}")
 
     def torchrun(self, words: list[str]) -> list[str]:
         self.launcher = "torchrun"
         found, rest = options.read(words, _TORCHRUN)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
         for name in given:
-            if not _TORCHRUN_OF_KIT.match(name):
+            if not (_TORCHRUN_READ.match(name) or _TORCHRUN_OF_KIT.match(name)):
                 self.decide(f"torchrun's option --{name}: kit has none like it")
+        self._not_taken("torchrun", [name for name in given if _TORCHRUN_OF_KIT.match(name)])
         processes = self.scope.hinted(given.get("nproc-per-node", ""))
         if processes.isdecimal():
             self.per_node = int(processes)
@@ -213,6 +267,7 @@ class Starters:
     def mpi(self, words: list[str]) -> list[str]:
         self.launcher = "mpi"
         total = per_node = None
+        not_taken = []
         while words and words[0].startswith("-"):
             name, equals, value = words[0].lstrip("-").partition("=")
             count = 0 if equals else _MPI_VALUES.get(name, 0)
@@ -222,8 +277,13 @@ class Starters:
                 total = text
             elif name in ("npernode", "ppn", "N"):
                 per_node = text
-            elif name == "x" and (found := ASSIGNMENT.match(text)):
-                self.set(found[1], found[2])
+            elif name == "x":
+                self._export([text])
+            elif name in ("genv", "env") and len(taken) == 2:
+                self.set(taken[0], taken[1])
+            else:
+                not_taken.append(name)
+        self._not_taken("mpirun", not_taken)
         if per_node and per_node.isdecimal():
             self.per_node = int(per_node)
         elif total and total.isdecimal() and int(total) % self.draft.nodes == 0:

@@ -8,7 +8,7 @@ from typing import Optional
 
 from kit.config import variables
 from kit.errors import KitError
-from kit.importing import commands, folders, shell
+from kit.importing import commands, folders, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
@@ -231,8 +231,7 @@ class Reader:
         elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
             self.draft.decide(span, _AGAIN)
         elif name == "trap":
-            way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
-            self.draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
+            traps.read(words, span, self.draft, self.functions)
         elif node.get("Background"):
             self.draft.decide(span, "it ran beside the program: kit starts one program")
         elif (

@@ -1,0 +1,46 @@
+"""Tell what a script's trap is for: signals, clean-up, or a word at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kit.errors import KitError
+from kit.importing import commands, shell
+from kit.importing.draft import Draft
+from kit.importing.shell import Node, Script, Span
+
+_AT_THE_END = {"EXIT", "0", "ERR"}
+_PRINTING = commands.PRINTING - {"scontrol"} | {"trap"}
+_CLEANING = {"rm", "rmdir", "kill", "cp", "mv", "rsync", "tar", "popd", "cd"}
+
+
+def read(
+    words: list[str],
+    span: Span,
+    draft: Draft,
+    functions: Mapping[str, tuple[Span, Script, Node]],
+) -> None:
+    """Put a trap on the ledger."""
+    handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
+    _, home, body = functions.get(handler, ((0, 0), None, {}))
+    programs = _programs([body]) if home else _of_text(handler)
+    writes = home.writes(body) if home else ">" in handler
+    if programs and programs <= _PRINTING and not writes:
+        draft.left_out(span, "a trap that only prints, or ends the script")
+    elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
+        way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
+        draft.decide(span, f"this trap cleans up, and kit runs nothing behind the program: {way}")
+    else:
+        way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
+        draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
+
+
+def _of_text(text: str) -> set[str]:
+    try:
+        return _programs(shell.parse(text, "trap").statements)
+    except KitError:
+        return {text}
+
+
+def _programs(nodes: list[Node]) -> set[str]:
+    return {shell.literal(call["Args"][0]) for call in shell.calls(nodes)}
