@@ -134,7 +134,7 @@ def type_into(cluster: Cluster, project: Path, steps: list[str], *arguments: str
 
 def test_ctrl_c_ends_the_following_with_130_and_leaves_the_job_alone(kit_cluster: Cluster, project: Path) -> None:
     (project / "job.yaml").write_text("command: [bash, ends_well.sh]\nlauncher: srun\n")
-    done = type_into(kit_cluster, project, ["[rank0] up=>^C"], "submit", "job.yaml", "--output", "run", "--follow")
+    done = type_into(kit_cluster, project, ["[rank0] =>^C"], "submit", "job.yaml", "--output", "run", "--follow")
     job = job_id(project)
     assert done.returncode == 130, done.stdout
     assert f"kit: job {job} goes on; to end it: kit cancel {job}" in done.stdout

@@ -151,7 +151,7 @@ def test_the_module_puts_kit_on_the_path_and_no_python(tmp_path: Path) -> None:
         (tmp_path / "bin" / name).touch()
     page = PAGES["administrators.md"]
     (link,) = [line for line in block("bash", "venv /opt/kit", page).splitlines() if "ln -s" in line]
-    subprocess.run(["bash", "-c", link.replace("/opt/kit", str(tmp_path))], check=True)
+    subprocess.run(["bash", "-c", link.replace("/opt/kit", shlex.quote(str(tmp_path)))], check=True)
     (folder,) = re.findall(r"^prepend-path PATH /opt/kit/(.*)$", page, re.MULTILINE)
     assert [path.resolve() for path in (tmp_path / folder).iterdir()] == [tmp_path / "bin/kit"]
 
