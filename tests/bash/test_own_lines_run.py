@@ -117,7 +117,7 @@ def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(project: Path) -> 
     env = {**environment(Path(sys.executable).parent), "HOME": str(project.parent)}
     done = subprocess.run([sys.executable, "-m", "kit", "submit", "job.yaml"], cwd=project, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "sbatch" in done.stderr
-    assert not list(project.glob("runs/*"))
+    assert not list(project.glob("runs/[!.]*"))
 
 
 def test_host_setup_begins_in_the_working_directory(project: Path) -> None:
