@@ -38,17 +38,17 @@ ending::explain_end() {
     kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
     return
   fi
-  local problem="this job is being ended (${state:-state unknown})"
   local fix="if nobody cancelled it: a node may be gone (below), or its time up (\`time:\`)"
-  case "${KIT_LOOPBACK:+${state}}" in # kit run knows which it was
-    TIMEOUT) problem+=": its time limit is over" fix="give it more: \`time:\`, or --time on the command line; or write checkpoints: \`on_preempt: checkpoint\`" ;;
-    CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
-  esac
   if [[ "${facts}" == *' PreemptTime='[0-9]* ]]; then
     state=PREEMPTED # while a job ends, Slurm says COMPLETING of all
     fix="a job of higher priority took its place, and this site does not start it again; \`on_preempt: checkpoint\` does"
     ! preempt::submit || return 0
   fi
+  local problem="this job is being ended (${state:-state unknown})"
+  case "${KIT_LOOPBACK:+${state}}" in # kit run knows which it was
+    TIMEOUT) problem+=": its time limit is over" fix="give it more: \`time:\`, or --time on the command line; or write checkpoints: \`on_preempt: checkpoint\`" ;;
+    CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
+  esac
   # The ranks have them; and Slurm may kill this script, too, before they have ended.
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   KIT_OUTCOME="${state:-FAILED}"
