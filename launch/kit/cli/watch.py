@@ -79,7 +79,7 @@ def _show_status(
     whole = run is not None or task is not None
     if whole:
         found, number = array_status.find(run, task)
-        shown = states.of([found]) if number is None else [states.of_task(found, number)]
+        shown = [states.of_task(found, number)]
     else:
         # All of them: what has ended is noted, and its secrets go.
         known = states.of(states.recent(history.runs()))

@@ -185,6 +185,13 @@ def sweep_values(run: Run) -> dict[str, list[str]]:
     return {name: list(values) for name, values in sweep}
 
 
+def task(shown: Status, which: Optional[int]) -> Status:
+    """Return the status of one task of an array, by its number; without one that of the run."""
+    if which is None:
+        return shown
+    return next(each for each in tasks(shown) if number(each.run) == which)
+
+
 def tasks_with_values(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task with its values of a sweep."""
     columns = sweep_values(shown.run)

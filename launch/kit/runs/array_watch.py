@@ -30,7 +30,7 @@ def until_the_end(
     end_s = time.monotonic() + timeout_s
     while True:
         try:
-            found = status.of([run])[0] if task is None else status.of_task(run, task)
+            found = status.of_task(run, task)
             if found.state == "UNKNOWN":
                 raise KitError(f"{run}: {found.detail}", f"later: kit status {run.id}")
         except KitError:

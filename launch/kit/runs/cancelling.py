@@ -32,7 +32,7 @@ def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str
             continue
         run, number = each
         try:
-            yield _cancel(_of_task(found[run.folder], number), number)
+            yield _cancel(array_status.task(found[run.folder], number), number)
         except KitError as error:
             yield error
 
@@ -42,14 +42,6 @@ def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitErro
         return array_status.find(word, task, live=True)
     except KitError as error:
         return error
-
-
-def _of_task(whole: Status, number: Optional[int]) -> Status:
-    if number is None:
-        return whole
-    return next(
-        item for item in array_status.tasks(whole) if array_status.number(item.run) == number
-    )
 
 
 def _cancel(found: Status, number: Optional[int]) -> str:

@@ -46,7 +46,7 @@ def _running(word: str, task: Optional[int]) -> Run:
             f"{run} is an array",
             f"name one of its tasks: --task {array_status.number(array_status.all_of(run)[0])}",
         )
-    found = status.of([run])[0] if number is None else status.of_task(run, number)
+    found = status.of_task(run, number)
     if found.state != "RUNNING":
         detail = f" ({found.detail})" if found.detail else ""
         fix = "where it is: kit status" if found.active else "why it ended: kit why"

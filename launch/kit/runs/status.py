@@ -145,7 +145,6 @@ def one(word: Optional[str], *, live: bool = False) -> Status:
     return of([lookup.find(word, live=live)])[0]
 
 
-def of_task(run: Run, number: int) -> Status:
-    """Return the status of one task of an array."""
-    tasks = array_status.tasks(of([run])[0])
-    return next(task for task in tasks if array_status.number(task.run) == number)
+def of_task(run: Run, number: Optional[int]) -> Status:
+    """Return the status of one task of an array; without a number that of the run."""
+    return array_status.task(of([run])[0], number)
