@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from kit.errors import warn
 
+CTRL_C = 128 + signal.SIGINT  # the exit code of what Ctrl-C ended
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import click
+import kit.signals
 import pytest
 import yaml
 from kit.cli import entry
@@ -58,7 +59,7 @@ def codes(heading: str) -> set[int]:
 
 def test_the_exit_codes_of_commands_are_those_of_the_page() -> None:
     before, _, _ = PAGES["exit-codes.md"].partition("## The code of a run")
-    own = {0, KitError.exit_code, UsageError.exit_code, ssh.UNREACHABLE, entry.CTRL_C, entry.CLOSED_PIPE}
+    own = {0, KitError.exit_code, UsageError.exit_code, ssh.UNREACHABLE, kit.signals.CTRL_C, entry.CLOSED_PIPE}
     assert codes(before) == own | {128 + signal.SIGHUP, 128 + signal.SIGTERM}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import svg
+from kit import signals, svg
 from kit.cli import measurement, messages, submission
 from kit.cluster.bench import bandwidth, bench
 from kit.cluster.bench.bandwidth import Measured
@@ -69,7 +69,7 @@ def show(found: Measured, shown: Shown) -> int:
 
 def _show_what_there_is(plan: Plan, shown: Shown, error: BaseException) -> None:
     """Show something of a run that failed, or that the user no longer waits for."""
-    is_left = isinstance(error, SystemExit) and error.code == 130
+    is_left = isinstance(error, SystemExit) and error.code == signals.CTRL_C
     if is_left and not (run := _run(plan)).local:
         messages.note(f"to see what it measures: kit bench --show {run.id}")
         return

@@ -41,7 +41,6 @@ FILE_OF = {
     "images": "tidy",
     "nodes": "tidy",
 }
-CTRL_C = 130
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 
 
@@ -58,7 +57,7 @@ def main() -> NoReturn:
     try:
         code = call(sys.argv[1:])
     except KeyboardInterrupt:
-        code = CTRL_C
+        code = signals.CTRL_C
     except BrokenPipeError:
         code = CLOSED_PIPE
     except SystemExit as ended:
@@ -119,7 +118,7 @@ def report(error: Exception) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     if isinstance(error, typer.Abort):
-        return CTRL_C
+        return signals.CTRL_C
     if hasattr(error, "format_message"):  # Typer's own errors, such as an unknown option
         print(_usage_problem(error), file=sys.stderr)
         return UsageError.exit_code

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from kit import slurm
+from kit import signals, slurm
 from kit.cli import messages
 from kit.errors import KitError, UsageError
 from kit.plan.run_paths import RunPaths
@@ -45,7 +45,7 @@ def _see_off_array(run: Run, *, follow_it: bool) -> None:
 def _leave_alone(job_id: str) -> NoReturn:
     again = f"to follow it again: kit logs -f {job_id}"
     messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}; {again}")
-    sys.exit(130)
+    sys.exit(signals.CTRL_C)
 
 
 def follow_again(run: Run) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional, TextIO
 
-from kit import formats, slurm
+from kit import formats, signals, slurm
 from kit.cli import following, messages, run_views
 from kit.plan.plan import Plan
 from kit.plan.render import render
@@ -19,8 +19,7 @@ from kit.runs import submit as submitting
 from kit.runs.history import Run
 from kit.slurm import task_numbers
 
-CTRL_C = 130
-STOPPED = (75, 129, CTRL_C, 143)  # exit codes of what a user or a time limit ended
+STOPPED = (75, 129, signals.CTRL_C, 143)  # exit codes of what a user or a time limit ended
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
     place = messages.short(folder)
     if code:
         what = f"{'stopped' if code in STOPPED else 'failed'} with exit code {code}"
-        if code == CTRL_C:
+        if code == signals.CTRL_C:
             what = "stopped by Ctrl-C"
         messages.say(f"{what} after {elapsed}; why: kit why; scripts and logs: {place}")
         if code not in STOPPED:
