@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from kit import formats
 from kit.cli import messages
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
@@ -75,7 +76,7 @@ def _report(found: Imported, output: Optional[str]) -> list[str]:
     counts = _counts(found)
     wrote = f"wrote {output}: " if output else ""
     lines = [
-        f"kit: {wrote}{counts[CARRIED]} line{'s' * (counts[CARRIED] != 1)} carried,"
+        f"kit: {wrote}{formats.number(counts[CARRIED], 'line')} carried,"
         f" {counts[DECIDE]} to decide,"
         f" {counts[LEFT_OUT]} not needed"
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
 from kit import formats
 from kit.cli import tables
-from kit.runs import array_status, history, log_files
+from kit.runs import array_status, history, log_files, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.usage import Usage
@@ -76,8 +76,7 @@ def _show_tasks(shown: Status) -> None:
     """Print a line for each task, with its values."""
     names = array_status.sweep_values(shown.run)
     rows = [("TASK", "STATE", *names, "TIME", "")]
-    for task, values in array_status.tasks_with_values(shown):
-        item = _measured(task)
+    for item, values in _measured_tasks(shown):
         mine = [values.get(name, "")[:40] for name in names]
         number = str(array_status.number(item.run))
         detail = array_status.failure(item)
@@ -85,11 +84,14 @@ def _show_tasks(shown: Status) -> None:
     tables.show(rows)
 
 
-def _measured(task: Status) -> Status:
-    """Return a task with what it used, which the history has of the whole array alone."""
-    if task.active or not task.run.id:
-        return task
-    return task._replace(run=replace(task.run, usage=history.measure(task.run, [task.run])))
+def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
+    """Yield each task with its values and what it used: the history has the whole array alone."""
+    gpus = history.recorded_plan(shown.run.paths.folder).layout.gpus_per_node
+    for task, values in array_status.tasks_with_values(shown):
+        if not task.active and task.run.id:
+            used = usage.of_job(task.run.paths, task.run.id, gpus, None)
+            task = task._replace(run=replace(task.run, usage=used))
+        yield task, values
 
 
 def run_json(run: Run) -> dict[str, Any]:
@@ -132,8 +134,7 @@ def _state(status: Status) -> dict[str, Any]:
 
 def _tasks(status: Status) -> list[dict[str, Any]]:
     found = []
-    for item, values in array_status.tasks_with_values(status):
-        task = _measured(item)
+    for task, values in _measured_tasks(status):
         facts = {"task": array_status.number(task.run), "id": task.run.id, "values": values}
         found.append({**facts, **_state(task), "detail": array_status.failure(task)})
     return found

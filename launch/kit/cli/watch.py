@@ -27,6 +27,7 @@ from kit.runs.watch import Watch
 _USUAL = ", ".join(completion.STATES)
 NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
 NONE_OF_ALL = "no run of the last day; kit runs --all shows the others"
+PIECE = 1 << 20  # bytes of a log that are coloured at a time
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
@@ -217,8 +218,8 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
             if tail is not None:
                 logging.seek_last(file, tail)
             if console.has_colours():
-                for line in file:
-                    messages.write_log(line)
+                while lines := file.readlines(PIECE):
+                    messages.write_log(b"".join(lines))
             else:
                 shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

@@ -12,9 +12,9 @@ from typing import NamedTuple, Optional
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.errors import Problems, did_you_mean
+from kit.plan import run_paths
 from kit.plan.mounting import FileView
 
-KEYS = ("script", "setup", "host_setup")
 PATIENCE_S = 10.0
 # bash's own words for an error of syntax.
 _ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
@@ -37,7 +37,7 @@ class Word(NamedTuple):
 
 
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
-    for key in KEYS:
+    for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
     if job.setup and view.has_container:

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from kit.config import image_files, plugins
 from kit.config.job import Job
@@ -38,13 +39,12 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     if job.runtime not in (None, "auto") or not is_image_file or any(map(has_tool, _file_tools())):
         return job
     record = image_files.origin(file)
-    engine, identity = engine_of(file), str(record.get("image_id"))
-    if engine:
+    if engine := _engine_of(record):
         fix = "to run the file itself, install apptainer or enroot"
         instead = f"so {engine} runs the image that it was made of"
         problem = f"nothing on this machine runs {file.name}, {instead}"
         problems.warn(job.where("image"), problem, fix)
-        return replace(job, image=f"docker://{identity}", runtime=engine)
+        return replace(job, image=f"docker://{record['image_id']}", runtime=engine)
     tools = " nor ".join(_file_tools())
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"
     problems.add(job.where("image"), problem, _fix(str(record.get("source"))))
@@ -53,7 +53,10 @@ def _with_engine(job: Job, problems: Problems) -> Job:
 
 def engine_of(file: Path) -> str:
     """Return the engine here that still has the image that the file was made of, or ""."""
-    record = image_files.origin(file)
+    return _engine_of(image_files.origin(file))
+
+
+def _engine_of(record: dict[str, Any]) -> str:
     engine, identity = str(record.get("engine")), str(record.get("image_id"))
     has_it = engine in _engines() and has_tool(engine) and _has_image(engine, identity)
     return engine if has_it else ""
