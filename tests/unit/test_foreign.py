@@ -18,6 +18,13 @@ FIXES = {
     "deepspeed --num_gpus=8 t.py --deepspeed c.json": "write `command: t.py --deepspeed c.json`, `processes_per_node: 8` and `launcher: torchrun`",
     "fabric run --devices 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
     "srun -N 2 -n 8 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`",
+    "torchrun --nnodes=2 --max_restarts 3 --rdzv_endpoint head:29500 --log-dir logs t.py": "write `command: t.py`, `nodes: 2`, `max_restarts: 3` and "
+    "`launcher: torchrun`; this leaves out --log-dir: what the program needs of that goes into its arguments or `env`",
+    "accelerate launch --mixed_precision=bf16 --config_file a.yaml --cpu --main_process_port 29500 t.py": "write `command: t.py`, `launcher: torchrun` and "
+    '`env: {ACCELERATE_MIXED_PRECISION: "bf16", ACCELERATE_USE_CPU: "true"}`; this leaves out --config_file: to keep that, start accelerate itself on each node, '
+    "under `script: |`",
+    "srun -N2 -n8 --gres=gpu:4 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`; this leaves out --gres: "
+    "what is asked of Slurm belongs under `slurm`",
     "mpirun -np 4 ./solver": "write `command: train.py ...`, `processes_per_node: 4` and `launcher: mpi`",
     "docker run image t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",
     "apptainer exec x.sif t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",

@@ -120,6 +120,11 @@ def test_a_script_starts_no_tasks(line: str, is_refused: bool, project: Path) ->
         plan(text)
 
 
+def test_a_file_of_the_user_s_may_be_named_script_sh(project: Path) -> None:
+    (project / "script.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
+    plan("script: python train.py\n")
+
+
 def test_a_sweep_reaches_a_script_by_a_variable(project: Path) -> None:
     with pytest.raises(UsageError) as refused:
         plan("script: python train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\n")

@@ -220,4 +220,4 @@ def test_an_old_line_as_the_command_is_answered_with_the_launcher_of_the_page(he
     if heading == "Lightning's Trainer":  # whose line is any srun's, and runs under both
         launcher = "srun"
     assert done.returncode == 2 and "which is for the job's launcher to do\n  fix: write `command: train.py" in done.stderr
-    assert f"and `launcher: {launcher}`\n" in done.stderr
+    assert f"and `launcher: {launcher}`" in done.stderr

@@ -473,6 +473,16 @@ def test_a_run_of_kit_run_is_explained_without_naming_it(kit, tmp_path: Path) ->
     assert "  first: rank 1 on local0 (local rank 1): exit code 1\n" in said
 
 
+def test_ranks_that_never_met_are_remembered(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("# torch.distributed.init_process_group\n")
+    done = kit("run", "train.py", "-j", "1x2", "--launcher", "srun", "--runtime", "none")
+    warning = "warning: 2 ranks ended with 0, but none was ever connected with another"
+    assert f"kit: {warning}" in done.stdout + done.stderr
+    assert f"{warning}" in kit("status").stdout
+    said = kit("why").stdout
+    assert f"  {warning}" in said and "  fix: have every rank call torch.distributed.init_process_group()" in said
+
+
 def test_whatever_a_program_prints_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         b"10%\r90%\rdone\n"

@@ -7,11 +7,12 @@ from typing import Annotated, Optional
 import typer
 
 from kit.api.job_request import JobRequest, Use
-from kit.cli import messages, options
+from kit.cli import messages, options, starts
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
 from kit.cli.options import Json
+from kit.cluster import when as estimates
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 
@@ -39,9 +40,6 @@ def when(
     Nothing is submitted.
     """
     plan = job.plan(job.load(), None, Use(code="live"))
-    from kit.cli import starts
-    from kit.cluster import when as estimates
-
     progress = starts.draw if sys.stderr.isatty() else starts.be_silent
     found = estimates.estimate(plan, partition, other_shapes=shapes, progress=progress)
     if as_json:

@@ -1,6 +1,6 @@
 """Explain: why, timeline, hang and diff.
 
-Each imports its own part when it is called: with all of them, a page of help would take twice
+The long parts are imported when they are called: with all of them, a page of help would take twice
 as long.
 """
 
@@ -19,6 +19,7 @@ from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
 from kit.cli.options import Json, LastRun, OneRun, Svg
 from kit.errors import UsageError
+from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=EXPLAIN)
@@ -120,8 +121,6 @@ def diff(
 
     Ends with 1 where something does.
     """
-    from kit.runs import diff as differences
-
     folders = (folder_of(first), folder_of(second))
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
         fix = "give the job id or the directory of each; kit runs lists them"

@@ -6,7 +6,8 @@ import difflib
 import re
 
 from kit.config import job as jobs
-from kit.config import sbatch_options, suggest
+from kit.config import other_tools, sbatch_options, suggest
+from kit.errors import Problems
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
 OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}
@@ -32,6 +33,8 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
     It is kit's name for it, sbatch's, or that the option is the program's own. `typed` is the
     command line without `kit`.
     """
+    if tools := _other_tools(typed[1:]):
+        return tools
     if name in TOTALS:
         own = jobs.option_name(TOTALS[name])
         return f"Slurm counts them in all, and kit for each node: {own} N"
@@ -70,6 +73,14 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
     job = typed[1] if len(typed) > 1 and not typed[1].startswith("-") else "JOB"
     words = [typed[0] if typed else "submit", job, "--", name, *filter(None, [value])]
     return f"{PROGRAMS_OWN}: kit {' '.join(words)}"
+
+
+def _other_tools(words: list[str]) -> str:
+    """Return what to write for a command line of torchrun and its kin, whose option it is then."""
+    problems = Problems()
+    if words:
+        other_tools.refuse(words, "", problems)
+    return next((f"{found.problem}: {found.fix}" for found in problems.found), "")
 
 
 def _value_of(name: str, typed: list[str]) -> str:

@@ -14,9 +14,10 @@ from kit.cli.job_options import takes_job
 from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
 from kit.plan.render import render as render_plan
 from kit.plan.run_paths import RunPaths
+from kit.runs import execute, run_dir
 from kit.runs import local as local_runs
 from kit.runs import rerun as reruns
-from kit.runs import run_dir
+from kit.runs import shell as shells
 from kit.runs import submit as submitting
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
@@ -158,8 +159,6 @@ def shell(
     """
     plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=local))
     submission.say_reasons(plan)
-    from kit.runs import shell as shells
-
     code = shells.shell(plan, node, task, messages.note, here=local, jupyter=jupyter)
     sys.exit(code)
 
@@ -186,6 +185,4 @@ def exec_(
     task: Task = None,
 ) -> None:
     """Run a command beside the ranks of a running job, in its container."""
-    from kit.runs import execute
-
     execute.enter(run, node, command or [], task)

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit.cli import completion, elsewhere, messages, options, tables
+from kit.cli import completion, elsewhere, leftovers, messages, options, tables
 from kit.cli.app import SETTINGS, app
 from kit.cli.help import TIDY, Command, Group, examples
 from kit.cli.options import Cluster, Json, Task
@@ -131,8 +131,6 @@ def images_gc(
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
     """Remove images, containers and copies that no job of yours has used for some days."""
-    from kit.cli import leftovers
-
     of_group = context.parent.params if context.parent else {}
     site = cluster or of_group.get("cluster")
     place = Path(folder or of_group.get("folder") or "images").absolute()

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Optional
 
-from kit.config import other_tools, shell_words, token_check, values
+from kit.config import shell_words, token_check, values
 from kit.config.yaml_source import Located
 from kit.errors import Problems
 
@@ -27,7 +27,6 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
         shell_words.warn_of_literals(words, "the program", given.where, problems)
     for word in words:
         token_check.refuse_text("an argument", word, given.where, problems)
-    other_tools.refuse(words, given.where, problems)
     return tuple(words)
 
 

@@ -53,13 +53,14 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
     if parsed.get("script"):
         _refuse_both(parsed, {**given, **options}, problems)
         parsed["command"] = SCRIPT
+    places = {"command": target, **{key: item.where for key, item in {**given, **options}.items()}}
     if parsed.get("command"):
         parsed["command"] = (*parsed["command"], *_check_arguments(arguments, problems))
+        other_tools.refuse(parsed["command"], places["command"], problems)
     elif not {"command", "script"} & {*given, *intended}:
         fix = "add `command: train.py`, or lines of bash under `script: |`"
         problems.add(target, "no command is given", fix)
-    places = {key: item.where for key, item in {**given, **options}.items()}
-    return Job(**parsed, places={"command": target, **places})
+    return Job(**parsed, places=places)
 
 
 def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Problems) -> None:

@@ -12,6 +12,7 @@ from kit.errors import Problems, did_you_mean
 EVENTS = ("start", "end")
 KEYS = ("webhook", "command", "on")
 _EXAMPLE = "write `notify: {webhook: NAME}`, where NAME is a secret, or `notify: {command: [...]}`"
+_FILE = "write lines of bash into a file: `command: bash tell.sh`"
 # A line of curl's configuration holds it in quotes.
 _ADDRESS = re.compile(rb"https?://[!#-\[\]-~]+")
 
@@ -63,7 +64,7 @@ def _command(given: Located, problems: Problems) -> tuple[str, ...]:
         problems.add(given.where, "the command of notify is empty", "name a program that is there")
         return ()
     if isinstance(given.value, str):
-        shell_words.refuse_unquoted(given.value, given.where, problems)
+        shell_words.refuse_unquoted(given.value, given.where, problems, _FILE)
     for word in words:
         token_check.refuse_text("an argument", word, given.where, problems)
     return tuple(words)

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 from kit.errors import Problems
 
 
 class Tool(NamedTuple):
-    """kit's launcher that replaces a tool, and the tool's options for the number of ranks."""
+    """kit's launcher that replaces a tool, and what stands for the tool's options."""
 
     launcher: str
+    # Options for the number of ranks.
     per_node: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     all_ranks: tuple[str, ...] = ()
+    variables: Mapping[str, str] = MappingProxyType({})  # of the program, by options
+    to_keep: str = "what the program needs of that goes into its arguments or `env`"
 
 
+# Options that say which node this is and where the ranks meet, which kit settles itself, or that
+# are keys of any job.
+_SETTLED = re.compile(
+    r"((node|machine)-rank|(master|main|main-process|local)-(addr|address|ip|port)|rdzv-.+"
+    r"|standalone|multi-gpu|same-network|hostfile|hosts|H|no-ssh|use-env|no-python|max-restarts)\Z"
+)
 _TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
 _MPI = Tool("mpi", ("npernode", "ppn"), (), ("n", "np"))
 LAUNCHERS = {
     ("torchrun",): _TORCHRUN,
     ("python", "-m", "torch.distributed.run"): _TORCHRUN,
     ("python", "-m", "torch.distributed.launch"): _TORCHRUN,
-    ("accelerate", "launch"): Tool("torchrun", (), ("num-machines",), ("num-processes",)),
+    ("accelerate", "launch"): Tool(
+        "torchrun",
+        (),
+        ("num-machines",),
+        ("num-processes",),
+        {
+            "cpu": "ACCELERATE_USE_CPU",
+            "mixed-precision": "ACCELERATE_MIXED_PRECISION",
+            "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+        },
+        "to keep that, start accelerate itself on each node, under `script: |`",
+    ),
     ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
     ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
     ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
-    ("srun",): Tool("srun", ("ntasks-per-node",), ("nodes", "N"), ("ntasks", "n")),
+    ("srun",): Tool(
+        "srun",
+        ("ntasks-per-node",),
+        ("nodes", "N"),
+        ("ntasks", "n"),
+        to_keep="what is asked of Slurm belongs under `slurm`",
+    ),
     ("mpirun",): _MPI,
     ("mpiexec",): _MPI,
     ("horovodrun",): _MPI,
@@ -55,22 +84,25 @@ def import_it(script: str) -> str:
     )
 
 
-def refuse(words: list[str], where: str, problems: Problems) -> None:
+def refuse(words: Sequence[str], where: str, problems: Problems) -> None:
     """Note a problem if a command starts with such a tool; the fix keeps the tool's numbers."""
     program = os.path.basename(words[0])
     if program == "python3":
         program = "python"
     for start, tool in LAUNCHERS.items():
         if (program, *words[1 : len(start)]) == start:
-            rest = words[len(start) :]
+            rest = list(words[len(start) :])
             if inner := _inner(rest):  # srun torchrun ...
                 refuse(inner, where, problems)
                 continue
             keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
-            if start == ("accelerate", "launch") and "--cpu" in rest[: _start(rest)]:
-                keys.append('`env: {ACCELERATE_USE_CPU: "true"}`')
+            env, left = _others(rest, tool)
+            if env:
+                keys.append(f"`env: {{{', '.join(env)}}}`")
             more = f", {', '.join(keys[:-1])}" if keys[1:] else ""
             fix = f"write `command: {_program(rest)}`{more} and {keys[-1]}"
+            if left:
+                fix += f"; this leaves out {', '.join(left)}: {tool.to_keep}"
             problem = (
                 f"the command starts with {' '.join(start)}, which is for the job's launcher to do"
             )
@@ -90,23 +122,45 @@ def _inner(words: list[str]) -> list[str]:
 
 
 def _counts(words: list[str], tool: Tool) -> list[str]:
-    """Return the plain numbers of the tool's options, as keys of a job."""
+    """Return the plain numbers in the tool's options, as keys of a job."""
     per_node, nodes, ranks = (
         _number(words, names) for names in (tool.per_node, tool.nodes, tool.all_ranks)
     )
     if ranks and not per_node and ranks % (nodes or 1) == 0:
         per_node = ranks // (nodes or 1)
     counts = {"nodes": nodes, "processes_per_node": per_node}
+    counts["max_restarts"] = _number(words, ("max-restarts",))
     return [f"`{key}: {count}`" for key, count in counts.items() if count]
 
 
+def _others(words: list[str], tool: Tool) -> tuple[list[str], list[str]]:
+    """Return what stands for other options under `env`, and the options that nothing stands for."""
+    env, left = [], list[str]()
+    for written, name, value in _options(words[: _start(words)]):
+        if name in tool.variables:
+            env.append(f'{tool.variables[name]}: "{value or "true"}"')
+        elif name not in tool.per_node + tool.nodes + tool.all_ranks and not _SETTLED.match(name):
+            left.append(written)
+    return env, left
+
+
 def _number(words: list[str], names: tuple[str, ...]) -> Optional[int]:
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if word.startswith("-") and name.lstrip("-").replace("_", "-") in names:
-            value = value if equals else following
+    for _, name, value in _options(words):
+        if name in names:
             return int(value) if value.isdecimal() and len(value) < 10 else None
     return None
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each option as it is written, its name with dashes, and what may be its value."""
+    for word, following in zip(words, [*words[1:], ""]):
+        if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", word):
+            yield glued[1], glued[1][1:], glued[2]
+        elif word.startswith("-"):
+            written, equals, value = word.partition("=")
+            if not equals and not following.startswith("-"):
+                value = following
+            yield written, written.lstrip("-").replace("_", "-"), value
 
 
 def _program(words: list[str]) -> str:

@@ -38,6 +38,7 @@ LETTERS = {
     **{"o": "output", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "S": "core-spec"},
     **{"t": "time", "v": "verbose", "W": "wait"},
 }
+ALIASES = {"tasks-per-node": "ntasks-per-node"}  # that sbatch and srun take without listing them
 # Options so common that kit submit and its kin take them as sbatch does, without --slurm.
 COMMON = {
     "partition": "NAMES",

@@ -38,10 +38,10 @@ def refuse_first(words: list[str], where: str, problems: Problems) -> None:
         problems.add(where, f"the command starts with {words[0]}, which only a shell knows", SETUP)
 
 
-def refuse_unquoted(text: str, where: str, problems: Problems) -> None:
+def refuse_unquoted(text: str, where: str, problems: Problems, instead: str = SCRIPT) -> None:
     """Note problems in a command with its quotes: a shell would read what is outside of them.
 
-    In double quotes it would also expand variables.
+    In double quotes it would also expand variables. instead: what has lines of bash.
     """
     lines = [line for line in _QUOTED.sub(_keep_expansions, text).splitlines() if line.strip()]
     if len(lines) > 1:
@@ -49,7 +49,7 @@ def refuse_unquoted(text: str, where: str, problems: Problems) -> None:
             f"the command has {len(lines)} lines, but no shell reads them: "
             "all would be arguments of the first"
         )
-        fix = f"keep one command, with \\ at the end of a line that goes on; or {SCRIPT}"
+        fix = f"keep one command, with \\ at the end of a line that goes on; or {instead}"
         problems.add(where, problem, fix)
     if comments := [match.group() for line in lines for match in _COMMENT.finditer(line)]:
         problem = f"the command has the comment '{comments[0]}', which would become arguments"
@@ -57,17 +57,17 @@ def refuse_unquoted(text: str, where: str, problems: Problems) -> None:
     bare = " ".join(_COMMENT.sub("", line) for line in lines)
     if found := expansions(bare):
         problem = f"the command contains {found}, but no shell puts a value there"
-        problems.add(where, problem, f"{_instead_of(found)}; or {SCRIPT}")
+        problems.add(where, problem, f"{_instead_of(found)}; or {instead}")
     bare = _EXPANSION.sub("", bare)
     if operators := [f"'{word}'" for word in dict.fromkeys(_OPERATOR.findall(bare))]:
         problem = f"the command contains {' and '.join(operators)}, but no shell reads it"
-        problems.add(where, problem, f"quote it in an argument; else {SCRIPT}")
+        problems.add(where, problem, f"quote it in an argument; else {instead}")
     for word in bare.split():
         if _TYPOGRAPHIC.match(word):
             _refuse_typographic(word, where, problems)
         elif "*" in word:
             problem = f"no shell puts names of files in the place of '{word}'"
-            problems.add(where, problem, f"quote it where the program does that; or {SCRIPT}")
+            problems.add(where, problem, f"quote it where the program does that; or {instead}")
         elif word.startswith("~/") or word == "~":
             fix = f"write it out: {os.path.expanduser(word)}"
             problems.add(where, f"no shell reads '{word}' as the home folder", fix)

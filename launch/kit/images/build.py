@@ -20,24 +20,12 @@ from kit import assets, redact
 from kit.config import image_files
 from kit.errors import UsageError
 from kit.formats import size
-from kit.images import (
-    bases,
-    choose,
-    dockerfile,
-    freeze,
-    metadata,
-    pack,
-    packer,
-    recipe,
-    sif,
-    store,
-)
+from kit.images import bases, choose, freeze, metadata, pack, packer, recipe, sif, store
 from kit.images.build_request import BuildRequest, Options
 from kit.images.engines import docker, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
-from kit.images.engines.rootless import Rootless
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
 from kit.progress import Count, Note, silent
@@ -130,10 +118,7 @@ def _build(request: BuildRequest, note: Note, progress: Counting) -> Built:
             problem = f"{engine.name} knows no secrets, stages and platforms"
             raise UsageError(problem, fix, where=BUILDERS_OWN)
     request.options.command()  # refuses wrong options before anything is done
-    found = _load(request, file, project, request.name or name)
-    if isinstance(engine, Rootless) and found.parts.is_dockerfile:
-        dockerfile.check(found, engine.name)
-        found = replace(found, translator=engine.name)
+    found = engine.adapted(_load(request, file, project, request.name or name))
     contents = found.contents(note)  # refuses missing files before a registry is asked
     frozen = freeze.read(request.locked) if request.locked else None
     pinned = _pin(request, found, engine, frozen, note)

@@ -39,7 +39,7 @@ class Assignments:
             known = hint if hint and not HOLE.search(hint) else None
             self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], hint=known)
             self.placing.add(item._replace(kind=DEFINE))
-            self.draft.left_out(span, f"kit sets {name} itself, in every rank")
+            self.draft.left_to_kit(span, name)
         elif role := self._role(name, value, item):
             self.scope.values[name] = self.scope.hole(f"${{{role}}}", [role])
             self.placing.add(item._replace(kind=DEFINE, inside=f'{name}="${{{role}}}"'))

@@ -81,11 +81,7 @@ def _inner(
     reader.read(script, first, span)
     added = reader.placing.items[before:]
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
-    own = [
-        f"{item['Name']['Value']}={reader.scope.text(script, item.get('Value') or {})}"
-        for item in call.get("Assigns") or []
-    ]
-    return [*own, *reader.words(script, call)]
+    return [*reader.scope.settings(script, call), *reader.words(script, call)]
 
 
 def _flat(script: Script, statements: list[Node]) -> list[Node]:

@@ -54,7 +54,7 @@ def _rename(name: str, inner: str, span: Span, draft: Draft) -> None:
     """Give a variable the name that it has in the container."""
     draft.rename(name, inner)
     if inner in variables.OWNED:
-        draft.left_out(span, f"kit sets {inner} itself, in every rank")
+        draft.left_to_kit(span, inner)
     if inner in ("PREPEND_PATH", "APPEND_PATH"):
         draft.decide(span, f"write what {name} does as `export PATH=...` in `setup`")
     for given in (draft.env, draft.secrets):

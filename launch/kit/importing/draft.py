@@ -53,6 +53,13 @@ class Draft:
     def decide(self, span: Span, reason: str) -> None:
         self.note(DECIDE, span, reason)
 
+    def left_to_kit(self, span: Span, name: str) -> None:
+        self.left_out(span, f"kit sets {name} itself, in every rank")
+
+    def refused_behind(self, span: Span, what: str) -> None:
+        way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
+        self.decide(span, f"{what}: {way}")
+
     def rename(self, old: str, new: str) -> None:
         """Write another name into the reasons."""
         self.entries = [

@@ -143,6 +143,13 @@ class Scope:
         self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
         return fields.end()
 
+    def settings(self, script: Script, call: Node) -> list[str]:
+        """Return the NAME=VALUE words that stand before a command."""
+        return [
+            f"{item['Name']['Value']}={self.text(script, item.get('Value') or {})}"
+            for item in call.get("Assigns") or []
+        ]
+
     def _parts(
         self, script: Script, parts: list[Node], fields: Fields, *, quoted: bool, first: bool
     ) -> None:

@@ -14,9 +14,8 @@ from kit.importing.draft import Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
-ALIASES = {"tasks-per-node": "ntasks-per-node"}  # of sbatch and srun
 _FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
-SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), ALIASES)
+SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), sbatch_options.ALIASES)
 _LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
 _LEFT_OUT = {
     "output": _LOGS,
@@ -106,7 +105,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
         if word in ("", "ALL", "NONE", "NIL", "HOME", "PATH", "USER"):
             continue
         if name in variables.OWNED:
-            draft.left_out(here, f"kit sets {name} itself, in every rank")
+            draft.left_to_kit(here, name)
         elif not variables.settable(name, "", problems):
             draft.decide(here, f"--export: {problems.found[0].problem}")
         elif redact.is_secret(name) or redact.kind(text, name) is not None:

@@ -85,8 +85,7 @@ class Placing:
             elif item.sets and item.sets <= self.consumed:
                 continue
             elif item.kind == ACTION and item.position > place:
-                way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
-                self.draft.decide(item.span, f"kit runs nothing behind the program: {way}")
+                self.draft.refused_behind(item.span, "kit runs nothing behind the program")
             elif has_image and item.kind == PREPARE and _is_for_program(item.source):
                 inside.append(item)
             elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):

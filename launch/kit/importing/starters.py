@@ -29,7 +29,7 @@ _SRUN = Syntax(
     | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
     | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
     | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},
-    aliases={"tasks-per-node": "ntasks-per-node"},
+    aliases=sbatch_options.ALIASES,
 )
 # Options of srun that other lines of this module read.
 _SRUN_READ = {"nodes", "ntasks", "ntasks-per-node", "mpi", "container-env", "container-save"}
@@ -83,7 +83,7 @@ class Starters:
     def set(self, name: str, value: str) -> None:
         """Set a variable of the program."""
         if name in variables.OWNED:
-            self.draft.left_out(self.span, f"{name}: kit sets it in every rank")
+            self.draft.left_to_kit(self.span, name)
         elif HOLE.search(value):
             self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
             self.exports.append(f"export {name}={self.scope.bash(value)}")

@@ -190,10 +190,7 @@ class Reader:
     def _candidate(
         self, weight: int, words: list[str], span: Span, script: Script, node: Node
     ) -> None:
-        own = [
-            f"{item['Name']['Value']}={self.scope.text(script, item.get('Value') or {})}"
-            for item in node["Cmd"].get("Assigns") or []
-        ]
+        own = self.scope.settings(script, node["Cmd"])
         remarks = self.remarks
         if node.get("Background"):
             remarks += ("it ran in the background: kit starts one program, and waits for it",)

@@ -28,8 +28,7 @@ def read(
     if programs and programs <= _PRINTING and not writes:
         draft.left_out(span, "a trap that only prints, or ends the script")
     elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
-        way = "do it in the program, or in a job that waits for it: kit submit --after RUN"
-        draft.decide(span, f"this trap cleans up, and kit runs nothing behind the program: {way}")
+        draft.refused_behind(span, "this trap cleans up, and kit runs nothing behind the program")
     else:
         way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
         draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")

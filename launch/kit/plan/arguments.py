@@ -13,12 +13,19 @@ from kit.plan.mounting import FileView
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 # Words in an option's name by which it names a file that the program writes.
 _WRITTEN = re.compile("out|save|log|dump|write|result|export|report|dest", re.IGNORECASE)
+# Only 0 is surely a process's number: other numbers may be a matrix's rank, as for LoRA.
+_FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
+_OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
 _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
 
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
-    """Warn of missing configuration files, and of options that are one word with their values."""
+    """Warn of missing configuration files, and of options that are one word with their values.
+
+    Warn, too, of a rank's number, which all ranks would get.
+    """
     words = job.command or ()
+    _check_rank(job, words, problems)
     for before, word in zip(words, words[1:]):
         if found := _OPTION_AND_VALUE.fullmatch(word):
             problem = f"the program gets '{word}' as a single argument"
@@ -27,6 +34,20 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
         option, equals, value = word.rpartition("=")
         if not _WRITTEN.search(option if equals else before):
             _check_file(job, value, view, problems)
+
+
+def _check_rank(job: Job, words: tuple[str, ...], problems: Problems) -> None:
+    nodes = job.nodes.most if job.nodes else 1
+    if nodes * (job.processes_per_node or job.gpus_per_node or 1) == 1:
+        return
+    for word, following in zip(words[1:], [*words[2:], ""]):
+        if found := _FIRST_RANK.fullmatch(word if "=" in word else f"{word} {following}"):
+            variable = _OWN_RANK.get(found[2], "RANK")
+            fix = (
+                f"let each read its own from the environment, ${variable}; or `launcher: srun` and"
+                f' `script: python ... {found[1]} "${variable}"`, in which a shell puts it there'
+            )
+            problems.warn(job.where("command"), f"every rank gets {found.group()}", fix)
 
 
 def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:

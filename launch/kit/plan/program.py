@@ -30,7 +30,8 @@ TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
     if not job.command or not os.path.isdir(job.workdir or ""):
         return
-    _check_shell_script(job, view, problems)
+    if not job.script:
+        _check_shell_script(job, view, problems)
     arguments.check(job, view, problems)
     script = _script(job.command)
     if script is None:

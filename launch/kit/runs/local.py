@@ -69,7 +69,7 @@ def _why(run: Run, state: str, code: int, received: list[int]) -> str:
         is_asked = history.is_cancelled(run)
         name = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
         return f"by {'kit cancel' if is_asked else name}"
-    said = log_outcome.read(run)[1] if state == "FAILED" else ""
+    said = log_outcome.read(run)[1] if state in ("FAILED", "COMPLETED") else ""
     return said or (f"exit code {code}" if code else "")
 
 

@@ -9,7 +9,10 @@ from kit.slurm import sentences
 
 
 def read(run: Run) -> tuple[str, str]:
-    """Return (state, why) by what the batch script noted; ("", "") if it does not tell."""
+    """Return (state, why) by what the batch script noted; ("", "") if it does not tell.
+
+    why: also what is doubtful about a run that ended well.
+    """
     found = events.last_attempt(events.batch(run.paths.logs(run.id)))
     if events.goes_on(found):
         return "", ""
@@ -23,7 +26,10 @@ def read(run: Run) -> tuple[str, str]:
     if failures:
         node, problem = failures[0].node, failures[0].text("problem")
         return "FAILED", f"{node}: {problem}" if node else problem
-    return ("COMPLETED", "") if ends and ends.number("code") == 0 else ("", "")
+    if not ends or ends.number("code") != 0:
+        return "", ""
+    never_met = events.last(found, "never_met")
+    return "COMPLETED", f"warning: {never_met.text('problem')}" if never_met else ""
 
 
 def _batch_text(run: Run, found: list[events.Event]) -> str:

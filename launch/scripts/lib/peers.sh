@@ -139,8 +139,8 @@ peers::warn() {
   local found
   found="$(event::of 'alone|shares|met')" # nothing where the disk is full, or its folder is gone
   if [[ "${found}" == *'"event": "alone"'* ]]; then
-    printf 'kit: warning: %d ranks ended with 0, and there is no GPU, without which Accelerate trains in every rank alone\n  fix: %s\n' \
-      "${ranks}" "for CPUs: env: {ACCELERATE_USE_CPU: \"true\"}, or Accelerator(cpu=True)" >&2
+    peers::tell "${ranks} ranks ended with 0, and there is no GPU, without which Accelerate trains in every rank alone" \
+      "for CPUs: env: {ACCELERATE_USE_CPU: \"true\"}, or Accelerator(cpu=True)"
     return
   fi
   [[ "${found}" == *'"event": "shares"'* && "${found}" != *'"event": "met"'* ]] || return 0
@@ -156,7 +156,13 @@ peers::warn() {
   if [[ "${KIT_LAUNCHER}" != spawn ]] || ((NNODES == 1)); then
     who="${ranks} ranks" how=another what="${ranks} trainings of one rank"
   fi
-  printf 'kit: warning: %s ended with 0, but none was ever connected with %s: were these %s?\n  fix: %s\n' "${who}" "${how}" "${what}" "${fix}" >&2
+  peers::tell "${who} ended with 0, but none was ever connected with ${how}: were these ${what}?" "${fix}"
+}
+
+# peers::tell PROBLEM FIX - also to those who ask for the run later.
+peers::tell() {
+  event::note never_met problem "$1" fix "$2"
+  printf 'kit: warning: %s\n  fix: %s\n' "$1" "$2" >&2
 }
 
 # peers::is_alone WORDS FILE... - whether the program is one of Accelerate, which finds no device here and was told of no CPU. It

@@ -10,6 +10,7 @@ from typing import Callable, Optional
 
 from kit import assets
 from kit.cluster.init import choices, programs, shape, texts
+from kit.cluster.init.decision import Decision
 from kit.cluster.init.files import Files
 from kit.cluster.init.survey import Site, survey
 from kit.cluster.init.texts import Chosen
@@ -153,7 +154,9 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
     program = programs.choose(project, named)
     is_example = program.is_example or program.file == programs.EXAMPLE
     first_shape, shape_decision = shape.choose(site, example=is_example)
-    runtime = choices.runtime(site)
+    taken = {path.stem for path in assets.folder("env").glob("*.yaml")}
+    profile = choices.profile_name(site.cluster, taken)
+    runtime = _sites_runtime(profile) or choices.runtime(site)
     decisions = {
         "folder": choices.folder(site, _existing(project)),
         "program": program.decision,
@@ -172,9 +175,8 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
         decisions["gpu_directive"] = choices.gpu_directive(site)
         if site.config.get("PreemptType", "") not in ("", "preempt/none", "(null)"):
             preempt = site.partition.preempt
-    taken = {path.stem for path in assets.folder("env").glob("*.yaml")}
     return Chosen(
-        profile=choices.profile_name(site.cluster, taken),
+        profile=profile,
         title=title,
         shape=first_shape,
         program=program,
@@ -182,6 +184,13 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
         can_be_preempted="" if preempt == "OFF" else preempt,
         limits_memlock=site.config.get("PropagateResourceLimits") != "NONE",
     )
+
+
+def _sites_runtime(profile: str) -> Optional[Decision]:
+    """Return the runtime that the site's own profile of this cluster names, if it does."""
+    file = profiles.site_file(profile)
+    named = profiles.load(profile, str(file), Problems()).runtime if file else None
+    return Decision(named, f"{file} says so") if named else None
 
 
 def _existing(path: Path) -> Path:

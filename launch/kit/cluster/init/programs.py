@@ -14,7 +14,10 @@ from kit.plan import program
 
 USUAL = ("train.py", "main.py")
 EXAMPLE = "digits.py"  # in train/
-USES_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+# `import os, torch` counts, too.
+USES_TORCH = re.compile(
+    r"^\s*(?:from\s+|import\s+(?:[\w.]+(?:\s+as\s+\w+)?\s*,\s*)*)torch\b", re.MULTILINE
+)
 IS_STARTED = re.compile(r"""__name__\s*==\s*["']__main__["']""")
 KNOWS_RANKS = re.compile(
     r"\btorch\.distributed\b|\bfrom torch import .*\bdistributed\b|\bLOCAL_RANK\b"

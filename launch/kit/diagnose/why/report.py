@@ -82,7 +82,7 @@ def why(word: Optional[str]) -> Report:
     state = run_state.determine(evidence, weighed, run.state)
     run = replace(run, id=job_id)
     if state == "COMPLETED":
-        return Report(run, state, (_head(run, "it COMPLETED: all ranks ended well"),))
+        return _completed(run, evidence)
     if not state:
         return Report(run, state, tuple(_unended(run, evidence)))
     if run.why == job_status.VAIN_WAIT:
@@ -103,6 +103,15 @@ def _find(word: Optional[str]) -> history.Run:
 
 def _head(run: history.Run, what: str) -> str:
     return f"{_printable(run.name)} ({run.id or 'no job'}), {run.shape}: {what}"
+
+
+def _completed(run: history.Run, evidence: Evidence) -> Report:
+    head = _head(run, "it COMPLETED: all ranks ended well")
+    never_met = events.last(evidence.of_batch, "never_met")
+    if not never_met:
+        return Report(run, "COMPLETED", (head,))
+    problem, fix = (_printable(never_met.text(key), 1000) for key in ("problem", "fix"))
+    return Report(run, "COMPLETED", (head, f"  warning: {problem}", f"  fix: {fix}"), fix=fix)
 
 
 def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:

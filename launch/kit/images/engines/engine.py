@@ -35,6 +35,10 @@ class Engine(ABC):
         """Return the id of an image that the engine itself has, or "" if it has none."""
         return ""
 
+    def adapted(self, recipe: Recipe) -> Recipe:
+        """Return a recipe as this engine builds it. Raise UsageError if it cannot."""
+        return recipe
+
     @abstractmethod
     def build(
         self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps

@@ -11,7 +11,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional, Union
 
@@ -43,6 +43,12 @@ class Rootless(Engine):
     @property
     def recipe_files(self) -> tuple[str, ...]:
         return (self.recipe_file, "Dockerfile")
+
+    def adapted(self, recipe: Recipe) -> Recipe:
+        if not recipe.parts.is_dockerfile:
+            return recipe
+        dockerfile.check(recipe, self.name)
+        return replace(recipe, translator=self.name)
 
     @abstractmethod
     def start(self, root: Path) -> tuple[list[str], dict[str, str]]:
