@@ -41,8 +41,9 @@ def losses(result):
 
 def held(result):
     """By rank: the bytes of parameters that it holds, and those of the whole model."""
-    lines = (re.fullmatch(r"rank (\d+) holds (\d+) of the model's (\d+) bytes of parameters", line) for line in result.lines("rank "))
-    found = sorted(tuple(map(int, match.groups())) for match in lines if match)
+    # Ranks share a pipe here, in which two lines may become one.
+    matches = re.findall(r"rank (\d+) holds (\d+) of the model's (\d+) bytes of parameters", result.stdout)
+    found = sorted(tuple(map(int, match)) for match in matches)
     assert [rank for rank, *_ in found] == list(range(len(found)))
     return [memory for _, *memory in found]
 

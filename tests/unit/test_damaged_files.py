@@ -20,7 +20,7 @@ import event_lines
 import strangers
 from samples import ROOT
 
-DAMAGES = int(os.environ.get("KIT_DAMAGES", 150))
+DAMAGES = int(os.environ.get("KIT_DAMAGES", 75))
 SEED = int(os.environ.get("KIT_DAMAGE_SEED", 1))
 
 # ---------------------------------------------------------------- what is damaged, and which commands read it

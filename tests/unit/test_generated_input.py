@@ -15,7 +15,7 @@ from pathlib import Path
 import strangers
 from samples import HOSTILE_NAME
 
-INPUTS = int(os.environ.get("KIT_INPUTS", 200))
+INPUTS = int(os.environ.get("KIT_INPUTS", 100))
 SEED = int(os.environ.get("KIT_INPUT_SEED", 1))
 
 # ---------------------------------------------------------------- words
