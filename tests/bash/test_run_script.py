@@ -450,6 +450,25 @@ def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: st
     assert (logs(run)["progress"], logs(run)["attempts"]) == ("step 5\n", "-\n")
 
 
+@pytest.mark.parametrize(
+    ("does", "code", "last", "cause"),
+    [
+        ("trap '' USR1; echo up; sleep 60", 75, "kit: local0: the ranks have not ended; start it again to go on", "no-checkpoint"),
+        ("echo up; [[ ${RANK} == 0 ]] || trap '' USR1 TERM; for ((i = 0; i < 12; i++)); do sleep 1; done", 138, "  | up", ""),
+    ],
+    ids=["ranks that overlook the signal", "a rank that dies of it"],
+)
+def test_ranks_that_write_no_checkpoint_are_told_from_one_that_fails(does: str, code: int, last: str, cause: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, does, nodes=1, processes=2, launcher="srun", tasks_per_node=2, on_preempt="checkpoint", checkpoint_s=8)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(), stderr=subprocess.PIPE, text=True)
+    until(lambda: [logs(run).get(f"rank{rank}.out") for rank in range(2)] == ["up\n"] * 2, 60)
+    process.send_signal(signal.SIGUSR1)
+    lines = process.communicate(timeout=120)[1].splitlines()
+    assert (process.returncode, lines[-1]) == (code, last), lines
+    noted = (run / f"log/{JOB_ID}/events/batch.jsonl").read_text()
+    assert ('"cause": "no-checkpoint"' in noted) == bool(cause)
+
+
 def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> None:
     run = run_dir(tmp_path, 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75', on_preempt="checkpoint")
     real = SCRIPTS / "local/scontrol"

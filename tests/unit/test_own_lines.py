@@ -170,6 +170,6 @@ def test_a_variable_without_a_value_is_named(project: Path, monkeypatch: pytest.
         plan("command: train.py\nruntime: apptainer\nimage: x.sif\nmounts: $SCRATCH/x:/x\nworkdir: $WORK/y\n")
     fixes = [item.fix for item in refused.value.problems if "$" in item.problem]
     assert fixes == [
-        f"write the path out: '{name}' has no value here; kit knows $HOME, $USER, $SCRATCH and the variables of the cluster's profile"
+        f"write the path out: '{name}' is not set in this shell, or none of $HOME, $USER, $SCRATCH and the variables of the cluster's profile"
         for name in ("$SCRATCH", "$WORK")
     ]

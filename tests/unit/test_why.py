@@ -578,6 +578,8 @@ def test_the_command_is_without_a_run_directory_that_exists() -> None:
     typed = ["/opt/kit", "submit", "a b.yaml", "--output", "run", "--follow", "--output=x", "--", "--output", "y"]
     assert f"{facts.Again(facts.typed({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
     assert f"{facts.Again(facts.typed({'invocation': ['python', 'x']}))}" == "kit submit JOB"
+    lines = ["kit", "run", "a.yaml", "--setup", "cd x\nmake"]
+    assert f"{facts.Again(facts.typed({'invocation': lines}))}" == "kit run a.yaml --setup $'cd x\\nmake'"
 
 
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:

@@ -81,8 +81,9 @@ def _shape(plan: Plan) -> str:
     asked = dict(plan.header).get("nodes") or ""
     if "-" in asked:  # any number between
         nodes = f"{asked} nodes"
-    what = "program" if plan.program.launcher == "spawn" else "rank"  # which makes its own ranks
-    ranks = formats.number(layout.processes_per_node, what)
+    ranks = formats.number(layout.processes_per_node, "rank")
+    if plan.program.launcher == "spawn":
+        ranks = f"1 program for {ranks}"
     gpus = formats.number(layout.gpus_per_node, "GPU")
     more = [f"{gpus} on each node"] if layout.gpus_per_node else []
     if not more and not any(name.startswith(("gpu", "gres", "tres")) for name, _ in plan.header):

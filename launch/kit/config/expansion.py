@@ -33,7 +33,7 @@ def fix(path: str, otherwise: str) -> str:
     found = shell_words.expansions(path)
     if not found:
         return otherwise
-    return f"write the path out: {found} has no value here; kit knows {KNOWN}"
+    return f"write the path out: {found} is not set in this shell, or none of {KNOWN}"
 
 
 def of_cluster(items: list[dict[str, Located]], base: Path) -> Optional[str]:

@@ -66,9 +66,18 @@ preempt::asked() {
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri spare_s=$((KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2)) begin_s=SECONDS # what Slurm needs to end a job in order
   while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
-    ((SECONDS - begin_s < KIT_CHECKPOINT_S - spare_s)) || preempt::go_on "the ranks have not ended"
+    ((SECONDS - begin_s < KIT_CHECKPOINT_S - spare_s)) || { preempt::too_late && return; }
     sleep 0.5
   done
+}
+
+# preempt::too_late - the ranks had time enough for their checkpoint. If one of them has failed, the run ends as it would without.
+preempt::too_late() {
+  [[ -z "$(event::of rank_ended | grep -vE '"code": (0|75)[,}]')" ]] || return 0
+  [[ -z "${KIT_LOOPBACK:-}" ]] || event::note node_refused cause no-checkpoint \
+    problem "the ranks were asked for a checkpoint, and had not ended when the time for it was over" \
+    fix "let the program end with code ${KIT_GO_ON} after SIGUSR1, or give it more time: \`checkpoint_s\`; see docs/preemption.md"
+  preempt::go_on "the ranks have not ended"
 }
 
 # preempt::stopped CODE - a rank ended with this code.

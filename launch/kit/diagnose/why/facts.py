@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Optional
 
-from kit import redact
+from kit import quote, redact
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
@@ -40,7 +40,7 @@ class Again:
                 kept.append(word)
             skip = found and not equals
         after = self.arguments if len(self.arguments) > 1 else []
-        return " ".join(part for part in (shlex.join(kept), options, shlex.join(after)) if part)
+        return " ".join(part for part in (_line(kept), options, _line(after)) if part)
 
     def _key(self, name: str, value: str) -> tuple[str, str]:
         """Return by what two options are the same one."""
@@ -48,6 +48,11 @@ class Again:
         if name == "--runtime" and value == "none":
             return name, value
         return name, value.partition("=")[0].partition(":")[0] if is_repeatable else ""
+
+
+def _line(words: list[str]) -> str:
+    """Return words as one line for a shell, also those with line breaks in them."""
+    return " ".join(shlex.quote(word) if word.isprintable() else quote.bash(word) for word in words)
 
 
 def typed(record: RunRecord) -> list[str]:
