@@ -453,7 +453,7 @@ def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: st
 @pytest.mark.parametrize(
     ("does", "code", "last", "cause"),
     [
-        ("trap '' USR1; echo up; sleep 60", 75, "kit: local0: the ranks have not ended; start it again to go on", "no-checkpoint"),
+        ("trap '' USR1; echo up; exec sleep 12", 75, "kit: local0: the ranks have not ended; start it again to go on", "no-checkpoint"),
         ("echo up; [[ ${RANK} == 0 ]] || trap '' USR1 TERM; for ((i = 0; i < 12; i++)); do sleep 1; done", 138, "  | up", ""),
     ],
     ids=["ranks that overlook the signal", "a rank that dies of it"],
