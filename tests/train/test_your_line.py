@@ -71,6 +71,7 @@ def test_the_ranks_of_a_job_of_the_page_meet(program: str, text: str, kit, tmp_p
     own = "main.py" if program == "main" else "train.py"
     shutil.copy(ROOT / f"tests/train/lines/{program}.py", tmp_path / own)
     shutil.copy(ROOT / "train/ranks.py", tmp_path)  # the programs end with its leave()
+    (tmp_path / "accelerate.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n")
     (tmp_path / "job.yaml").write_text(text)
     # Without a GPU Accelerate, which Transformers uses, has to be told of the CPUs.
     done = kit("run", "job.yaml", "--runtime", "none", "--env", "ACCELERATE_USE_CPU=true", timeout_s=900)

@@ -85,7 +85,7 @@ def test_what_cannot_be_right_is_refused_with_its_line(project: Path) -> None:
         plan(text, problems=problems)
     assert [(item.where, item.problem) for item in refused.value.problems] == [
         ("job.yaml:2", "bash cannot read line 3 of setup: syntax error: unexpected end of file"),
-        ("job.yaml:5", "the job has both a command and a script"),
+        ("job.yaml:5", "the job has both a script and a command, which is at job.yaml:7"),
         ("job.yaml:5", "the script runs once on each node, which has no $RANK"),
     ]
     assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names main.py, which is not there"]
@@ -118,6 +118,12 @@ def test_a_script_starts_no_tasks(line: str, is_refused: bool, project: Path) ->
         return
     with pytest.raises(UsageError, match=f"line 2 of the script calls {line.split()[0]}, and runs in each task"):
         plan(text)
+
+
+def test_a_configuration_that_a_script_reads_is_looked_for(project: Path) -> None:
+    problems = Problems()
+    plan("script: accelerate launch --config_file fsdp.yaml --config=conf.yaml --log-config out.yaml train.py\n", problems=problems)
+    assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names fsdp.yaml, which is not there"]
 
 
 def test_a_file_of_the_user_s_may_be_named_script_sh(project: Path) -> None:

@@ -126,7 +126,7 @@ def rerun(
 @takes_job
 def render(job: JobRequest, output: Output = None) -> None:
     """Write the run directory without starting anything."""
-    plan = job.plan(job.load(), output, Use())
+    plan = job.plan(job.load(), output, Use(is_dry=True))
     submission.say_reasons(plan)
     folder = run_dir.write(plan, render_plan(plan))
     typed = messages.typed(folder)

@@ -66,7 +66,8 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
 def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Problems) -> None:
     if parsed.get("command"):
         fix = "keep one of them: the script may have the command as its last line"
-        problems.add(given["script"].where, "the job has both a command and a script", fix)
+        problem = f"the job has both a script and a command, which is at {given['command'].where}"
+        problems.add(given["script"].where, problem, fix)
 
 
 def _check_arguments(arguments: list[str], problems: Problems) -> list[str]:

@@ -12,7 +12,7 @@ from kit.plan.mounting import FileView
 
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 # Words in an option's name by which it names a file that the program writes.
-_WRITTEN = re.compile("out|save|log|dump|write|result|export|report|dest", re.IGNORECASE)
+WRITTEN = re.compile("out|save|log|dump|write|result|export|report|dest", re.IGNORECASE)
 # Only 0 is surely a process's number: other numbers may be a matrix's rank, as for LoRA.
 _FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
 _OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
@@ -32,7 +32,7 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             fix = f"write two words: [..., {found[1]}, {found[2]}]"
             problems.warn(job.where("command"), problem, fix)
         option, equals, value = word.rpartition("=")
-        if not _WRITTEN.search(option if equals else before):
+        if not WRITTEN.search(option if equals else before):
             _check_file(job, value, view, problems)
 
 

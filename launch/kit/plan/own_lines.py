@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.errors import Problems, did_you_mean
-from kit.plan import run_paths
+from kit.plan import arguments, run_paths
 from kit.plan.mounting import FileView
 
 PATIENCE_S = 10.0
@@ -101,10 +101,15 @@ def _check_starters(job: Job, script: str, problems: Problems) -> None:
 
 
 def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:
-    """Warn of a Python program that is not there; the script itself may write it."""
+    """Warn of a program or a configuration that is not there; the script itself may write it."""
     for word in words(script):
         path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", word.path)))
-        if not word.path.endswith(".py") or path is None or os.path.lexists(path):
+        is_read = word.path.endswith(".py") or (
+            word.path.endswith(arguments.CONFIGURATIONS)
+            and word.before.startswith("-")
+            and not arguments.WRITTEN.search(word.before)
+        )
+        if not is_read or path is None or os.path.lexists(path):
             continue
         folder = os.path.dirname(path)
         names = os.listdir(folder) if os.path.isdir(folder) else []
