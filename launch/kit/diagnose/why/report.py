@@ -106,7 +106,9 @@ def _head(run: history.Run, what: str) -> str:
 
 
 def _completed(run: history.Run, evidence: Evidence) -> Report:
-    head = _head(run, "it COMPLETED: all ranks ended well")
+    met = events.last(evidence.events, "met")
+    more = ", and ranks were connected with each other" if met else ""
+    head = _head(run, f"it COMPLETED: all ranks ended well{more}")
     never_met = events.last(evidence.of_batch, "never_met")
     if not never_met:
         return Report(run, "COMPLETED", (head,))
