@@ -80,10 +80,12 @@ def test_the_profiles_are_listed_with_their_files_and_with_what_is_wrong_in_them
     profile_in(tmp_path, "site", "ours", "description: four racks\n")
     profile_in(tmp_path, "site", "hidden", "description: of the site\n")
     profile_in(tmp_path, "home", "hidden", "description: of the user\n")
+    profile_in(tmp_path, "home", "far", "description: elsewhere\nssh: login\nscratch: $OF_THE_LOGIN_NODE/x\n")
     profile_in(tmp_path, "home", "wrong", "runtme: none\nscratch: local\n")
     rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in kit("init", "--list", **sites).stdout.splitlines())}
     assert rows["ours"] == ["four racks", f"{tmp_path}/site/kit/clusters/ours.yaml"]
     assert rows["hidden"] == ["of the user", f"{tmp_path}/home/kit/clusters/hidden.yaml (hides {tmp_path}/site/kit/clusters/hidden.yaml)"]
+    assert rows["far"][0] == "elsewhere"
     wrong = f"{tmp_path}/home/kit/clusters/wrong.yaml"
     problems = f"{wrong}:1: unknown key 'runtme' in a cluster profile; {wrong}:2: scratch must be an absolute path"
     assert rows["wrong"] == [f"not to be used: {problems}", wrong]
@@ -143,7 +145,7 @@ def test_the_list_of_profiles_names_a_folder_that_cannot_be_listed(mode: int, bo
     done = bound_kit("init", "--list", **sites)
     folder.chmod(0o700)
     assert done.returncode == 0 and "my own" in done.stdout
-    assert f"kit: {folder}: cannot be read: Permission denied\n  fix: " in done.stderr
+    assert f"kit: {folder}: warning: cannot be read: Permission denied\n  fix: " in done.stderr
 
 
 @pytest.mark.parametrize(

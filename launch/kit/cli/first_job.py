@@ -66,7 +66,7 @@ def list_profiles() -> None:
         rows.append((name, _description(path), f"{path}{_hiding(path, others)}"))
     tables.show(rows)
     for problem in profile_files.unlisted():
-        warn(problem)
+        warn(problem._replace(problem=f"warning: {problem.problem}"))
 
 
 def _hiding(path: Path, others: list[Path]) -> str:
