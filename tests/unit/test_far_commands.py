@@ -79,8 +79,8 @@ def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(wh
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     done = kit_here(*words.split(), "--cluster", "far")
-    start = f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it\n  fix: name a folder for kit alone"
-    assert done.code == 1 and done.err.startswith(start)
+    problem = f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it"
+    assert (done.code, done.err) == (1, f"{problem}\n  fix: name another folder, for kit alone, in the profile: `ssh_dir: kit-jobs`\n")
     assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == [] and far.slurm.calls("sbatch") == []
 
 

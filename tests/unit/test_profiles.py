@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,9 +80,95 @@ def test_the_profiles_are_listed_with_their_files_and_with_what_is_wrong_in_them
     profile_in(tmp_path, "site", "ours", "description: four racks\n")
     profile_in(tmp_path, "site", "hidden", "description: of the site\n")
     profile_in(tmp_path, "home", "hidden", "description: of the user\n")
-    profile_in(tmp_path, "home", "wrong", "runtme: none\n")
+    profile_in(tmp_path, "home", "far", "description: elsewhere\nssh: login\nscratch: $OF_THE_LOGIN_NODE/x\n")
+    profile_in(tmp_path, "home", "wrong", "runtme: none\nscratch: local\n")
     rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in kit("init", "--list", **sites).stdout.splitlines())}
     assert rows["ours"] == ["four racks", f"{tmp_path}/site/kit/clusters/ours.yaml"]
-    assert rows["hidden"] == ["of the user", f"{tmp_path}/home/kit/clusters/hidden.yaml"]
-    assert rows["wrong"][0].endswith("wrong.yaml:1: unknown key 'runtme' in a cluster profile")
+    assert rows["hidden"] == ["of the user", f"{tmp_path}/home/kit/clusters/hidden.yaml (hides {tmp_path}/site/kit/clusters/hidden.yaml)"]
+    assert rows["far"][0] == "elsewhere"
+    wrong = f"{tmp_path}/home/kit/clusters/wrong.yaml"
+    problems = f"{wrong}:1: unknown key 'runtme' in a cluster profile; {wrong}:2: scratch must be an absolute path"
+    assert rows["wrong"] == [f"not to be used: {problems}", wrong]
     assert set(SETS) < set(rows)
+
+
+def test_a_profile_hides_neither_kits_own_nor_a_link_to_itself(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "site", "generic", "description: of the site\n")
+    profile_in(tmp_path, "site", "linked", "description: of the site\n")
+    (tmp_path / "home/kit/clusters/linked.yaml").symlink_to(tmp_path / "site/kit/clusters/linked.yaml")
+    assert "(hides " not in kit("init", "--list", **sites).stdout
+
+
+@pytest.fixture
+def bound_kit(tmp_path: Path):
+    """kit with the rights that modes give to an ordinary user: without those that root has beside them."""
+    prefix = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+
+    def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [*prefix, sys.executable, "-m", "kit", *arguments]
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), **environment}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    return call
+
+
+@pytest.mark.parametrize("closed", ["site/kit/clusters", "site/kit"])
+@pytest.mark.parametrize("words", ["--cluster ours", ""])
+def test_a_folder_that_may_not_be_entered_is_named_and_no_job_goes_without_its_profiles(
+    closed: str, words: str, bound_kit, tmp_path: Path, sites: dict[str, str]
+) -> None:
+    profile_in(tmp_path, "site", "ours", "slurm: {account: everybody}\n")
+    (tmp_path / closed).chmod(0o600)
+    done = bound_kit("submit", "train.py", *words.split(), "--dry-run", **sites)
+    (tmp_path / closed).chmod(0o700)
+    folder = f"{tmp_path}/site/kit/clusters"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"kit: {folder}: cannot be read: Permission denied\n  fix: kit looks for profiles there: have it opened, or the folder above it: namei -l {folder}\n"
+    )
+
+
+def test_a_users_own_profile_is_found_before_a_closed_folder(bound_kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "home", "generic", "slurm: {account: mine}\n")
+    (tmp_path / "site/kit").chmod(0)
+    done = bound_kit("submit", "train.py", "--dry-run", **sites)
+    (tmp_path / "site/kit").chmod(0o700)
+    assert done.returncode == 0 and "#SBATCH --account=mine\n" in done.stdout
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o600])
+def test_the_list_of_profiles_names_a_folder_that_cannot_be_listed(mode: int, bound_kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "site", "ours", "description: four racks\n")
+    profile_in(tmp_path, "home", "mine", "description: my own\n")
+    folder = tmp_path / "site/kit/clusters"
+    folder.chmod(mode)
+    done = bound_kit("init", "--list", **sites)
+    folder.chmod(0o700)
+    assert done.returncode == 0 and "my own" in done.stdout
+    assert f"kit: {folder}: warning: cannot be read: Permission denied\n  fix: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scratch", "named"),
+    [
+        ("/local/$SLURM_JOB_ID", "$SLURM_JOB_ID"),
+        ("/local/${NOBODY_SET_THIS}/x", "$NOBODY_SET_THIS"),
+        ("$TMPDIR", "$TMPDIR"),
+        ("/a/$TMPDIR/$NOBODY_SET_THIS", "$TMPDIR and $NOBODY_SET_THIS"),
+        ("/local/$(hostname)", "'$(hostname)'"),
+    ],
+)
+def test_scratch_takes_no_variable_that_has_no_value_at_submission(scratch: str, named: str, kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "site", "generic", f"runtime: none\nscratch: {scratch}\n")
+    done = kit("submit", "train.py", "--dry-run", check=False, TMPDIR="", SLURM_JOB_ID="7", **sites)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"kit: {tmp_path}/site/kit/clusters/generic.yaml:2: no value for {named}: "
+        "the variables of scratch are read at submission, on the login node\n"
+        "  fix: write the path that the nodes have: `scratch: /local`; kit makes kit-UID in it\n"
+    )
+
+
+def test_scratch_gets_the_values_that_its_variables_have_at_submission(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "site", "generic", "scratch: /local/$WHO/${PLACE}\n")
+    assert "\nKIT_SCRATCH=/local/ada/x\n" in kit("submit", "train.py", "--dry-run", WHO="ada", PLACE="x", **sites).stdout

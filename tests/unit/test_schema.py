@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 from kit.config import job as jobs
-from kit.config import job_file, schema, values
+from kit.config import job_file, profile_files, schema, values
 from kit.config import profiles as clusters
 from kit.errors import KitError, Problems
 from kit.plan import resolve as plans
@@ -304,7 +304,8 @@ def test_a_job_without_a_command_is_refused() -> None:
         ("slurm: {partition: [a]}\n", 1),
     ],
 )
-def test_profiles_are_judged_alike(text: str, problems: int, tmp_path: Path) -> None:
+def test_profiles_are_judged_alike(text: str, problems: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "ada")
     (tmp_path / "site.yaml").write_text(text)
     found = Problems()
     clusters.load(str(tmp_path / "site.yaml"), "", found)
@@ -395,4 +396,4 @@ def test_the_command_prints_it() -> None:
 def test_an_editor_is_told_what_a_key_means() -> None:
     for key, facts in jobs.KEYS.items():
         assert JOB.schema["properties"][key]["description"] == facts.meaning
-    assert JOB.schema["properties"]["cluster"]["examples"] == clusters.names()
+    assert JOB.schema["properties"]["cluster"]["examples"] == profile_files.names()

@@ -56,6 +56,13 @@ def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tm
     assert {key: record[key] for key in ("cluster", "folder", "name")} == {"cluster": "far", "folder": str(there), "name": tmp_path.name}
 
 
+def test_variables_of_scratch_are_those_of_the_login_node(far, tmp_path: Path) -> None:
+    (tmp_path / "config/kit/clusters/far.yaml").write_text("runtime: none\nssh: login\nscratch: $OF_THE_LOGIN_NODE/x\n")
+    done = far("submit", "job.yaml", check=False)
+    assert done.returncode == 2 and "far.yaml:2: no value for $OF_THE_LOGIN_NODE: " in done.stderr
+    assert "rsync" in calls(tmp_path) and "sbatch" not in calls(tmp_path)
+
+
 def test_what_happens_on_this_machine_asks_no_login_node(far, tmp_path: Path) -> None:
     assert "told" in far("run", "job.yaml", "--launcher", "spawn").stdout
     assert calls(tmp_path) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Union
 
 from kit import assets, slurm
-from kit.config import profiles
+from kit.config import profile_files
 from kit.config import sbatch_options as known_options
 from kit.config.job import KEYS
 from kit.errors import KitError
@@ -81,7 +81,7 @@ def sbatch_options(incomplete: str) -> Values:
 
 
 def clusters() -> Values:
-    return list(profiles.names())
+    return list(profile_files.names())
 
 
 def images() -> Values:

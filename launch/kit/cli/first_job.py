@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from typing import Optional
 
+from kit import assets
 from kit.cli import tables
 from kit.cluster.init import init
 from kit.cluster.init.init import Start
 from kit.cluster.init.survey import TEMPORARY
-from kit.config import profiles
-from kit.errors import KitError, Problems
+from kit.config import profile_files, profiles
+from kit.errors import KitError, Problems, warn
 
 TITLES = {
     "folder": "folder",
@@ -59,22 +60,33 @@ def write(
 
 
 def list_profiles() -> None:
-    """Print each profile, what it says of itself, and its file."""
+    """Print each profile, what it says of itself, its file, and the files that this one hides."""
     rows = [("PROFILE", "DESCRIPTION", "FILE")]
-    for name, path in sorted(profiles.files().items()):
-        rows.append((name, _description(path), str(path)))
+    for name, (path, *others) in sorted(profile_files.files().items()):
+        rows.append((name, _description(path), f"{path}{_hiding(path, others)}"))
     tables.show(rows)
+    for problem in profile_files.unlisted():
+        warn(problem._replace(problem=f"warning: {problem.problem}"))
+
+
+def _hiding(path: Path, others: list[Path]) -> str:
+    """Return which files a profile hides, in words: all but kit's own, and links to itself."""
+    own = assets.folder("env")
+    hidden = [str(other) for other in others if other.parent != own and not path.samefile(other)]
+    return f" (hides {', '.join(hidden)})" if hidden else ""
 
 
 def _description(profile: Path) -> str:
     """Return what a profile says of itself, or why it cannot be used."""
     problems = Problems()
     try:
-        description = profiles.load(str(profile), "", problems).description
+        description = profiles.load(str(profile), "", problems, elsewhere=True).description
         problems.raise_if_any()
     except KitError as error:
-        first = error.problems[0]
-        return f"not to be used: {first.where}: {first.problem}"
+        wrong = [
+            f"{it.where}: {it.problem}" for it in error.problems if it not in problems.warnings
+        ]
+        return f"not to be used: {'; '.join(wrong)}"
     return " ".join(description.split())
 
 

@@ -15,6 +15,7 @@ from kit.config import (
     notify,
     paths,
     plugins,
+    profile_files,
     profiles,
     secrets,
     sweeps,
@@ -245,7 +246,7 @@ class Job:
         "cluster profile: a name (kit init --list) or a file [generic]",
         "NAME",
         panel="Nodes",
-        examples=profiles.names,
+        examples=profile_files.names,
         anchor=profiles.anchored,
     )
     notify: Optional[Notify] = key(

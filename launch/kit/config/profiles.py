@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
-from kit.config import bandwidth_target, keys, paths, plugins, values, variables, yaml_source
+from kit.config import (
+    bandwidth_target,
+    keys,
+    paths,
+    plugins,
+    profile_files,
+    shell_words,
+    values,
+    variables,
+    yaml_source,
+)
 from kit.config import secrets as secret_sources
 from kit.config.bandwidth_target import Expectation
 from kit.config.keys import key
@@ -20,7 +29,7 @@ from kit.errors import Problems, UsageError, did_you_mean
 
 HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
-SITE = Path("/etc/kit/clusters")  # for all users of a login node
+_VARIABLE = re.compile(rf"\$\{{?({shell_words.NAME})")
 GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
 
 
@@ -34,12 +43,32 @@ def gpu_directive(given: Located, problems: Problems) -> Optional[str]:
 
 
 def scratch(given: Located, problems: Problems) -> Optional[str]:
+    """Return the path with the values that its variables have now, at submission."""
     found = values.line(given, problems)
-    path = os.path.expandvars(found or "")
-    if path and not os.path.isabs(path):
+    if found is None:
+        return None
+    path = os.path.expandvars(found)
+    if unknown := _without_value(found) or shell_words.expansions(path):
+        problem = (
+            f"no value for {unknown}: "
+            "the variables of scratch are read at submission, on the login node"
+        )
+        fix = "write the path that the nodes have: `scratch: /local`; kit makes kit-UID in it"
+        problems.add(given.where, problem, fix)
+    elif not os.path.isabs(path):
         fix = "name a node-local folder: `scratch: /local`"
         problems.add(given.where, "scratch must be an absolute path", fix)
     return path
+
+
+def _without_value(text: str) -> str:
+    """Return the variables in a text that are unset or empty, or of a job: SLURM_JOB_ID.
+
+    Where kit is called inside of a job, Slurm's variables are those of that job.
+    """
+    names = dict.fromkeys(_VARIABLE.findall(text))
+    unknown = [name for name in names if name.startswith("SLURM_") or not os.environ.get(name)]
+    return " and ".join(f"${name}" for name in unknown)
 
 
 def host(given: Located, problems: Problems) -> Optional[str]:
@@ -96,7 +125,7 @@ class Cluster:
     scratch: str = key(
         scratch,
         "folder on each node's own disk for containers and copies of images; may hold variables "
-        "such as $USER [/tmp]",
+        "such as $USER, whose values are read at submission on the login node [/tmp]",
         default="",
     )
     env: Mapping[str, str] = key(
@@ -140,53 +169,27 @@ class Cluster:
 KEYS = keys.declared(Cluster)
 
 
-def load(name: Optional[str], where: str, problems: Problems) -> Cluster:
+def load(
+    name: Optional[str], where: str, problems: Problems, *, elsewhere: bool = False
+) -> Cluster:
     """Return the profile of this name or file; without a name, the user's or site's `generic`.
 
+    `elsewhere`: a profile with `ssh` is for another machine, whose variables its scratch may hold.
     Raises UsageError if there is no such profile.
     """
-    if name is None and not _existing("generic", folders()[:-1]):
+    if name is None and not profile_files.first("generic", profile_files.folders()[:-1]):
         return Cluster(name="generic")  # as env/generic.yaml says, without reading it each time
     path = _find(name or "generic", where)
     given = yaml_source.read(path, problems)
     for word in [word for word in given if word not in KEYS]:
         fix = did_you_mean(word, list(KEYS), f"the keys are {', '.join(KEYS)}")
         problems.add(given.pop(word).where, f"unknown key '{word}' in a cluster profile", fix)
+    if elsewhere and "ssh" in given and "$" in str(given.get("scratch")):
+        del given["scratch"]  # kit on the login node judges it
     parsed = keys.parse(given, KEYS, path.absolute().parent, problems)
     if any(word.startswith("ssh") and word not in parsed for word in given):
         parsed.pop("ssh", None)  # nobody is asked before that is mended
     return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)
-
-
-def folders() -> list[Path]:
-    """Return the folders with profiles: KIT_CLUSTERS, the user's own, the site's, then kit's."""
-    named = os.environ.get("KIT_CLUSTERS")
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    own = [Path(named)] if named else []
-    return [*own, Path(config, "kit", "clusters"), *site_folders(), assets.folder("env")]
-
-
-def site_folders() -> list[Path]:
-    """Return the folders in which a site keeps profiles for all its users."""
-    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-    return [*(Path(each, "kit", "clusters") for each in shared.split(":") if each), SITE]
-
-
-def names() -> list[str]:
-    """Return the names of all profiles."""
-    return sorted(files())
-
-
-def files() -> dict[str, Path]:
-    """Return {name: the file that counts}; a profile of an earlier folder hides its namesakes."""
-    found = [path for folder in folders() for path in sorted(folder.glob("*.yaml"))]
-    return {path.stem: path for path in reversed(found) if path.is_file()}
-
-
-def site_file(name: str) -> Optional[Path]:
-    """Return the site's profile of this name, if there is one and no user's own hides it."""
-    found = _existing(name, folders()[:-1])
-    return found if found and found.parent in site_folders() else None
 
 
 def anchored(name: str, base: Path) -> str:
@@ -202,16 +205,11 @@ def _find(name: str, where: str) -> Path:
         if not os.path.isfile(name):
             raise UsageError(f"no such cluster profile: {name}", "check the path", where=where)
         return Path(name)
-    if path := _existing(name, folders()):
+    places = profile_files.folders()
+    if path := profile_files.first(name, places):
         return path
-    known = names()
-    listing = f"the profiles are {', '.join(known)}; yours belong into {folders()[0]}"
+    known = profile_files.names()
+    listing = f"the profiles are {', '.join(known)}; yours belong into {places[0]}"
     if where and not where.startswith("--"):  # in a job file, which kit init may have written
         listing = f"run kit init here, or remove the line `cluster: {name}`; {listing}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)
-
-
-def _existing(name: str, places: list[Path]) -> Optional[Path]:
-    """Return the first profile of this name in these folders."""
-    paths_of_it = (folder / f"{name}.yaml" for folder in places)
-    return next((path for path in paths_of_it if os.path.isfile(path)), None)

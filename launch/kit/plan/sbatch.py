@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Optional
 
-from kit.config import sbatch_options, values
+from kit.config import sbatch_options, shell_words, values
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
@@ -203,6 +203,10 @@ def _refuse_value(name: str, item: Located) -> Refusal:
     if values.CONTROL.search(value):
         problem = f"the value of '{name}' contains a control character"
         return problem, "Slurm reads it from one line of text: remove it"
+    if found := shell_words.expansions(value):
+        problem = f"the value of '{name}' contains {found}, but no shell reads #SBATCH lines"
+        typed = _as_typed(name, f'"{value}"', "--slurm")
+        return problem, f"write the value; on the command line your shell puts it in: {typed}"
     if name in sbatch_options.NUMBERS and not re.fullmatch("[0-9]{1,9}", value):
         fix = f"write a plain number: {_as_typed(name, '8', item.where)}"
         if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c

@@ -145,9 +145,7 @@ def _refuse(host: Host, found: dict[str, Any]) -> None:
     refusal, folder = found.get("refusal"), found.get("folder")
     if refusal == "foreign":
         what = "it has other files, and kit did not make it"
-        touch = f"ssh {host.name} touch {bash(f'{folder}/{landing.MARK}')}"
-        fix = "name a folder for kit alone by the profile's key `ssh_dir`"
-        fix = f"{fix}; if an earlier kit made it: {touch}"
+        fix = "name another folder, for kit alone, in the profile: `ssh_dir: kit-jobs`"
         raise KitError(f"{folder} on {host.name} is not kit's: {what}", fix)
     if refusal:
         fix = "name one that you may write to: the profile's key `ssh_dir`"

@@ -136,7 +136,7 @@ def profile(name: Optional[str]) -> Cluster:
     Raises UsageError where it has mistakes: one may be why it names no login node.
     """
     problems = Problems()
-    site = profiles.load(name, "--cluster", problems)
+    site = profiles.load(name, "--cluster", problems, elsewhere=True)
     problems.raise_if_any()
     return site
 

@@ -14,7 +14,7 @@ from kit.cluster.init.decision import Decision
 from kit.cluster.init.files import Files
 from kit.cluster.init.survey import Site, survey
 from kit.cluster.init.texts import Chosen
-from kit.config import image_files, job_file, paths, plugins, profiles, suggest
+from kit.config import image_files, job_file, paths, plugins, profile_files, profiles, suggest
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems, UsageError
 from kit.plan import resolve
@@ -39,12 +39,12 @@ class Start:
 
     @property
     def profile(self) -> Path:
-        return profiles.folders()[0] / f"{self.chosen.profile}.yaml"
+        return profile_files.folders()[0] / f"{self.chosen.profile}.yaml"
 
     @property
     def sites_profile(self) -> Optional[Path]:
         """Return the site's own profile of this cluster, which needs no other beside it."""
-        return profiles.site_file(self.chosen.profile)
+        return profile_files.site_file(self.chosen.profile)
 
 
 def look(
@@ -188,7 +188,7 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
 
 def _sites_runtime(profile: str) -> Optional[Decision]:
     """Return the runtime that the site's own profile of this cluster names, if it does."""
-    file = profiles.site_file(profile)
+    file = profile_files.site_file(profile)
     named = profiles.load(profile, str(file), Problems()).runtime if file else None
     return Decision(named, f"{file} says so") if named else None
 
