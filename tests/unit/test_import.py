@@ -35,9 +35,10 @@ KNOWN = {"HOME": "/home/me", "USER": "me"}
 # Scripts that become a job without a question. All others leave one open, and say which.
 COMPLETE = set(
     """
-    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end array_of_seeds array_of_values bash_c_steps
+    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end arguments_in_bash_c array_of_seeds array_of_values bash_c_steps
     brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle function_main
-    function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module master_port_from_the_job_id mpirun
+    function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module list_in_bash_c
+    master_port_from_the_job_id mpirun
     options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
     torchrun_by_srun unicode_and_quotes wrapper_script
     """.split()
@@ -214,7 +215,7 @@ def own_lines(job: dict[str, Any]) -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", "SINGULARITY_BIND", *OWNED}
+NOT_COMPARED = {*"_ SHLVL PWD OLDPWD SRUN_CPUS_PER_TASK SLURM_CPU_BIND CMD EXTRA LAUNCHER RESUME SCRIPT_ARGS SINGULARITY_BIND".split(), *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -247,7 +248,7 @@ F='$not "expanded"'
 """
 WORDS = r"""
 record plain "a b" 'a $A' $A "$A" $B "$B" pre$B "pre$B" ${A}x
-record ${C[@]} "${C[@]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
+record ${C[@]} "${C[@]}" "${C[*]}" ${C[*]} x"${C[*]}"y "${B[*]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
 record $D "$D" $N $((N * 2)) "${N}0" $((N / 3 - 1))
 record ~/x a~ "~/x" \$A a\ b "\$A \"q\" \x" '' "" a"b"c $F "$F"
 record a=b.c model=[1,2] {one} {lr:0.1} ${Z:-default} "${Z:-d e}" ${Z-x} ${A:-no} "it's" é☃ =x x= --a=$B
@@ -471,6 +472,20 @@ def test_a_script_keeps_the_arguments_of_the_batch_script(words: str, machine: d
         assert run_bash(job["script"], machine, arguments) == run_bash(text, machine, arguments)
 
 
+def test_lines_of_bash_c_have_the_variables_of_the_outer_shell() -> None:
+    job = keys('srun bash -c "export A=$SLURM_JOB_ID; cp $DATA x; python t.py"\n')
+    assert (job["setup"], job["inherit"]) == ("export A=$SLURM_JOB_ID\ncp $DATA x\n", ["DATA"])
+    job = keys("srun bash -c \"for i in 1 2; do python t.py '$RUN' $RUN; done\"\n")
+    assert job["script"] == "for i in 1 2; do python t.py ''\"$RUN\"'' $RUN; done\n"
+
+
+def test_a_variable_with_a_default_is_not_inherited() -> None:
+    lines = 'A=()\nif [ "${B:-1}" = 1 ]; then A+=(--b); fi\n'
+    assert "inherit" not in keys(lines + 'python t.py "${A[@]}"\n')
+    assert "$B has its default: write `inherit: [B]`" in convert(lines + 'python t.py "${A[@]}"\n').job
+    assert keys(lines + 'python t.py "${A[@]}" $B\n')["inherit"] == ["B"]
+
+
 def test_a_default_of_a_function_is_known() -> None:
     assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
 
@@ -580,6 +595,11 @@ def test_no_secret_reaches_the_job_file() -> None:
     report = json.dumps([entry._asdict() for entry in found.entries])
     assert token not in found.job + report and "hunter2" not in found.job + report
     assert "secrets: [HF_TOKEN, MY_PASSWORD]" in found.job
+
+
+def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -> None:
+    job = keys("export HF_TOKEN=$(cat ~/.hf_token)\nexport OPENAI_KEY=$(< /x/key)\npython t.py\n")
+    assert job["secrets"] == {"HF_TOKEN": {"command": "cat ~/.hf_token"}, "OPENAI_KEY": {"command": "cat /x/key"}}
 
 
 # ---------------------------------------------------------------- what kit takes

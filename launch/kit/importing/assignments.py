@@ -112,10 +112,10 @@ class Assignments:
         self.draft.secrets[name] = "env"
         self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
-            self.draft.secrets[name] = {"file": found[1]}
+            self.draft.secrets[name] = {"command": f"cat {found[1]}"}
             self.draft.carried(span, "secrets")
         elif value is None or self._is_itself(name, value):
             self.draft.carried(span, "secrets")
         else:
-            way = f"export {name} in your shell, or `secrets: {{{name}: {{file: PATH}}}}`"
+            way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"
             self.draft.decide(span, f"a secret belongs into no job file: {way}")

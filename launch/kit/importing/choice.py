@@ -6,7 +6,6 @@ import functools
 import re
 from typing import Optional
 
-from kit.errors import KitError
 from kit.importing import container_settings, python_path, shell
 from kit.importing.launch import Launch, Tools
 from kit.importing.placing import ACTION, DEFINE, Item
@@ -65,10 +64,7 @@ def _inner(
     reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
 ) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    try:
-        script = shell.parse(text, "bash -c")
-    except KitError:
-        return None
+    script = shell.parse(text, "bash -c")
     *first, last = _flat(script, script.statements) or [{}]
     call = last.get("Cmd") or {}
     is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)

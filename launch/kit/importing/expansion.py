@@ -89,8 +89,26 @@ class Scope:
         return HOLE.sub(fill, self.hinted(text))
 
     def source(self, text: str) -> str:
-        """Return a text with its expansions as the script writes them, to be shown."""
-        return HOLE.sub(lambda found: self.behind(found.group())[0].source, text)
+        """Return a text with its expansions as the script writes them."""
+        parts = HOLE.split(text)
+        pairs = zip(self.behind(text), parts[1:])
+        return parts[0] + "".join(_braced(hole.source, part) + part for hole, part in pairs)
+
+    def inner(self, text: str) -> str:
+        """Return the text of `bash -c` with its expansions.
+
+        The inner shell splits what they bring, unless quotes of its own are around it.
+        """
+        script = shell.parse(text, "bash -c")
+        for node in shell.descend(script.statements):
+            if node.get("Type") == "SglQuoted":
+                quoted, again = script.text(node), "$'" if node.get("Dollar") else "'"
+                parts = (
+                    f'\'"{self.source(part)}"{again}' if HOLE.match(part) else part
+                    for part in re.split(f"({HOLE.pattern})", quoted)
+                )
+                text = text.replace(quoted, "".join(parts))
+        return self.source(text)
 
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""
@@ -203,6 +221,8 @@ class Scope:
             fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
         elif value is None or self._is_unknown(name, value):
             fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
+        elif quoted and "*" in (found[3], name):
+            fields.add(" ".join(value if isinstance(value, list) else [value]))
         elif found[3] in ("@", "*") or name in ("@", "*"):
             fields.all(value if isinstance(value, list) else [value], quoted)
         else:

@@ -65,6 +65,8 @@ class Placing:
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
+        self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
+        self.without_default: set[str] = set()  # variables that are read in other ways
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
@@ -77,6 +79,7 @@ class Placing:
         """Write all lines of bash; `needed` has the names that the program's own lines use."""
         has_image = self.draft.has_image
         once, inside = [], []
+        self.without_default.update(needed)
         for item in self.items:
             if item.source in self.inner:
                 inside.append(item)
@@ -172,7 +175,12 @@ class Placing:
         is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
         is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
         is_of_module = re.search(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z", name)
-        if not (is_of_slurm or is_there or is_of_module) and name.isidentifier():
+        if is_of_slurm or is_there or is_of_module or not name.isidentifier():
+            return
+        if name in self.with_default and name not in self.without_default:
+            way = f"write `inherit: [{name}]` where your shell sets it"
+            self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
+        else:
             self.inherit(name)
 
     def inherit(self, name: str) -> None:

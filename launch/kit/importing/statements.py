@@ -105,6 +105,9 @@ class Reader:
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), frozenset(shell.names_set(node))
         source = script.text(node).rstrip("; ")
+        defaulted = shell.names_defaulted(script, node)
+        self.placing.with_default.update(dict.fromkeys(defaulted, span))
+        self.placing.without_default |= uses - defaulted
         return Item(kind, span, source, uses, sets, "", len(self.candidates))
 
     # ------------------------------------------------------------ variables
