@@ -486,6 +486,35 @@ def test_a_variable_with_a_default_is_not_inherited() -> None:
     assert keys(lines + 'python t.py "${A[@]}" $B\n')["inherit"] == ["B"]
 
 
+@pytest.mark.parametrize("line", ["TMPDIR=${TMPDIR:-/tmp/$SLURM_JOB_ID}", 'export TMPDIR="${TMPDIR:-/tmp/$SLURM_JOB_ID}"', ": ${TMPDIR:=/tmp/$SLURM_JOB_ID}"])
+def test_a_default_is_the_same_on_the_node_and_in_the_container(line: str) -> None:
+    body = f"{line}\nmkdir -p $TMPDIR/data\n"
+    job = keys(f"{body}apptainer exec i.sif ./x --data $TMPDIR/data\n")
+    assert job["setup"] == "export TMPDIR=/tmp/$SLURM_JOB_ID\n"
+    start = "export " if line.startswith("export") else ""
+    assert job["host_setup"] == f"{start}TMPDIR=/tmp/$SLURM_JOB_ID\nmkdir -p $TMPDIR/data\n"
+    assert job["script"] == "./x --data /tmp/$SLURM_JOB_ID/data\n"
+    assert keys(f"{body}python t.py\n")["host_setup"] == job["host_setup"]
+
+
+def test_a_default_is_not_taken_for_what_modules_add_to() -> None:
+    job = keys("module load cuda\nexport LD_LIBRARY_PATH=/opt/x:${LD_LIBRARY_PATH:-}\n./a\n")
+    assert job["host_setup"] == "module load cuda\nexport LD_LIBRARY_PATH=/opt/x:${LD_LIBRARY_PATH:-}\n" and "env" not in job
+
+
+def test_a_list_of_values_for_an_array_could_be_a_sweep() -> None:
+    line = "#SBATCH --array=0-1%2\nLRS=(0.1 0.2 0.3)\nRATE=${LRS[$SLURM_ARRAY_TASK_ID]}\npython t.py --lr $RATE\n"
+    assert "`sweep: {rate: [0.1, 0.2]}`, and `{rate}` in the command" in convert(line).job
+    assert "sweep" not in convert(line.replace("0-1", "2-3")).job
+
+
+def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
+    found = convert("#SBATCH --requeue --signal=B:USR1@300\nsrun ./a\n")
+    assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert "SIGUSR1, which ends a program that does not handle it" in found.job and "write `slurm: {requeue: true}`" in found.job
+    assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
+
+
 def test_a_default_of_a_function_is_known() -> None:
     assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
 
@@ -493,6 +522,10 @@ def test_a_default_of_a_function_is_known() -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     {
+        "apptainer exec --nv i.sif ./a ": "the container has the GPUs without it",
+        "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
+        "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",
+        "./a; cp x y": "behind the program in a `script`: `if [[ $RANK == 0 ]]",
         "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
         "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
         "srun --hint=nomultithread ./a": "--hint=nomultithread",
@@ -559,8 +592,14 @@ def test_variables_for_a_container_become_the_jobs_own_keys() -> None:
 
 def test_a_mount_that_only_the_job_knows_is_named() -> None:
     line = "apptainer exec --bind $WORK:/data,/a,x:y i.sif ./x\n"
-    expected = ["the mount `$WORK:/data`: only the job knows $WORK", "write `x:y` as SOURCE:/TARGET under `mounts`"]
+    what = "fill $WORK in `setup` if the job makes it, and give the program that path, not /data"
+    recipe = "docs/job-file.md: Data that a program reads many times"
+    expected = [
+        f"the mount `$WORK:/data`: only the job knows $WORK: mount the folder above it, {what} ({recipe})",
+        "write `x:y` as SOURCE:/TARGET under `mounts`",
+    ]
     assert questions(line) == expected
+    assert "above it (`mounts: [/tmp/me]`), fill /tmp/me/x-$SLURM_JOB_ID in" in questions("apptainer exec -B /tmp/$USER/x-$SLURM_JOB_ID:/d:ro i.sif ./x\n")[0]
     assert questions("export APPTAINER_BIND=$WORK:/data\napptainer exec i.sif ./x\n") == expected[:1]
 
 

@@ -33,6 +33,10 @@ _PARAMETER = re.compile(
 )
 
 
+# Modules and environments add to these, so that a default for them is seldom taken.
+_OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
+
+
 class Hole(NamedTuple):
     """An expansion that only the running job can do."""
 
@@ -214,9 +218,13 @@ class Scope:
         value = self.values.get(name)
         self.reads.add(name)
         is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
-        if found[4] and not value and name not in self.facts and not is_argument:
+        is_of_node = bool(_OF_NODE.fullmatch(name))
+        has_own = is_argument or is_of_node or name in self.facts
+        if found[4] and not value and not has_own:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
+            if found[4] == "=":
+                self.values[name] = value
         if name in self.node_arrays and found[3] in (None, "0"):
             fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
         elif value is None or self._is_unknown(name, value):

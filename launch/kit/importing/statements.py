@@ -8,7 +8,7 @@ from typing import Optional
 
 from kit.config import variables
 from kit.errors import KitError
-from kit.importing import commands, folders, shell, traps
+from kit.importing import commands, folders, header, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
@@ -16,10 +16,6 @@ from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candid
 from kit.importing.shell import Node, Script, Span
 
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
-_AGAIN = (
-    "this starts a job again, or another one: `on_preempt: checkpoint` goes on by itself, and"
-    " `kit submit --after RUN` waits for a run"
-)
 _NOT_NEEDED = "nothing of the job depends on it"
 
 
@@ -141,6 +137,8 @@ class Reader:
             COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
         ):
             self._evaluate(" ".join(words[1:]), span)
+        elif name == ":" and self.scope.defaults:
+            self.variables.keep_defaults(self._item(DEFINE, script, node, span))
         elif name in self.functions:
             self._call_function(script, node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
@@ -229,7 +227,7 @@ class Reader:
         elif name in commands.SETTINGS:
             self.draft.left_out(span, "kit's own scripts set the options of their shell")
         elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
-            self.draft.decide(span, _AGAIN)
+            self.draft.decide(span, header.AGAIN)
         elif name == "trap":
             traps.read(words, span, self.draft, self.functions)
         elif node.get("Background"):
@@ -288,7 +286,7 @@ class Reader:
         }
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
         if "sbatch" in programs or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.draft.decide(span, _AGAIN)
+            self.draft.decide(span, header.AGAIN)
         elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
         elif programs - harmless or script.writes(node):
