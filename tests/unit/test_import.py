@@ -425,6 +425,8 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
     ("line", "question"),
     {
         "python t.py $1": "arguments of the batch script",
+        "export SCRATCH=$SCRATCH/x\npython t.py": "$SCRATCH of your shell is not there",
+        'export FLAGS="$FLAGS -O2"\npython t.py': "$FLAGS of your shell is not there",
         "N=${2:-}\npython t.py $N": "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",

@@ -132,6 +132,7 @@ class Scope:
     def assign(self, script: Script, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
         name = str(node["Name"]["Value"])
+        before_reads = {*self.reads}
         value: Value = ""
         if "Array" in node:
             elements = (item["Value"] for item in node["Array"].get("Elems") or [])
@@ -145,6 +146,8 @@ class Scope:
             else:
                 value = before + value if isinstance(value, str) else [before, *value]
         self.values[name] = value
+        if name not in before_reads:  # its own value alone has read it
+            self.reads.discard(name)
         return value
 
     def text(self, script: Script, word: Node) -> str:
