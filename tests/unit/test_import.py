@@ -412,6 +412,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "export A=1\nA=2\n./a": {"env": {"A": "2"}},
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
+        "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
     }.items(),

@@ -134,7 +134,8 @@ class Reader:
             self.scope.values[words[-1]] = document
             self.draft.carried(span, "its value stands where it is used")
         elif name == "eval" and not any(
-            COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
+            COMPUTED.search(hole.source) or HOLE.match(words[1])
+            for hole in self.scope.behind(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
         elif name == ":" and self.scope.defaults:
@@ -157,7 +158,7 @@ class Reader:
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
-            inner = shell.parse(text, "eval")
+            inner = shell.parse(self.scope.inner(text), "eval")
         except KitError:
             self.draft.decide(span, "kit import cannot read what eval is given")
             return
