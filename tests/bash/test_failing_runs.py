@@ -107,7 +107,9 @@ def run_command(program: str, folder: Path, shape: str) -> list[str]:
 def test_the_terminal_of_a_failed_run_is_short_and_ends_with_the_cause_and_the_fix(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     env = {**os.environ, **QUIET}
-    done = subprocess.run(run_command(case.program, tmp_path, case.shape), cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    done = subprocess.run(
+        run_command(case.program, tmp_path, case.shape), cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
+    )
     lines = done.stdout.splitlines()
     assert done.returncode == case.code, done.stdout
     assert re.fullmatch(f"kit: {case.cause}", lines[-2]), done.stdout

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from running import environment
 
+from samples import ROOT
+
 SHOW = """\
 import json, os, resource, sys
 names = ("A", "B", "PATH", "HOST", "TOKEN", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "KIT_IS_SET_UP", "KIT_HOST_IS_SET_UP")
@@ -110,6 +112,34 @@ def test_what_host_setup_exports_reaches_the_ranks_of_every_node(project: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert [facts["HOST"] for facts, *_ in shown(project)] == ["first", "first"]
     assert (done.stdout + done.stderr).count("once") == 1
+
+
+def test_host_setup_has_the_jobs_variables_and_no_secrets(project: Path) -> None:
+    job = f"{SHAPE}env: {{A: of the job}}\ninherit: [B]\nsecrets: [TOKEN]\nhost_setup: |\n  export HOST=$A,$B,${{TOKEN:-none}}\ncommand: show.py\n"
+    done = run(project, job, B="inherited", TOKEN="hush", LEFT_BEHIND="x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ((facts, *_),) = shown(project)
+    assert (facts["HOST"], facts["A"], facts["B"], facts["TOKEN"]) == ("of the job,inherited,none", "of the job", "inherited", "hush")
+
+
+@pytest.mark.parametrize("image", ["", "image.sif"])
+def test_kits_own_scripts_go_on_behind_host_setup_with_the_nodes_variables(image: str) -> None:
+    show = 'echo "A=${A-} B=${B-} C=${C-} D=${D-} PATH=$PATH HOME=$HOME"'
+    lines = f"""
+source {ROOT}/launch/scripts/lib/host_setup.sh
+KIT_IMAGE={image} KIT_ENV=(A=1 "B=of the job" C=3 D= PATH=/nowhere HOME=/of/the/image)
+host_setup::lend; {show}
+export C=changed
+host_setup::take_back; {show}
+compgen -e KIT_NODES_ || true
+"""
+    node = {"PATH": "/usr/bin:/bin", "HOME": "/home/me", "B": "of the node", "D": "of the node"}
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", lines], env=node, capture_output=True, text=True, timeout=60)
+    home = "/home/me" if image else "/of/the/image"
+    assert done.stdout.splitlines() == [
+        f"A=1 B=of the job C=3 D= PATH=/usr/bin:/bin HOME={home}",
+        "A= B=of the node C=changed D=of the node PATH=/usr/bin:/bin HOME=/home/me",
+    ], done.stderr
 
 
 def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(project: Path) -> None:

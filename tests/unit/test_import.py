@@ -35,9 +35,10 @@ KNOWN = {"HOME": "/home/me", "USER": "me"}
 # Scripts that become a job without a question. All others leave one open, and say which.
 COMPLETE = set(
     """
-    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end array_of_seeds array_of_values bash_c_steps
+    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end arguments_in_bash_c array_of_seeds array_of_values bash_c_steps
     brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle function_main
-    function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module master_port_from_the_job_id mpirun
+    function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module list_in_bash_c
+    master_port_from_the_job_id mpirun
     options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
     torchrun_by_srun unicode_and_quotes wrapper_script
     """.split()
@@ -214,7 +215,7 @@ def own_lines(job: dict[str, Any]) -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {"_", "SHLVL", "PWD", "OLDPWD", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "CMD", "LAUNCHER", "SCRIPT_ARGS", "SINGULARITY_BIND", *OWNED}
+NOT_COMPARED = {*"_ SHLVL PWD OLDPWD SRUN_CPUS_PER_TASK SLURM_CPU_BIND CMD EXTRA LAUNCHER RESUME SCRIPT_ARGS SINGULARITY_BIND".split(), *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -247,7 +248,7 @@ F='$not "expanded"'
 """
 WORDS = r"""
 record plain "a b" 'a $A' $A "$A" $B "$B" pre$B "pre$B" ${A}x
-record ${C[@]} "${C[@]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
+record ${C[@]} "${C[@]}" "${C[*]}" ${C[*]} x"${C[*]}"y "${B[*]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
 record $D "$D" $N $((N * 2)) "${N}0" $((N / 3 - 1))
 record ~/x a~ "~/x" \$A a\ b "\$A \"q\" \x" '' "" a"b"c $F "$F"
 record a=b.c model=[1,2] {one} {lr:0.1} ${Z:-default} "${Z:-d e}" ${Z-x} ${A:-no} "it's" é☃ =x x= --a=$B
@@ -411,6 +412,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "export A=1\nA=2\n./a": {"env": {"A": "2"}},
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
+        "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
     }.items(),
@@ -424,6 +426,8 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
     ("line", "question"),
     {
         "python t.py $1": "arguments of the batch script",
+        "export SCRATCH=$SCRATCH/x\npython t.py": "$SCRATCH of your shell is not there",
+        'export FLAGS="$FLAGS -O2"\npython t.py': "$FLAGS of your shell is not there",
         "N=${2:-}\npython t.py $N": "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
@@ -471,6 +475,49 @@ def test_a_script_keeps_the_arguments_of_the_batch_script(words: str, machine: d
         assert run_bash(job["script"], machine, arguments) == run_bash(text, machine, arguments)
 
 
+def test_lines_of_bash_c_have_the_variables_of_the_outer_shell() -> None:
+    job = keys('srun bash -c "export A=$SLURM_JOB_ID; cp $DATA x; python t.py"\n')
+    assert (job["setup"], job["inherit"]) == ("export A=$SLURM_JOB_ID\ncp $DATA x\n", ["DATA"])
+    job = keys("srun bash -c \"for i in 1 2; do python t.py '$RUN' $RUN; done\"\n")
+    assert job["script"] == "for i in 1 2; do python t.py ''\"$RUN\"'' $RUN; done\n"
+
+
+def test_a_variable_with_a_default_is_not_inherited() -> None:
+    lines = 'A=()\nif [ "${B:-1}" = 1 ]; then A+=(--b); fi\n'
+    assert "inherit" not in keys(lines + 'python t.py "${A[@]}"\n')
+    assert "$B has its default: write `inherit: [B]`" in convert(lines + 'python t.py "${A[@]}"\n').job
+    assert keys(lines + 'python t.py "${A[@]}" $B\n')["inherit"] == ["B"]
+
+
+@pytest.mark.parametrize("line", ["TMPDIR=${TMPDIR:-/tmp/$SLURM_JOB_ID}", 'export TMPDIR="${TMPDIR:-/tmp/$SLURM_JOB_ID}"', ": ${TMPDIR:=/tmp/$SLURM_JOB_ID}"])
+def test_a_default_is_the_same_on_the_node_and_in_the_container(line: str) -> None:
+    body = f"{line}\nmkdir -p $TMPDIR/data\n"
+    job = keys(f"{body}apptainer exec i.sif ./x --data $TMPDIR/data\n")
+    assert job["setup"] == "export TMPDIR=/tmp/$SLURM_JOB_ID\n"
+    start = "export " if line.startswith("export") else ""
+    assert job["host_setup"] == f"{start}TMPDIR=/tmp/$SLURM_JOB_ID\nmkdir -p $TMPDIR/data\n"
+    assert job["script"] == "./x --data /tmp/$SLURM_JOB_ID/data\n"
+    assert keys(f"{body}python t.py\n")["host_setup"] == job["host_setup"]
+
+
+def test_a_default_is_not_taken_for_what_modules_add_to() -> None:
+    job = keys("module load cuda\nexport LD_LIBRARY_PATH=/opt/x:${LD_LIBRARY_PATH:-}\n./a\n")
+    assert job["host_setup"] == "module load cuda\nexport LD_LIBRARY_PATH=/opt/x:${LD_LIBRARY_PATH:-}\n" and "env" not in job
+
+
+def test_a_list_of_values_for_an_array_could_be_a_sweep() -> None:
+    line = "#SBATCH --array=0-1%2\nLRS=(0.1 0.2 0.3)\nRATE=${LRS[$SLURM_ARRAY_TASK_ID]}\npython t.py --lr $RATE\n"
+    assert "`sweep: {rate: [0.1, 0.2]}`, and `{rate}` in the command" in convert(line).job
+    assert "sweep" not in convert(line.replace("0-1", "2-3")).job
+
+
+def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
+    found = convert("#SBATCH --requeue --signal=B:USR1@300\nsrun ./a\n")
+    assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert "SIGUSR1, which ends a program that does not handle it" in found.job and "write `slurm: {requeue: true}`" in found.job
+    assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
+
+
 def test_a_default_of_a_function_is_known() -> None:
     assert keys("f() { python t.py ${1:-a} ${2:-b}; }\nf x\n")["command"] == "t.py x b"
 
@@ -478,6 +525,10 @@ def test_a_default_of_a_function_is_known() -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     {
+        "apptainer exec --nv i.sif ./a ": "the container has the GPUs without it",
+        "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
+        "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",
+        "./a; cp x y": "behind the program in a `script`: `if [[ $RANK == 0 ]]",
         "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
         "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
         "srun --hint=nomultithread ./a": "--hint=nomultithread",
@@ -544,8 +595,14 @@ def test_variables_for_a_container_become_the_jobs_own_keys() -> None:
 
 def test_a_mount_that_only_the_job_knows_is_named() -> None:
     line = "apptainer exec --bind $WORK:/data,/a,x:y i.sif ./x\n"
-    expected = ["the mount `$WORK:/data`: only the job knows $WORK", "write `x:y` as SOURCE:/TARGET under `mounts`"]
+    what = "fill $WORK in `setup` if the job makes it, and give the program that path, not /data"
+    recipe = "docs/job-file.md: Data that a program reads many times"
+    expected = [
+        f"the mount `$WORK:/data`: only the job knows $WORK: mount the folder above it, {what} ({recipe})",
+        "write `x:y` as SOURCE:/TARGET under `mounts`",
+    ]
     assert questions(line) == expected
+    assert "above it (`mounts: [/tmp/me]`), fill /tmp/me/x-$SLURM_JOB_ID in" in questions("apptainer exec -B /tmp/$USER/x-$SLURM_JOB_ID:/d:ro i.sif ./x\n")[0]
     assert questions("export APPTAINER_BIND=$WORK:/data\napptainer exec i.sif ./x\n") == expected[:1]
 
 
@@ -580,6 +637,11 @@ def test_no_secret_reaches_the_job_file() -> None:
     report = json.dumps([entry._asdict() for entry in found.entries])
     assert token not in found.job + report and "hunter2" not in found.job + report
     assert "secrets: [HF_TOKEN, MY_PASSWORD]" in found.job
+
+
+def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -> None:
+    job = keys("export HF_TOKEN=$(cat ~/.hf_token)\nexport OPENAI_KEY=$(< /x/key)\npython t.py\n")
+    assert job["secrets"] == {"HF_TOKEN": {"command": "cat ~/.hf_token"}, "OPENAI_KEY": {"command": "cat /x/key"}}
 
 
 # ---------------------------------------------------------------- what kit takes

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import quote
 from kit.config import job_file, profiles
 from kit.config import secrets as job_secrets
 from kit.config.secrets import Secret
@@ -125,18 +126,20 @@ def test_all_that_have_no_value_are_reported_at_once(project: Path, monkeypatch:
     lines = [line for line in str(error.value).splitlines() if line.startswith("kit:")]
     assert lines == [
         f"kit: {project}/broken:1: this is no line of YAML",
-        f"kit: {project}/none: expected `NAME: value` lines",
         "kit: job.yaml:1: A is not set in the environment",
         "kit: job.yaml:2: the value of B is empty (the environment's B)",
         "kit: job.yaml:3: the value of G has 131072 bytes, too many for a variable",
         f"kit: job.yaml:4: {project}/open is open to others: its mode is 0640, not 0600",
         f"kit: job.yaml:5: {project}/ring has no Fring",
+        f"kit: job.yaml:7: expected `NAME: value` lines in {project}/none",
         f"kit: job.yaml:8: the file for Fgone, {project}/gone, cannot be read: No such file or directory",
         f"kit: job.yaml:9: the file for F., {project}/., cannot be read: it is no regular file",
         "kit: job.yaml:10: the command for C1 ended with exit code 3",
         "kit: job.yaml:11: the value of C2 is empty (what `true` prints)",
         "kit: job.yaml:12: the value of C3 contains a NUL byte, which no program can receive",
     ]
+    bare = f"`Fnone: {{command: cat {quote.bash(str(project / 'none'))}}}`"
+    assert f"  fix: write one for each secret; or, for a file of nothing but the value, {bare}\n" in str(error.value)
     assert "my-own-value" not in str(error.value).replace("echo my-own-value; exit 3", "")
 
 

@@ -54,6 +54,12 @@ class Assignments:
         else:
             self._keep_own(item, name, value, exported=exported)
 
+    def keep_defaults(self, item: Item) -> None:
+        """Note the variables that `: ${NAME:=default}` sets."""
+        for name in re.findall(r"\$\{(\w+):?=", item.source):
+            value = self.scope.values.get(name)
+            self.keep(item._replace(sets=frozenset([name])), name, value, exported=False)
+
     def _is_itself(self, name: str, value: Value) -> bool:
         holes = self.scope.behind(value) if isinstance(value, str) and len(value) == 1 else []
         return [hole.source for hole in holes] in ([f"${name}"], [f"${{{name}}}"])
@@ -68,6 +74,11 @@ class Assignments:
             if isinstance(value, list):
                 self.scope.node_arrays.add(name)
             self.draft.left_out(item.span, "kit finds the nodes of the job itself")
+        if re.search(rf"(\b{name}=|: )\"?\$\{{{name}:?[-=]", item.source):
+            # The node may have a value of its own, which would not be the one of the command.
+            start = "export " if re.match(r"(export|declare)\b", item.source) else ""
+            uses = frozenset(each for hole in self.scope.behind(text) for each in hole.names)
+            item = item._replace(source=f"{start}{name}={self.scope.bash(text)}", uses=uses)
         is_settable = variables.settable(name, "", Problems())
         if not exported:
             self.placing.add(item)
@@ -112,10 +123,10 @@ class Assignments:
         self.draft.secrets[name] = "env"
         self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
-            self.draft.secrets[name] = {"file": found[1]}
+            self.draft.secrets[name] = {"command": f"cat {found[1]}"}
             self.draft.carried(span, "secrets")
         elif value is None or self._is_itself(name, value):
             self.draft.carried(span, "secrets")
         else:
-            way = f"export {name} in your shell, or `secrets: {{{name}: {{file: PATH}}}}`"
+            way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"
             self.draft.decide(span, f"a secret belongs into no job file: {way}")

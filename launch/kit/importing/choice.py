@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Optional
+from collections.abc import Sequence
+from typing import Optional, Union
 
-from kit.errors import KitError
 from kit.importing import container_settings, python_path, shell
 from kit.importing.launch import Launch, Tools
-from kit.importing.placing import ACTION, DEFINE, Item
+from kit.importing.placing import ACTION, DEFINE, Candidate, Item
 from kit.importing.shell import Node, Script, Span
 from kit.importing.statements import Reader
+
+# A task's value of a list.
+_OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?\]\}")
 
 
 def finish(reader: Reader) -> None:
@@ -26,6 +29,7 @@ def finish(reader: Reader) -> None:
     most = max(each.weight for each in reader.candidates)
     chosen = [each for each in reader.candidates if each.weight == most][-1]
     place = reader.candidates.index(chosen)
+    _advise_sweep(reader, [*reader.placing.items, chosen])
     for index, each in enumerate(reader.candidates):
         if each.weight == 1 and index < place and not each.remarks:
             own = Item(ACTION, each.span, each.source, each.uses, frozenset(), "", index)
@@ -51,6 +55,24 @@ def finish(reader: Reader) -> None:
     reader.draft.setup += launch.exports
 
 
+def _advise_sweep(reader: Reader, lines: Sequence[Union[Item, Candidate]]) -> None:
+    """Name the sweep that does what an array with a list of values in bash does."""
+    tasks = re.fullmatch(r"(\d+)-(\d+)(%\d+)?", str(reader.draft.keys.get("array", "")))
+    first, last = (int(tasks[1]), int(tasks[2])) if tasks else (0, 0)
+    for line in lines if tasks else ():
+        for name, minus in _OF_TASK.findall(line.source):
+            values = reader.scope.values.get(name)
+            begin, end = first - bool(minus), last + 1 - bool(minus)
+            if not isinstance(values, list) or begin < 0 or end > len(values):
+                continue
+            swept = values[begin:end]
+            is_shown = all(re.fullmatch(r"[\w.+/-]{1,20}", each) for each in swept)
+            shown = ", ".join(swept) if is_shown and len(swept) < 13 else "..."
+            key = next(iter(getattr(line, "sets", ())), name).lower()
+            way = f"`sweep: {{{key}: [{shown}]}}`, and `{{{key}}}` in the command"
+            reader.draft.left_out(line.span, f"kit makes an array of values itself: {way}")
+
+
 def _drop_texts(reader: Reader) -> None:
     """Take exported texts of several words, of which the command was put together, out."""
     for name in reader.scope.reads:
@@ -65,10 +87,7 @@ def _inner(
     reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
 ) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    try:
-        script = shell.parse(text, "bash -c")
-    except KitError:
-        return None
+    script = shell.parse(text, "bash -c")
     *first, last = _flat(script, script.statements) or [{}]
     call = last.get("Cmd") or {}
     is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)

@@ -37,6 +37,11 @@ _APPTAINER = Syntax(
     quiet silent debug verbose
     """.split(),
 )
+# What kit does without some options.
+STAND_FOR = {
+    **dict.fromkeys(("nv", "nvccli", "rocm"), "the container has the GPUs without it"),
+    "cleanenv": "your shell's variables do not reach the container anyway (docs/environment.md)",
+}
 _APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
 # Variables by which Apptainer is told what a container has: FOO of APPTAINERENV_FOO, and mounts.
 OF_PROGRAM = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_([A-Za-z_]\w*)")
@@ -160,3 +165,13 @@ def mount(text: str) -> str:
     is_read_only = "ro" in re.split(r"[+,]", flags)
     plain = target if source == target else f"{source}:{target}"
     return f"{source}:{target}:ro" if is_read_only else plain
+
+
+def of_nodes_disk(mount: str) -> str:
+    """Return what to do about a mount whose folder the running job makes or finds."""
+    source, _, target = mount.partition(":")
+    target = target.split(":")[0] or source
+    above = source.partition("$")[0].rpartition("/")[0]
+    disk = "mount the folder above it" + (f" (`mounts: [{above}]`)" if above else "")
+    fill = f"fill {source} in `setup` if the job makes it, and give the program that path"
+    return f"{disk}, {fill}, not {target} (docs/job-file.md: Data that a program reads many times)"

@@ -33,6 +33,10 @@ _PARAMETER = re.compile(
 )
 
 
+# Modules and environments add to these, so that a default for them is seldom taken.
+_OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
+
+
 class Hole(NamedTuple):
     """An expansion that only the running job can do."""
 
@@ -89,8 +93,26 @@ class Scope:
         return HOLE.sub(fill, self.hinted(text))
 
     def source(self, text: str) -> str:
-        """Return a text with its expansions as the script writes them, to be shown."""
-        return HOLE.sub(lambda found: self.behind(found.group())[0].source, text)
+        """Return a text with its expansions as the script writes them."""
+        parts = HOLE.split(text)
+        pairs = zip(self.behind(text), parts[1:])
+        return parts[0] + "".join(_braced(hole.source, part) + part for hole, part in pairs)
+
+    def inner(self, text: str) -> str:
+        """Return the text of `bash -c` with its expansions.
+
+        The inner shell splits what they bring, unless quotes of its own are around it.
+        """
+        script = shell.parse(text, "bash -c")
+        for node in shell.descend(script.statements):
+            if node.get("Type") == "SglQuoted":
+                quoted, again = script.text(node), "$'" if node.get("Dollar") else "'"
+                parts = (
+                    f'\'"{self.source(part)}"{again}' if HOLE.match(part) else part
+                    for part in re.split(f"({HOLE.pattern})", quoted)
+                )
+                text = text.replace(quoted, "".join(parts))
+        return self.source(text)
 
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""
@@ -110,6 +132,7 @@ class Scope:
     def assign(self, script: Script, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
         name = str(node["Name"]["Value"])
+        before_reads = {*self.reads}
         value: Value = ""
         if "Array" in node:
             elements = (item["Value"] for item in node["Array"].get("Elems") or [])
@@ -123,6 +146,8 @@ class Scope:
             else:
                 value = before + value if isinstance(value, str) else [before, *value]
         self.values[name] = value
+        if name not in before_reads:  # its own value alone has read it
+            self.reads.discard(name)
         return value
 
     def text(self, script: Script, word: Node) -> str:
@@ -196,13 +221,19 @@ class Scope:
         value = self.values.get(name)
         self.reads.add(name)
         is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
-        if found[4] and not value and name not in self.facts and not is_argument:
+        is_of_node = bool(_OF_NODE.fullmatch(name))
+        has_own = is_argument or is_of_node or name in self.facts
+        if found[4] and not value and not has_own:
             self.defaults.append(name)
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
+            if found[4] == "=":
+                self.values[name] = value
         if name in self.node_arrays and found[3] in (None, "0"):
             fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
         elif value is None or self._is_unknown(name, value):
             fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
+        elif quoted and "*" in (found[3], name):
+            fields.add(" ".join(value if isinstance(value, list) else [value]))
         elif found[3] in ("@", "*") or name in ("@", "*"):
             fields.all(value if isinstance(value, list) else [value], quoted)
         else:

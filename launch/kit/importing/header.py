@@ -10,7 +10,7 @@ from kit import redact
 from kit.config import sbatch_options, variables
 from kit.errors import Problems
 from kit.importing import options
-from kit.importing.draft import Draft
+from kit.importing.draft import DECIDE, Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
@@ -29,6 +29,12 @@ _LEFT_OUT = {
     "ignore-pbs": "kit's script has no #PBS lines",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
+ENDS_PROGRAM = "which ends a program that does not handle it (docs/preemption.md)"
+AGAIN = (
+    "this starts a job again, or another one: `kit submit --after RUN` waits for a run, and"
+    " `on_preempt: checkpoint` goes on by itself; it asks the ranks for a checkpoint by SIGUSR1, "
+    f"{ENDS_PROGRAM}"
+)
 _DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
 
 
@@ -94,7 +100,21 @@ def checkpoint_advice(signal: str) -> str:
     """Return what does in kit what a signal before the time limit is for."""
     found = re.search(r"@(\d+)", signal)
     seconds = f" with `checkpoint_s: {found[1]}`" if found else ""
-    return f"`on_preempt: checkpoint`{seconds} asks the ranks for a checkpoint in time"
+    way = "asks the ranks for a checkpoint in time, by SIGUSR1"
+    return f"`on_preempt: checkpoint`{seconds} {way}, {ENDS_PROGRAM}"
+
+
+def leave_requeue(draft: Draft) -> None:
+    """Leave `requeue` out where `on_preempt: checkpoint`, which sets it, is advised."""
+    is_advised = any("on_preempt" in entry.reason for entry in draft.entries)
+    if not is_advised or not draft.slurm.pop("requeue", ""):
+        return
+    way = "without that write `slurm: {requeue: true}`"
+    reason = f"`on_preempt: checkpoint` has Slurm start the job again itself; {way}"
+    draft.entries = [
+        each._replace(kind=DECIDE, reason=reason) if each.reason == "slurm: requeue" else each
+        for each in draft.entries
+    ]
 
 
 def _export(value: str, here: Span, draft: Draft) -> None:

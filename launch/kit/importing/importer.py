@@ -61,6 +61,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         )
         reader.read(script, script.statements)
         choice.finish(reader)
+        header.leave_requeue(draft)
         spans = [shell.span(node) for node in script.statements]
     draft.close(spans)
     job = job_text.render(draft, name)

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Callable, NamedTuple, Optional
 
+from kit.errors import KitError
 from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
@@ -86,13 +87,17 @@ class Launch(Starters):
     def _shell(self, text: str, words: list[str]) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
         mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
-        found = self.tools.inner(text, self.span, mounts)
+        try:
+            lines = self.scope.inner(text)
+            found = self.tools.inner(lines, self.span, mounts)
+        except KitError:
+            self.decide("kit import cannot read what bash -c is given")
+            lines, found = self.scope.source(text), None
         if found is not None:
             self.is_in_task = True
             return found
         self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
-        sources = iter([hole.source for hole in self.scope.behind(text)])
-        self.lines = HOLE.sub(lambda _: next(sources), text).strip("\n").split("\n")
+        self.lines = lines.strip("\n").split("\n")
         if "torchrun" in text or "torch.distributed" in text:
             self.decide("torchrun is among other commands: see which ranks kit should start")
         self._write()

@@ -65,6 +65,8 @@ class Placing:
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
+        self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
+        self.without_default: set[str] = set()  # variables that are read in other ways
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
@@ -77,6 +79,7 @@ class Placing:
         """Write all lines of bash; `needed` has the names that the program's own lines use."""
         has_image = self.draft.has_image
         once, inside = [], []
+        self.without_default.update(needed)
         for item in self.items:
             if item.source in self.inner:
                 inside.append(item)
@@ -164,15 +167,29 @@ class Placing:
     def _remark(self, item: Item, key: str, text: str) -> None:
         if key != "host_setup" and DIFFERS.search(text):
             self.draft.decide(item.span, "each task would get a value of its own: write the value")
+        for name in filter(self._is_of_shell, item.sets & item.uses - {*self.with_default}):
+            others = [each for each in self.items if name in each.sets and each.span != item.span]
+            if not others and re.match(rf"(export\s+)?{name}=", item.source):
+                way = f"write the whole value under `env`, as `{name}: VALUE`"
+                self.draft.decide(item.span, f"${name} of your shell is not there: {way}")
         if any(ARGUMENT.match(name) for name in item.uses) and item.sets.isdisjoint(self.functions):
             way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
             self.draft.decide(item.span, f"it reads the arguments of the batch script: {way}")
 
-    def _inherit(self, name: str) -> None:
+    def _is_of_shell(self, name: str) -> bool:
+        """Return whether a variable may come from the shell that submits."""
         is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
         is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
         is_of_module = re.search(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z", name)
-        if not (is_of_slurm or is_there or is_of_module) and name.isidentifier():
+        return not (is_of_slurm or is_there or is_of_module) and name.isidentifier()
+
+    def _inherit(self, name: str) -> None:
+        if not self._is_of_shell(name):
+            return
+        if name in self.with_default and name not in self.without_default:
+            way = f"write `inherit: [{name}]` where your shell sets it"
+            self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
+        else:
             self.inherit(name)
 
     def inherit(self, name: str) -> None:

@@ -115,6 +115,16 @@ def names_used(node: Any) -> set[str]:
     return found
 
 
+def names_defaulted(script: Script, node: Node) -> set[str]:
+    """Return the variables that a node reads by ${NAME:-default} alone."""
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for item in descend(node):
+        if item.get("Type") == "ParamExp" and item.get("Param"):
+            has_default = bool(re.match(r"\$\{\w+:?[-=]", script.text(item)))
+            found[has_default].add(str(item["Param"]["Value"]))
+    return found[True] - found[False]
+
+
 def names_set(node: Any) -> set[str]:
     """Return the variables that a node assigns to."""
     assigned = (each for item in descend(node) for each in assignments(item))

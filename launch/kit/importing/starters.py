@@ -132,7 +132,9 @@ class Starters:
         """Name the options for which kit's own way stands."""
         if names:
             shown = ", ".join(f"--{name}" for name in names)
-            self.leave_out(f"{shown} of {tool}: kit starts the ranks with options of its own")
+            told = [containers.STAND_FOR[name] for name in names if name in containers.STAND_FOR]
+            why = "; ".join(["kit starts the ranks with options of its own", *told])
+            self.leave_out(f"{shown} of {tool}: {why}")
 
     def mount(self, texts: list[str], span: Span) -> list[str]:
         """Write mounts into the draft, and return those whose folders are known."""
@@ -142,7 +144,8 @@ class Starters:
             mount, shown = containers.mount(known), self.scope.source(known)
             if open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
                 names = ", ".join(f"${name}" for name in sorted(open_names))
-                self.draft.decide(span, f"the mount `{shown}`: only the job knows {names}")
+                problem = f"the mount `{shown}`: only the job knows {names}"
+                self.draft.decide(span, f"{problem}: {containers.of_nodes_disk(shown)}")
             elif HOLE.search(known) or not mount:
                 self.draft.decide(span, f"write `{shown}` as SOURCE:/TARGET under `mounts`")
             else:
@@ -169,6 +172,9 @@ class Starters:
         """Name the folder of the host that a mount shows as the working directory."""
         if found := containers.on_host(target, mounts):
             self.draft.keys["workdir"] = found
+            if found != target:
+                way = f"by its path on the host, which is not {target}"
+                self.leave_out(f"the program starts in the same folder, `workdir: {found}`, {way}")
             return
         self.decide("the program started in this folder of the container: write `workdir`")
 

@@ -8,7 +8,7 @@ from typing import Optional
 
 from kit.config import variables
 from kit.errors import KitError
-from kit.importing import commands, folders, shell, traps
+from kit.importing import commands, folders, header, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
@@ -16,10 +16,6 @@ from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candid
 from kit.importing.shell import Node, Script, Span
 
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
-_AGAIN = (
-    "this starts a job again, or another one: `on_preempt: checkpoint` goes on by itself, and"
-    " `kit submit --after RUN` waits for a run"
-)
 _NOT_NEEDED = "nothing of the job depends on it"
 
 
@@ -105,6 +101,9 @@ class Reader:
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), frozenset(shell.names_set(node))
         source = script.text(node).rstrip("; ")
+        defaulted = shell.names_defaulted(script, node)
+        self.placing.with_default.update(dict.fromkeys(defaulted, span))
+        self.placing.without_default |= uses - defaulted
         return Item(kind, span, source, uses, sets, "", len(self.candidates))
 
     # ------------------------------------------------------------ variables
@@ -135,9 +134,12 @@ class Reader:
             self.scope.values[words[-1]] = document
             self.draft.carried(span, "its value stands where it is used")
         elif name == "eval" and not any(
-            COMPUTED.search(hole.source) for word in words for hole in self.scope.behind(word)
+            COMPUTED.search(hole.source) or HOLE.match(words[1])
+            for hole in self.scope.behind(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
+        elif name == ":" and self.scope.defaults:
+            self.variables.keep_defaults(self._item(DEFINE, script, node, span))
         elif name in self.functions:
             self._call_function(script, node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
@@ -156,7 +158,7 @@ class Reader:
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
-            inner = shell.parse(text, "eval")
+            inner = shell.parse(self.scope.inner(text), "eval")
         except KitError:
             self.draft.decide(span, "kit import cannot read what eval is given")
             return
@@ -226,7 +228,7 @@ class Reader:
         elif name in commands.SETTINGS:
             self.draft.left_out(span, "kit's own scripts set the options of their shell")
         elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
-            self.draft.decide(span, _AGAIN)
+            self.draft.decide(span, header.AGAIN)
         elif name == "trap":
             traps.read(words, span, self.draft, self.functions)
         elif node.get("Background"):
@@ -285,7 +287,7 @@ class Reader:
         }
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
         if "sbatch" in programs or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.draft.decide(span, _AGAIN)
+            self.draft.decide(span, header.AGAIN)
         elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
         elif programs - harmless or script.writes(node):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kit.errors import KitError
-from kit.importing import commands, shell
+from kit.importing import commands, header, shell
 from kit.importing.draft import Draft
 from kit.importing.shell import Node, Script, Span
 
@@ -30,7 +30,7 @@ def read(
     elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
         draft.refused_behind(span, "this trap cleans up, and kit runs nothing behind the program")
     else:
-        way = "`launcher: srun` hands signals to the program; or `on_preempt: checkpoint`"
+        way = f"`launcher: srun` hands signals to the program; or {header.checkpoint_advice('')}"
         draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
 
 

@@ -17,6 +17,7 @@ from typing import Optional
 
 import yaml
 
+from kit import quote
 from kit.config import yaml_source
 from kit.config.secrets import Secret, Secrets
 from kit.config.yaml_source import Located
@@ -212,12 +213,13 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
             secret.where, f"{path} is open to others: its mode is {mode:04o}, not 0600", fix
         )
     else:
-        return _lines(path, text, problems)
+        return _lines(secret, text, problems)
     return {}
 
 
-def _lines(path: str, text: bytes, problems: Problems) -> dict[str, Located]:
+def _lines(secret: Secret, text: bytes, problems: Problems) -> dict[str, Located]:
     """Return the entries of such a file. YAML's own messages may quote a value, and are hidden."""
+    path = secret.at
     try:
         root = yaml_source.compose(text.decode(), path)
     except yaml.MarkedYAMLError as error:
@@ -237,5 +239,7 @@ def _lines(path: str, text: bytes, problems: Problems) -> dict[str, Located]:
         return {}
     found = yaml_source.mapping(root, path, problems) if root else {}
     if not found:
-        problems.add(path, "expected `NAME: value` lines", "write one for each secret")
+        bare = f"{secret.name}: {{command: cat {quote.bash(path)}}}"
+        fix = f"write one for each secret; or, for a file of nothing but the value, `{bare}`"
+        problems.add(secret.where, f"expected `NAME: value` lines in {path}", fix)
     return found
