@@ -97,6 +97,7 @@ def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line:
     assert done.returncode == 1
     assert f"kit: error: local0: {line}\n" in done.stdout
     assert "a line of the job's setup failed (setup-failed)" in done.stdout  # the cause, from the event
+    assert ("kit run --host-setup true" in done.stdout) == (key == "host_setup")
     assert not logs(project)
 
 
