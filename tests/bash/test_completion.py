@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
@@ -165,10 +166,13 @@ OFFERED = {
 }
 
 
+tree = functools.lru_cache(maxsize=None)(entry.tree)
+
+
 def offered(line: str) -> list[str]:
     """What kit says to a shell whose cursor is at the end of this line."""
     *before, current = line.split(" ")
-    shell = shells.SHELLS["zsh"](entry.tree(), {}, "kit", shells.VARIABLE)
+    shell = shells.SHELLS["zsh"](tree(), {}, "kit", shells.VARIABLE)
     return [item.value for item in shell.get_completions(before[1:], current)]
 
 
@@ -182,7 +186,7 @@ def test_what_is_offered(project: Path, monkeypatch: pytest.MonkeyPatch, line: s
 
 def test_every_command_and_option_can_be_completed(project: Path) -> None:
     """Walks all of them: none raises, and each is offered itself."""
-    for name, command in entry.tree().commands.items():
+    for name, command in tree().commands.items():
         assert name in offered(f"kit {name}")
         for option in command.params:
             if option.param_type_name == "option":
