@@ -157,9 +157,10 @@ def shell(
 
     The nodes are given back when the shell ends.
     """
-    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=local))
+    here = local or not shells.has_slurm(messages.note)
+    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=here))
     submission.say_reasons(plan)
-    code = shells.shell(plan, node, task, messages.note, here=local, jupyter=jupyter)
+    code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)
     sys.exit(code)
 
 
