@@ -412,9 +412,16 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
 
 
-def test_too_few_days_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--days: 0 is too few"):
-        gc(tmp_path, days=0)
+def test_too_few_days_are_refused_with_the_way_to_remove_one_image_by_hand(laptop: Path, kit_here) -> None:
+    with pytest.raises(UsageError) as error:
+        gc(Path.cwd(), days=0)
+    way = f"rm {laptop.parent}/NAME-DIGEST.*"
+    assert "--days: 0 is too few" in str(error.value) and str(error.value).endswith(way)
+    for path in laptop.parent.glob(f"{laptop.stem}.*"):
+        path.unlink()
+    assert kit_here("images").out == f"kit: no images of kit build in {laptop.parent}\n"
+    done = kit_here("shell", "--image", "first")
+    assert done.code == 2 and "kit: --image: there is no image first: " in done.err
 
 
 # ---------------------------------------------------------------- the command line's last resort

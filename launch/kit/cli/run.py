@@ -99,7 +99,10 @@ def rerun(
     ] = None,
     follow: Follow = False,
 ) -> None:
-    """Start a run again, with the same code and scripts."""
+    """Start a run again: its scripts, with the copy of the code that it has.
+
+    Without a copy, as after `kit run`, the code is today's.
+    """
     again = reruns.find(run)
     answer = submission.Answer(follow)
     if noted := reruns.unsubmitted(again.folder):
