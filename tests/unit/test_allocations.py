@@ -213,7 +213,7 @@ def test_without_salloc_a_shell_is_what_local_makes_it(laptop: Path, kit_here) -
 
 def test_a_file_whose_image_an_engine_runs_is_in_use_by_that_run_and_after_it(laptop: Path, kit_here) -> None:
     assert [item.file for item in inventory.unused(laptop.parent, 7)] == [laptop]
-    assert kit_here("shell", "--image", "first", "--output", "runs/one").code == 0
+    assert kit_here("shell", "--local", "--image", "first", "--output", "runs/one").code == 0
     (item,) = inventory.kept(laptop.parent)
     assert item.runs == (str(Path("runs/one").absolute()),)
     assert inventory.unused(laptop.parent, 7) == []

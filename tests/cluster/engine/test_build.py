@@ -199,6 +199,7 @@ def test_a_run_by_the_engine_is_a_use_of_the_file_and_a_label_finds_the_engines_
     shutil.rmtree(project / "runs/first")
     assert "nothing that has not been used" in kit("images", "gc", cwd=project).stdout
     assert kit("runs", cwd=project).stdout == "kit: no such run of this folder; see kit runs --all\n"
+    docker(["image", "rm", built(project)["image_id"]])
 
 
 def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path, tmp_path: Path) -> None:
