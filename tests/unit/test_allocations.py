@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,8 +17,9 @@ import pytest
 from kit.cli import entry, leftovers, messages
 from kit.errors import KitError, UsageError
 from kit.images import gc as image_gc
+from kit.images import inventory
 from kit.plan.plan import Plan
-from kit.runs import execute, history, shell
+from kit.runs import execute, history, lookup, shell
 from kit.runs.history import Run
 
 import event_lines
@@ -174,12 +176,70 @@ def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fak
     assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
 
 
-def test_without_salloc_the_shell_is_here_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+IDENTITY = "sha256:" + "5" * 64
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The image file `first`, 30 days old, on a machine with Docker alone, which has the image that the file was made of."""
+    image = tmp_path / "images/first-0123456789abcdef.sqsh"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(f'#!/bin/sh\n[ "$*" = "image inspect {IDENTITY}" ]\n')
+    (tmp_path / "bin/docker").chmod(0o755)
+    image.parent.mkdir()
+    image.write_bytes(b"x")
+    facts = {"name": "first", "file": image.name, "size": 1, "sha256": hashlib.sha256(b"x").hexdigest(), "kit": "0.1.0", "digest": "0123456789abcdef"}
+    image.with_suffix(".json").write_text(json.dumps({**facts, "engine": "docker", "image_id": IDENTITY}))
+    (image.parent / "first.json").symlink_to(f"{image.stem}.json")
+    for path in (image, image.with_suffix(".json")):
+        os.utime(path, (time.time() - 30 * 86400,) * 2)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(shell.shutil, "which", lambda _: None)
     monkeypatch.setattr(shell.Local, "until_the_end", lambda *_: 0)
-    assert shell.shell(plan_of(tmp_path), "0", None, messages.note, here=False, jupyter=False) == 0
-    assert "kit: there is no Slurm here (salloc): the shell is on this machine\n" in capfd.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    return image
+
+
+def test_without_salloc_a_shell_is_what_local_makes_it(laptop: Path, kit_here) -> None:
+    said = "kit: there is no Slurm here (salloc): the shell is on this machine, as with --local\n"
+    why = f"kit: runtime docker: nothing else here runs {laptop.name}, so it runs the image that the file is made of\n"
+    for words, expected in [([], said + why), (["--local"], why)]:
+        done = kit_here("shell", "--image", "first", "--output", "run", *words)
+        assert (done.code, done.err) == (0, expected)
+        settings = Path("run/env.sh").read_text().splitlines()
+        assert "KIT_RUNTIME=docker" in settings and f"KIT_IMAGE=docker://{IDENTITY}" in settings
+        shutil.rmtree("run")
+
+
+def test_a_file_whose_image_an_engine_runs_is_in_use_by_that_run_and_after_it(laptop: Path, kit_here) -> None:
+    assert [item.file for item in inventory.unused(laptop.parent, 7)] == [laptop]
+    assert kit_here("shell", "--local", "--image", "first", "--output", "runs/one").code == 0
+    (item,) = inventory.kept(laptop.parent)
+    assert item.runs == (str(Path("runs/one").absolute()),)
+    assert inventory.unused(laptop.parent, 7) == []
+    shutil.rmtree("runs/one")
+    assert inventory.unused(laptop.parent, 7) == []
+
+
+def test_a_file_that_an_engine_cannot_run_is_answered_with_the_name_of_its_image(laptop: Path, kit_here) -> None:
+    done = kit_here("shell", "--local", "--image", "first", "--runtime", "docker")
+    assert (done.code, done.err) == (
+        2,
+        f"kit: --image: docker cannot run '{laptop}'\n  fix: name the image that the file was made of: docker://{IDENTITY}\n",
+    )
+
+
+def test_a_shell_is_the_last_run_only_where_no_program_ran(local: shell.Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local.until_the_end(["bash", "-c", "exit 1"]) == 1
+    assert lookup.find(None).folder == str(local.run)
+    (tmp_path / "program").mkdir()
+    noted_run(tmp_path / "program", "program", 1, 1, "7", local=True)
+    local.run = local.run.rename(tmp_path / "third")
+    (local.run / "run.json").write_text("{}")
+    assert local.until_the_end(["bash", "-c", "exit 1"]) == 1
+    assert [Path(run.folder).name for run in history.runs()][-1] == "third"
+    assert lookup.find(None).name == "program" == lookup.last_here().name
 
 
 # ---------------------------------------------------------------- kit exec
@@ -352,9 +412,16 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
 
 
-def test_too_few_days_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--days: 0 is too few"):
-        gc(tmp_path, days=0)
+def test_too_few_days_are_refused_with_the_way_to_remove_one_image_by_hand(laptop: Path, kit_here) -> None:
+    with pytest.raises(UsageError) as error:
+        gc(Path.cwd(), days=0)
+    way = f"rm {laptop.parent}/NAME-DIGEST.*"
+    assert "--days: 0 is too few" in str(error.value) and str(error.value).endswith(way)
+    for path in laptop.parent.glob(f"{laptop.stem}.*"):
+        path.unlink()
+    assert kit_here("images").out == f"kit: no images of kit build in {laptop.parent}\n"
+    done = kit_here("shell", "--image", "first")
+    assert done.code == 2 and "kit: --image: there is no image first: " in done.err
 
 
 # ---------------------------------------------------------------- the command line's last resort

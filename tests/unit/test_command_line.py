@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -237,7 +238,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--slurm", "partitionn=x"], "kit: --slurm: unknown sbatch option 'partitionn'\n  fix: did you mean 'partition'?"),
         # What sbatch and others call it, with what was typed.
         *(
-            (["submit", "train.py", *words.split()], f"kit: there is no option {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
+            (["submit", "train.py", *shlex.split(words)], f"kit: there is no option {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
             for words, fix in {
                 "--mem=10G": "an option of sbatch goes behind --slurm: --slurm mem=10G",
                 "--exclusive": "an option of sbatch goes behind --slurm: --slurm exclusive",
@@ -254,12 +255,19 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
                 "--nproc_per_node=2": "kit calls it --processes-per-node: --processes-per-node 2",
                 "--volume /a:/b": "kit calls it --mount: --mount /a:/b",
                 "--epochs 3": "an argument of the program comes last, behind --: kit submit train.py -- --epochs 3",
-                "--output-dir=x": "an argument of the program comes last, behind --: kit submit train.py -- --output-dir x",
+                "--output-dir=x": "an argument of the program comes last, behind --: kit submit train.py -- --output-dir=x",
+                "--steps 3 -j 2x2 --mem 10G --lr=1 'a b'": "an argument of the program comes last, behind --: "
+                "kit submit train.py -j 2x2 --mem 10G -- --steps 3 --lr=1 'a b'",
+                "--lr 1 -- --steps 3": "an argument of the program comes last, behind --: kit submit train.py -- --steps 3 --lr 1",
             }.items()
         ),
         (
             ["submit", "--nodes", "2", "train.py", "--lr", "1"],
-            "kit: there is no option --lr\n  fix: an argument of the program comes last, behind --: kit submit JOB -- --lr 1\n",
+            "kit: there is no option --lr\n  fix: an argument of the program comes last, behind --: kit submit --nodes 2 train.py -- --lr 1\n",
+        ),
+        (
+            ["submit", "--verbose", "train.py"],
+            "kit: there is no option --verbose\n  fix: an argument of the program comes last, behind --: kit submit train.py -- --verbose\n",
         ),
     ],
 )

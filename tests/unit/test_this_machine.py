@@ -47,10 +47,7 @@ def test_where_only_an_engine_is_installed_it_runs_the_image_that_the_file_was_m
     problems = Problems()
     job = fit(tmp_path, problems, runtime=runtime, engine=engine, image_id=IDENTITY)
     assert (job.image, job.runtime, problems.found) == (f"docker://{IDENTITY}", engine, [])
-    assert [str(warning) for warning in problems.warnings] == [
-        f"kit: job.yaml:2: warning: nothing on this machine runs train-1.sqsh, so {engine} runs the image that it was made of\n"
-        "  fix: to run the file itself, install apptainer or enroot"
-    ]
+    assert problems.warnings == []  # it is what a laptop has
 
 
 @pytest.mark.parametrize(("tool", "runtime"), [("enroot", None), ("apptainer", None), ("docker", "enroot")])

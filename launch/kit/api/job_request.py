@@ -60,6 +60,7 @@ class JobRequest:
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""
+        named = job.image or ""
         if use.runs_here:
             job = this_machine.fit(job, self.problems)
         if output:
@@ -67,6 +68,8 @@ class JobRequest:
         chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")
         judge = check.Check(job, self.problems) if use.asks_site else None
         plan = plans.resolve(job, str(chosen), self.problems, use.code, judge, is_dry=use.is_dry)
+        if named and job.image != named:
+            plan = this_machine.of_file(plan, named)
         for warning in self.problems.warnings:
             warn(warning)
         return plan

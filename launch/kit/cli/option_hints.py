@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 
 from kit.config import job as jobs
 from kit.config import other_tools, sbatch_options, suggest
@@ -70,9 +72,28 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         return (
             f"an option of sbatch goes behind --slurm: --slurm {long}{f'={value}' if value else ''}"
         )
-    job = typed[1] if len(typed) > 1 and not typed[1].startswith("-") else "JOB"
-    words = [typed[0] if typed else "submit", job, "--", name, *filter(None, [value])]
-    return f"{PROGRAMS_OWN}: kit {' '.join(words)}"
+    return f"{PROGRAMS_OWN}: {shlex.join(['kit', *_programs_own_last(typed, known)])}"
+
+
+def _programs_own_last(typed: list[str], known: list[str]) -> list[str]:
+    """Return the typed words with the program's own options, and their values, behind --."""
+    end = typed.index("--") if "--" in typed else len(typed)
+    kept: list[str] = []
+    moved: list[str] = []
+    is_own = False
+    for word in typed[:end]:
+        if word.startswith("-"):
+            is_own = not _is_kits_or_sbatchs(word, known)
+        elif is_own and os.path.isfile(word) and not any(map(os.path.isfile, kept)):
+            is_own = False  # it is the job: kit submit --verbose train.py
+        (moved if is_own else kept).append(word)
+    return [*kept, "--", *typed[end + 1 :], *moved]
+
+
+def _is_kits_or_sbatchs(word: str, known: list[str]) -> bool:
+    name = word.partition("=")[0] if word.startswith("--") else word[:2]
+    long = name[2:] if name.startswith("--") else sbatch_options.SHORT.get(name[1:], "")
+    return name in {*known, *OTHER_OPTIONS, *TOTALS} or long in sbatch_options.options()
 
 
 def _other_tools(words: list[str]) -> str:

@@ -99,7 +99,10 @@ def rerun(
     ] = None,
     follow: Follow = False,
 ) -> None:
-    """Start a run again, with the same code and scripts."""
+    """Start a run again: its scripts, with the copy of the code that it has.
+
+    Without a copy, as after `kit run`, the code is today's.
+    """
     again = reruns.find(run)
     answer = submission.Answer(follow)
     if noted := reruns.unsubmitted(again.folder):
@@ -157,9 +160,10 @@ def shell(
 
     The nodes are given back when the shell ends.
     """
-    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=local))
+    here = local or not shells.has_slurm(messages.note)
+    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=here))
     submission.say_reasons(plan)
-    code = shells.shell(plan, node, task, messages.note, here=local, jupyter=jupyter)
+    code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)
     sys.exit(code)
 
 

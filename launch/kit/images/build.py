@@ -208,8 +208,8 @@ class Making:
         ) as context:
             exact = found.at(pinned)
             file = exact.lay_out(Path(context), self.note)
-            if self.request.to == "docker":
-                tag = _tag(place)
+            if isinstance(engine, Docker):  # which keeps the image: it is found by its labels
+                tag = _tag(place) if self.request.to == "docker" else None
                 pairs = (("--label", f"{name}={value}") for name, value in labels.items())
                 words = (*exact.options.words, *itertools.chain.from_iterable(pairs))
                 exact = replace(exact, options=exact.options._replace(words=words))

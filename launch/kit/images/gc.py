@@ -57,7 +57,7 @@ def place(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int)
     if days < 1:
         raise UsageError(
             f"{days} is too few: a job that is starting may need what was used today",
-            "give 1 or more",
+            f"give 1 or more; an image that nothing uses, by hand: rm {folder}/NAME-DIGEST.*",
             where="--days",
         )
     problems = Problems()

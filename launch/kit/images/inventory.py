@@ -106,5 +106,6 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
 
 def _image(record: Path) -> Optional[str]:
     """Return the real path of a run's image, since a folder may have two names."""
-    image = history.recorded_plan(record.parent).container.image
+    container = history.recorded_plan(record.parent).container
+    image = container.made_file or container.image
     return os.path.realpath(image) if image else None

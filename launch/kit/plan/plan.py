@@ -48,6 +48,8 @@ class Container:
     mounts: tuple[Mount, ...]
     remap_root: bool
     stage: str
+    # The file of `kit build` that the job names, where an engine runs the image that it was made of
+    made_file: str = ""
 
     @property
     def view(self) -> FileView:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Optional
 
 from kit import slurm
@@ -171,7 +172,18 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is
         problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
     elif kind not in accepted:
         problem = f"{runtime.name} cannot run '{job.image}'"
-        problems.add(where, problem, f"it runs {', '.join(accepted)}")
+        problems.add(where, problem, _fix_of_kind(str(job.image), runtime))
+
+
+def _fix_of_kind(image: str, runtime: Plugin) -> str:
+    """Return the fix for an image of a kind that the runtime does not run."""
+    accepted = runtime.words("images")
+    if accepted != ["docker://"]:
+        return f"it runs {', '.join(accepted)}"
+    record = image_files.origin(Path(image))
+    if record.get("engine") == runtime.name:
+        return f"name the image that the file was made of: docker://{record.get('image_id')}"
+    return f"name an image that {runtime.name} has, as docker://NAME: {runtime.name} images"
 
 
 def _image_kind(image: Optional[str]) -> str:

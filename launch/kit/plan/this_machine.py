@@ -11,6 +11,7 @@ from typing import Any
 from kit.config import image_files, plugins
 from kit.config.job import Job
 from kit.errors import Problems
+from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
 
 GPUS = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd", "/dev/dxg")  # their device files
@@ -28,6 +29,16 @@ def fit(job: Job, problems: Problems) -> Job:
     return _with_engine(job, problems)
 
 
+def of_file(plan: Plan, file: str) -> Plan:
+    """Return the plan with the file that the job named before `fit` took its engine's image.
+
+    The file is in use by this run as by any other: `kit images gc` has to know.
+    """
+    why = f"nothing else here runs {Path(file).name}, so it runs the image that the file is made of"
+    container = replace(plan.container, made_file=file)
+    return replace(plan, container=container, reasons=replace(plan.reasons, why_runtime=why))
+
+
 def _ranks(job: Job) -> int:
     return 1 if job.launcher == "tensorflow" else job.processes_per_node or job.gpus_per_node or 1
 
@@ -40,10 +51,6 @@ def _with_engine(job: Job, problems: Problems) -> Job:
         return job
     record = image_files.origin(file)
     if engine := _engine_of(record):
-        fix = "to run the file itself, install apptainer or enroot"
-        instead = f"so {engine} runs the image that it was made of"
-        problem = f"nothing on this machine runs {file.name}, {instead}"
-        problems.warn(job.where("image"), problem, fix)
         return replace(job, image=f"docker://{record['image_id']}", runtime=engine)
     tools = " nor ".join(_file_tools())
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"

@@ -42,6 +42,7 @@ class Run:
     is_member: bool = False  # this machine's Slurm has to be asked for that cluster by name
     workdir: str = ""  # where its program works; empty where nobody noted it
     usage: Optional[Usage] = None  # of a run that has ended
+    is_shell: bool = False  # of `kit shell`, not of a program
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -107,25 +108,26 @@ def add(run: Run) -> bool:
     return True
 
 
-def new(
-    folder: Path, plan: Plan, job_id: str, *, local: bool, array: str = "", cluster: str = ""
-) -> Run:
-    """Add a run; `cluster` is that of its job, if it is not the one of this machine's Slurm."""
-    layout = plan.layout
-    run = Run(
-        job_id,
-        str(folder),
-        layout.name,
-        f"{layout.nodes}x{layout.processes_per_node}",
-        time.time(),
-        local,
-        array=array,
-        cluster=cluster,
-        is_member=bool(cluster),
-        workdir=plan.program.workdir,
-    )
+def new(folder: Path, plan: Plan, job_id: str, *, local: bool, array: str = "") -> Run:
+    """Add a run of a program."""
+    run = replace(_planned(folder, plan, job_id), local=local, array=array)
     add(run)
     return run
+
+
+def new_shell(folder: Path, plan: Plan, job_id: str, *, local: bool, cluster: str) -> Run:
+    """Add a shell; `cluster` is that of its job, if it is not the one of this machine's Slurm."""
+    run = _planned(folder, plan, job_id)
+    run = replace(run, local=local, cluster=cluster, is_member=bool(cluster), is_shell=True)
+    add(run)
+    return run
+
+
+def _planned(folder: Path, plan: Plan, job_id: str) -> Run:
+    layout = plan.layout
+    shape = f"{layout.nodes}x{layout.processes_per_node}"
+    workdir = plan.program.workdir
+    return Run(job_id, str(folder), layout.name, shape, time.time(), workdir=workdir)
 
 
 def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:

@@ -63,7 +63,20 @@ def here() -> list[Run]:
 
 def last_here() -> Optional[Run]:
     """Return the last run of the current folder, if it has one."""
-    return next(_of_here(reversed(history.runs())), None)
+    return _last(history.runs())
+
+
+def _last(known: list[Run]) -> Optional[Run]:
+    """Return the last run here; a shell counts only where no program ran.
+
+    Nobody asks for the logs of a shell, or why one failed.
+    """
+    found = None
+    for run in _of_here(reversed(known)):
+        if not run.is_shell:
+            return run
+        found = found or run
+    return found
 
 
 def _of_here(known: Iterable[Run]) -> Iterator[Run]:
@@ -85,7 +98,7 @@ def is_of(here: str, run: Run) -> bool:
 
 def _last_here(known: list[Run]) -> Run:
     """Return the last run of the current folder. Raise UsageError if it has none."""
-    if run := next(_of_here(reversed(known)), None):
+    if run := _last(known):
         return run
     if known:
         last = known[-1]

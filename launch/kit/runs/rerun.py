@@ -72,7 +72,7 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
     new = absolute(output, Path.cwd()) if output else str(run_dir.choose(name))
     plan = _moved(earlier.plan, new)
     if image:
-        container = replace(plan.container, image=absolute(image, Path.cwd()))
+        container = replace(plan.container, image=absolute(image, Path.cwd()), made_file="")
         plan = replace(plan, container=container)
     plan = _with_image(plan, is_named=bool(image))
     _check(plan, RunPaths(earlier.folder), is_live=earlier.is_live)

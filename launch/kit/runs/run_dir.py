@@ -68,8 +68,9 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
 def make_run(plan: Plan, fill: Callable[[Path], None]) -> Path:
     """Create the plan's run directory, and note that its image is used."""
     place = make(Path(plan.layout.run_dir), fill)
-    if plan.container.sha256 and plan.container.image:
-        image_files.note_use(Path(plan.container.image))
+    container = plan.container
+    if used := container.made_file or (container.sha256 and container.image):
+        image_files.note_use(Path(used))
     return place
 
 

@@ -35,13 +35,18 @@ OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", 
 Say = Callable[[str], None]
 
 
+def has_slurm(say: Say) -> bool:
+    """Return whether Slurm can give nodes for a shell; say where it cannot."""
+    if shutil.which("salloc"):
+        return True
+    say("there is no Slurm here (salloc): the shell is on this machine, as with --local")
+    return False
+
+
 def shell(
     plan: Plan, node: str, task: Optional[int], say: Say, *, here: bool, jupyter: bool
 ) -> int:
     """Wait until the shell ends, and return its exit code."""
-    if not here and not shutil.which("salloc"):
-        say("there is no Slurm here (salloc): the shell is on this machine")
-        here = True
     if not here and plugins.find("runtimes", plan.container.runtime, "").is_local:
         problem = "is for this machine: on a node it would start outside the job"
         raise UsageError(f"the runtime {plan.container.runtime} {problem}", "add --local")
@@ -114,7 +119,9 @@ class Session:
         self.job_id = job_id
         known: RunRecord = {"job_id": job_id}
         run_dir.update(self.run, {**known, **this_process()} if local else known)
-        self.noted = history.new(self.run, self.plan, job_id, local=local, cluster=self.cluster)
+        self.noted = history.new_shell(
+            self.run, self.plan, job_id, local=local, cluster=self.cluster
+        )
 
     def note_end(self, state: str, code: int) -> None:
         history.ended(self.noted, state, f"exit code {code}" if code else "")

@@ -183,6 +183,25 @@ def test_a_jobs_record_says_which_file_it_uses_and_the_list_which_jobs_use_a_fil
     assert total.endswith("* is what the name means in a job")
 
 
+@pytest.mark.skipif(bool(shutil.which("apptainer") or shutil.which("enroot")), reason="the file itself would run")
+def test_a_run_by_the_engine_is_a_use_of_the_file_and_a_label_finds_the_engines_image(kit, project: Path) -> None:
+    (project / "Dockerfile").write_text(DOCKERFILE.replace("kit-test/small", "debian:trixie"))  # it has a bash
+    kit("build", cwd=project)
+    (digest,) = re.findall(r"-([0-9a-f]{16})\.sqsh", built(project)["file"])
+    assert docker(["images", "--no-trunc", "--quiet", "--filter", f"label=org.opencontainers.image.version={digest}"]).split() == [built(project)["image_id"]]
+    for path in (project / "images").glob("hello-*"):
+        os.utime(path, (1, 1))
+    assert "1 unused" in kit("images", "gc", cwd=project).stdout
+    done = kit("run", "bash", "--image", "hello", "--launcher", "spawn", "--output", "runs/first", "--", "hello.sh", cwd=project)
+    assert 'it\'s "so" $HOME' in done.stdout and done.stderr.count("so it runs the image that the file is made of") == 1
+    assert json.loads((project / "runs/first/run.json").read_text())["plan"]["container"]["made_file"] == str(project / "images" / built(project)["file"])
+    assert re.search(r"days ago +1 +just now  first ", kit("images", cwd=project).stdout)
+    shutil.rmtree(project / "runs/first")
+    assert "nothing that has not been used" in kit("images", "gc", cwd=project).stdout
+    assert kit("runs", cwd=project).stdout == "kit: no such run of this folder; see kit runs --all\n"
+    docker(["image", "rm", built(project)["image_id"]])
+
+
 def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path, tmp_path: Path) -> None:
     kit("build", cwd=project)
     used = built(project)["file"]

@@ -31,15 +31,16 @@ CODE = (
     Cause(
         "module-missing",
         "there is no Python module {module} in {inside}",
-        "add it to the image's requirements and build again: kit build; or, of your own code, "
-        "run where it lies: {again:--workdir DIR}",
+        "add it to ./Dockerfile, or where kit's own recipe made the image to requirements.txt, and "
+        "build again: kit build; or, of your own code, run where it lies: {again:--workdir DIR}",
         (
             r"ModuleNotFoundError: No module named '(?P<module>[^'\n]*)'[^\n]*",
             r"No module named (?P<module>[\w.]+)$",
         ),
         local_fix=(
-            "install it where the program runs (pip install), or name an image that has it: "
-            "{again:--image IMAGE}; of your own code: {again:--workdir DIR}"
+            "install it where the program runs (pip install), or in an image: add it to "
+            "./Dockerfile, and kit build; or name one that has it: {again:--image IMAGE}; of your "
+            "own code: {again:--workdir DIR}"
         ),
         is_final=True,
     ),
