@@ -177,6 +177,39 @@ def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys:
     assert "(permission-denied)" in said.split("hints, by words in the logs")[1]
 
 
+CALL = "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes={}, TensorDeviceTypes=TensorOptions())"
+WAITED = "CollectiveFingerPrint(SequenceNumber=3, OpType=BARRIER)"
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "said"),
+    [
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "ALLREDUCE", "10, 2", "Float"), "rank 3 has [10, 2], ranks 0-2 have [12]"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "BROADCAST", "10", "Int"), "rank 3 calls BROADCAST, ranks 0-2 call ALLREDUCE"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "ALLREDUCE", "12", "Int"), "rank 3 has Int, ranks 0-2 have Float"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(4, "ALLREDUCE", "12", "Float"), "rank 3 is at its call 4, ranks 0-2 are at their call 3"),
+        (WAITED, CALL.format(3, "ALLREDUCE", "12", "Float"), "rank 3 calls ALLREDUCE, ranks 0-2 call BARRIER"),
+    ],
+)
+def test_the_rank_whose_collective_differs_is_named_with_what_it_has_and_the_place(
+    usual: str, odd: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(rank: int, own: str, other: int, others: str) -> tuple[str, str]:
+        words = f"Rank {rank} is running collective: {own}, but Rank {other} is running collective: {others}.Collectives differ"
+        file = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+        inner = f'  File "{file}", line 3245, in all_reduce\n    work = group.allreduce([tensor], opts)\n'
+        error = f"RuntimeError: Detected mismatch between collectives on ranks. {words}\n"
+        return traceback(error, "dist.all_reduce(grad)").replace("RuntimeError", f"{inner}RuntimeError", 1), f"1 node{rank // 2 + 1} {rank % 2}"
+
+    ranks = {rank: end(rank, usual, 3, odd) for rank in range(3)}
+    show(str(run_directory(tmp_path, {**ranks, 3: end(3, odd, 0, usual)})))
+    shown = capsys.readouterr().out
+    assert "\n  first: rank 3 on node2 (local rank 1): exit code 1; 3 more ranks noted a failure\n" in shown
+    place = "/home/me/train.py:41 (in torch/distributed/distributed_c10d.py:3245)"
+    assert f"\ncause: the ranks' collectives differ: {said}, at {place} (ranks-disagree)\n" in shown
+    assert "TORCH_DISTRIBUTED_DEBUG" not in shown.partition("  fix: ")[2]
+
+
 def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         "Traceback (most recent call last):\n  File 'a.py', line 1\nOSError: [Errno 28] No space left on device\n\n"

@@ -219,7 +219,9 @@ def _hints(
 
 def _title(finding: Finding, evidence: Evidence) -> str:
     title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
-    if finding.raised:
+    if finding.raised and finding.cause.retells:
+        title += verdict.place_of(finding.raised, evidence)
+    elif finding.raised:
         meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
         title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
     return _printable(title, 400)
