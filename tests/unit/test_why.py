@@ -27,6 +27,7 @@ RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
 WITHOUT_WORDS = ("deadline", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
+CAUSING = "".join((ROOT / "tests/bash" / name).read_text() for name in ("faulty.py", "test_failing_runs.py"))  # tests that cause what they judge
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
@@ -659,7 +660,8 @@ def rows() -> list[str]:
     shown: dict[str, str] = {}
     for cause in sorted(verdict.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
         title, fix = (facts.fill(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
-        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or 'text only'} |")
+        otherwise = "by a test" if re.search(rf'"{cause.name}"|\({cause.name}\\\)', CAUSING) else "text only"
+        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or otherwise} |")
     return [shown[name] for name in dict.fromkeys(cause.name for cause in verdict.CAUSES)]
 
 
