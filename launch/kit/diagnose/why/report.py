@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from kit import formats
 from kit.diagnose.why import facts, programs, refusals, run_state, silence, verdict
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
