@@ -88,7 +88,7 @@ def test_a_task_that_nobody_could_say_anything_of_ends_the_job_with_its_code(wor
     (run / f"log/slurm-{JOB_ID}.out").write_text(f"kit: local0: job {JOB_ID} on local0,local1: 2 nodes\n{earlier}")
     assert begin(run).wait(60) == code
     of = words.partition(": ")[2]
-    expected = [f"kit: error: local1: nothing there could say why its part of the job ended (srun: {of}); the end of log/{JOB_ID}/local1.out:"]
+    expected = [f"kit: error: local1: nothing there could say why its part of the job ended (srun: {of}); log/{JOB_ID}/local1.out is empty"]
     assert said(run) == [*expected, *([f"  fix: {fix.format(run=run)}"] if fix else [])]
 
 

@@ -19,10 +19,17 @@ from kit.config.secrets import Secret
 from running import SCRIPTS, TAG, patient_srun, processes, stub, until
 from test_run_script import JOB_ID, run_dir, slurm, start
 
+from samples import ROOT
+
 TOKEN = "T0/B0/my-own-token"
 REAL = SCRIPTS / "local/scontrol"
 BOTH = ("start", "end")
 ENDED = f"kit: test ({JOB_ID})"
+
+
+def in_seconds(text: str) -> str:
+    """A message in which the time that the run took, of some seconds, does not matter."""
+    return re.sub(r" after \d+ s\b", " after N s", text)
 
 
 class Hook:
@@ -52,7 +59,7 @@ class Hook:
     def texts(self) -> list[str]:
         assert {(path, kind) for path, kind, _ in self.gets} <= {(f"/services/{TOKEN}", "application/json")}
         assert all(body.keys() == {"text"} for _, _, body in self.gets)
-        return [body["text"] for _, _, body in self.gets]
+        return [in_seconds(body["text"]) for _, _, body in self.gets]
 
 
 @pytest.fixture
@@ -77,14 +84,14 @@ def test_a_web_hook_is_told_of_the_start_and_the_end(hook: Hook, tmp_path: Path)
     run = telling(tmp_path, "sleep 1", hook.address)
     done = start(run)
     assert done.returncode == 0, done.stderr
-    assert hook.texts() == [f"{ENDED} started on local0", f"{ENDED} COMPLETED after 0 h 00 min"]
+    assert hook.texts() == [f"{ENDED} started on local0", f"{ENDED} COMPLETED after N s"]
 
 
 def test_a_failure_is_told_with_its_code_and_its_cause(hook: Hook, tmp_path: Path) -> None:
     run = telling(tmp_path, "((RANK == 0)) || exit 7; exec sleep 60", hook.address, ("end",), processes=2)
     assert start(run).returncode == 7
     cause = "local0: rank 1 (local rank 1) exited with code 7"
-    assert hook.texts() == [f"{ENDED} FAILED after 0 h 00 min, exit code 7: {cause}. See: kit why {JOB_ID}"]
+    assert hook.texts() == [f"{ENDED} FAILED after N s, exit code 7: {cause}. See: kit why {JOB_ID}"]
 
 
 HOSTILE = "a \"b\" 'c' \\n \\u0022 $(touch X) `touch Y` ${HOME} %s & <!channel>\nsecond line\té"
@@ -103,8 +110,8 @@ def test_any_text_arrives_as_it_is_and_runs_nothing(hook: Hook, tmp_path: Path) 
     code, name, state, exit_code, cause, _ = (folder / "told").read_text().split("\0")
     assert (code, name, state, exit_code) == (str(JOB_ID), HOSTILE, "FAILED", "1")
     assert HOSTILE in cause and "local0: " in cause
-    assert text.startswith(f"kit: {shown} ({JOB_ID}) FAILED after 0 h 00 min, exit code 1: local0: ") and text.count(shown) == 2
-    assert (folder / "text").read_text() == text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") + "\n"
+    assert text.startswith(f"kit: {shown} ({JOB_ID}) FAILED after N s, exit code 1: local0: ") and text.count(shown) == 2
+    assert in_seconds((folder / "text").read_text()) == text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") + "\n"
     assert (folder / "word").read_text() == HOSTILE
     assert not list(tmp_path.rglob("[XY]"))
 
@@ -168,6 +175,20 @@ def test_a_node_without_curl_says_so(hook: Hook, tmp_path: Path) -> None:
     assert "kit: local0: the web hook was not told of the job's end: there is no curl on this node" in done.stderr
 
 
+def test_a_command_finds_the_variables_that_its_page_names_and_no_others_of_kit(tmp_path: Path) -> None:
+    named = re.findall(r"^\| `(KIT_\w+)` \|", (ROOT / "docs/notify.md").read_text(), re.MULTILINE)
+    tell = "compgen -e KIT_ >>told"
+    run = run_dir(tmp_path, "true", notify=Notify(("start", "end"), "", ("bash", "-c", tell), ""))
+    assert start(run, env=slurm(KIT_STRANGE="of the submitting shell")).returncode == 0
+    assert sorted((tmp_path / "told").read_text().split()) == sorted(2 * named)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(55, "55 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 00 min"), (11520, "3 h 12 min")])
+def test_how_long_a_run_took_is_said_in_the_unit_that_fits(seconds: int, said: str) -> None:
+    script = f"source {ROOT}/launch/scripts/lib/notify.sh; notify::duration {seconds}"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout == said
+
+
 def test_a_command_is_told_and_its_failure_and_its_slowness_change_nothing(tmp_path: Path) -> None:
     """It works in the job's folder, and finds the text on its input, as mail does."""
     for number, (tell, said) in enumerate({"cat >told; exit 9": "code 9", "cat >told; exec sleep 300": "code 124"}.items()):
@@ -177,8 +198,8 @@ def test_a_command_is_told_and_its_failure_and_its_slowness_change_nothing(tmp_p
         done = start(run)
         assert done.returncode == 4
         assert f"kit: local0: the command of `notify` ended with {said}: it was to tell of the job's end" in done.stderr
-        assert (folder / "told").read_text() == (
-            f"{ENDED} FAILED after 0 h 00 min, exit code 4: local0: rank 0 (local rank 0) exited with code 4. See: kit why {JOB_ID}\n"
+        assert in_seconds((folder / "told").read_text()) == (
+            f"{ENDED} FAILED after N s, exit code 4: local0: rank 0 (local rank 0) exited with code 4. See: kit why {JOB_ID}\n"
         )
 
 
@@ -190,7 +211,7 @@ def test_a_job_that_is_ended_tells_so_once_before_its_ranks_are_gone(hook: Hook,
     until((tmp_path / "up").exists)
     job.terminate()
     until(hook.texts)
-    assert job.poll() is None and hook.texts() == [f"{ENDED} CANCELLED after 0 h 00 min. See: kit why {JOB_ID}"]
+    assert job.poll() is None and hook.texts() == [f"{ENDED} CANCELLED after N s. See: kit why {JOB_ID}"]
     job.send_signal(signal.SIGKILL)
     job.wait()
 
@@ -213,7 +234,7 @@ def test_what_slurm_only_calls_completing_is_told_by_its_daemons_line(line: str,
         os.write(log.fileno(), f"{line}\n".encode())
         os.killpg(job.pid, signal.SIGTERM)
         job.wait(60)
-    assert hook.texts() == [f"{ENDED} {state} after 0 h 00 min. See: kit why {JOB_ID}"]
+    assert hook.texts() == [f"{ENDED} {state} after N s. See: kit why {JOB_ID}"]
 
 
 def test_a_job_that_slurm_starts_again_has_not_ended(hook: Hook, tmp_path: Path) -> None:
@@ -225,7 +246,7 @@ def test_a_job_that_slurm_starts_again_has_not_ended(hook: Hook, tmp_path: Path)
     assert start(run, env=env).returncode == 75
     until(lambda: len(hook.gets) == 1)
     assert start(run, env=slurm(SLURM_RESTART_COUNT="1")).returncode == 0
-    assert sorted(hook.texts()) == [f"{ENDED} {text}" for text in ("COMPLETED after 0 h 00 min", "started on local0", "started on local0, attempt 2")]
+    assert sorted(hook.texts()) == [f"{ENDED} {text}" for text in ("COMPLETED after N s", "started on local0", "started on local0, attempt 2")]
 
 
 def test_a_proxy_that_the_job_names_is_used(hook: Hook, tmp_path: Path) -> None:
@@ -241,8 +262,8 @@ def test_kit_run_reads_the_address_from_the_environment_and_tells_it(hook: Hook,
     (tmp_path / "job.yaml").write_text(json.dumps(job))
     done = kit("run", "job.yaml", "--output", "run", HOOK=hook.address)
     (text,) = hook.texts()
-    assert re.match(r"kit: test_kit_run\w+ \(\d+\) ", text) and text.endswith("COMPLETED after 0 h 00 min")
-    assert (tmp_path / "told").read_text() == f"{text}\n"
+    assert re.match(r"kit: test_kit_run\w+ \(\d+\) ", text) and text.endswith("COMPLETED after N s")
+    assert in_seconds((tmp_path / "told").read_text()) == f"{text}\n"
     assert "my-own" not in done.stdout + done.stderr
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"my-own" in path.read_bytes()]
     wrong = kit("run", "job.yaml", "--output", "second", HOOK="hooks.example.org/my-own", check=False)

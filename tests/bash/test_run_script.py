@@ -152,6 +152,12 @@ def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_pat
     )
 
 
+def test_a_rank_that_fails_without_a_word_is_said_to_have_said_nothing(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "kill -KILL $$", launcher="srun")
+    (line,) = [line for line in told(start(run)) if "rank 0" in line]
+    assert line.endswith("else by hand or an administrator); it said nothing")
+
+
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:
     for launcher in ("torchrun", "srun"):  # which start their ranks in two ways
         run = run_dir(tmp_path / launcher, "echo '  before'; echo there >&2; kill -SEGV $$", launcher=launcher)
@@ -591,7 +597,7 @@ def test_an_srun_that_fails_on_its_own_is_told_with_its_code(tmp_path: Path) -> 
     run = run_dir(tmp_path, "true")
     (run / "srun.sh").write_text("exit 5\n")
     done = start(run)
-    silent = f"kit: error: no rank could say why it ended, or none started (srun: code 5); the end of log/{JOB_ID}/local0.out:"
+    silent = f"kit: error: no rank could say why it ended, or none started (srun: code 5); log/{JOB_ID}/local0.out is empty"
     assert (done.returncode, told(done)) == (5, [silent])
 
 
@@ -604,7 +610,7 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
     done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
     assert (done.returncode, told(done, port=PORT + 997)) == (
         5,
-        [f"kit: error: no rank could say why it ended, or none started (srun: code 5); the end of log/{JOB_ID}/local0.out:"],
+        [f"kit: error: no rank could say why it ended, or none started (srun: code 5); log/{JOB_ID}/local0.out is empty"],
     )
 
 

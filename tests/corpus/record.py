@@ -110,6 +110,11 @@ LOCAL = {
         GLOO + "if rank == 0: dist.all_reduce(torch.ones(2))\nelse: dist.broadcast(torch.ones(2), 0)\n",
         (*TORCHRUN, "--env", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     ),
+    "one-rank-has-another-shape": Case(
+        "ranks-disagree",
+        GLOO + "dist.all_reduce(torch.ones(10 if rank == 3 else 12))\n",
+        ("-j", "2x2", "--env", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ),
     "different-sizes": Case("ranks-disagree", GLOO + "dist.all_reduce(torch.ones(2 + 20000 * rank))\ntime.sleep(5)\n", TWO_NODES),
     "different-models": Case(
         "ranks-disagree", GLOO + "from torch.nn.parallel import DistributedDataParallel\nDistributedDataParallel(torch.nn.Linear(4 + rank, 2))\n", TWO_NODES

@@ -29,6 +29,17 @@ OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
 
 
+def differs(own: int, other: int, shape: str = "12", others: str = "10") -> str:
+    """What torch 2.13 says, but for the tensors' further options."""
+    of = "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[%s], TensorDtypes=Float, TensorDeviceTypes=TensorOptions())"
+    return raised(
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {own} is running collective: {of % shape}, "
+        f"but Rank {other} is running collective: {of % others}.Collectives differ in the following aspects: \tTensor Tensor shapes: {shape}vs {others}",
+        "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py",
+        "work = group.allreduce([tensor], opts)",
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """{rank: (its log, its note)}, the notes in this order of time; the rank that is to be blamed, with its code."""
@@ -98,6 +109,17 @@ CASES = {
     "an abort some lines after a lost peer": Case({0: (MISSED + "a\nb\nc\nd\n", "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a lost peer in an exception group": Case({0: (GROUP, "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a rank that printed an exception and ended well": Case({0: (raised("ConnectionResetError: [Errno 104] reset"), "1 n0 0"), 1: (OWN, "")}, 0, left=(1,)),
+    "one rank's collective differs from those of the others": Case(
+        {0: (differs(0, 3), "1 n0 0"), 1: (differs(1, 3), "1 n0 1"), 2: (differs(2, 3), "1 n1 0"), 3: (differs(3, 0, "10", "12"), "1 n1 1")}, 3
+    ),
+    "two ranks' collectives differ from those of two others": Case(
+        {1: (differs(1, 2), "1 n0 1"), 0: (differs(0, 2), "1 n0 0"), 2: (differs(2, 0), "1 n1 0"), 3: (differs(3, 0), "1 n1 1")}, 1
+    ),
+    "the only rank that says whose collective differs": Case({0: (differs(0, 1), "1 n0 0"), 1: (MISSED, "1 n0 1")}, 0),
+    "the rank whose collective differs does not say so": Case({0: (differs(0, 2), "1 n0 0"), 1: (differs(1, 2), "1 n0 1"), 2: (MISSED, "1 n1 0")}, 0),
+    "a rank that failed by itself while others' collectives differ": Case(
+        {0: (differs(0, 2), "1 n0 0"), 1: (differs(1, 2), "1 n0 1"), 2: (differs(2, 0), "1 n1 0"), 3: (OWN, "1 n1 1")}, 3
+    ),
     "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),
 }
 ONLY_ALL_ENDS = {  # which the batch script alone knows

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kit.diagnose.hang import hang, report, stacks
 from kit.errors import KitError
+from kit.runs import history
 
 from documented_json import check
 from plans import noted_run
@@ -71,6 +72,32 @@ def test_ranks_without_a_process_are_named_with_their_node(srun) -> None:
     assert shown()[1] == "rank 3 has no process on node2"
 
 
+def ended_since(folder: Path) -> None:
+    """A run that began after that of the fixture, and has ended."""
+    (folder / "runs/short").mkdir()
+    history.ended(noted_run(folder / "runs/short", "short", 1, 1, "8", local=True), "FAILED")
+
+
+def test_without_a_name_the_run_that_runs_is_meant_where_the_last_one_has_ended(srun, tmp_path: Path) -> None:
+    srun(f"cat '{RECORDED}'")
+    ended_since(tmp_path)
+    assert shown()[0] == "kit: train (7), 4:12 of 1:00:00: 4 of 4 ranks seen on 2 nodes"
+
+
+def test_of_several_runs_that_run_the_last_one_is_meant_or_none(srun, tmp_path: Path) -> None:
+    more = QUEUE.replace("7|", "6|", 1).replace("@", str(tmp_path / "runs/other"))
+    srun(f"cat '{RECORDED}'", f"{QUEUE}\n{more}")
+    (tmp_path / "runs/other").mkdir()
+    noted_run(tmp_path / "runs/other", "other", 2, 2, "6", local=False)
+    noted_run(tmp_path / "runs/train", "train", 2, 2, "7", local=False)
+    assert shown()[0].startswith("kit: train (7), ")
+    ended_since(tmp_path)
+    with pytest.raises(KitError) as caught:
+        shown()
+    named = "name one: kit hang 7 (train), kit hang 6 (other)"
+    assert str(caught.value) == f"kit: the last run of this folder is not running, and 2 others are\n  fix: {named}"
+
+
 def test_one_whose_node_cannot_be_known_is_named_without(srun) -> None:
     """With restarts torchrun orders the ranks in its own way."""
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}' | sed 's/^node1/nodeX/; s/^node2/node1/; s/^nodeX/node2/'")
@@ -123,6 +150,29 @@ def test_without_a_stack_what_the_kernel_says_is_shown_in_full() -> None:
     assert list(report._whole(process, "/code")) == ["    state: D", "    wchan: nfs_wait"]
 
 
+def answers(frames: list[str]) -> list[str]:
+    """What two nodes answer whose four ranks are all at one place."""
+    lines = [f"node{node}\tbegin\tx86_64" for node in (1, 2)]
+    for rank in range(4):
+        node, pid = rank // 2 + 1, 600 + rank
+        lines += [f"node{node}\tprocess\t{pid}\t{rank}\t1\tpython train.py", f"node{node}\tmeans\t{pid}\tpy-spy: /x"]
+        lines += [f'node{node}\tstack\t{pid}\tThread {pid} (idle): "MainThread"']
+        lines += [f"node{node}\tstack\t{pid}\t    {frame}" for frame in [*frames, "<module> (/shared/project/train.py:3)"]]
+    return lines
+
+
+@pytest.mark.parametrize(("function", "rank", "is_told"), [("distributed/x.py", 3, True), ("distributed/x.py", 4, False), ("nn/linear.py", 3, False)])
+def test_ranks_that_are_all_in_one_collective_are_told_how_to_compare_what_they_pass(function: str, rank: int, is_told: bool, srun, tmp_path: Path) -> None:
+    """All four at one line; three of them, since one is at another; in something that is no collective."""
+    lines = answers([f"all_reduce (/venv/lib/python3.11/site-packages/torch/{function}:3252)"])
+    lines = [line.replace("train.py:3)", f"train.py:{rank})") if "\t603\t" in line else line for line in lines]
+    (tmp_path / "answers").write_text("\n".join([*lines, "node1\tend\t", "node2\tend\t", ""]))
+    srun(f"cat '{tmp_path}/answers'")
+    fix = "  fix: ask twice; if they stay: run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
+    told = ["kit: all ranks are in the same collective: shapes may differ, or the order before it", fix]
+    assert [line for line in shown() if line in told] == (told if is_told else [])
+
+
 def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(srun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "extensions/fused/lock"
     lock.parent.mkdir(parents=True)
@@ -132,12 +182,7 @@ def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(sr
         "wait (/venv/lib/python3.11/site-packages/torch/utils/file_baton.py:47)",
         "load (/venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py:1380)",
     ]
-    lines = [f"node{node}\tbegin\tx86_64" for node in (1, 2)]
-    for rank in range(4):
-        node, pid = rank // 2 + 1, 600 + rank
-        lines += [f"node{node}\tprocess\t{pid}\t{rank}\t1\tpython train.py", f"node{node}\tmeans\t{pid}\tpy-spy: /x"]
-        lines += [f'node{node}\tstack\t{pid}\tThread {pid} (idle): "MainThread"']
-        lines += [f"node{node}\tstack\t{pid}\t    {frame}" for frame in [*frames, "<module> (/shared/project/train.py:3)"]]
+    lines = answers(frames)
     (tmp_path / "answers").write_text("\n".join([*lines, "node1\tend\t", "node2\tend\t", ""]))
     srun(f"cat '{tmp_path}/answers'")
     said = shown()

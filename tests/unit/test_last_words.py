@@ -115,6 +115,26 @@ def test_a_report_of_torchrun_that_was_cut_off_mutes_nothing_for_ever(after: str
     assert log.without(after.encode()).endswith(after[-10:].encode())
 
 
+@pytest.mark.parametrize("end", [OF_TORCHRUN, OF_TORCHRUN_ELSEWHERE])
+def test_a_nodes_last_line_is_none_of_torchruns_report(end: str, tmp_path: Path) -> None:
+    logs = tmp_path / "log/7"
+    logs.mkdir(parents=True)
+    (logs / "n1.out").write_text(f"[rank0] epoch 1\n{OF_RANK}{end}")
+    (logs / "n2.out").write_text(f"[rank2] epoch 7\n{end}")
+    (logs / "n3.out").write_text(end)
+    (logs / "rank3.out").write_text("")
+    (logs / "rank4.out").write_text("")
+    event_lines.add(logs, "n2", "rank_ended", node="n2", rank=3, code=137, stopped=False)
+
+    def shown() -> dict[str, str]:
+        return {each.name: each.last_line for each in log_files.ends(RunPaths(tmp_path), "7")}
+
+    gone = "[rank0] RuntimeError: Connection closed by peer"
+    assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing yet)", "rank3": "(nothing)", "rank4": "(nothing yet)"}
+    event_lines.add(logs, "batch", "ends", code=137, outcome="FAILED")
+    assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing)", "rank3": "(nothing)", "rank4": "(nothing)"}
+
+
 def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:
     assert shown(OF_RANK + OF_TORCHRUN) == ONCE + "kit: error: the end\n"
 

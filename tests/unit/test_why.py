@@ -27,12 +27,14 @@ RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
 WITHOUT_WORDS = ("deadline", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
+CAUSING = "".join((ROOT / "tests/bash" / name).read_text() for name in ("faulty.py", "test_failing_runs.py"))  # tests that cause what they judge
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 
 
 @pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder whose name needs no quotes in what is shown, and which every runtime can mount."""
+def tmp_path(tame_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose name needs no quotes in what is shown, and which every runtime can mount; the current one."""
+    monkeypatch.chdir(tame_path)
     return tame_path
 
 
@@ -85,7 +87,7 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
         return
     found = CAUSE.search(said)
     assert found and found[1] == expected, said
-    line = (run / found[2]).read_text().split("\n")[int(found[3]) - 1]
+    line = Path(found[2]).read_text().split("\n")[int(found[3]) - 1]
     if found[2].endswith(".jsonl"):  # an event is said in words
         event = json.loads(line)
         said = event.get("problem") or event.get("state") or f"ended with code {event['code']} on {event['node']}"
@@ -150,7 +152,17 @@ def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Pa
     said = capsys.readouterr().out
     assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks noted a failure\n" in said
     assert "cause: ValueError: a bug of its own (exception)\n" in said
-    assert "hints, by words in the logs:\n  another rank ended first, and this one noticed (peer-gone), by log/7/rank0.out:1\n" in said
+    assert "hints, by words in the logs:\n  another rank ended first, and this one noticed (peer-gone), by run/log/7/rank0.out:1\n" in said
+
+
+def test_files_are_named_as_they_open_from_the_folder_in_which_the_user_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_directory(tmp_path / "mine/runs/a", {0: (traceback("KeyError: 'rates'"), "1 node1 0")})
+    (tmp_path / "other").mkdir()
+    for folder, name in (("mine", "runs/a/log/7/rank0.out"), ("mine/runs/a", "log/7/rank0.out"), ("other", f"{run}/log/7/rank0.out")):
+        monkeypatch.chdir(tmp_path / folder)
+        found = report.why(str(run))
+        assert re.findall(r"^  (?:shown by|the end of its traceback,) (.*):4:$", str(found), re.MULTILINE) == [name, name]
+        assert found.shown_by == "log/7/rank0.out:4"  # of which programs know the run directory
 
 
 def test_slurms_word_beats_what_ranks_say_as_they_are_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +187,39 @@ def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys:
     said = capsys.readouterr().out
     assert "cause: ZeroDivisionError: division by zero (exception)\n" in said
     assert "(permission-denied)" in said.split("hints, by words in the logs")[1]
+
+
+CALL = "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes={}, TensorDeviceTypes=TensorOptions())"
+WAITED = "CollectiveFingerPrint(SequenceNumber=3, OpType=BARRIER)"
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "said"),
+    [
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "ALLREDUCE", "10, 2", "Float"), "rank 3 has [10, 2], ranks 0-2 have [12]"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "BROADCAST", "10", "Int"), "rank 3 calls BROADCAST, ranks 0-2 call ALLREDUCE"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(3, "ALLREDUCE", "12", "Int"), "rank 3 has Int, ranks 0-2 have Float"),
+        (CALL.format(3, "ALLREDUCE", "12", "Float"), CALL.format(4, "ALLREDUCE", "12", "Float"), "rank 3 is at its call 4, ranks 0-2 are at their call 3"),
+        (WAITED, CALL.format(3, "ALLREDUCE", "12", "Float"), "rank 3 calls ALLREDUCE, ranks 0-2 call BARRIER"),
+    ],
+)
+def test_the_rank_whose_collective_differs_is_named_with_what_it_has_and_the_place(
+    usual: str, odd: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(rank: int, own: str, other: int, others: str) -> tuple[str, str]:
+        words = f"Rank {rank} is running collective: {own}, but Rank {other} is running collective: {others}.Collectives differ"
+        file = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+        inner = f'  File "{file}", line 3245, in all_reduce\n    work = group.allreduce([tensor], opts)\n'
+        error = f"RuntimeError: Detected mismatch between collectives on ranks. {words}\n"
+        return traceback(error, "dist.all_reduce(grad)").replace("RuntimeError", f"{inner}RuntimeError", 1), f"1 node{rank // 2 + 1} {rank % 2}"
+
+    ranks = {rank: end(rank, usual, 3, odd) for rank in range(3)}
+    show(str(run_directory(tmp_path, {**ranks, 3: end(3, odd, 0, usual)})))
+    shown = capsys.readouterr().out
+    assert "\n  first: rank 3 on node2 (local rank 1): exit code 1; 3 more ranks noted a failure\n" in shown
+    place = "/home/me/train.py:41 (in torch/distributed/distributed_c10d.py:3245)"
+    assert f"\ncause: the ranks' collectives differ: {said}, at {place} (ranks-disagree)\n" in shown
+    assert "TORCH_DISTRIBUTED_DEBUG" not in shown.partition("  fix: ")[2]
 
 
 def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +280,7 @@ def test_an_exception_far_from_the_end_of_its_log_is_found_and_little_is_shown(t
     text = f"Traceback (most recent call last):\n{frames}RecursionError: maximum recursion depth exceeded\n" + "at exit: flushed a buffer\n" * 11000
     show(str(run_directory(tmp_path / "run", {1: (text, "1 node1 1\n")})))
     said = capsys.readouterr().out
-    assert "cause: RecursionError: maximum recursion depth exceeded, at /home/me/train.py:6 (exception)\n  shown by log/7/rank1.out:3002:\n" in said
+    assert "cause: RecursionError: maximum recursion depth exceeded, at /home/me/train.py:6 (exception)\n  shown by run/log/7/rank1.out:3002:\n" in said
     assert len(said.splitlines()) <= 25
 
 
@@ -264,6 +309,19 @@ def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
     said = capsys.readouterr().out
     assert f"  first: rank 2 on node2 (local rank 0): {words}; 1 more rank noted a failure\n" in said and first_cause(said) == cause
     assert "cause: rank 2 " in said and "  | epoch 3\n" in said
+
+
+@pytest.mark.parametrize(("silent_s", "said"), [(700, "11 min"), (30, "")])
+def test_a_run_that_was_cancelled_after_a_silence_is_said_to_have_been_silent(
+    silent_s: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_directory(tmp_path, {0: ("epoch 1\n", ""), 1: ("epoch 1\n", "")})
+    event_lines.add(run / "log/7", "batch", "stopped_by", 1_800_000_000, state="CANCELLED", problem="this job is being ended (CANCELLED)")
+    for rank in (0, 1):
+        os.utime(run / f"log/7/rank{rank}.out", (1_800_000_000 - silent_s - rank,) * 2)
+    show(str(run))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "said nothing" in line]
+    assert lines == ([f"  before that its ranks had said nothing for {said}; next time, while it hangs: kit hang"] if said else [])
 
 
 def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -417,12 +475,12 @@ def test_an_exit_code_without_an_exception_is_called_so_with_the_end_of_the_log(
     assert said.splitlines()[:3] == [
         "made (7), 2x2: no log says that it has ended, but ranks failed",
         "  first: rank 0 on node1 (local rank 0): exit code 3",
-        "  the end of log/7/rank0.out:100:",
+        "  the end of run/log/7/rank0.out:100:",
     ]
-    assert "  the end of log/7/rank0.out:100:\n  | line 92\n" in said
+    assert "  the end of run/log/7/rank0.out:100:\n  | line 92\n" in said
     assert said.splitlines()[11:] == [
         "cause: the program left with exit code 3, without an exception (exit-code)",
-        "  shown by log/7/events/node1.jsonl:2:",
+        "  shown by run/log/7/events/node1.jsonl:2:",
         "  | ended with code 3 on node1",
         "  fix: look for what exits with 3 in the program; all that it said: kit logs 7 --rank 0",
     ]
@@ -501,7 +559,7 @@ def test_a_long_log_is_read_from_its_end_and_its_lines_are_counted(tmp_path: Pat
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n" * 200000 + "MemoryError\n", "1 node1 0\n")})
     assert sum(map(len, logs.read(run / "log/7/rank0.out", RANK).lines)) <= logs.TAIL
     show(str(run))
-    assert "  shown by log/7/rank0.out:200001:\n  | MemoryError\n" in capsys.readouterr().out
+    assert "  shown by run/log/7/rank0.out:200001:\n  | MemoryError\n" in capsys.readouterr().out
 
 
 def test_ranks_lines_in_a_nodes_log_are_left_to_the_ranks_logs(tmp_path: Path) -> None:
@@ -626,7 +684,8 @@ def rows() -> list[str]:
     shown: dict[str, str] = {}
     for cause in sorted(verdict.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
         title, fix = (facts.fill(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
-        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or 'text only'} |")
+        otherwise = "by a test" if re.search(rf'"{cause.name}"|\({cause.name}\\\)', CAUSING) else "text only"
+        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or otherwise} |")
     return [shown[name] for name in dict.fromkeys(cause.name for cause in verdict.CAUSES)]
 
 

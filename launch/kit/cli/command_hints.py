@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from kit.errors import did_you_mean
 from kit.runs import lookup
 
@@ -65,7 +63,6 @@ RERUN = (
     "rerun takes no changes: what differs is another run, kit submit JOB -- ARGS, or "
     "kit run JOB -- ARGS on this machine"
 )
-MOST = 5  # runs to name
 
 
 def command(group: str, name: str, known: list[str]) -> str:
@@ -89,8 +86,4 @@ def run(path: str) -> str:
     here = [found for found in lookup.here() if found.id]
     if not here:
         return "none of this folder is known to run; kit runs lists all"
-    named = [
-        f"{path} {found.id} ({found.name or os.path.basename(found.folder)})" for found in here
-    ]
-    more = f", and {len(named) - MOST} more: kit status" if len(named) > MOST else ""
-    return f"name one: {', '.join(named[:MOST])}{more}"
+    return lookup.to_name(path, here)

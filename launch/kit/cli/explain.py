@@ -17,7 +17,7 @@ import typer
 from kit.cli import completion, messages
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
-from kit.cli.options import Json, LastRun, OneRun, Svg
+from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg
 from kit.errors import UsageError
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
@@ -78,7 +78,7 @@ def timeline(
     epilog=examples("kit hang", "kit hang 4711 --full"),
 )
 def hang(
-    run: LastRun = None,
+    run: RunningRun = None,
     full: Annotated[
         bool, typer.Option("--full", help="Show whole stacks, of all threads and child processes.")
     ] = False,

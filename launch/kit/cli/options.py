@@ -28,6 +28,15 @@ LastRun = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+RunningRun = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[RUN]",
+        help=_RUN,
+        show_default="the last run of this folder, or the only one that runs",
+        autocompletion=completion.runs,
+    ),
+]
 Task = Annotated[
     Optional[int], typer.Option("--task", metavar="N", help="Only this task of an array.")
 ]

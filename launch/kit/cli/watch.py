@@ -215,6 +215,8 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
             print(f"==> {name} <==")
         sys.stdout.flush()
         with safe_read.opened(path) as file:
+            if path.stem.startswith("rank") and not os.stat(file.fileno()).st_size:
+                messages.note(f"rank {path.stem.removeprefix('rank')} said nothing")
             if tail is not None:
                 logging.seek_last(file, tail)
             if console.has_colours():

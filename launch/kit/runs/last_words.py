@@ -113,6 +113,13 @@ class Filter:
         return [line for line, _ in self.held.pop(who).lines]
 
 
+def without_reports(data: bytes) -> bytes:
+    """Return the end of a node's log without torchrun's reports, what its ranks raised behind."""
+    only = Filter()
+    kept = only.without(data)
+    return kept + only.rest(None)[0]
+
+
 def _once(data: bytes) -> bytes:
     """Return lines that name their rank once: [rank1] KeyError, not [rank1] [rank1]: KeyError."""
     return _TWICE.sub(rb"\1", data)

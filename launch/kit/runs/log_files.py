@@ -230,12 +230,16 @@ LAST = 4096  # bytes in which its last line is
 
 def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
     """Return the last bytes of a file behind `begin` as text; empty if it cannot be read."""
+    return _tail(path, most, begin).decode("utf-8", "replace")
+
+
+def _tail(path: str | Path, most: int, begin: int = 0) -> bytes:
     try:
         with safe_read.opened(path) as file:
             file.seek(max(begin, file.seek(0, os.SEEK_END) - most))
-            return file.read(most).decode("utf-8", "replace")
+            return file.read(most)
     except OSError:
-        return ""
+        return b""
 
 
 def seek_last(file: IO[bytes], count: int) -> None:
@@ -256,9 +260,12 @@ def seek_last(file: IO[bytes], count: int) -> None:
     file.seek(0)
 
 
-def last_line(path: str | Path) -> str:
-    lines = [line for line in tail(path, LAST).splitlines() if line.strip()]
-    return lines[-1][:160] if lines else "(nothing yet)"
+def last_line(path: str | Path, otherwise: str = "(nothing yet)") -> str:
+    """Return the last line of a log, of a node's that is not of torchrun's report of a failure."""
+    of_rank = os.path.basename(path).startswith("rank")
+    data = _tail(path, LAST) if of_rank else last_words.without_reports(_tail(path, TAIL))
+    lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][:160] if lines else otherwise
 
 
 class LogEnd(NamedTuple):
@@ -275,9 +282,15 @@ def ends(run: RunPaths, job_id: str) -> list[LogEnd]:
     place = str(run.logs(job_id))
     names = set(os.listdir(place)) if os.path.isdir(place) else set()
     stems = sorted((name[: -len(".out")] for name in names if name.endswith(".out")), key=_order)
-    failed = events.failed_ranks(events.read(Path(place)))
-    codes = {f"rank{each.rank}": each.code for each in failed}
-    return [LogEnd(stem, codes.get(stem), last_line(f"{place}/{stem}.out")) for stem in stems]
+    found = events.read(Path(place))
+    codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
+    has_ended = events.last(found, "ends") is not None
+    found_ends = []
+    for stem in stems:
+        nothing = "(nothing)" if has_ended or stem in codes else "(nothing yet)"
+        last = last_line(f"{place}/{stem}.out", nothing)
+        found_ends.append(LogEnd(stem, codes.get(stem), last))
+    return found_ends
 
 
 def _order(stem: str) -> tuple[bool, list[str]]:

@@ -11,6 +11,8 @@ from kit.errors import UsageError, did_you_mean
 from kit.runs import history, run_record, submit
 from kit.runs.history import Run
 
+MOST = 5  # runs to name
+
 
 def find(word: Optional[str], *, live: bool = False) -> Run:
     """Return the newest run with this directory, job id or name; without one, the last run here.
@@ -59,6 +61,13 @@ def _names(run: Run) -> list[str]:
 def here() -> list[Run]:
     """Return the runs of the current folder of which no end is noted, the newest first."""
     return list(_of_here(run for run in reversed(history.runs()) if not run.state))
+
+
+def to_name(command: str, runs: list[Run]) -> str:
+    """Return the fix for a command that could mean any of these runs."""
+    named = [f"{command} {run.id} ({run.name or os.path.basename(run.folder)})" for run in runs]
+    more = f", and {len(named) - MOST} more: kit status" if len(named) > MOST else ""
+    return f"name one: {', '.join(named[:MOST])}{more}"
 
 
 def last_here() -> Optional[Run]:

@@ -41,6 +41,15 @@ function reset() {
   inside = chained = more = grade = logged = settled = spoke = after = noise = boxed = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
+# Of ranks that called different collectives, each of which names one that differs: the one that most of them name.
+function odd_one(  r, n, count, most, odd) {
+  for (r in noted) if (match(words[r], /but Rank [0-9]+ is running collective/)) {
+    n = substr(words[r], RSTART, RLENGTH); gsub(/[^0-9]/, "", n); count[n]++
+  }
+  most = 1
+  for (n in count) if (count[n] > most) { most = count[n]; odd = n } else if (count[n] == most) odd = ""
+  return odd in noted && words[odd] ~ MISMATCH ? odd : ""
+}
 function choose(g, t, r, c) { if (better(g, t, r)) { best = r; best_grade = g; best_time = t; best_code = c } }
 BEGIN {
   rank = ""
@@ -53,6 +62,7 @@ BEGIN {
     "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
     "|Socket Timeout"
+  MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
 part == "events" && !/^[{]"t": / { next } # a program's, or cut off by a full disk
@@ -144,6 +154,7 @@ END {
   }
   if (best == "") exit
   how = "failed"
+  if (words[best] ~ MISMATCH && (odd = odd_one()) != "") { best = odd; best_code = code[best] }
   if (best_grade == GONE) {
     for (r in ended) if (ended[r] == 0 && (left == "" || ended_at(r) < ended_at(left))) left = r
     if (left == "" && match(words[best], /Ranks? [0-9]+ failed to pass/)) {

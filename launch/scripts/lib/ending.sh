@@ -193,15 +193,18 @@ ending::explain_absence() {
 # ending::show_log PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without
 # those AFTER its exception, where they are many.
 ending::show_log() {
-  printf 'kit: error: %s; the end of log/%s/%s:\n' "$1" "${KIT_ID}" "$2" >&2
+  local said='' what="log/${KIT_ID}/$2 is empty"
   local -i skipped="${3:-0}" begin
   ((skipped > 15)) || skipped=0
   begin="$(case "$2" in
     rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
     *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
   esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
-  [[ -f "${KIT_LOG_DIR}/$2" ]] || return 0
-  tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed -E 's/^(\[rank[0-9]+\]: ?)?/  | /' >&2 || true
+  [[ ! -f "${KIT_LOG_DIR}/$2" ]] ||
+    said="$(tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed -E 's/^(\[rank[0-9]+\]: ?)?/  | /')" || true
+  [[ "$2" != rank[0-9]* ]] || what='it said nothing'
+  [[ -z "${said}" ]] || what="the end of log/${KIT_ID}/$2:"$'\n'"${said}"
+  printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
 }
 
 ending::outcome() {

@@ -33,11 +33,22 @@ notify::end() {
   noted="$(event::of 'blamed|node_refused|node_silent|nodes_absent' batch.jsonl | head -n 1)"
   [[ ! "${noted}" =~ \"problem\":\ \"([^\"]*)\" ]] || printf -v cause '%b' "${BASH_REMATCH[1]}"
   [[ -z "${cause}" || ! "${noted}" =~ \"node\":\ \"([^\"]+)\" ]] || cause="${BASH_REMATCH[1]}: ${cause}"
-  printf -v text '%s after %d h %02d min' "${state}" "$((SECONDS / 3600))" "$((SECONDS / 60 % 60))"
+  text="${state} after $(notify::duration "${SECONDS}")"
   [[ "${1:-0}" == 0 ]] || text+=", exit code $1"
   [[ "${state}" == COMPLETED ]] || text+="${cause:+: ${cause}}. See: kit why ${KIT_ID}"
   (notify::tell end "${state}" "${1:-}" "${cause}" "${text}") || true
   unset KIT_HOOK
+}
+
+# notify::duration SECONDS
+notify::duration() {
+  if (($1 < 60)); then
+    printf '%d s' "$1"
+  elif (($1 < 3600)); then
+    printf '%d min' "$(($1 / 60))"
+  else
+    printf '%d h %02d min' "$(($1 / 3600))" "$(($1 / 60 % 60))"
+  fi
 }
 
 # notify::ended_by - while Slurm ends a job it says COMPLETING of all; its daemon's line in the job's log says more.
@@ -65,6 +76,8 @@ notify::tell() {
   fi
   ((${#KIT_NOTIFY_COMMAND[@]} > 0)) || return 0
   cd -- "${KIT_WORKDIR}" 2>/dev/null || true
+  export -n "${!KIT_@}" # it has those alone that docs/notify.md names
+  export KIT_RUN_DIR
   KIT_RUN="${KIT_ID}" KIT_NAME="${KIT_NAME}" KIT_STATE="$2" KIT_EXIT_CODE="$3" KIT_CAUSE="$4" \
     timeout --kill-after=1 "${KIT_TELL_S}" "${KIT_NOTIFY_COMMAND[@]}" <<<"${text}" >&2 ||
     kit::say "the command of \`notify\` ended with code $?: it was to tell of the job's $1 (124: it took more than ${KIT_TELL_S} s)"

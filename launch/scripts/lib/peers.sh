@@ -130,6 +130,8 @@ peers::judge() {
   for kit_word in ightning:lightning accelerate deepspeed torchrun torch.distributed init_process_group:torch.distributed DistributedDataParallel:torch.distributed; do
     [[ "${kit_found}" != *"${kit_word%:*}"* ]] || { event::note shares framework "${kit_word#*:}" && return; }
   done
+  # Several ranks of torch under torchrun: see peers::warn, for a rank does not know its launcher there.
+  ! grep -qsE '^[[:space:]]*(import|from) torch([ .,]|$)' -- "${kit_files[@]}" /dev/null || event::note shares framework torch
 }
 
 # peers::warn - on the first node, at the end: where a program that means its ranks to meet left no trace of that.
@@ -144,9 +146,10 @@ peers::warn() {
     return
   fi
   [[ "${found}" == *'"event": "shares"'* && "${found}" != *'"event": "met"'* ]] || return 0
-  framework="${found#*'"framework": "'}"
+  framework="${found#*'"framework": "'}" framework="${framework%%\"*}"
+  [[ "${framework}" != torch || "${KIT_LAUNCHER}" == torchrun ]] || return 0
   fix="have the script itself as the command, ${under}"
-  case "${framework%%\"*}" in
+  case "${framework}" in
     lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), ${under}" ;;
     accelerate) fix+=": Accelerator() reads its variables, and accelerate launch sets others" ;;
     deepspeed) fix+=", and call deepspeed.init_distributed()" ;;

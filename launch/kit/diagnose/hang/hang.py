@@ -14,7 +14,7 @@ from kit.diagnose.hang import stacks
 from kit.diagnose.hang.stacks import Seen
 from kit.errors import KitError, UsageError
 from kit.plan.plan import Plan
-from kit.runs import events, run_dir, run_record, status
+from kit.runs import events, lookup, run_dir, run_record, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -37,13 +37,25 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
-    found = status.one(word, live=True)
+    found = _running_here() if word is None else status.one(word, live=True)
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not found.run.local:
         hosts = _started_on(found.run) or slurm.hosts(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     return Ranks(found.run, found.elapsed, plan, seen)
+
+
+def _running_here() -> Status:
+    """Return the last run of this folder, or the only one that runs where the last one does not."""
+    running = [found for found in status.of(lookup.here()) if found.state == "RUNNING"]
+    last = lookup.last_here()
+    if not running:
+        return status.one(None)
+    if len(running) > 1 and last and running[0].run.folder != last.folder:
+        problem = f"the last run of this folder is not running, and {len(running)} others are"
+        raise UsageError(problem, lookup.to_name("kit hang", [found.run for found in running]))
+    return running[0]
 
 
 def _running_plan(found: Status) -> Plan:

@@ -42,8 +42,12 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
         missing = [rank for rank, place in seen.missing.items() if place == node]
         verb = "has" if len(missing) == 1 else "have"
         yield f"{_named(missing)} {verb} no process on {node or 'any node that answered'}"
-    for group in stacks.groups(seen.processes):
+    groups = stacks.groups(seen.processes)
+    for group in groups:
         yield from _group(run, folder, group, full)
+    if len(groups) == 1 and len(groups[0]) == seen.ranks > 1 and stacks.is_collective(groups[0][0]):
+        yield "kit: all ranks are in the same collective: shapes may differ, or the order before it"
+        yield "  fix: ask twice; if they stay: run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
     waiting = map(stacks.waits_for_a_build, seen.processes)
     if seen.processes and not seen.missing and all(waiting):
         yield from _locks(ranks.plan)

@@ -193,6 +193,12 @@ def waits_for_a_build(process: Process) -> bool:
     )
 
 
+def is_collective(process: Process) -> bool:
+    """Return True if the user's program called torch.distributed, and waits in it."""
+    call = place(process.frames).call
+    return call is not None and "/torch/distributed/" in call.file
+
+
 def groups(processes: list[Process]) -> list[list[Process]]:
     """Return the processes grouped by place, the odd ones out first."""
     found: dict[tuple[object, ...], list[Process]] = {}

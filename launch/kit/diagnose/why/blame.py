@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.diagnose.why import ends, logs
+from kit.diagnose.why import collectives, ends, logs
 from kit.diagnose.why.cause import RANK
 from kit.diagnose.why.ends import Grade
 from kit.diagnose.why.logs import Logs
@@ -73,7 +73,20 @@ def by_logs(all_logs: Logs, failed: list[Failed], well: set[int]) -> Optional[Fa
         judged = _judge(all_logs, rank, own.get(rank), bytes_each)
         if judged and (best is None or judged < best):
             best, blamed = judged, own.get(rank) or Failed(rank, None)
-    return blamed
+    return _odd_one(all_logs, blamed, own, bytes_each) if blamed else None
+
+
+def _odd_one(all_logs: Logs, blamed: Failed, own: dict[int, Failed], most: int) -> Failed:
+    """Return the rank whose collective was another one, if that ended the rank that is blamed."""
+
+    def exception(rank: int) -> str:
+        end = ends.read(all_logs.read(f"rank{rank}", RANK, most).text.split("\n"))
+        return end.chain[0].text if end.chain else ""
+
+    if collectives.MISMATCH not in exception(blamed.rank):
+        return blamed
+    odd = collectives.odd_rank({rank: exception(rank) for rank in own})
+    return blamed if odd is None else own[odd]
 
 
 def _judge(

@@ -49,6 +49,7 @@ class Cause:
     exception_types: str = ""  # a pattern; empty: the message of any exception is believed
     own_words: bool = False  # matches messages that the program itself wrote, too
     is_final: bool = False  # its words explain the end of a program though no exception follows
+    retells: bool = False  # its title says all that the exception says
 
     def accepts(self, exception_type: str) -> bool:
         """Return True if the message of such an exception is believed."""

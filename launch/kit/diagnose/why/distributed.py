@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import Cause, Weight, own_cause
 
 # What torch raises where ranks miss each other. A program's own servers and files fail in the same
@@ -38,11 +39,20 @@ RANKS = (
         "the ranks called different collectives, or with different shapes",
         "every rank must call the same ones in the same order: no `if rank == 0:` around them, "
         "equal batches on all; the place: {again:--env TORCH_DISTRIBUTED_DEBUG=DETAIL}",
-        r"Detected mismatch between collectives on ranks[^\n]*",
         r"op\.preamble\.length <= op\.nbytes[^\n]*",
         r"appears not to match (?:sizes|strides) of the same param in process[^\n]*",
         r"Collective (?:mismatch|sequence)[^\n]*differ[^\n]*",
         exception_types=_TORCH_TYPES,
+    ),
+    Cause(
+        "ranks-disagree",
+        "the ranks' collectives differ: {difference}",
+        "every rank must call the same ones in the same order, with tensors of one shape and type: "
+        "equal batches on all (drop_last=True), no `if rank == 0:` around a call; what a rank said "
+        "before: kit logs {job} --rank {rank}",
+        (rf"{collectives.MISMATCH}[^\n]*",),
+        exception_types=_TORCH_TYPES,
+        retells=True,
     ),
     own_cause(
         "unused-parameters",

@@ -9,6 +9,7 @@ from string import Formatter
 from typing import Any, Optional
 
 from kit import quote, redact
+from kit.diagnose.why import collectives
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
@@ -113,6 +114,9 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         known |= {"node": _node(evidence, finding) or known["node"], **finding.groups}
         if "said" in known:
             known["said"] = str(known["said"]).strip()
+        if finding.cause.retells:
+            of_ranks = (log.text for log in evidence.logs if log.kind == RANK)
+            known["difference"] = collectives.difference(of_ranks)
     return Facts({name: value for name, value in known.items() if value is not None})
 
 

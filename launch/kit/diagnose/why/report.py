@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from kit import formats
-from kit.diagnose.why import facts, programs, refusals, run_state, verdict
+from kit.diagnose.why import facts, programs, refusals, run_state, silence, verdict
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
@@ -25,7 +23,6 @@ from kit.runs import (
     history,
     job_chain,
     job_status,
-    log_files,
     log_outcome,
     run_dir,
 )
@@ -126,18 +123,10 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
         yield _head(run, "Slurm starts it again")
     else:
         yield _head(run, "no log says that it has ended")
-        yield from _silence(run, evidence)
+        yield from silence.until_now(run, evidence)
     if evidence.batch.lines:
-        yield from _end(evidence.batch, evidence)
+        yield from _end(evidence.batch)
     yield f"  where it is: kit status {run.id}"
-
-
-def _silence(run: history.Run, evidence: Evidence) -> Iterator[str]:
-    """Yield since when the ranks of a run that may go on have said nothing."""
-    ages = [time.time() - path.stat().st_mtime for path in log_files.files(run.paths, run.id)[1:]]
-    if ages and events.last(evidence.of_batch, "ranks_started"):
-        what = f"its ranks said nothing for {formats.duration(min(ages))}"
-        yield f"  {what}; where they are, if it runs: kit hang"
 
 
 def _is_alive(evidence: Evidence) -> bool:
@@ -157,6 +146,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         _head(run, ended.get(state, f"it ended {state}")),
         f"  {_describe_first(first, evidence) if first else 'no rank noted a failure of its own'}",
     ]
+    if state in ("CANCELLED", "TIMEOUT") and not first:
+        head += silence.before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
     if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
         by_slurm = refusals.NO_LOG
@@ -176,18 +167,19 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         return Report(run, state, (*head, *lines), first)
     found[0] = replace(found[0], cause=run_state.name_canceller(found[0].cause, run))
     title, fix = _title(found[0], evidence), _fix(found[0], evidence)
-    place, said = _locate(found[0].log, found[0].index, evidence), _printable(found[0].line)
+    log, index, said = found[0].log, found[0].index, _printable(found[0].line)
     # After a verdict of Slurm or a refusal, signals are how the rest was ended.
     most = Weight.OWN if found[0].weight <= Weight.REFUSAL else Weight.LAST
     lines = [
         *_before(found[0], evidence, first),
         f"cause: {title} ({found[0].cause.name})",
-        f"  shown by {place}:",
+        f"  shown by {_locate(log, index)}:",
         f"  | {said}",
         f"  fix: {fix}",
         *_hints(found[1:], weighed.others, most, evidence, ended_by),
     ]
     name = found[0].cause.name
+    place = _numbered(os.path.relpath(log.path, evidence.folder), log, index)
     return Report(run, state, (*head, *lines), first, name, title, fix, place, said)
 
 
@@ -215,13 +207,15 @@ def _hints(
         title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
         if finding.cause.name == "terminated" and ended_by:
             title = f"{ended_by} ended a process with SIGTERM"
-        place = _locate(finding.log, finding.index, evidence)
+        place = _locate(finding.log, finding.index)
         yield f"  {_printable(title)} ({finding.cause.name}), by {place}"
 
 
 def _title(finding: Finding, evidence: Evidence) -> str:
     title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
-    if finding.raised:
+    if finding.raised and finding.cause.retells:
+        title += verdict.place_of(finding.raised, evidence)
+    elif finding.raised:
         meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
         title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
     return _printable(title, 400)
@@ -237,12 +231,12 @@ def _before(finding: Finding, evidence: Evidence, first: Optional[Failed]) -> It
     log = evidence.log(RANK, first.rank) if first else None
     if finding.raised:
         begin, end = finding.raised.begin + 1, finding.raised.index
-        yield f"  the end of its traceback, {_locate(finding.log, end, evidence)}:"
+        yield f"  the end of its traceback, {_locate(finding.log, end)}:"
         for line in finding.log.text.split("\n")[max(begin, end + 1 - SHOWN) : end + 1]:
             if line.strip():
                 yield f"  | {_printable(line)}"
     elif log and finding.weight > Weight.REFUSAL:
-        yield from _end(log, evidence)
+        yield from _end(log)
 
 
 def _unknown(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
@@ -250,24 +244,29 @@ def _unknown(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
     candidates = [evidence.log(RANK, first.rank)] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
     telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
-    yield from _end(telling, evidence)
+    yield from _end(telling)
     yield f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(telling.path))}"
 
 
-def _end(log: Log, evidence: Evidence) -> Iterator[str]:
+def _end(log: Log) -> Iterator[str]:
     """Yield the last lines of a log that are not empty."""
     texts = zip(log.text.split("\n"), log.lines)
     kept = [index for index, (text, _) in enumerate(texts) if text.strip()][-SHOWN:]
     if kept:
-        yield f"  the end of {_locate(log, kept[-1], evidence)}:"
+        yield f"  the end of {_locate(log, kept[-1])}:"
     for index in kept:
         yield f"  | {_printable(log.lines[index])}"
 
 
-def _locate(log: Log, index: int, evidence: Evidence) -> str:
-    """Return a line's file, below the run directory, and its number."""
+def _locate(log: Log, index: int) -> str:
+    """Return a line's file, as it opens from the current folder, and its number."""
+    path = os.path.relpath(log.path)
+    return _numbered(str(log.path) if path.startswith("../") else path, log, index)
+
+
+def _numbered(path: str, log: Log, index: int) -> str:
     number = log.number(index)
-    path = _printable(os.path.relpath(log.path, evidence.folder))
+    path = _printable(path, 1000)
     return (
         f"{path}:{number}" if number else f"{path}, {len(log.lines) - index} lines before its end"
     )

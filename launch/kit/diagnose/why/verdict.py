@@ -255,11 +255,16 @@ def _find(cause: Cause, log: Log) -> Optional[Finding]:
 def describe(raised: Raised, evidence: Evidence) -> str:
     """Return an exception and its place: ValueError: the message, at train.py:41."""
     line = raised.text.partition("\n")[0].strip()
+    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return f"{line}{place_of(raised, evidence)}"
+
+
+def place_of(raised: Raised, evidence: Evidence) -> str:
+    """Return the place of an exception behind a comma; nothing where no frame is known."""
     copy = evidence.folder / run_paths.CODE
     code = copy if copy.is_dir() else evidence.plan.program.workdir or evidence.folder
     place = raised.place(str(code))
-    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-    return f"{line}, at {place}" if place else line
+    return f", at {place}" if place else ""
 
 
 def _deduplicate(findings: list[Finding], before: list[Finding]) -> list[Finding]:

@@ -1,0 +1,67 @@
+"""Read what torch says of ranks whose collectives differ, and which of them is the odd one.
+
+With TORCH_DISTRIBUTED_DEBUG=DETAIL each rank compares its call with those of all others, and
+names the first one that differs: torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional
+
+from kit.slurm import task_numbers
+
+MISMATCH = "Detected mismatch between collectives on ranks"
+_NAMED = re.compile(rf"{MISMATCH}.*?but Rank (\d+) is running collective")
+_CALL = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+)[, ]*"
+    r"OpType=(\w+)(?:, TensorShape=(\[[^\]\n]*\]), TensorDtypes=(\w+))?"
+)
+_VERBS = {
+    "operation": ("calls", "call"),
+    "shape": ("has", "have"),
+    "dtype": ("has", "have"),
+    "number": ("is at its call", "are at their call"),
+}
+
+
+class Call(NamedTuple):
+    """A rank's call of a collective."""
+
+    operation: str
+    shape: str  # of its first tensor; empty where it has none
+    dtype: str
+    number: str
+
+
+def odd_rank(said: Mapping[int, str]) -> Optional[int]:
+    """Return the rank that more others name than any else, of {rank: its exception}."""
+    found = (_NAMED.search(text) for text in said.values())
+    most = Counter(int(match[1]) for match in found if match).most_common(2)
+    is_alone = bool(most) and most[0][1] > (most[1][1] if len(most) > 1 else 1)
+    return most[0][0] if is_alone and MISMATCH in said.get(most[0][0], "") else None
+
+
+def difference(texts: Iterable[str]) -> str:
+    """Return by what the ranks' calls differ: rank 3 has [10], ranks 0-2 have [12]."""
+    calls: dict[int, Call] = {}
+    for text in texts:
+        for rank, number, operation, shape, dtype in _CALL.findall(text):
+            calls[int(rank)] = Call(operation, shape, dtype, number)
+    for what in _VERBS:
+        values: dict[str, list[int]] = {}
+        for rank, call in sorted(calls.items()):
+            values.setdefault(getattr(call, what) or "no tensor", []).append(rank)
+        if len(values) > 1:
+            rarest_first = sorted(values.items(), key=lambda item: len(item[1]))
+            return ", ".join(_said(ranks, what, value) for value, ranks in rarest_first)
+    return "the line says by what"
+
+
+def _said(ranks: list[int], what: str, value: str) -> str:
+    one, several = _VERBS[what]
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {one} {value}"
+    return f"ranks {task_numbers.compact(ranks)} {several} {value}"
