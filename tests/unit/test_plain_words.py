@@ -1,4 +1,4 @@
-"""The pages and the help are in plain English: what had to be read twice does not come back."""
+"""Pages, help, messages and comments are in plain English: what had to be read twice does not come back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from samples import ROOT
 
 # docs/reference.md has the help of all commands, options and keys.
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+CODE = [path for folder in ("launch", "train", "containers") for kind in ("py", "sh") for path in sorted((ROOT / folder).rglob(f"*.{kind}"))]
 RIDDLES = [
     "over there",
     "it is one that",
@@ -35,9 +36,16 @@ RIDDLES = [
 def test_no_sentence_has_to_be_read_twice(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return  # of the past
-    found = [
-        f"{page.name}:{number}: {match[0]}"
-        for number, line in enumerate(page.read_text().splitlines(), 1)
+    assert riddles(page) == []
+
+
+def test_no_message_and_no_comment_has_to_be_read_twice() -> None:
+    assert [found for path in CODE for found in riddles(path)] == []
+
+
+def riddles(path: Path) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
         for match in re.finditer(rf"\b(?:{'|'.join(RIDDLES)})\b", line, re.IGNORECASE)
     ]
-    assert found == []

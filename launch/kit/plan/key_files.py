@@ -1,7 +1,7 @@
 """Finds files that hold keys: kit does not copy them, unless git tracks them.
 
 A file that is named like a key may be a model.key or a public certificate. It is not copied
-either: beside the copy of the code it is a link, so the program finds it as ever, and `git add`
+either: beside the copy of the code it is a link, so the program finds it as before, and `git add`
 allows the copy.
 """
 

@@ -271,7 +271,7 @@ def _link_target(target: str, name: str, workdir: str) -> str:
 def _link(snapshot: Snapshot, name: str, place: Path) -> bool:
     """Link to what is not copied, and return whether it was possible.
 
-    Data, and modules that were built in place, are found beside the code as ever.
+    Data, and modules that were built in place, are found beside the code as before.
     """
     target = place / name
     original = os.path.join(snapshot.workdir, name)

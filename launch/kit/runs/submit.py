@@ -51,7 +51,7 @@ def _chosen_clusters(plan: Plan) -> str:
 
 
 def estimate(plan: Plan, options: Sequence[str] = ()) -> str:
-    """Return Slurm's word on when the job would start; nothing is submitted."""
+    """Return Slurm's estimate of the start time; nothing is submitted."""
     secret_file.hide_from_children(plan.program.secrets)
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for it, but the script must be somewhere.

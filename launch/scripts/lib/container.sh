@@ -11,7 +11,7 @@ source "${KIT_RUN_DIR}/lib/events.sh"
 # shellcheck source=lib/program.sh
 source "${KIT_RUN_DIR}/lib/program.sh"
 
-# container::begin NAME=VALUE... [-- COMMAND...] - with a COMMAND, becomes that: it runs beside the ranks, in their place.
+# container::begin NAME=VALUE... [-- COMMAND...] - prepares this shell for a rank. With a COMMAND it becomes that command: `kit exec`.
 container::begin() {
   export KIT_RUN_DIR
   container::take "$@" # env.sh reads the number of an array's task
@@ -32,9 +32,9 @@ container::begin() {
     source "${KIT_RUN_DIR}/lib/secrets.sh"
     secrets::check_inside
   fi
-  # The image is the same everywhere: one process says it.
+  # The image is the same on all nodes, so one process reports it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
-  # A rehearsal may have fewer; and who looks into a job may look for them.
+  # A rehearsal may have fewer GPUs, and a command of `kit exec` may be there to look for them.
   if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]]; then
     # shellcheck source=lib/gpus.sh
     source "${KIT_RUN_DIR}/lib/gpus.sh"

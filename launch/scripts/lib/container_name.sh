@@ -7,13 +7,13 @@
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
 KIT_CONTAINER_NAMES='([a-z]+_)?kit-[0-9a-f]{16}'
 
-# container_name::of_image - of the image with KIT_FINGERPRINT.
+# container_name::of_image - prints the name of the container of the image with KIT_FINGERPRINT.
 container_name::of_image() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
 
-# container_name::is_whole FOLDER - whether that container has all of its image: it is stamped when it is unpacked.
+# container_name::is_whole FOLDER - succeeds if that container was unpacked to its end: it has its stamp then.
 container_name::is_whole() { [[ -e "$1/.kit-complete" ]]; }
 
-# container_name::stamp FOLDER - it is unpacked.
+# container_name::stamp FOLDER - marks a container as unpacked to its end.
 container_name::stamp() { printf 'image %s\n' "${KIT_IMAGE}" >"$1/.kit-complete"; }
 
 # container_name::use FOLDER - notes, for `kit images gc`, that a job starts with it now.

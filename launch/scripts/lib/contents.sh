@@ -13,14 +13,14 @@ contents::look() {
   fi
 }
 
-# contents::torch - its version, for the Python that a job without a container would take.
+# contents::torch - prints the version of torch in the Python that a job without a container would use.
 contents::torch() {
   program::find_python torch
   [[ -z "${KIT_HAS}" ]] ||
     probe::say torch "${KIT_PYTHON}" "$(timeout 20 "${KIT_PYTHON}" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null)"
 }
 
-# contents::check_file - whether this node sees the image, and the same one.
+# contents::check_file - checks that this node sees the image, and that it is the same file.
 contents::check_file() {
   if ! timeout 5 test -r "${KIT_IMAGE}"; then
     probe::say image missing
@@ -74,7 +74,7 @@ contents::find() {
   printf 'kit-cuda|%s|%s\n' "${CUDA_VERSION:-}" "${NVIDIA_REQUIRE_CUDA:-}"
 }
 
-# contents::tell - what contents::find printed.
+# contents::tell - reports what contents::find printed.
 contents::tell() {
   local mark first second
   while IFS='|' read -r mark first second; do

@@ -25,7 +25,7 @@ ending::after_signal() {
   exit "$(($1 > 0 ? $1 : 143))"
 }
 
-# ending::explain_end - Slurm ends the job: cancelled, out of time, preempted, or a node is gone. What Slurm itself prints
+# ending::explain_end - says why Slurm ends the job: cancelled, out of time, preempted, or a node is gone. Slurm itself
 # names only the first node.
 ending::explain_end() {
   local facts state restarts node node_state
@@ -65,7 +65,7 @@ ending::explain_end() {
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
-# ending::note_requeue - that another attempt follows this one.
+# ending::note_requeue - notes that another attempt follows this one.
 ending::note_requeue() {
   KIT_OUTCOME=REQUEUED
   event::note requeued

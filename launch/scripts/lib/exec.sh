@@ -37,7 +37,7 @@ exec::shell() {
   exec::attach "${host}" "${facts[@]}" "KIT_HOSTS=${KIT_HOSTS}" -- "${command[@]}"
 }
 
-# exec::host WORD HOST... - the host of that name or number.
+# exec::host WORD HOST... - prints the host of that name or number.
 exec::host() {
   local -i number=0
   local host

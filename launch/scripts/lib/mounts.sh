@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# mounts.sh - what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
+# mounts.sh - checks that what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
 # target, and ro or rw.
 
 mounts::check() {

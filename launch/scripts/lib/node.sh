@@ -2,7 +2,7 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
-# node::begin - srun has started this on a node.
+# node::begin - comes first on a node, where srun has started the script.
 node::begin() {
   [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
     kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"

@@ -94,9 +94,9 @@ notify::post() {
     printf 'there is no curl on this node'
     return 1
   }
-  # The job says the way out of the cluster where its nodes have none of their own.
+  # Where the nodes need a proxy, the job's variables name it.
   for pair in "${KIT_ENV[@]}"; do [[ "${pair%%=*}" != *_@(proxy|PROXY) ]] || export "${pair?}"; done
-  # Both through pipes: a list of processes shows the arguments.
+  # Through pipes, since a list of processes shows the arguments.
   curl --disable --silent --show-error --fail --output /dev/null --max-time "${KIT_TELL_S}" \
     --header 'Content-Type: application/json' --data-binary @<(printf '{"text": %s}' "${KIT_VALUE}") \
     --config <(printf 'url = "%s"\n' "${KIT_HOOK}")

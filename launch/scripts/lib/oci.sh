@@ -35,7 +35,7 @@ oci::bare_shell() {
   "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1
 }
 
-# oci::works TOOL - whether its engine answers; where not, its words are on standard error.
+# oci::works TOOL - succeeds if its engine answers; else the engine's words are on standard error.
 oci::works() { ! command -v "$1" >/dev/null || timeout 15 "$1" info >/dev/null; }
 
 # oci::enter TOOL COMMAND... - in the running container of this node's first rank; in a new one where there is none, as under

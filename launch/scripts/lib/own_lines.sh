@@ -15,7 +15,7 @@ source "${KIT_RUN_DIR}/lib/messages.sh"
 # shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
 
-# lines::ended CODE FILE - they ended this shell themselves, by a failure or by `exit`.
+# lines::ended CODE FILE - names the line with which the job's lines ended this shell, by a failure or by `exit`.
 lines::ended() {
   local -ri code="$1"
   [[ "$2" != "${KIT_LINES}" ]] || KIT_AT="${KIT_BEFORE}" # bash has counted the trap that starts this as one more of their commands

@@ -24,7 +24,7 @@ program::find_python() {
   KIT_HAS=''
 }
 
-# program::lack MODULE - that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
+# program::lack MODULE - says that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
 program::lack() {
   local kit_path="${PATH}" kit_fix="name an image that has it: \`image: FILE\`" kit_where="on PATH in the image"
   [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${PATH#*/local:}"
@@ -34,7 +34,7 @@ program::lack() {
   kit::die "no python3 or python ${kit_where} has $1 (looked in ${kit_path})" "${kit_fix}" no-torch
 }
 
-# program::has_module PYTHON MODULE - a look beside it is enough for most; starting a Python takes longer, the more so from
+# program::has_module PYTHON MODULE - a look at the files beside it tells for most; starting a Python takes longer, above all from
 # a cold image.
 program::has_module() {
   program::has_file "$@" ||

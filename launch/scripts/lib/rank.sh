@@ -57,7 +57,7 @@ rank::become() {
   exec {kit_asking}>&- {kit_watching}>&- "$@"
 }
 
-# rank::tell PROCESS - which one the program is, to those that wait for it.
+# rank::tell PROCESS - tells those that wait for it which process the program is.
 rank::tell() {
   printf '%d\n' "$1" >&"${kit_asking}"
   printf '%d\n' "$1" >&"${kit_watching}"

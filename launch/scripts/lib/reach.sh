@@ -14,7 +14,7 @@ for (@ARGV) {
 print "listening\n"; sleep 600'
 declare -a LISTENERS=()
 
-# reach::addresses NODE - of its name, or of what Slurm calls its address, as net::address does.
+# reach::addresses NODE - prints the addresses of its name, or of what Slurm calls its address, as net::address does.
 reach::addresses() {
   local found
   found="$(net::resolve "$1")"
@@ -34,7 +34,7 @@ reach::names() {
   done
 }
 
-# reach::listen - at the ports that a job's master would take at its first start and at the next ones.
+# reach::listen - listens at the ports that a job's master would take at its first start and at the next ones.
 reach::listen() {
   local restart port said tool
   local -a ports=()
@@ -71,7 +71,7 @@ reach::listen() {
   probe::say listener none "${ports[@]}" # a refused connection then says that the way is free
 }
 
-# reach::neighbours - the nodes after this one, in a ring, and the first of all, which most masters are.
+# reach::neighbours - prints the nodes after this one, in a ring, and the first of all, which most masters are.
 reach::neighbours() {
   local -i i self=0
   for i in "${!NODES[@]}"; do [[ "${NODES[i]}" != "$(kit::node)" ]] || self=i; done
@@ -81,7 +81,7 @@ reach::neighbours() {
   } | awk '!seen[$0]++'
 }
 
-# reach::connect NODE:PORT,PORT... - those among them that are this node's neighbours, all at once.
+# reach::connect NODE:PORT,PORT... - connects to those of them that are this node's neighbours, all at once.
 reach::connect() {
   local -A ports_of=()
   local word node address port

@@ -11,7 +11,7 @@ scratch::make() {
     kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
 }
 
-# scratch::need FOLDER BYTES WHAT - dies where that does not fit.
+# scratch::need FOLDER BYTES WHAT - ends the job if WHAT does not fit there.
 scratch::need() {
   local -r folder="$1" what="$3"
   local -ri needed="$2"

@@ -12,21 +12,21 @@ secrets::are_there() {
   [[ -r "${KIT_SECRETS_FILE}" ]]
 }
 
-# secrets::check - on the first node, before anything is started.
+# secrets::check - ends the job if they are missing: on the first node, before anything is started.
 secrets::check() {
   secrets::are_there ||
     kit::die "the values of this run's secrets are not here (${KIT_SECRETS}): kit puts them there at submission, and a run removes them at its end" \
       "start it again with the values read anew: kit rerun ${KIT_RUN_DIR}"
 }
 
-# secrets::check_inside - in the container, before the ranks start, so that not each of them says it.
+# secrets::check_inside - the same in the container, before the ranks start, so that it is said once.
 secrets::check_inside() {
   secrets::are_there ||
     kit::die "the values of the job's secrets cannot be read here: ${KIT_SECRETS_FILE}" \
       "the run directory must be in the container, and this user its owner; if the run has ended: kit rerun reads them anew"
 }
 
-# secrets::take - last, in the shell that then becomes the program: no other process has them in its environment. The file
+# secrets::take - exports them, last, in the shell that becomes the program: no other process has them in its environment. The file
 # holds NAME=value entries that end in NUL; nothing in it is code.
 secrets::take() {
   secrets::check_inside
@@ -38,7 +38,7 @@ secrets::take() {
   [[ "${kit_options}" != *x* ]] || set -x
 }
 
-# secrets::forget - at the end of the run; not where Slurm starts this job again, or may do so.
+# secrets::forget - removes them at the end of the run, unless Slurm starts this job again, or may do so.
 secrets::forget() {
   [[ -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
   local facts restarts

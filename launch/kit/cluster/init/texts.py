@@ -53,7 +53,7 @@ def profile(chosen: Chosen) -> str:
         slurm = ["", any_option, *_options(chosen)]
     parts = [
         f"# Profile of {chosen.title}, as kit init found it. Jobs name this file by "
-        f"`cluster: {chosen.profile}`; what they say themselves goes over it.",
+        f"`cluster: {chosen.profile}`; their own values replace it.",
         f"description: {scalar(chosen.title)}",
         "",
         _of_runtimes(),
