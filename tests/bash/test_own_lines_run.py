@@ -217,3 +217,10 @@ def test_a_signal_reaches_the_program_that_a_script_has_started(launcher: str, p
         if kit.poll() is None:
             os.kill(kit.pid, signal.SIGKILL)
     assert (project / "told").exists()
+
+
+def test_accelerates_launcher_in_a_script_is_told_the_numbers_that_it_lacks(project: Path) -> None:
+    (project / "alone.py").touch()
+    done = run(project, "runtime: none\nnodes: 2\nscript: |\n  : accelerate launch alone.py\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'fix: `accelerate launch --num_machines "$NNODES" --machine_rank "$NODE_RANK" ...` in the script' in done.stdout

@@ -151,7 +151,11 @@ peers::warn() {
   fix="have the script itself as the command, ${under}"
   case "${framework}" in
     lightning) fix="Trainer(num_nodes=${NNODES}, devices=${NPROC_PER_NODE}, strategy=\"ddp\"), ${under}" ;;
-    accelerate) fix+=": Accelerator() reads its variables, and accelerate launch sets others" ;;
+    accelerate)
+      fix+=": Accelerator() reads its variables, and accelerate launch sets others"
+      # shellcheck disable=SC2016  # the user writes it like this
+      [[ ! -f "${KIT_RUN_DIR}/script.sh" ]] || fix='`accelerate launch --num_machines "$NNODES" --machine_rank "$NODE_RANK" ...` in the script, as in docs/your-line.md'
+      ;;
     deepspeed) fix+=", and call deepspeed.init_distributed()" ;;
     torchrun) fix="have the script that torchrun starts as the command: \`launcher: torchrun\` starts it in the job's own ranks" ;;
     *) fix="have every rank call torch.distributed.init_process_group(): docs/launchers.md" ;;

@@ -73,7 +73,9 @@ preempt::asked() {
 
 # preempt::too_late - the ranks had time enough for their checkpoint. If one of them has failed, the run ends as it would without.
 preempt::too_late() {
-  [[ -z "$(event::of rank_ended | grep -vE '"code": (0|75)[,}]')" ]] || return 0
+  local failed
+  failed="$(event::of rank_ended | grep -vE '"code": (0|75)[,}]' || true)"
+  [[ -z "${failed}" ]] || return 0
   [[ -z "${KIT_LOOPBACK:-}" ]] || event::note node_refused cause no-checkpoint \
     problem "the ranks were asked for a checkpoint, and had not ended when the time for it was over" \
     fix "let the program end with code ${KIT_GO_ON} after SIGUSR1, or give it more time: \`checkpoint_s\`; see docs/preemption.md"
