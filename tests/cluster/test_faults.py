@@ -92,7 +92,8 @@ def test_a_torchrun_that_is_killed(start: Callable[..., Job]) -> None:
     job.kill("node2", "torch.distributed.run")
     ended = job.ended()
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
-    assert "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed; image /images/train.sif); the end of log/" in job.said
+    said = "kit: error: node2: nothing there could say why its part of the job ended (srun: Killed; image /images/train.sif); "
+    assert f"{said}log/{job.id}/node2.out is empty" in job.said or f"{said}the end of log/" in job.said
     assert job.why() == "node-task-killed"
 
 

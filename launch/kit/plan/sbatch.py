@@ -203,7 +203,7 @@ def _refuse_value(name: str, item: Located) -> Refusal:
     if values.CONTROL.search(value):
         problem = f"the value of '{name}' contains a control character"
         return problem, "Slurm reads it from one line of text: remove it"
-    if found := shell_words.expansions(value):
+    if name != "comment" and (found := shell_words.expansions(value)):  # it is a text for people
         problem = f"the value of '{name}' contains {found}, but no shell reads #SBATCH lines"
         typed = _as_typed(name, f'"{value}"', "--slurm")
         return problem, f"write the value; on the command line your shell puts it in: {typed}"

@@ -293,7 +293,7 @@ FAILURES = {
         RUN_FAILS,
         [],
         {},
-        r"kit: docker build failed in step 4/9: RUN echo about-to-fail && false.*\n  fix: correct that step; the log: (.*)\n",
+        r"kit: docker build failed in step 4/10: RUN echo about-to-fail && false.*\n  fix: correct that step; the log: (.*)\n",
     ),
     "an engine that does not answer": (
         DOCKERFILE,
