@@ -221,6 +221,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "nowhere.py"], "kit: nowhere.py: no such script: nowhere.py"),
         (["submit", "train.py", "-j", "2x"], "kit: -j: '2x' is not NODESxPROCESSES\n  fix: write -j 2x8 for 2 nodes of 8 processes"),
         (["submit", "train.py", "--env", "A"], "kit: --env: 'A' is not NAME=VALUE\n  fix: write --env A=VALUE"),
+        (["run", "train.py", "--gpu", "2"], "kit: there is no option --gpu\n  fix: Slurm counts them in all, and kit for each node: --gpus-per-node N\n"),
         (["submit", "train.py", "--nodez", "2"], "kit: there is no option --nodez\n  fix: did you mean '--nodes'?\n"),
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),

@@ -18,6 +18,7 @@ TOTALS = {
     "--ntasks": "processes_per_node",
     "-G": "gpus_per_node",
     "--gpus": "gpus_per_node",
+    "--gpu": "gpus_per_node",
 }
 # What other tools have, and why kit has not.
 LACKING = dict.fromkeys(
