@@ -117,6 +117,7 @@ def test_the_fix_names_the_keys(shell: dict[str, str]) -> None:
 
 def test_what_was_taken_is_in_the_record_and_compared(tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # of who tests
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: train.py\nruntime: none\ninherit: [NCCL_*, TOKENIZERS_*]\nenv: {NCCL_DEBUG: WARN}\nsecrets: [HF_TOKEN]\n")
     assert kit_here("render", "job.yaml", "--output", "one").err == ""
