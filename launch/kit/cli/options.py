@@ -19,23 +19,12 @@ cluster = functools.partial(
 _RUN = "A job id, a run directory or a name."
 
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help=_RUN, autocompletion=completion.runs)]
-LastRun = Annotated[
-    Optional[str],
-    typer.Argument(
-        metavar="[RUN]",
-        help=_RUN,
-        show_default="the last run of this folder",
-        autocompletion=completion.runs,
-    ),
-]
+_run_or = functools.partial(
+    typer.Argument, metavar="[RUN]", help=_RUN, autocompletion=completion.runs
+)
+LastRun = Annotated[Optional[str], _run_or(show_default="the last run of this folder")]
 RunningRun = Annotated[
-    Optional[str],
-    typer.Argument(
-        metavar="[RUN]",
-        help=_RUN,
-        show_default="the last run of this folder, or the only one that runs",
-        autocompletion=completion.runs,
-    ),
+    Optional[str], _run_or(show_default="the last run of this folder, or the only one that runs")
 ]
 Task = Annotated[
     Optional[int], typer.Option("--task", metavar="N", help="Only this task of an array.")

@@ -128,8 +128,8 @@ def _counts(words: list[str], tool: Tool) -> list[str]:
     )
     if ranks and not per_node and ranks % (nodes or 1) == 0:
         per_node = ranks // (nodes or 1)
-    counts = {"nodes": nodes, "processes_per_node": per_node}
-    counts["max_restarts"] = _number(words, ("max-restarts",))
+    restarts = _number(words, ("max-restarts",))
+    counts = {"nodes": nodes, "processes_per_node": per_node, "max_restarts": restarts}
     return [f"`{key}: {count}`" for key, count in counts.items() if count]
 
 

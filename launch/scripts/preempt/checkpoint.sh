@@ -66,7 +66,7 @@ preempt::asked() {
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri spare_s=$((KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2)) begin_s=SECONDS # what Slurm needs to end a job in order
   while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
-    ((SECONDS - begin_s < KIT_CHECKPOINT_S - spare_s)) || { preempt::too_late && return; }
+    ((SECONDS - begin_s < KIT_CHECKPOINT_S - spare_s)) || { preempt::too_late && return; } # or it does not return
     sleep 0.5
   done
 }
@@ -74,7 +74,7 @@ preempt::asked() {
 # preempt::too_late - the ranks had time enough for their checkpoint. If one of them has failed, the run ends as it would without.
 preempt::too_late() {
   local failed
-  failed="$(event::of rank_ended | grep -vE '"code": (0|75)[,}]' || true)"
+  failed="$(event::of rank_ended | grep -vE "\"code\": (0|${KIT_GO_ON})[,}]" || true)"
   [[ -z "${failed}" ]] || return 0
   [[ -z "${KIT_LOOPBACK:-}" ]] || event::note node_refused cause no-checkpoint \
     problem "the ranks were asked for a checkpoint, and had not ended when the time for it was over" \

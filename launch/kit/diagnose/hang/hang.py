@@ -49,10 +49,10 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
 def _running_here() -> Status:
     """Return the last run of this folder, or the only one that runs where the last one does not."""
     running = [found for found in status.of(lookup.here()) if found.state == "RUNNING"]
-    last = lookup.last_here()
     if not running:
         return status.one(None)
-    if len(running) > 1 and last and running[0].run.folder != last.folder:
+    last = lookup.last_here() if len(running) > 1 else None
+    if last and running[0].run.folder != last.folder:
         problem = f"the last run of this folder is not running, and {len(running)} others are"
         raise UsageError(problem, lookup.to_name("kit hang", [found.run for found in running]))
     return running[0]
