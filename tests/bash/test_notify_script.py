@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,14 @@ def hook() -> Iterator[Hook]:
     hook.held.set()
     hook.server.shutdown()
     hook.server.server_close()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port that refuses connections, and that no other test can get meanwhile: bound, but nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def telling(folder: Path, program: str, address: str, on: tuple[str, ...] = BOTH, **other: Any) -> Path:
@@ -148,13 +157,12 @@ def arguments_and_environments(tag: str) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     ("code", "said"), [(404, "curl: (22) The requested URL returned error: 404"), (0, "curl: (28) Operation timed out"), (-1, "curl: (7) Failed to connect")]
 )
-def test_a_hook_that_does_not_take_it_changes_nothing_but_the_log(code: int, said: str, hook: Hook, tmp_path: Path) -> None:
+def test_a_hook_that_does_not_take_it_changes_nothing_but_the_log(code: int, said: str, hook: Hook, taken_port: int, tmp_path: Path) -> None:
     hook.code = code
     if code == 0:
         hook.held.clear()
-    if code == -1:
-        hook.server.server_close()
-    run = telling(tmp_path, "exit 5", hook.address, ("end",))
+    address = hook.address if code >= 0 else f"http://127.0.0.1:{taken_port}/services/{TOKEN}"
+    run = telling(tmp_path, "exit 5", address, ("end",))
     done = start(run)
     assert done.returncode == 5
     assert f"kit: local0: the web hook was not told of the job's end: {said}" in done.stderr and "my-own" not in done.stderr
