@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+import kit_forks
 
 pytest_plugins = ["whole_run"]
 
@@ -39,21 +41,28 @@ def no_runtime_folder_of_the_users() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def kit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
-    """Calls `kit ARGS` as a user would, in a folder of its own, and with a history of its own."""
-    history = str(tmp_path_factory.mktemp("state"))
+@pytest.fixture(scope="session")
+def forks() -> Iterator[kit_forks.Forks]:
+    made = kit_forks.Forks()
+    yield made
+    made.close()
 
-    def call(*arguments: str, cwd: Path = tmp_path, check: bool = True, timeout_s: float = 300, **environment: str):
-        done = subprocess.run(
-            [sys.executable, "-m", "kit", *arguments],
-            cwd=cwd,
-            env={**os.environ, "XDG_STATE_HOME": history, **environment},
-            capture_output=True,
-            timeout=timeout_s,
-            encoding="utf-8",
-            errors="surrogateescape",
-        )
+
+@pytest.fixture
+def kit(forks: kit_forks.Forks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Calls `kit ARGS` as a user would, in a folder of its own, and with a history of its own."""
+    return caller(forks.run, tmp_path, tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def kit_anew(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Calls `kit ARGS` in a new Python each time, for a test that measures what a start costs."""
+    return caller(kit_forks.start, tmp_path, tmp_path_factory.mktemp("state"))
+
+
+def caller(run: Callable[..., subprocess.CompletedProcess[str]], folder: Path, history: Path):
+    def call(*arguments: str, cwd: Path = folder, check: bool = True, timeout_s: float = 300, **environment: str):
+        done = run(arguments, cwd, {**os.environ, "XDG_STATE_HOME": str(history), **environment}, timeout_s)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 

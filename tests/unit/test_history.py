@@ -150,7 +150,7 @@ def cpu_of_children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit, state: Path) -> None:
+def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(tmp_path: Path, tools, kit_anew, state: Path) -> None:
     tools("squeue", "\n".join(f"{number}|PENDING|N/A|0:00|1:00||Priority|@/{number}" for number in range(1000)))
     folder = tmp_path / "run"
     folder.mkdir()
@@ -164,9 +164,9 @@ def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(
     bare, whole = [], []
     for _ in range(5):
         start = cpu_of_children_s()
-        kit("--version")
+        kit_anew("--version")
         middle = cpu_of_children_s()
-        assert len(kit("status", PATH=os.environ["PATH"], XDG_STATE_HOME=str(state.parent.parent)).stdout.splitlines()) == 1001
+        assert len(kit_anew("status", PATH=os.environ["PATH"], XDG_STATE_HOME=str(state.parent.parent)).stdout.splitlines()) == 1001
         bare.append(middle - start)
         whole.append(cpu_of_children_s() - middle)
     assert calls(tmp_path) == ["squeue"] * 5

@@ -583,7 +583,7 @@ def test_nothing_is_changed_and_nothing_is_written(tmp_path: Path, kit) -> None:
     assert state() == before
 
 
-def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path, kit) -> None:
+def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path, kit_anew) -> None:
     run = run_directory(
         tmp_path / "run",
         {3291: ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "1 node411 3\n")},
@@ -600,9 +600,9 @@ def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path,
             os.link(tmp_path / "rank", logs / f"rank{rank}.out")
             event_lines.of_rank(logs, rank, f"1 node{rank // 8} {rank % 8}", 10**9 + 1)
     start_s = _time_of_children_s()
-    kit("--version")
+    kit_anew("--version")
     before_s = _time_of_children_s()
-    said = kit("why", str(run)).stdout
+    said = kit_anew("why", str(run)).stdout
     elapsed_s = _time_of_children_s() - before_s
     assert first_cause(said) == "gpu-out-of-memory"
     assert "  first: rank 3291 on node411 (local rank 3): exit code 1; 7999 more ranks noted a failure\n" in said
