@@ -80,7 +80,7 @@ job::main() {
 node::prepare() {
   local answer begun staged
   exec {answer}>&1 >&2 # what tools print is for the log
-  ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "attempt $((SLURM_RESTART_COUNT + 1))"
+  ((KIT_ATTEMPT == 1)) || kit::say "attempt ${KIT_ATTEMPT}"
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::now
   begun="${KIT_NOW}"
@@ -115,6 +115,7 @@ fi
 
 case "${1:-batch}" in
   batch) job::main ;;
+  again) KIT_RESTARTS="$2" KIT_PLACE="$3" job::main ;; # lib/restart.sh
   prepare | start)
     for fact in "${@:2}"; do export "${fact?}"; done
     node::begin

@@ -88,7 +88,7 @@ def test_a_checkpoint_is_asked_for_once_by_a_file(way: str, tmp_path: Path, tag:
 
 def test_an_older_attempts_log_stays_and_where_this_one_begins_is_noted(tmp_path: Path, tag: str) -> None:
     (tmp_path / "rank3.out").write_text("first\n")
-    process = start(tmp_path, "shell", "echo second", tag, SLURM_RESTART_COUNT="1")
+    process = start(tmp_path, "shell", "echo second", tag, KIT_ATTEMPT="2")
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "[rank3] second\n")
     assert log(tmp_path) == "first\nkit: node7: attempt 2\nsecond\n"

@@ -161,7 +161,11 @@ def test_a_run_without_its_values_says_how_to_get_them(tmp_path: Path) -> None:
 
 def test_ranks_that_start_again_have_them_and_a_rank_without_says_why(tmp_path: Path) -> None:
     run = with_secrets(
-        tmp_path, 'echo "has ${OTHER}"; [[ -e again ]] || { touch again; exit 1; }; rm -r run/.secrets; exit 1', launcher="torchrun", max_restarts=2
+        tmp_path,
+        'echo "has ${OTHER}"; [[ -e again ]] || { touch again; exit 1; }; rm -r run/.secrets; exit 1',
+        launcher="torchrun",
+        max_restarts=2,
+        elastic=True,
     )
     assert start(run, env=slurm()).returncode == 1
     (log,) = (text for name, text in logs(run).items() if name == "rank0.out")

@@ -21,9 +21,19 @@ def arguments(folder: Path, node: int, machine: tuple[str, ...] = (), binding: t
     done = subprocess.run([*machine, "bash", "torchrun.sh", *words], cwd=run, env=environment(folder / "bin"), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = done.stdout.split("\0")[:-1]
-    common = ["--nproc-per-node", "4", "--rdzv-id", "77.0", "--max-restarts", str(plan.get("max_restarts", 0)), *binding, "--log-dir", f"{run}/log/.torchrun"]
+    common = [
+        "--nproc-per-node",
+        "4",
+        "--rdzv-id",
+        "77.0",
+        "--max-restarts",
+        str(plan.get("max_restarts", 0) if plan.get("elastic") else 0),
+        *binding,
+        "--log-dir",
+        f"{run}/log/.torchrun",
+    ]
     # Else ranks would find the addresses of those that are gone.
-    assert (run / "own-store").read_text() == ("1" if plan.get("max_restarts") else "")
+    assert (run / "own-store").read_text() == ("1" if plan.get("elastic") else "")
     # torchrun makes $ of $$.
     end = [*common, "--no-python", found[-7], f"{run}/torchrun.sh", "--rank", "/", "bash", "-c", "echo $$$$ $${RANK}"]
     assert found[:2] == ["-m", "torch.distributed.run"] and found[-len(end) :] == end
@@ -31,10 +41,10 @@ def arguments(folder: Path, node: int, machine: tuple[str, ...] = (), binding: t
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
-def test_each_node_says_its_own_address_where_ranks_may_be_restarted(node: int, tmp_path: Path) -> None:
+def test_each_node_says_its_own_address_where_torchrun_restarts_the_ranks(node: int, tmp_path: Path) -> None:
     endpoint = ["--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.0.0.1:61000"]
     is_host = "true" if node == 0 else "false"
-    assert arguments(tmp_path, node, max_restarts=2) == [*endpoint, "--rdzv-conf", f"is_host={is_host}", "--local-addr", f"10.0.0.{node + 1}"]
+    assert arguments(tmp_path, node, max_restarts=2, elastic=True) == [*endpoint, "--rdzv-conf", f"is_host={is_host}", "--local-addr", f"10.0.0.{node + 1}"]
 
 
 @pytest.mark.parametrize("node", [0, 2])

@@ -207,7 +207,7 @@ def test_what_a_rank_said_in_an_attempt_before_a_requeue_does_not_count(tmp_path
     )
     path.write_text(first + second)
     (logs / "events/batch.jsonl").write_text(line("start", EPOCH_S - 3000, 1) + line("start", EPOCH_S - 2500, 2))
-    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "SLURM_RESTART_COUNT": "1"}
+    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "KIT_ATTEMPT": "2"}
     script = f'set -euo pipefail\nsource "{SCRIPTS}/lib/events.sh"\nsource "{SCRIPTS}/lib/blame.sh"\nblame::first\n'
     assert subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60).stdout.split()[:2] == ["1", "1"]
     judged = evidence.gather(tmp_path, "7", {})

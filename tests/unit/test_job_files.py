@@ -95,9 +95,9 @@ BAD = {
         "keep one: `nodes: 4` with `spares: 1`",
     ),
     "restarts of what stopped": (
-        "on_preempt: checkpoint\nmax_restarts: 2\n",
-        "3: torchrun would start ranks again at once that have stopped for a checkpoint",
-        "keep one: Slurm starts a job again that lost a node, and on_preempt has it go on from its checkpoint",
+        "on_preempt: checkpoint\nmax_restarts: 2\nelastic: true\n",
+        "4: torchrun would start ranks again at once that have stopped for a checkpoint",
+        "leave `elastic` out: then kit starts them again, and knows which have stopped",
     ),
     "requeues of what is not requeued": (
         "max_requeues: 3\n",

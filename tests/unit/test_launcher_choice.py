@@ -34,8 +34,9 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 
 def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    scripts = kit("submit", "train.py", "-j", "2-4x8", "--max-restarts", "3", "--dry-run").stdout
-    for line in ("#SBATCH --nodes=2-4", "NNODES=4", "KIT_MAX_RESTARTS=3 # by torchrun, of all ranks, when one fails"):
+    scripts = kit("submit", "train.py", "-j", "2-4x8", "--max-restarts", "3", "--elastic", "--dry-run").stdout
+    restarts = ("KIT_MAX_RESTARTS=3 # of all ranks, when one has failed", "KIT_ELASTIC=yes # whether torchrun itself restarts them")
+    for line in ("#SBATCH --nodes=2-4", "NNODES=4", *restarts):
         assert f"\n{line}\n" in scripts
     assert "\nKIT_NEEDS_ADDRESSES=yes # " in scripts
     assert "\nKIT_NEEDS_ADDRESSES= # " in kit("submit", "train.py", "-j", "2x8", "--dry-run").stdout
@@ -44,7 +45,10 @@ def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--launcher", "srun", "--max-restarts", "1"], "kit: --max-restarts: the launcher srun starts no rank again\n  fix: use `launcher: torchrun`"),
+        (
+            ["--launcher", "srun", "--max-restarts", "1", "--elastic"],
+            "kit: --elastic: the launcher srun starts no rank again itself\n  fix: leave it out: kit starts them again",
+        ),
         (
             ["--slurm", "signal=USR1@60"],
             "kit: --slurm: 'signal' would end the job: torchrun dies of it\n  fix: for a checkpoint in time: `on_preempt: checkpoint`",

@@ -119,8 +119,13 @@ class Job:
     )
     max_restarts: Optional[int] = key(
         values.count_or_zero,
-        "how often torchrun restarts all ranks after a failure [0]",
+        "how often all ranks start again, in the same job, when one has failed [0]",
         "N",
+        panel="Bad days",
+    )
+    elastic: Optional[bool] = key(
+        values.flag,
+        "have torchrun itself start the ranks again, by its c10d rendezvous",
         panel="Bad days",
     )
     stage: Optional[str] = key(

@@ -85,6 +85,7 @@ class Policy:
     max_requeues: Optional[int]
     ready_timeout_s: int
     notify: Notify = Notify()
+    elastic: bool = False  # torchrun starts the ranks again, and not kit
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
         "notify": bool(plan.policy.notify.on),
         "secrets": bool(plan.program.secrets),
+        "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
         "spares": plan.layout.spares > 0,
     }
     found: dict[str, str] = {}
@@ -105,7 +106,8 @@ def _shape(plan: Plan) -> list[str]:
     return [
         f"NNODES={layout.nodes}",
         f"NPROC_PER_NODE={layout.processes_per_node}",
-        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # by torchrun, of all ranks, when one fails",
+        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # of all ranks, when one has failed",
+        f"KIT_ELASTIC={_flag(plan.policy.elastic)} # whether torchrun itself restarts them",
         f"KIT_GPUS_PER_NODE={layout.gpus_per_node} # for a check; the #SBATCH lines ask for them",
         "",
         f"KIT_SPARES={layout.spares} "
@@ -117,7 +119,7 @@ def _shape(plan: Plan) -> list[str]:
 
 def _launch(plan: Plan) -> list[str]:
     launcher = plugins.find("launchers", plan.program.launcher, "")
-    needs_addresses = plan.policy.max_restarts or launcher.words("addresses")
+    needs_addresses = plan.policy.elastic or launcher.words("addresses")
     return [
         f"KIT_LAUNCHER={plan.program.launcher}",
         f"KIT_TASKS_PER_NODE={plan.layout.tasks_per_node} "

@@ -138,10 +138,13 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
     """Refuse what this launcher cannot do."""
     if not launcher:
         return
-    if job.max_restarts and launcher.words("restarts") != ["yes"]:
-        problem = f"the launcher {launcher.name} starts no rank again"
-        fix = "use `launcher: torchrun`, or leave it out"
-        problems.add(job.where("max_restarts"), problem, fix)
+    if job.elastic and launcher.words("elastic") != ["yes"]:
+        problem = f"the launcher {launcher.name} starts no rank again itself"
+        fix = "leave it out: kit starts them again, as `max_restarts` says"
+        problems.add(job.where("elastic"), problem, fix)
+    if job.elastic and not job.max_restarts:
+        fix = "add `max_restarts: 3`, or leave it out"
+        problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
     own = launcher.words("processes-per-node")
     if own and job.processes_per_node not in (None, int(own[0])):
         problem = f"the launcher {launcher.name} starts one process on each node"
@@ -251,6 +254,7 @@ def _rank_program(
 def _policy(job: Job, on_preempt: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
+        elastic=bool(job.elastic),
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,

@@ -79,11 +79,10 @@ def on_preempt(job: Job, problems: Problems) -> str:
         manual = "docs/preemption.md says what the program does then"
         fix = did_you_mean(chosen, known, f"write `on_preempt: checkpoint`; {manual}")
         problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
-    if chosen == "checkpoint" and job.max_restarts:
+    if chosen == "checkpoint" and job.elastic:
         problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
-        fix = "keep one: Slurm starts a job again that lost a node"
-        fix = f"{fix}, and on_preempt has it go on from its checkpoint"
-        problems.add(job.where("max_restarts"), problem, fix)
+        fix = "leave `elastic` out: then kit starts them again, and knows which have stopped"
+        problems.add(job.where("elastic"), problem, fix)
     if chosen == "none":
         for key in ("checkpoint_s", "max_requeues"):
             if getattr(job, key) is not None:

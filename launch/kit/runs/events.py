@@ -26,6 +26,7 @@ _LATEST_S = 1e11  # what is later is no time
 _COPIED_S = 3600.0  # clocks differ by less; a file that was written later was copied
 # Each says why an attempt ended, with a problem, a fix, and the name that `kit why` has for it.
 FAILURES = ("node_refused", "blamed", "node_silent", "nodes_absent")
+ANOTHER = ("requeued", "restarting")  # attempt follows
 ENDINGS = (*FAILURES, "stopped_by")
 
 
@@ -216,8 +217,8 @@ def hosts(found: list[Event]) -> list[str]:
 
 def goes_on(found: list[Event]) -> bool:
     """Return True where another attempt follows one with these events of its batch script."""
-    telling = [event.name for event in found if event.name in ("requeued", *FAILURES)]
-    return bool(telling) and telling[-1] == "requeued"
+    telling = [event.name for event in found if event.name in (*ANOTHER, *FAILURES)]
+    return bool(telling) and telling[-1] in ANOTHER
 
 
 def last(found: list[Event], name: str) -> Optional[Event]:

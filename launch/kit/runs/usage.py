@@ -14,7 +14,7 @@ from kit.runs import events, job_chain
 from kit.runs.events import Event
 from kit.slurm import hostlist
 
-_ENDS = ("ends", "stopped_by", "requeued")  # of an attempt
+_ENDS = ("ends", "stopped_by", *events.ANOTHER)  # of an attempt
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # torchrun.sh - runs inside the container, once on every node: starts torchrun, which starts the ranks.
 # tasks-per-node: 1
-# restarts: yes
+# elastic: yes
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
@@ -27,7 +27,7 @@ launcher::main() {
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.
   set -- "${KIT_PYTHON}" -m torch.distributed.run \
     "${KIT_RENDEZVOUS[@]}" --nproc-per-node "${NPROC_PER_NODE}" --rdzv-id "${KIT_RENDEZVOUS_ID:-0}" \
-    --max-restarts "${KIT_MAX_RESTARTS}" "${KIT_BINDING[@]}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
+    --max-restarts "${KIT_OWN_RESTARTS}" "${KIT_BINDING[@]}" --log-dir "${KIT_LOG_DIR}/.torchrun" \
     --no-python "${BASH}" "${KIT_RUN_DIR//\$/\$\$}/torchrun.sh" --rank "${PWD//\$/\$\$}" "${KIT_PROGRAM[@]//\$/\$\$}"
   container::job_env
   exec "$@"
@@ -35,11 +35,13 @@ launcher::main() {
 
 # launcher::choose_rendezvous - never --standalone, with which every node would form a world of its own.
 launcher::choose_rendezvous() {
-  if ((KIT_MAX_RESTARTS == 0)); then
+  KIT_OWN_RESTARTS=0
+  if [[ -z "${KIT_ELASTIC}" ]]; then
     # Static: ranks follow the node ranks, and a port in use ends the job at once.
     KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
     return
   fi
+  KIT_OWN_RESTARTS="${KIT_MAX_RESTARTS}"
   # c10d: nodes meet again after a failure. Node rank 0 keeps the store and is told so, for
   # torchrun would look for its own host name in the address; and each node's address, for the name may not resolve.
   local -a kit_own

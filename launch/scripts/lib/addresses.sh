@@ -17,6 +17,6 @@ addresses::write() {
     done
   fi
   # A requeued job's nodes may have an older file in memory, so each attempt has one of its own.
-  KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.${SLURM_RESTART_COUNT:-0}"
+  KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.${KIT_ATTEMPT}"
   printf '%s\n' "${addresses[@]}" >"${KIT_ADDRESSES}"
 }

@@ -17,5 +17,5 @@ blame::first() (
     printf '%s\0' "${events[@]}" "${logs[@]}" | xargs -0 stat -c '%.9Y %s %n' -- || true
     printf '@logs\n'
     printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${most}" --
-  } 2>/dev/null | LC_ALL=C awk -v attempt="$((${SLURM_RESTART_COUNT:-0} + 1))" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events "${events[@]}" part=files - 2>/dev/null || true
+  } 2>/dev/null | LC_ALL=C awk -v attempt="${KIT_ATTEMPT}" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events "${events[@]}" part=files - 2>/dev/null || true
 )

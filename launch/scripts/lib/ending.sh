@@ -123,6 +123,7 @@ ending::name_rank() {
   esac
   event::note blamed node "${at#-}" rank "${rank}" local_rank "${local_rank#-}" code "${code}" how "${how}" problem "${who} ${outcome}"
   ending::show_log "${at}: ${who} ${outcome}" "rank${rank}.out" "${after}"
+  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}"
   exit "${code}"
 }
 
@@ -179,6 +180,7 @@ ending::explain_silence() {
   event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
   ending::show_log "${node:+${node}: }${problem}" "${log}"
   [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2
+  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}"
   exit "${code}"
 }
 
@@ -194,17 +196,22 @@ ending::explain_absence() {
 # those AFTER its exception, where they are many.
 ending::show_log() {
   local said='' what="log/${KIT_ID}/$2 is empty"
-  local -i skipped="${3:-0}" begin
+  local -i skipped="${3:-0}"
   ((skipped > 15)) || skipped=0
-  begin="$(case "$2" in
-    rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${2//[!0-9]/}," ;;
-    *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${2%.out}\"," ;;
-  esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
-  [[ ! -f "${KIT_LOG_DIR}/$2" ]] ||
-    said="$(tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$2" 2>/dev/null | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | tr -d '\0' | sed -E 's/^(\[rank[0-9]+\]: ?)?/  | /')" || true
+  said="$(ending::said "$2" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it said nothing'
   [[ -z "${said}" ]] || what="the end of log/${KIT_ID}/$2:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
+}
+
+# ending::said LOG - prints the last 200 lines that this attempt has written to one of the job's logs, without torch's "[rank3]: ".
+ending::said() {
+  local -i begin
+  begin="$(case "$1" in
+    rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${1//[!0-9]/}," ;;
+    *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${1%.out}\"," ;;
+  esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
+  [[ ! -f "${KIT_LOG_DIR}/$1" ]] || tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$1" 2>/dev/null | tail -n 200 | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//'
 }
 
 ending::outcome() {

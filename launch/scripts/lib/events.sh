@@ -3,6 +3,7 @@
 # to fail. A node's lines are in log/JOBID/events/NODE.jsonl, those of the batch script in batch.jsonl. Names here begin with kit_,
 # since `local` hides a variable of the job that has the same name.
 
+KIT_ATTEMPT="${KIT_ATTEMPT:-1}" # of the job, or of its ranks alone; nodes are told
 KIT_HELD=() # lines of the batch script that are not yet written
 
 # event::begin - names the job's logs and events, on its first node.
@@ -12,6 +13,11 @@ event::begin() {
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
+  # Slurm counts its own starts of the job. Those of restart.sh are between them.
+  local -i attempt="${SLURM_RESTART_COUNT:-0}+1"
+  ((KIT_MAX_RESTARTS == 0)) || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
+  KIT_ATTEMPT="${attempt}"
+  export KIT_ATTEMPT
 }
 
 # event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
@@ -39,7 +45,7 @@ event::line() {
   shift
   [[ "${1:-}" == node ]] || set -- node "${SLURMD_NODENAME:-${HOSTNAME}}" "$@"
   event::now
-  KIT_LINE="{\"t\": ${KIT_NOW}, \"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"${kit_event}\""
+  KIT_LINE="{\"t\": ${KIT_NOW}, \"attempt\": ${KIT_ATTEMPT}, \"event\": \"${kit_event}\""
   while (($#)); do
     event::value "$1" "$2"
     KIT_LINE+=", \"$1\": ${KIT_VALUE}"
@@ -85,7 +91,7 @@ event::of() (
   cd -- "${KIT_EVENTS%/*}" 2>/dev/null || return 0
   # shellcheck disable=SC2086  # the pattern is to become names
   event::regular ${2:-*.jsonl}
-  ((${#KIT_FILES[@]} == 0)) || grep -hE "\"attempt\": $((${SLURM_RESTART_COUNT:-0} + 1)), \"event\": \"($1)\".*}\$" "${KIT_FILES[@]}" 2>/dev/null || true
+  ((${#KIT_FILES[@]} == 0)) || grep -hE "\"attempt\": ${KIT_ATTEMPT}, \"event\": \"($1)\".*}\$" "${KIT_FILES[@]}" 2>/dev/null || true
 )
 
 # event::regular FILE... - sets KIT_FILES to the regular ones: to read a FIFO or a device that a program made there may never end.

@@ -7,12 +7,12 @@
 # host_setup::run WORD... - the words of run_script.sh.
 host_setup::run() {
   case "${1:-batch}" in
-    batch | attach | shell | jupyter) ;;
+    batch | again | attach | shell | jupyter) ;;
     *) return 0 ;; # srun has started this, with what they exported
   esac
   if [[ -n "${KIT_HOST_IS_SET_UP:-}" ]]; then
+    [[ "${KIT_HOST_IS_SET_UP}" == again ]] || host_setup::take_back
     unset KIT_HOST_IS_SET_UP KIT_EVENTS
-    host_setup::take_back
     # What is exported now is theirs; and where Slurm starts the container, what they say of the fabric goes along with srun.
     # shellcheck disable=SC2329  # job::main and the runtimes call these
     environment::forget_shell() { :; }

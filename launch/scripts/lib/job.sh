@@ -12,6 +12,8 @@ source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/blame.sh"
 # shellcheck source=lib/peers.sh
 source "${KIT_RUN_DIR}/lib/peers.sh"
+# shellcheck source=lib/restart.sh
+[[ -n "${KIT_ELASTIC}" ]] || ((KIT_MAX_RESTARTS == 0)) || source "${KIT_RUN_DIR}/lib/restart.sh"
 # shellcheck source=lib/notify.sh
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
 # shellcheck source=preempt/none.sh
@@ -30,7 +32,7 @@ job::begin() {
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::begin
-  ((${SLURM_RESTART_COUNT:-0} == 0)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt $((SLURM_RESTART_COUNT + 1))"
+  ((KIT_ATTEMPT == 1)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt ${KIT_ATTEMPT}"
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
@@ -41,7 +43,7 @@ job::hosts() { scontrol show hostnames "${KIT_HOSTS}"; }
 
 # job::choose_master WORDS - where the ranks meet; with WORDS it is `kit shell` that starts them.
 job::choose_master() {
-  local -r restart="${SLURM_RESTART_COUNT:-0}"
+  local -ri restart=KIT_ATTEMPT-1
   local master='' near
   read -r master < <(job::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
   MASTER_ADDR=127.0.0.1
@@ -68,6 +70,6 @@ job::choose_master() {
 job::note_facts() {
   local name
   KIT_FACTS=()
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
   event::note told facts "$(printf '%s\n' "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}")"
 }

@@ -19,7 +19,7 @@ notify::begin() {
     done <"${KIT_SECRETS_FILE:-/dev/null}"
   fi
   local attempt=''
-  ((${SLURM_RESTART_COUNT:-0} == 0)) || attempt=", attempt $((SLURM_RESTART_COUNT + 1))"
+  ((KIT_ATTEMPT == 1)) || attempt=", attempt ${KIT_ATTEMPT}"
   # Beside the job, which is not to wait for it.
   notify::tell start RUNNING '' '' "started on ${SLURM_JOB_NODELIST}${attempt}" &
 }

@@ -10,10 +10,10 @@ source "${KIT_RUN_DIR}/lib/peers.sh"
 rank::run() {
   local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
   PATH="${KIT_PATH:-${PATH}}"
-  # The log of an attempt before, when Slurm started the job again, is kept.
+  # The log of an attempt before is kept.
   local -i kit_from=0
-  if ((${SLURM_RESTART_COUNT:-0} > 0)); then
-    kit::say "attempt $((SLURM_RESTART_COUNT + 1))" 2>>"${kit_file}.out"
+  if ((KIT_ATTEMPT > 1)); then
+    kit::say "attempt ${KIT_ATTEMPT}" 2>>"${kit_file}.out"
     kit_from="$(stat -c %s -- "${kit_file}.out" 2>/dev/null)" || kit_from=0
   fi
   exec {kit_asking}>/dev/null {kit_watching}>/dev/null

@@ -60,7 +60,7 @@ preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
   KIT_ASKED=''
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
-  : >"${KIT_LOG_DIR}/checkpoint.${SLURM_RESTART_COUNT:-0}"
+  : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   event::note checkpoint
   kit::say "asked all ranks for a checkpoint"
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"

@@ -5,7 +5,8 @@
 
 NNODES=2
 NPROC_PER_NODE=4
-KIT_MAX_RESTARTS=0 # by torchrun, of all ranks, when one fails
+KIT_MAX_RESTARTS=0 # of all ranks, when one has failed
+KIT_ELASTIC= # whether torchrun itself restarts them
 KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
 
 KIT_SPARES=0 # nodes that are allocated beyond NNODES, to do without bad ones

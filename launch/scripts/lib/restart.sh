@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# restart.sh - with `max_restarts: N`: when a rank has failed, all ranks start again on the job's nodes, in the containers that
+# are there, at most N times. A program that fails twice in a row at the same place, soon after its start, fails the third time,
+# too: then the job ends with its code. See docs/restarts.md.
+# only: restarts
+
+# The arguments of `run_script.sh again`, of which a first start has none.
+KIT_RESTARTS="${KIT_RESTARTS:-0}" KIT_PLACE="${KIT_PLACE:-}"
+KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' start did not end at its start
+
+# restart::consider CODE RANK - returns where the job is to end with this code. Else this script begins anew, in its own place.
+restart::consider() {
+  local place='' why=''
+  [[ -z "${KIT_SIGNAL}" ]] || return 0
+  ((SECONDS - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2")"
+  if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
+    why="the ranks were started again ${KIT_MAX_RESTARTS} times, and \`max_restarts\` allows no more"
+  elif [[ -n "${place}" && "${place}" == "${KIT_PLACE}" ]]; then
+    why="two attempts in a row ended at the same place soon after their start: ${place}"
+  fi
+  if [[ -n "${why}" ]]; then
+    event::note not_restarted problem "${why}"
+    kit::say "not started again: ${why}"
+    return
+  fi
+  event::note restarting code "$1"
+  event::keep
+  kit::say "starting all ranks again: restart $((KIT_RESTARTS + 1)) of ${KIT_MAX_RESTARTS}"
+  [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
+  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$((KIT_RESTARTS + 1))" "${place}"
+}
+
+# restart::place CODE RANK - prints where the rank ended: its exception, with the file and line that raised it, or the last line
+# that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
+restart::place() {
+  local said='' progress='' exception line
+  read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  said="$(ending::said "rank$2.out")" || true
+  exception="$(grep -aoE '^([A-Za-z_][A-Za-z0-9_]*[.])*[A-Za-z_][A-Za-z0-9_]*(Error|Exception|Exit|Interrupt)\b' <<<"${said}" | tail -n 1)" || true
+  line="$(grep -aoE '^ *File "[^"]+", line [0-9]+' <<<"${said}" | tail -n 1)" || true
+  if [[ -n "${exception}" ]]; then
+    said="${exception}${line:+ at ${line#"${line%%[! ]*}"}}"
+  else
+    said="$(sed '/^kit: /d; /^[[:space:]]*$/d' <<<"${said}" | tail -n 1 | tr -d '0-9' | cut -b 1-200)"
+    (($1 <= 128)) || said="rank $2"
+  fi
+  printf '%s, exit code %d%s' "${said:-rank $2}" "$1" "${progress:+, progress: ${progress}}"
+}

@@ -1,0 +1,138 @@
+"""`max_restarts`: all ranks start again on the job's nodes when one has failed, unless that would be of no use."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from kit.config.secrets import Secret
+from running import TAG, processes, until
+from test_run_script import JOB_ID, logs, run_dir, slurm, start
+
+import event_lines
+
+AGAIN = "kit: local0: starting all ranks again: restart {} of {}"
+SHOW = 'echo "attempt ${KIT_ATTEMPT} of ${WORLD_SIZE-${NNODES}} at ${MASTER_PORT}"; '
+
+
+def attempts(run: Path) -> list[int]:
+    """The attempts that began, as the batch script noted them."""
+    return [event["attempt"] for event in event_lines.read(run / f"log/{JOB_ID}", "start")]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "spawn", "torchrun", "mpi"])
+def test_when_a_rank_fails_all_start_again_at_another_port(launcher: str, tmp_path: Path) -> None:
+    program = SHOW + "((KIT_ATTEMPT == 2)) || { ((RANK == 1)) && exit 7; exec sleep 60; }"
+    done = start(run_dir(tmp_path, program.replace("RANK", "NODE_RANK"), nodes=2, launcher=launcher, max_restarts=3), env=slurm(nodes=2))
+    assert done.returncode == 0, done.stderr
+    assert AGAIN.format(1, 3) in done.stderr and AGAIN.format(2, 3) not in done.stderr
+    run = tmp_path / "run"
+    assert attempts(run) == [1, 2]
+    for rank in ("rank0.out", "rank1.out"):
+        found = re.findall(r"^attempt (\d) of 2 at (\d+)$", logs(run)[rank], re.MULTILINE)
+        assert [attempt for attempt, _ in found] == ["1", "2"] and found[0][1] != found[1][1]
+
+
+def test_what_fails_twice_at_the_same_place_ends_with_its_code(tmp_path: Path) -> None:
+    program = "echo step ${KIT_ATTEMPT}7 of ${RANDOM}; exit 9"
+    done = start(run_dir(tmp_path, program, processes=2, max_restarts=5))
+    assert done.returncode == 9
+    assert attempts(tmp_path / "run") == [1, 2]
+    why = "two attempts in a row ended at the same place soon after their start: step  of , exit code 9"
+    assert f"kit: local0: not started again: {why}\n" in done.stderr
+    assert [event["problem"] for event in event_lines.read(tmp_path / f"run/log/{JOB_ID}", "not_restarted")] == [why]
+
+
+RAISING = """
+import os
+attempt = int(os.environ["KIT_ATTEMPT"])
+def one():
+    raise ValueError(f"loss of {attempt}")
+def other():
+    raise ValueError(f"loss of {attempt}")
+(one if attempt in WHICH else other)()
+"""
+
+
+@pytest.mark.parametrize(("which", "tried"), [("(1, 2, 3)", 2), ("(1, 3)", 4), ("(2, 3)", 3)])
+def test_an_exception_is_the_same_where_the_same_line_raised_it(which: str, tried: int, tmp_path: Path) -> None:
+    (tmp_path / "raising.py").write_text(RAISING.replace("WHICH", which))
+    done = start(run_dir(tmp_path, "exec python3 raising.py", max_restarts=3))
+    assert done.returncode == 1
+    assert attempts(tmp_path / "run") == list(range(1, tried + 1))
+
+
+def test_a_run_that_gets_on_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
+    program = 'echo "step ${KIT_ATTEMPT}" >"${KIT_LOG_DIR}/progress"; exit 3'
+    done = start(run_dir(tmp_path, program, max_restarts=2))
+    assert done.returncode == 3
+    assert attempts(tmp_path / "run") == [1, 2, 3]
+    assert "not started again: the ranks were started again 2 times, and `max_restarts` allows no more\n" in done.stderr
+
+
+def test_what_fails_long_after_its_start_is_started_again_wherever_it_failed(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "sleep 2; exit 3", max_restarts=2), env=slurm(KIT_SOON_S="0"))
+    assert done.returncode == 3
+    assert attempts(tmp_path / "run") == [1, 2, 3]
+
+
+def test_a_rank_that_is_killed_is_started_again_and_of_its_first_life_nothing_is_left(tmp_path: Path, tag: str) -> None:
+    program = 'echo "$$" >"pid${RANK}"; ((KIT_ATTEMPT == 1)) || exit 0; ((RANK == 0)) && { sleep 1; kill -9 "$$"; }; sleep 300 & exec sleep 300'
+    done = start(run_dir(tmp_path, program, processes=2, max_restarts=1), env=slurm(**{TAG: tag}))
+    assert done.returncode == 0, done.stderr
+    until(lambda: not processes(tag))
+
+
+def test_a_signal_to_the_job_ends_it_also_after_a_restart(tmp_path: Path, tag: str) -> None:
+    run = run_dir(tmp_path, '((KIT_ATTEMPT == 2)) || exit 4; touch "${KIT_LOG_DIR}/again"; exec sleep 300', max_restarts=5)
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.DEVNULL, start_new_session=True)
+    until(lambda: (run / f"log/{JOB_ID}/again").exists())
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(60) == 143
+    assert attempts(run) == [1, 2]
+    until(lambda: not processes(tag))
+
+
+def test_what_host_setup_has_exported_holds_and_it_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "count").touch()
+    lines = f"echo x >>'{tmp_path}/count'\nexport FROM_HOST=$(wc -l <'{tmp_path}/count') LANG=C.UTF-8\n"
+    program = 'echo "${FROM_HOST} ${LANG} ${OWN}"; exit "$((KIT_ATTEMPT == 1))"'
+    run = run_dir(tmp_path, program, max_restarts=1, host_setup=lines, env=(("LANG", "C.UTF-8"), ("OWN", "job's")))
+    done = start(run, env=slurm(LANG="C.UTF-8"))
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^1 C\.UTF-8 job's$", logs(run)["rank0.out"], re.MULTILINE) == ["1 C.UTF-8 job's"] * 2
+
+
+def test_the_values_of_secrets_are_there_until_the_last_attempt_has_ended(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "has ${OTHER}"; exit "$((KIT_ATTEMPT < 3))"', max_restarts=2, secrets=(Secret("OTHER", "env", "OTHER", ""),))
+    (run / ".secrets").mkdir(mode=0o700)
+    (run / ".secrets/values").write_bytes(b"OTHER=a value\0")
+    done = start(run, env=slurm(KIT_SOON_S="-1"))
+    assert done.returncode == 0, done.stderr
+    assert logs(run)["rank0.out"].count("has a value\n") == 3
+    assert not (run / ".secrets").exists()
+
+
+def test_a_rank_that_stopped_for_a_checkpoint_is_not_started_again_here(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "exit 75", max_restarts=3, on_preempt="checkpoint"))
+    assert done.returncode == 75
+    assert "all ranks have stopped for a checkpoint" in done.stderr and "starting all ranks again" not in done.stderr
+
+
+def test_a_node_that_cannot_start_is_no_rank_that_failed(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "true", max_restarts=3, workdir="/nowhere"))
+    assert done.returncode == 1
+    assert attempts(tmp_path / "run") == [1]
+
+
+def test_the_prefix_that_torch_puts_before_a_traceback_is_no_part_of_the_place(tmp_path: Path) -> None:
+    program = 'printf "[rank%d]: Traceback\\n[rank%d]:   File \\"x.py\\", line 3, in f\\n[rank%d]: RuntimeError: %d\\n" {RANK,RANK,RANK,RANDOM}'
+    program = program.replace("{RANK,RANK,RANK,RANDOM}", "$RANK $RANK $RANK $RANDOM") + "; ((RANK == KIT_ATTEMPT % 2)) && exit 1; exec sleep 60"
+    done = start(run_dir(tmp_path, program, processes=2, max_restarts=3))
+    assert done.returncode == 1
+    assert attempts(tmp_path / "run") == [1, 2]
+    assert 'place soon after their start: RuntimeError at File "x.py", line 3, exit code 1\n' in done.stderr
