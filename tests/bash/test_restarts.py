@@ -71,7 +71,7 @@ def test_a_run_that_gets_on_is_started_again_as_often_as_it_may(tmp_path: Path) 
     done = start(run_dir(tmp_path, program, max_restarts=2))
     assert done.returncode == 3
     assert attempts(tmp_path / "run") == [1, 2, 3]
-    assert "not started again: the ranks were started again 2 times, and `max_restarts` allows no more\n" in done.stderr
+    assert "not started again: `max_restarts: 2` allows no more\n" in done.stderr
 
 
 def test_what_fails_long_after_its_start_is_started_again_wherever_it_failed(tmp_path: Path) -> None:
@@ -136,3 +136,14 @@ def test_the_prefix_that_torch_puts_before_a_traceback_is_no_part_of_the_place(t
     assert done.returncode == 1
     assert attempts(tmp_path / "run") == [1, 2]
     assert 'place soon after their start: RuntimeError at File "x.py", line 3, exit code 1\n' in done.stderr
+
+
+def test_status_tells_of_restarts_and_why_there_are_no_more(kit, tmp_path: Path) -> None:
+    (tmp_path / "again.yaml").write_text('command: [bash, -c, "exit $((KIT_ATTEMPT == 1))"]\nlauncher: srun\nmax_restarts: 2\n')
+    (tmp_path / "never.yaml").write_text('command: [bash, -c, "exit 4"]\nlauncher: srun\nmax_restarts: 2\n')
+    kit("run", "again.yaml")
+    assert kit("run", "never.yaml", check=False).returncode == 4
+    again, never = kit("status").stdout.splitlines()[1:]
+    assert again.endswith("the ranks were started again: 1")
+    why = "two attempts in a row ended at the same place soon after their start: rank 0, exit code 4"
+    assert never.endswith(f"local0: rank 0 (local rank 0) exited with code 4; not started again: {why}")

@@ -49,7 +49,7 @@ def timeline(
         typer.Option(
             "--attempt",
             metavar="N",
-            help="Attempt of a job that Slurm requeued.",
+            help="Attempt of a job that was started again.",
             show_default="the last",
         ),
     ] = None,

@@ -13,7 +13,8 @@ def read(run: Run) -> tuple[str, str]:
 
     why: also what is doubtful about a run that ended well.
     """
-    found = events.last_attempt(events.batch(run.paths.logs(run.id)))
+    noted = events.batch(run.paths.logs(run.id))
+    found = events.last_attempt(noted)
     if events.goes_on(found):
         return "", ""
     stopped, ends = events.last(found, "stopped_by"), events.last(found, "ends")
@@ -25,11 +26,16 @@ def read(run: Run) -> tuple[str, str]:
     failures = [event for event in found if event.name in events.ENDINGS]
     if failures:
         node, problem = failures[0].node, failures[0].text("problem")
+        kept = events.last(found, "not_restarted")
+        problem += f"; not started again: {kept.text('problem')}" if kept else ""
         return "FAILED", f"{node}: {problem}" if node else problem
     if not ends or ends.number("code") != 0:
         return "", ""
     never_met = events.last(found, "never_met")
-    return "COMPLETED", f"warning: {never_met.text('problem')}" if never_met else ""
+    if never_met:
+        return "COMPLETED", f"warning: {never_met.text('problem')}"
+    restarts = sum(event.name == "restarting" for event in noted)
+    return "COMPLETED", f"the ranks were started again: {restarts}" if restarts else ""
 
 
 def _batch_text(run: Run, found: list[events.Event]) -> str:

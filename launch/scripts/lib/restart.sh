@@ -14,7 +14,7 @@ restart::consider() {
   [[ -z "${KIT_SIGNAL}" ]] || return 0
   ((SECONDS - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2")"
   if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
-    why="the ranks were started again ${KIT_MAX_RESTARTS} times, and \`max_restarts\` allows no more"
+    why="\`max_restarts: ${KIT_MAX_RESTARTS}\` allows no more"
   elif [[ -n "${place}" && "${place}" == "${KIT_PLACE}" ]]; then
     why="two attempts in a row ended at the same place soon after their start: ${place}"
   fi
