@@ -17,8 +17,9 @@ def on_preempt(job: Job, problems: Problems) -> str:
     known = plugins.names("preempt")
     chosen = job.on_preempt or "none"
     if chosen not in known:
-        manual = "docs/preemption.md says what the program does then"
-        fix = did_you_mean(chosen, known, f"write `on_preempt: checkpoint`; {manual}")
+        manual = "docs/preemption.md tells them apart"
+        fix = f"write `on_preempt: checkpoint` or `on_preempt: requeue`; {manual}"
+        fix = did_you_mean(chosen, known, fix)
         problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
     if chosen == "checkpoint" and job.max_restarts:
         problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
