@@ -118,7 +118,7 @@ def test_a_program_that_does_not_handle_the_signal_is_not_sent_it_and_goes_on(wa
     time.sleep(5)  # it looks again, and says it once
     (tmp_path / "go").touch()
     process.communicate(timeout=60)
-    said = "the program does not handle SIGUSR1, and would die of it: kit does not ask it for a checkpoint. Let it handle the signal, or use"
+    said = "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for $KIT_CHECKPOINT_FILE, or use"
     assert (process.returncode, log(tmp_path)) == (3, f"up\nkit: node7: {said} `on_preempt: requeue`\n")
     assert [event["rank"] for event in event_lines.read(tmp_path, "not_asked")] == [3]
     assert commands(tag) == []

@@ -121,8 +121,8 @@ BAD = {
     ),
     "checkpoints of no place": (
         "on_preempt: requeue\ncheckpoints: $NOWHERE/out\n",
-        "3: no path without a variable: $NOWHERE/out",
-        "write the path out: $NOWHERE is not set in this shell",
+        "3: the path has a variable without a value: $NOWHERE/out",
+        "write the path out: '$NOWHERE' is not set in this shell",
     ),
     "signal beside requeue": (
         "on_preempt: requeue\nmax_requeues: 3\nslurm: {signal: USR2@60}\nlauncher: srun\n",

@@ -50,7 +50,9 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
     inside = os.path.normpath(os.path.join(job.workdir or "", named))
     path = view.on_this_side(inside)
     if fix := expansion.fix(named, ""):
-        problems.add(job.where("checkpoints"), f"no path without a variable: {named}", fix)
+        problems.add(
+            job.where("checkpoints"), f"the path has a variable without a value: {named}", fix
+        )
     elif path is None:
         problem = f"{inside} is in the container alone, and gone when the job starts again"
         fix = "name a folder below the working directory or a mount, and write to it"

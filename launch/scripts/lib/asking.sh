@@ -67,6 +67,6 @@ rank::handles() {
 
 rank::note_not_asked() {
   event::note not_asked rank "${RANK}"
-  kit::say "the program does not handle SIGUSR1, and would die of it: kit does not ask it for a checkpoint. Let it handle the signal, or use \`on_preempt: requeue\`" \
+  kit::say "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for \$KIT_CHECKPOINT_FILE, or use \`on_preempt: requeue\`" \
     2>>"${kit_file}.out"
 }
