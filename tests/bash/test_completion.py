@@ -139,7 +139,7 @@ OFFERED = {
     "kit nonsense --x": [],
     "kit submit train.py --launcher t": ["tensorflow", "torchrun"],
     "kit submit train.py --stage ": ["auto", "local", "none", "sbcast"],
-    "kit submit train.py --on-preempt ": ["checkpoint", "none"],
+    "kit submit train.py --on-preempt ": ["checkpoint", "none", "requeue"],
     "kit submit train.py --code ": ["live", "snapshot"],
     "kit submit train.py --cluster ": ["efa", "ethernet", "generic", "infiniband"],
     "kit submit train.py --cluster ./train": [],

@@ -5,23 +5,42 @@ scontrol is a stub that takes the job back into the queue; each attempt is the r
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Optional
 
 import pytest
-from running import SCRIPTS, stub
+from running import SCRIPTS, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 AGAIN = 75  # what a rank ends with that has saved, and wants to go on
 SAYS = '[[ -z "${KIT_TEST_SAYS}" ]] || echo "${KIT_TEST_SAYS}" >"${KIT_PROGRESS}"; exit "${KIT_TEST_CODE:-75}"'
 
 
-def attempts(folder: Path, *progress: str, max_requeues: Optional[int] = None, **variables: str) -> list[subprocess.CompletedProcess[str]]:
-    """Starts the run once for each word, which its program says of its progress; up to the first attempt that ends it."""
-    run = run_dir(folder, SAYS, launcher="srun", on_preempt="checkpoint", max_requeues=max_requeues)
+# Knows of no signal and of no progress: it leaves a file for each word.
+WRITES = '[[ -z "${KIT_TEST_SAYS}" ]] || { mkdir -p out/sub && echo x >"out/sub/${KIT_TEST_SAYS}"; }; exit "${KIT_TEST_CODE:-75}"'
+
+
+def requeue(folder: Path, body: str = "") -> None:
+    """Stubs scontrol, which notes a requeue behind `body`, bash."""
     real = SCRIPTS / "local/scontrol"
-    stub(folder / "bin", "scontrol", f'if [[ "$1" == requeue ]]; then printf "%s\\n" "$2" >>requeued; else exec {real} "$@"; fi\n')
+    stub(folder / "bin", "scontrol", f'if [[ "$1" == requeue ]]; then {body}printf "%s\\n" "$2" >>requeued; else exec {real} "$@"; fi\n')
+
+
+def attempts(
+    folder: Path,
+    *progress: str,
+    program: str = SAYS,
+    max_requeues: Optional[int] = None,
+    on_preempt: str = "checkpoint",
+    checkpoints: str = "",
+    **variables: str,
+) -> list[subprocess.CompletedProcess[str]]:
+    """Starts the run once for each word, which its program says of its progress; up to the first attempt that ends it."""
+    run = run_dir(folder, program, launcher="srun", on_preempt=on_preempt, max_requeues=max_requeues, checkpoints=checkpoints)
+    requeue(folder)
     done = []
     for number, word in enumerate(progress):
         env = slurm(folders=(folder / "bin",), KIT_LOOPBACK="", SLURM_RESTART_COUNT=str(number), KIT_TEST_SAYS=word, **variables)
@@ -94,3 +113,50 @@ def test_a_job_that_goes_on_for_another_counts_its_attempts(tmp_path: Path) -> N
     done = start(run, env=slurm(KIT_TEST_SAYS="step 4"))
     assert done.returncode == AGAIN and "kit: local0: this job goes on for job 5" in done.stderr.splitlines()
     assert (logs(run)["attempts"], logs(run)["progress"]) == ("-\nstep 3\nstep 3\n", "step 4\n")
+
+
+@pytest.mark.parametrize(
+    ("on_preempt", "written", "codes", "place"),
+    [
+        ("requeue", ["a", "b", "c", "d"], [AGAIN] * 4, ""),
+        ("requeue", ["", "", ""], [AGAIN, 1], "there is no file in {out}"),
+        ("requeue", ["a", "", "b", "", ""], [AGAIN] * 4 + [1], "progress: {out}/sub/b, 20"),
+        ("requeue", ["a", "a", "a"], [AGAIN] * 3, ""),  # written again, under its name
+        ("checkpoint", ["a", "", ""], [AGAIN, AGAIN, 1], "progress: {out}/sub/a, 20"),
+        ("checkpoint", ["", ""], [AGAIN, 1], "the program wrote nothing to $KIT_PROGRESS, and there is no file in {out}"),
+    ],
+)
+def test_a_new_file_among_the_checkpoints_is_progress(on_preempt: str, written: list[str], codes: list[int], place: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = attempts(tmp_path, *written, program=WRITES, on_preempt=on_preempt, checkpoints=str(out))
+    assert [each.returncode for each in done] == codes, done[-1].stderr
+    ended = f"kit: error: local0: this run makes no progress: two attempts in a row ended where they began ({place.format(out=out)}"
+    assert any(line.startswith(ended) for line in done[-1].stderr.splitlines()) == bool(place), done[-1].stderr
+
+
+def test_what_a_program_says_of_its_progress_counts_before_its_files(tmp_path: Path) -> None:
+    done = attempts(tmp_path, *["step 5"] * 3, program=f"mkdir -p out; echo >out/${{RANDOM}}; {SAYS}", checkpoints=str(tmp_path / "out"))
+    assert [each.returncode for each in done] == [AGAIN, AGAIN, 1] and "(progress: step 5)" in done[-1].stderr
+
+
+def test_without_a_folder_of_checkpoints_the_number_of_attempts_alone_bounds_the_run(tmp_path: Path) -> None:
+    done = attempts(tmp_path, "", "", "", "", program=WRITES, on_preempt="requeue", max_requeues=2)
+    assert [each.returncode for each in done] == [AGAIN, AGAIN, 1]
+    assert "this run was started again 2 times" in done[-1].stderr
+
+
+def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_checkpoint_is_whole(tmp_path: Path) -> None:
+    writes = "mkdir -p out; echo up; for ((i = 0; i < 16; i++)); do echo part >>out/model; sleep 0.5; done; echo whole >>out/model; "
+    run = run_dir(
+        tmp_path, writes + "until [[ -e go ]]; do sleep 0.1; done; echo ended", launcher="srun", on_preempt="requeue", checkpoints=str(tmp_path / "out")
+    )
+    requeue(tmp_path, f'tail -n 1 "{tmp_path}/out/model" >at-requeue; ')
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""), stderr=subprocess.PIPE, text=True)
+    until(lambda: logs(run).get("rank0.out") == "up\n", 60)
+    process.send_signal(signal.SIGUSR1)
+    process.wait(timeout=120)
+    (tmp_path / "go").touch()  # Slurm would end the ranks
+    last = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert (process.returncode, (run / "at-requeue").read_text()) == (AGAIN, "whole\n")
+    assert re.fullmatch(rf"kit: local0: the time limit is near, progress: {tmp_path}/out/model, 20\S+; Slurm starts this job again", last), last
+    until(lambda: logs(run)["rank0.out"] == "up\nended\n", 60)  # it was sent nothing

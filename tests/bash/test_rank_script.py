@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,65 @@ def test_a_checkpoint_is_asked_for_once_by_a_file(way: str, tmp_path: Path, tag:
     (tmp_path / "go").touch()
     process.communicate(timeout=60)
     assert (process.returncode, log(tmp_path)) == (0, "up\nasked\n")
+    assert commands(tag) == []
+
+
+UNTIL_GO = "until [[ -e go ]]; do sleep 0.05; done; exit 3"
+
+
+def python(first: str) -> str:
+    """A Python program, as the words that start it."""
+    return f"{sys.executable} -c \"import os, signal, time; {first}; print('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nos._exit(3)\""
+
+
+HANDLES = "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'asked\\n'))"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"echo up; {UNTIL_GO}",
+        f"trap : EXIT; echo up; {UNTIL_GO}",  # with which bash catches every signal, to die of it
+        f"{python('pass')}; exit 3",
+        f"exec {python('pass')}",
+    ],
+    ids=["a shell", "a shell with a trap for its end", "Python below a shell", "Python"],
+)
+def test_a_program_that_does_not_handle_the_signal_is_not_sent_it_and_goes_on(way: str, program: str, tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, way, program, tag, KIT_CHECKPOINT_FILE=str(tmp_path / "ask"))
+    until(lambda: "up\n" in log(tmp_path), 60)
+    (tmp_path / "ask").touch()
+    until(lambda: "requeue" in log(tmp_path), 60)
+    time.sleep(5)  # it looks again, and says it once
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    said = "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for $KIT_CHECKPOINT_FILE, or use"
+    assert (process.returncode, log(tmp_path)) == (3, f"up\nkit: node7: {said} `on_preempt: requeue`\n")
+    assert [event["rank"] for event in event_lines.read(tmp_path, "not_asked")] == [3]
+    assert commands(tag) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"exec {python(HANDLES)}",
+        f"trap : EXIT; {python(HANDLES)}; true",
+        f"trap : EXIT; trap 'echo asked' USR1; echo up; {UNTIL_GO}",
+        f"exec {python(HANDLES + '; os.fork()')}",
+        f"echo up; exec {python('time.sleep(6); ' + HANDLES)}",
+    ],
+    ids=["Python", "below a shell with a trap", "a shell with two traps", "not its workers", "a handler that comes late"],
+)
+def test_whoever_handles_the_signal_gets_it_once(program: str, tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, "shell", program, tag, KIT_CHECKPOINT_FILE=str(tmp_path / "ask"))
+    until(lambda: "up\n" in log(tmp_path), 60)
+    (tmp_path / "ask").touch()
+    until(lambda: "asked\n" in log(tmp_path), 60)
+    time.sleep(3)
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    assert log(tmp_path).count("asked\n") == 1
     assert commands(tag) == []
 
 

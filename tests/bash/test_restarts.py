@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.secrets import Secret
-from running import TAG, processes, until
+from running import SCRIPTS, TAG, processes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -147,3 +147,24 @@ def test_status_tells_of_restarts_and_why_there_are_no_more(kit, tmp_path: Path)
     assert again.endswith("the ranks were started again: 1")
     why = "two attempts in a row ended at the same place soon after their start: rank 0, exit code 4"
     assert never.endswith(f"local0: rank 0 (local rank 0) exited with code 4; not started again: {why}")
+
+
+def test_restarts_within_a_job_are_no_attempts_of_slurms(tmp_path: Path) -> None:
+    program = 'echo "${RANDOM}" >"${KIT_LOG_DIR}/say"; exit "$((KIT_ATTEMPT < 4))"'
+    done = start(run_dir(tmp_path, program, max_restarts=5, on_preempt="checkpoint", max_requeues=1), env=slurm(KIT_SOON_S="-1"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"run/log/{JOB_ID}/attempts").read_text() == "-\n"
+
+
+def test_a_rank_that_fails_when_the_time_limit_is_near_goes_on_in_the_next_start_of_the_job(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "scontrol", f'[[ "$1" == requeue ]] || exec {SCRIPTS}/local/scontrol "$@"\necho "$2" >{tmp_path}/requeued')
+    program = 'trap "sleep 1; exit 5" USR1; touch "${KIT_LOG_DIR}/up"; while :; do sleep 0.2; done'
+    run = run_dir(tmp_path, program, max_restarts=3, on_preempt="checkpoint")
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="")
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True)
+    until(lambda: (run / f"log/{JOB_ID}/up").exists())
+    job.send_signal(signal.SIGUSR1)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 75, said
+    assert "a rank has failed near the time limit" in said and (tmp_path / "requeued").read_text() == f"{JOB_ID}\n"
+    assert attempts(run) == [1]

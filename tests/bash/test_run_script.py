@@ -459,10 +459,11 @@ def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: st
 @pytest.mark.parametrize(
     ("does", "code", "last", "cause"),
     [
-        ("trap '' USR1; echo up; exec sleep 12", 75, "kit: local0: the ranks have not ended; start it again to go on", "no-checkpoint"),
-        ("echo up; [[ ${RANK} == 0 ]] || trap '' USR1 TERM; for ((i = 0; i < 12; i++)); do sleep 1; done", 138, "  | up", ""),
+        ("trap : USR1; echo up; for ((i = 0; i < 12; i++)); do sleep 1; done", 75, "the ranks have not ended", "no-checkpoint"),
+        ("echo up; exec sleep 12", 75, "the ranks have not ended, and do not handle SIGUSR1", "no-checkpoint"),
+        ("trap '((RANK)) || exit 7' USR1; echo up; trap '' TERM; for ((i = 0; i < 12; i++)); do sleep 1; done", 7, "", ""),
     ],
-    ids=["ranks that overlook the signal", "a rank that dies of it"],
+    ids=["ranks that overlook the signal", "ranks that do not handle it", "a rank that fails of it"],
 )
 def test_ranks_that_write_no_checkpoint_are_told_from_one_that_fails(does: str, code: int, last: str, cause: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, does, nodes=1, processes=2, launcher="srun", tasks_per_node=2, on_preempt="checkpoint", checkpoint_s=8)
@@ -470,7 +471,7 @@ def test_ranks_that_write_no_checkpoint_are_told_from_one_that_fails(does: str, 
     until(lambda: [logs(run).get(f"rank{rank}.out") for rank in range(2)] == ["up\n"] * 2, 60)
     process.send_signal(signal.SIGUSR1)
     lines = process.communicate(timeout=120)[1].splitlines()
-    assert (process.returncode, lines[-1]) == (code, last), lines
+    assert (process.returncode, lines[-1]) == (code, f"kit: local0: {last}; start it again to go on" if last else "  | up"), lines
     noted = (run / f"log/{JOB_ID}/events/batch.jsonl").read_text()
     assert ('"cause": "no-checkpoint"' in noted) == bool(cause)
 

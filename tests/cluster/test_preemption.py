@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ while ((step < $1)); do
 done
 """
 
+# Knows of no signal: every ten seconds it writes a file named after its place, and it begins at the last one.
+WRITES = """\
+step=0
+for file in own/step_*; do
+  [[ ! -e "${file}" ]] || ((${file#own/step_} <= step)) || step="${file#own/step_}"
+done
+echo "begins at ${step}"
+while [[ ! -e enough ]]; do
+  step=$((step + 1))
+  sleep 0.1
+  [[ "${RANK}" != 0 ]] || ((step % 100 > 0)) || echo >"own/step_${step}"
+done
+echo "ends behind ${step}"
+"""
+
 
 @pytest.fixture
 def counts(kit_cluster: Cluster, folder: Path, tiny: Path) -> Path:
@@ -66,6 +82,17 @@ def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "r
 def preempt(cluster: Cluster) -> None:
     """A job of the urgent partition takes all nodes, for a moment."""
     cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true", timeout=90)
+
+
+def near_its_limit(cluster: Cluster, project: Path, until_it_shows: Callable[[], None]) -> None:
+    """Slurm looks every 30 s, and its signal comes up to a minute before it is due: not before the limit is brought near."""
+    for _ in range(3):  # on a busy machine slurmctld was seen to pass over one
+        cluster.run("ctl", "scontrol", "update", f"JobId={job_id(project)}", "EndTime=now+70", root=True)
+        try:
+            return until_it_shows()
+        except AssertionError:
+            assert cluster.job(job_id(project))["JobState"] == "RUNNING"
+    until_it_shows()
 
 
 def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed_one(kit_cluster: Cluster, folder: Path, cifar_folder: str) -> None:
@@ -113,20 +140,36 @@ def test_where_the_site_cancels_preempted_jobs_another_goes_on(kit_cluster: Clus
 def test_before_its_time_is_up_a_job_is_asked_for_a_checkpoint_and_starts_again(kit_cluster: Cluster, counts: Path) -> None:
     start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--", "2000")
     until_a_rank_says(counts, "^begins at 0$")
-    # Slurm looks every 30 s, and its signal comes up to a minute before it is due: not before the limit is brought near.
-    for _ in range(3):  # on a busy machine slurmctld was seen to pass over one
-        kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "EndTime=now+70", root=True)
-        try:
-            until_a_rank_says(counts, "^asked by SIGUSR1$")
-            break
-        except AssertionError:
-            assert kit_cluster.job(job_id(counts))["JobState"] == "RUNNING"
-    until_a_rank_says(counts, "^asked by SIGUSR1$")
+    near_its_limit(kit_cluster, counts, lambda: until_a_rank_says(counts, "^asked by SIGUSR1$"))
     until_a_rank_says(counts, r"^begins at [1-9]\d*$")
     job = kit_cluster.job(job_id(counts))
     assert (job["JobState"], job["Restarts"]) == ("RUNNING", "1")
     assert re.search(r"all ranks have stopped for a checkpoint, progress: step \d+; Slurm starts this job again$", said(counts), re.MULTILINE)
     kit_cluster.run("ctl", "scancel", str(job_id(counts)))
+    nothing_left(kit_cluster)
+
+
+def test_a_program_that_knows_of_no_signal_goes_on_from_its_own_checkpoints_to_the_end(kit_cluster: Cluster, counts: Path) -> None:
+    (counts / "writes.sh").write_text(WRITES)
+    kit_cluster.run(kit_cluster.controller, "mkdir", "-m", "777", kit_cluster.path(counts / "own"))
+    job = read(counts / "counts.yaml").replace("counts.sh", "writes.sh").replace("on_preempt: checkpoint", "on_preempt: requeue\ncheckpoints: own/")
+    (counts / "writes.yaml").write_text(job)
+    shape = ["-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--slurm", "partition=cheap"]
+    submit(kit_cluster, counts, "writes.yaml", "--output", "run", *shape)
+    until_a_rank_says(counts, "^begins at 0$")
+    near_its_limit(kit_cluster, counts, lambda: until_a_rank_says(counts, r"^begins at [1-9]\d*$"))
+    kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "TimeLimit=10", root=True)
+    preempt(kit_cluster)
+    until_a_rank_says(counts, r"^begins at [1-9]\d*$", times=2)
+    kit_cluster.run(kit_cluster.controller, "touch", kit_cluster.path(counts / "enough"))
+    ended = kit_cluster.wait(job_id(counts))
+    assert (ended.state, ended.fields["Restarts"]) == ("COMPLETED", "2"), said(counts)
+    begun = [int(place) for place in re.findall(r"^begins at (\d+)$", read(next((counts / "run/log").glob("*/rank0.out"))), re.MULTILINE)]
+    assert len(begun) == 3 and begun[0] == 0 < begun[1] <= begun[2]
+    for rank in range(4):
+        log = read(next((counts / "run/log").glob(f"*/rank{rank}.out")))
+        assert len(re.findall("^ends behind", log, re.MULTILINE)) == 1, log
+    assert re.search(r"the time limit is near, progress: \S+/own/step_\d+, 20\S+; Slurm starts this job again$", said(counts), re.MULTILINE), said(counts)
     nothing_left(kit_cluster)
 
 

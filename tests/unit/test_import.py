@@ -514,7 +514,7 @@ def test_a_list_of_values_for_an_array_could_be_a_sweep() -> None:
 def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
     found = convert("#SBATCH --requeue --signal=B:USR1@300\nsrun ./a\n")
     assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
-    assert "SIGUSR1, which ends a program that does not handle it" in found.job and "write `slurm: {requeue: true}`" in found.job
+    assert "SIGUSR1; a program that does not handle it wants `on_preempt: requeue` (docs" in found.job and "write `slurm: {requeue: true}`" in found.job
     assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
 
 

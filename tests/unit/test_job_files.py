@@ -104,6 +104,31 @@ BAD = {
         "2: max_requeues says nothing without on_preempt",
         "add `on_preempt: checkpoint`, or leave it out",
     ),
+    "checkpoints of what is not requeued": (
+        "checkpoints: out/\n",
+        "2: checkpoints says nothing without on_preempt",
+        "add `on_preempt: requeue`, or leave it out",
+    ),
+    "requeues without an end": (
+        "on_preempt: requeue\n",
+        "2: nothing would stop a run that is started again and again and gets nowhere",
+        "name the folder to which the program writes its checkpoints: `checkpoints: out/`; or limit the attempts alone: `max_requeues: 20`",
+    ),
+    "checkpoints beside logs": (
+        "on_preempt: requeue\ncheckpoints: .\n",
+        "3: {dir} also holds the run directory, whose logs always grow",
+        "name a folder that has the program's checkpoints alone",
+    ),
+    "checkpoints of no place": (
+        "on_preempt: requeue\ncheckpoints: $NOWHERE/out\n",
+        "3: the path has a variable without a value: $NOWHERE/out",
+        "write the path out: '$NOWHERE' is not set in this shell",
+    ),
+    "signal beside requeue": (
+        "on_preempt: requeue\nmax_requeues: 3\nslurm: {signal: USR2@60}\nlauncher: srun\n",
+        "4: 'signal' is set by `on_preempt: requeue`",
+        "remove one of them",
+    ),
     "signal twice": (
         "on_preempt: checkpoint\nslurm: {signal: USR2@60}\nlauncher: srun\n",
         "3: 'signal' is set by `on_preempt: checkpoint`",

@@ -68,7 +68,7 @@ def test_the_exit_codes_of_ranks_are_those_of_signals_and_of_the_scripts() -> No
     for code, meaning in rows:
         if names := re.findall(r"SIG[A-Z]+", meaning):
             assert code == ", ".join(str(128 + signal.Signals[name]) for name in names)
-    (again,) = re.findall(r"^readonly KIT_GO_ON=(\d+)$", (ROOT / "launch/scripts/preempt/checkpoint.sh").read_text(), re.MULTILINE)
+    (again,) = re.findall(r"^readonly KIT_GO_ON=(\d+)$", (ROOT / "launch/scripts/lib/preempt.sh").read_text(), re.MULTILINE)
     known = {code for cause in signals.SIGNALS for code in cause.codes if code > 128}
     assert {again, *map(str, known)} <= {code for row in rows for code in row[0].split(", ")}
 

@@ -85,6 +85,7 @@ def cases() -> dict[str, Plan]:
         max_restarts=3,
     )
     found["endless"] = changed(plan("none"), on_preempt="checkpoint")
+    found["requeue"] = changed(plan("none"), on_preempt="requeue", checkpoints="/shared/it's out/{lr}", array="0-1", sweep=(("lr", ("0.1", "0.2")),))
     found["sweep"] = changed(
         plan("none"),
         array="0-1",

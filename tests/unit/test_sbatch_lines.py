@@ -31,6 +31,10 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         (("--slurm", "exclusive"), {"ntasks-per-node": "1", "exclusive": "", "no-requeue": ""}),
         (("--slurm", "exclusive=user"), {"ntasks-per-node": "1", "exclusive": "user", "cpus-per-task": "1", "no-requeue": ""}),
         (("--time", "5", "--on-preempt", "checkpoint"), {"ntasks-per-node": "1", "time": "5", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"}),
+        (
+            ("--on-preempt", "requeue", "--checkpoints", "out/", "--checkpoint-s", "60"),
+            {"ntasks-per-node": "1", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@60"},
+        ),
     ],
 )
 def test_slurm_is_told_what_was_asked_for_and_nothing_else(options: tuple[str, ...], expected: dict[str, str], tmp_path: Path, kit_here, monkeypatch) -> None:

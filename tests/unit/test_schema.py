@@ -370,7 +370,7 @@ job_files = st.sampled_from([*jobs.KEYS, "luncher"]).flatmap(
 )
 
 # What kit says of a value, where a schema sees no more than its kind.
-BEYOND = "' has no value|stands for none|the value of '|is not a number|goes from|step of 0|lets no task run|cannot be split|expected a range of nodes|contains '|unknown sbatch option|the command is empty"
+BEYOND = "' has no value|stands for none|the value of '|is not a number|goes from|step of 0|lets no task run|cannot be split|expected a range of nodes|contains '|unknown sbatch option|the command is empty|which only a shell knows"
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)

@@ -12,7 +12,7 @@ from kit.config import profiles, shell_words
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
 
-KEYS = ("image", "mounts", "workdir")
+KEYS = ("image", "mounts", "workdir", "checkpoints")
 OF_SHELL = ("HOME", "USER", "SCRATCH")
 KNOWN = f"{', '.join(f'${name}' for name in OF_SHELL)} and the variables of the cluster's profile"
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")

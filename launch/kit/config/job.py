@@ -144,16 +144,26 @@ class Job:
     )
     on_preempt: Optional[str] = key(
         values.line,
-        "checkpoint: ask the ranks for a checkpoint in time, then start the job again [none]",
+        "checkpoint: ask the ranks for a checkpoint in time, then start the job again; requeue: for"
+        " programs that handle no signal, start it again without asking [none]",
         "NAME",
         panel="Bad days",
         choices=lambda: plugins.choices("preempt"),
     )
     checkpoint_s: Optional[int] = key(
         values.count,
-        "seconds before the time limit at which the ranks are asked for a checkpoint [120]",
+        "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
+        " goes back to the queue [120]",
         "N",
         panel="Bad days",
+    )
+    checkpoints: Optional[str] = key(
+        values.line,
+        "the program's folder of checkpoints, from the working directory: a new file in it says"
+        " that the run makes progress",
+        "DIR",
+        panel="Bad days",
+        other_names="checkpoint_dir checkpoint_folder ckpt_dir",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,

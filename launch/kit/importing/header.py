@@ -29,11 +29,13 @@ _LEFT_OUT = {
     "ignore-pbs": "kit's script has no #PBS lines",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
-ENDS_PROGRAM = "which ends a program that does not handle it (docs/preemption.md)"
+WITHOUT_HANDLER = (
+    "a program that does not handle it wants `on_preempt: requeue` (docs/preemption.md)"
+)
 AGAIN = (
     "this starts a job again, or another one: `kit submit --after RUN` waits for a run, and"
-    " `on_preempt: checkpoint` goes on by itself; it asks the ranks for a checkpoint by SIGUSR1, "
-    f"{ENDS_PROGRAM}"
+    " `on_preempt: checkpoint` goes on by itself; it asks the ranks for a checkpoint by SIGUSR1; "
+    f"{WITHOUT_HANDLER}"
 )
 _DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
 
@@ -101,7 +103,7 @@ def checkpoint_advice(signal: str) -> str:
     found = re.search(r"@(\d+)", signal)
     seconds = f" with `checkpoint_s: {found[1]}`" if found else ""
     way = "asks the ranks for a checkpoint in time, by SIGUSR1"
-    return f"`on_preempt: checkpoint`{seconds} {way}, {ENDS_PROGRAM}"
+    return f"`on_preempt: checkpoint`{seconds} {way}; {WITHOUT_HANDLER}"
 
 
 def leave_requeue(draft: Draft) -> None:

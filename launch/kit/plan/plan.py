@@ -84,6 +84,7 @@ class Policy:
     checkpoint_s: int
     max_requeues: Optional[int]
     ready_timeout_s: int
+    checkpoints: str = ""  # where the program's are, outside the container
     notify: Notify = Notify()
     elastic: bool = False  # torchrun starts the ranks again, and not kit
 

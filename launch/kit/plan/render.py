@@ -174,10 +174,12 @@ def _program(plan: Plan) -> list[str]:
     code = f'"${{KIT_RUN_DIR}}"/{run_paths.CODE} # frozen at submission; first on PYTHONPATH'
     sweep = plan.program.sweep
     command, variables = words(plan, around)
+    checkpoints = sweep_table.word(plan.policy.checkpoints, sweep)
     names = " ".join(secret.name for secret in plan.program.secrets)
     secrets = f"KIT_SECRETS='{names}' # the values are not here: docs/secrets.md\n" if names else ""
     return [
         (sweep_table.environment(sweep) if sweep else "")
+        + (f"KIT_CHECKPOINT_PATH={checkpoints}\n" if plan.policy.checkpoints else "")
         + f"KIT_CODE={code if plan.program.code else ''}",
         command,
         "# The job's own variables; "

@@ -21,6 +21,7 @@ from kit.plan import (
     bad_nodes,
     mounting,
     own_lines,
+    preemption,
     program,
     ranks,
     run_paths,
@@ -97,6 +98,7 @@ def resolve(
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    checkpoints = preemption.checkpoints(job, run_dir, view, problems)
     told = notify.check(job.notify, {secret.name for secret in sources}, problems)
     container = _container(job, chosen, mounts, problems)
     problems.raise_if_any()
@@ -104,7 +106,7 @@ def resolve(
         layout=_layout(job, run_dir, shape, array),
         container=container,
         program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
-        policy=_policy(job, chosen.on_preempt, told),
+        policy=_policy(job, chosen.on_preempt, checkpoints, told),
         profile=_profile(cluster),
         header=header,
         reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
@@ -129,7 +131,7 @@ def _choose_plugins(
     launcher = runtimes.plugin("launchers", name, where, problems)
     _check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
-    on_preempt = runtimes.on_preempt(job, problems)
+    on_preempt = preemption.on_preempt(job, problems)
     runtimes.check_spares(job, stage, problems)
     return ChosenPlugins(runtime, why_runtime, launcher, stage, why_stage, on_preempt)
 
@@ -251,13 +253,14 @@ def _rank_program(
     )
 
 
-def _policy(job: Job, on_preempt: str, told: Notify) -> Policy:
+def _policy(job: Job, on_preempt: str, checkpoints: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         elastic=bool(job.elastic),
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
+        checkpoints=checkpoints,
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
         notify=told,
     )

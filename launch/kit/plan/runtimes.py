@@ -15,7 +15,7 @@ from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
-from kit.errors import KitError, Problems, did_you_mean
+from kit.errors import KitError, Problems
 from kit.plan import staging
 
 
@@ -69,26 +69,6 @@ def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> tuple[str,
         fix = "remove `stage`, or name an image file: .sif, .sqsh"
         problems.add(job.where("stage"), problem, fix)
     return found.name, ""
-
-
-def on_preempt(job: Job, problems: Problems) -> str:
-    """Return what happens at preemption: `none` or `checkpoint`."""
-    known = ["none", "checkpoint"]
-    chosen = job.on_preempt or "none"
-    if chosen not in known:
-        manual = "docs/preemption.md says what the program does then"
-        fix = did_you_mean(chosen, known, f"write `on_preempt: checkpoint`; {manual}")
-        problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
-    if chosen == "checkpoint" and job.elastic:
-        problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
-        fix = "leave `elastic` out: then kit starts them again, and knows which have stopped"
-        problems.add(job.where("elastic"), problem, fix)
-    if chosen == "none":
-        for key in ("checkpoint_s", "max_requeues"):
-            if getattr(job, key) is not None:
-                fix = "add `on_preempt: checkpoint`, or leave it out"
-                problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
-    return chosen
 
 
 def check_spares(job: Job, stage: str, problems: Problems) -> None:

@@ -17,6 +17,7 @@ Options = dict[str, Optional[str]]
 Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there is no problem
 
 CHECKPOINT_S = 120
+REQUEUES = ("checkpoint", "requeue")  # the values of on_preempt with which a job is started again
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
@@ -65,7 +66,7 @@ def header(
     whole = "exclusive" in own and own["exclusive"] is None
     if not whole and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
         lines["cpus-per-task"] = str(shape.processes // shape.tasks)
-    if job.on_preempt == "checkpoint":
+    if job.on_preempt in REQUEUES:
         # To the batch script alone: a runtime or torchrun would die of it.
         lines |= {"requeue": None, "signal": f"B:USR1@{job.checkpoint_s or CHECKPOINT_S}"}
     elif "requeue" not in own:
@@ -90,8 +91,8 @@ def _check_against_job(
 ) -> None:
     """Refuse options that contradict what the job's own keys ask for."""
     for name in {"signal", "requeue", "no-requeue"} & own.keys():
-        if job.on_preempt == "checkpoint":
-            problem = f"'{name}' is set by `on_preempt: checkpoint`"
+        if job.on_preempt in REQUEUES:
+            problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
     if shape.tasks > 1 and "gpus-per-task" in own:
         effect = "each rank sees one GPU alone, and NCCL cannot use NVLink between them"

@@ -73,6 +73,7 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
                 problems.add(axis.where, problem, "keep one of them")
             places[name] = axis.where
     texts = {"command": job.command or (), "env": tuple((job.env or {}).values())}
+    texts["checkpoints"] = (job.checkpoints or "",)
     used = {
         name: key
         for key, words in texts.items()

@@ -1,23 +1,72 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154  # RANK and kit_file are rank.sh's
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
 # only: checkpoint
 
 # rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 when the first node wants a checkpoint, as a
-# file says. It looks every other second, without starting a process, until the rank closes its input.
+# file says. It looks every other second, without starting a process, until the rank closes its input. A process that does not
+# handle SIGUSR1 would die of it: it is not sent until it does, since a program may still be importing.
 rank::ask_for_checkpoint() {
   trap '' TERM INT HUP USR1 USR2
-  local kit_program kit_answer
-  local -a kit_facts
+  local kit_program kit_answer kit_is_noted=''
+  local -a kit_handlers
   read -r kit_program || return 0
   while :; do
     kit_answer=0
     read -r -t 2 _ || kit_answer=$?
     ((kit_answer > 128)) || return 0
     [[ -e "${KIT_CHECKPOINT_FILE}" ]] || continue
-    if [[ -e "${KIT_RUN_DIR}/script.sh" ]]; then # bash would not hand it on to the program that a script has started
-      read -ra kit_facts <"/proc/${kit_program}/stat" && kit_program="-${kit_facts[4]}"
+    rank::find_handlers "${kit_program}"
+    if ((${#kit_handlers[@]} > 0)); then
+      kill -USR1 "${kit_handlers[@]}" 2>/dev/null || true
+      return 0
     fi
-    kill -USR1 "${kit_program}" 2>/dev/null || true
-    return 0
+    [[ -n "${kit_is_noted}" ]] || rank::note_not_asked
+    kit_is_noted=yes
   done
+}
+
+# rank::find_handlers PROCESS - sets the caller's kit_handlers: the process, or those that it has started, if they handle
+# SIGUSR1. What a handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
+rank::find_handlers() {
+  local -a kit_processes=("$1")
+  local -i kit_i
+  local kit_exe
+  kit_handlers=()
+  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do
+    kit_exe="$(readlink "/proc/${kit_processes[kit_i]}/exe" 2>/dev/null || true)"
+    [[ "${kit_exe##*/}" == @(bash|dash|sh|ksh*|zsh|busybox) ]] || kit_exe=''
+    if rank::handles "${kit_processes[kit_i]}" "${kit_exe}"; then
+      kit_handlers+=("${kit_processes[kit_i]}")
+      [[ -n "${kit_exe}" ]] || continue
+    fi
+    peers::add_children "${kit_processes[kit_i]}"
+  done
+}
+
+# rank::handles PROCESS SHELL - whether it handles SIGUSR1, the kernel's bit 9. A SHELL with a trap for EXIT catches all signals,
+# SIGVTALRM (bit 25) as well, to end itself by them in order: then its text says whether it means SIGUSR1.
+rank::handles() {
+  local kit_key kit_value='' kit_text=''
+  local -a kit_words=()
+  while read -r kit_key kit_value; do
+    [[ "${kit_key}" != SigCgt: ]] || break
+  done 2>/dev/null <"/proc/$1/status"
+  ((16#${kit_value:-0} & 1 << 9)) || return 1
+  [[ -n "$2" ]] && ((16#${kit_value} & 1 << 25)) || return 0
+  mapfile -d '' -t kit_words 2>/dev/null <"/proc/$1/cmdline"
+  [[ "${kit_words[*]}" != *USR1* ]] || return 0
+  for kit_value in "${kit_words[@]:1}"; do
+    kit_text="${kit_value}"
+    [[ "${kit_value}" == /* ]] || kit_text="/proc/$1/cwd/${kit_value}"
+    [[ "${kit_value}" != "${KIT_RUN_DIR}/lib/own_lines.sh" ]] || kit_text="${KIT_RUN_DIR}/script.sh" # the trap there is kit's own
+    [[ ! -f "${kit_text}" ]] || break
+  done
+  [[ -f "${kit_text}" ]] && grep -qs USR1 -- "${kit_text}"
+}
+
+rank::note_not_asked() {
+  event::note not_asked rank "${RANK}"
+  kit::say "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for \$KIT_CHECKPOINT_FILE, or use \`on_preempt: requeue\`" \
+    2>>"${kit_file}.out"
 }

@@ -4,7 +4,7 @@
 # since `local` hides a variable of the job that has the same name.
 
 KIT_ATTEMPT="${KIT_ATTEMPT:-1}" # of the job, or of its ranks alone; nodes are told
-KIT_HELD=() # lines of the batch script that are not yet written
+KIT_HELD=()                     # lines of the batch script that are not yet written
 
 # event::begin - names the job's logs and events, on its first node.
 event::begin() {

@@ -41,18 +41,12 @@ peers::note() { event::note met rank "${RANK}"; }
 # to another of its own. Under `spawn` its own processes are the node's ranks: on one node that is enough, and of several one must
 # have left its machine.
 peers::are_met() {
-  local -a kit_processes=("$1") kit_children kit_files=()
+  local -a kit_processes=("$1") kit_files=()
   local -A kit_own=() kit_ends=()
   local -i kit_i
-  local kit_file kit_line kit_here kit_there kit_state kit_inode kit_master=''
+  local kit_line kit_here kit_there kit_state kit_inode kit_master=''
   local -r kit_socket='/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
-  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do
-    for kit_file in "/proc/${kit_processes[kit_i]}"/task/*/children; do
-      kit_children=()
-      { read -ra kit_children <"${kit_file}"; } 2>/dev/null || true # it has no newline, or is gone
-      kit_processes+=("${kit_children[@]}")
-    done
-  done
+  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do peers::add_children "${kit_processes[kit_i]}"; done
   for kit_line in "${kit_processes[@]}"; do kit_files+=("/proc/${kit_line}"/fd/*); done
   while IFS= read -r kit_line; do
     [[ ! "${kit_line}" =~ ${kit_socket} ]] || kit_own[${BASH_REMATCH[1]}]=yes
@@ -73,6 +67,17 @@ peers::are_met() {
     fi
   done
   return 1
+}
+
+# peers::add_children PROCESS - adds those that it has started to the caller's kit_processes.
+peers::add_children() {
+  local -a kit_children
+  local kit_file
+  for kit_file in "/proc/$1"/task/*/children; do
+    kit_children=()
+    { read -ra kit_children <"${kit_file}"; } 2>/dev/null || true # it has no newline, or is gone
+    kit_processes+=("${kit_children[@]}")
+  done
 }
 
 # peers::connections STATES - the lines of the kernel's tables; 1 is established, A listens, and the others are closing.

@@ -12,6 +12,8 @@ KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' sta
 restart::consider() {
   local place='' why=''
   [[ -z "${KIT_SIGNAL}" ]] || return 0
+  # Slurm has told it already that the time limit is near, and does so once.
+  [[ -z "${KIT_NEAR_END:-}" || -n "${KIT_LOOPBACK:-}" ]] || preempt::go_on "a rank has failed near the time limit"
   ((SECONDS - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2")"
   if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
     why="\`max_restarts: ${KIT_MAX_RESTARTS}\` allows no more"
@@ -34,7 +36,12 @@ restart::consider() {
 # that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
 restart::place() {
   local said='' progress='' exception line
-  read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  if declare -F preempt::progress >/dev/null; then
+    progress="$(preempt::progress)"
+    [[ "${progress}" != - ]] || progress=''
+  else
+    read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  fi
   said="$(ending::said "rank$2.out")" || true
   exception="$(grep -aoE '^([A-Za-z_][A-Za-z0-9_]*[.])*[A-Za-z_][A-Za-z0-9_]*(Error|Exception|Exit|Interrupt)\b' <<<"${said}" | tail -n 1)" || true
   line="$(grep -aoE '^ *File "[^"]+", line [0-9]+' <<<"${said}" | tail -n 1)" || true

@@ -56,7 +56,10 @@ def load(
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
     training: dict[str, Any] = dict.fromkeys(
-        ("sweep", "array", "on_preempt", "checkpoint_s", "max_requeues", "max_restarts", "elastic")
+        (
+            *("sweep", "array", "max_restarts", "elastic"),
+            *("on_preempt", "checkpoint_s", "checkpoints", "max_requeues"),
+        )
     )
     time = job.time if "time" in overrides else TIME
     return replace(job, **training, name=name, launcher=launcher, time=time, code="live")

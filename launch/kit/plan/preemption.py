@@ -1,0 +1,67 @@
+"""Decides what happens to a job that is preempted or out of time."""
+
+from __future__ import annotations
+
+import os
+
+from kit.config import expansion, plugins
+from kit.config.job import Job
+from kit.errors import Problems, did_you_mean
+from kit.plan.mounting import FileView
+
+_NEEDED = {"checkpoints": "requeue", "checkpoint_s": "checkpoint", "max_requeues": "checkpoint"}
+
+
+def on_preempt(job: Job, problems: Problems) -> str:
+    """Return what happens at preemption: `none`, `checkpoint` or `requeue`."""
+    known = plugins.names("preempt")
+    chosen = job.on_preempt or "none"
+    if chosen not in known:
+        manual = "docs/preemption.md tells them apart"
+        fix = f"write `on_preempt: checkpoint` or `on_preempt: requeue`; {manual}"
+        fix = did_you_mean(chosen, known, fix)
+        problems.add(job.where("on_preempt"), f"unknown on_preempt '{chosen}'", fix)
+    if chosen == "checkpoint" and job.elastic:
+        problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
+        fix = "leave `elastic` out: then kit starts them again, and knows which have stopped"
+        problems.add(job.where("elastic"), problem, fix)
+    if chosen == "requeue" and job.checkpoints is None and job.max_requeues is None:
+        problem = "nothing would stop a run that is started again and again and gets nowhere"
+        fix = "name the folder to which the program writes its checkpoints: `checkpoints: out/`"
+        fix = f"{fix}; or limit the attempts alone: `max_requeues: 20`"
+        problems.add(job.where("on_preempt"), problem, fix)
+    if chosen == "none":
+        for key, wanted in _NEEDED.items():
+            if getattr(job, key) is not None:
+                fix = f"add `on_preempt: {wanted}`, or leave it out"
+                problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
+    return chosen
+
+
+def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> str:
+    """Return the path of the job's checkpoints outside the container; empty where none is named.
+
+    It is written as the program names it: from the working directory, and in the container.
+    """
+    if job.checkpoints is None:
+        return ""
+    named = os.path.expanduser(job.checkpoints)
+    inside = os.path.normpath(os.path.join(job.workdir or "", named))
+    path = view.on_this_side(inside)
+    if fix := expansion.fix(named, ""):
+        problems.add(
+            job.where("checkpoints"), f"the path has a variable without a value: {named}", fix
+        )
+    elif path is None:
+        problem = f"{inside} is in the container alone, and gone when the job starts again"
+        fix = "name a folder below the working directory or a mount, and write to it"
+        problems.add(job.where("checkpoints"), problem, fix)
+    elif _holds(path, run_dir):
+        problem = f"{path} also holds the run directory, whose logs always grow"
+        fix = "name a folder that has the program's checkpoints alone"
+        problems.add(job.where("checkpoints"), problem, fix)
+    return path or ""
+
+
+def _holds(folder: str, path: str) -> bool:
+    return not os.path.relpath(os.path.realpath(path), os.path.realpath(folder)).startswith("..")

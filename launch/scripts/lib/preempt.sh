@@ -1,0 +1,130 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# preempt.sh - the attempts of a run that is started again: how many there may be, whether it gets on, and who starts the
+# next one. What the kinds of `on_preempt` in preempt/ share; see docs/preemption.md.
+
+# The exit code of a rank that has written its checkpoint and wants to go on later: EX_TEMPFAIL of sysexits.h.
+readonly KIT_GO_ON=75
+
+# preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too.
+preempt::listen() {
+  KIT_ASKED=''
+  KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
+  trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
+}
+
+# preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What restart.sh starts
+# again within a job is no attempt of Slurm's.
+preempt::begin() {
+  ((${KIT_RESTARTS:-0} == 0)) || return 0
+  preempt::follow
+  preempt::check_progress
+  printf '%s\n' "${KIT_REACHED}" >>"${KIT_LOG_DIR}/attempts"
+}
+
+# preempt::follow - where a site cancels jobs instead of starting them again, this one goes on for another of this run,
+# and counts its attempts as its own.
+preempt::follow() {
+  [[ ! -e "${KIT_LOG_DIR}/attempts" ]] || return 0
+  local before
+  before="$(cd -- "${KIT_RUN_DIR}/log" && grep -lx -- "${KIT_ID}" [0-9]*/continued-by 2>/dev/null)" || return 0
+  before="${before%/*}"
+  kit::say "this job goes on for job ${before}"
+  cp -- "${KIT_RUN_DIR}/log/${before}/attempts" "${KIT_LOG_DIR}/"
+  cp -- "${KIT_RUN_DIR}/log/${before}/progress" "${KIT_LOG_DIR}/" 2>/dev/null || true # it may have said nothing
+}
+
+# preempt::progress - what the program last said of how far it is, such as the number of a step; else its newest checkpoint; - for
+# nothing.
+preempt::progress() {
+  local said=''
+  read -r said 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  [[ -n "${said}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || said="$(preempt::newest)" || true
+  printf '%s\n' "${said:--}"
+}
+
+# preempt::newest - prints the newest file of the job's checkpoints, and when it was written. It takes ten seconds at most, since
+# the time limit may be near.
+preempt::newest() {
+  {
+    timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -type f -printf '%T@ %p, %T+\0' 2>/dev/null ||
+      (($? != 124)) || kit::say "${KIT_CHECKPOINT_PATH} has too many files to see all of them in 10 s"
+  } | tr '\000\001-\037\177' '\n?' | LC_ALL=C awk '
+    $1 > newest || ($1 == newest && $0 > line) { newest = $1; line = $0 }
+    END { sub(/^[^ ]+ /, "", line); print line }'
+}
+
+# preempt::check_progress - ends the run where one more attempt is not worth it. Sets KIT_REACHED to how far it is.
+preempt::check_progress() {
+  local -a begun_at=()
+  local problem='' place
+  [[ ! -e "${KIT_LOG_DIR}/attempts" ]] || mapfile -t begun_at <"${KIT_LOG_DIR}/attempts"
+  KIT_REACHED="$(preempt::progress)"
+  place="progress: ${KIT_REACHED}"
+  [[ "${KIT_REACHED}" != - ]] || place="$(preempt::nowhere)"
+  if [[ -n "${KIT_MAX_REQUEUES}" ]] && ((${#begun_at[@]} > KIT_MAX_REQUEUES)); then
+    problem="this run was started again ${KIT_MAX_REQUEUES} times, and max_requeues allows no more"
+  elif [[ -n "${place}" ]] && ((${#begun_at[@]} >= 2)) && [[ "${begun_at[-1]}" == "${KIT_REACHED}" && "${begun_at[-2]}" == "${KIT_REACHED}" ]]; then
+    problem="this run makes no progress: two attempts in a row ended where they began (${place})"
+  fi
+  [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: sbatch ${KIT_RUN_DIR}/run_script.sh" no-progress
+}
+
+# preempt::nowhere - prints where a run without progress was to show some; nothing where the job names no such place.
+preempt::nowhere() {
+  [[ "${KIT_ON_PREEMPT}" != checkpoint ]] || printf "the program wrote nothing to \$KIT_PROGRESS%s" "${KIT_CHECKPOINT_PATH:+, and }"
+  [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || printf 'there is no file in %s' "${KIT_CHECKPOINT_PATH}"
+}
+
+# preempt::has_failed - whether a rank has failed, for good: then the run ends as it would without a time limit.
+preempt::has_failed() {
+  [[ -z "${KIT_ELASTIC}" && -n "$(event::of rank_ended | grep -vE "\"code\": (0|${KIT_GO_ON})[,}]" || true)" ]]
+}
+
+# preempt::stopped CODE - a rank ended with this code.
+preempt::stopped() { (($1 != KIT_GO_ON)) || preempt::go_on "all ranks have stopped for a checkpoint"; }
+
+# preempt::go_on WHY - ends this attempt, and sees that there is another.
+preempt::go_on() {
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${KIT_GO_ON}" # cancelled meanwhile
+  if [[ -n "${KIT_LOOPBACK:-}" ]]; then
+    kit::say "$1; start it again to go on"
+    exit "${KIT_GO_ON}"
+  fi
+  preempt::check_progress
+  kit::say "$1, progress: ${KIT_REACHED}; Slurm starts this job again"
+  local answer
+  KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
+  ending::note_requeue
+  if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
+    KIT_GOES_ON=''
+    kit::say "it does not: ${answer}"
+    preempt::submit || exit 1
+  fi
+  exit "${KIT_GO_ON}"
+}
+
+# preempt::submit - a job for the same run directory, which begins when this one is gone. Not when the ranks have ended: a
+# site that cancels preempted jobs leaves no time for that.
+preempt::submit() {
+  local next name
+  local -a options=(--nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}") unset=()
+  # Of an array this one alone goes on.
+  [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
+  # With this job's variables the new one would have its restarts for its own.
+  for name in "${!SLURM_@}"; do
+    case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
+  done
+  if ! next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")"; then
+    # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
+    KIT_OUTCOME=FAILED
+    event::note node_refused cause refused problem "the job that should go on is refused" fix "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+    kit::error "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+    return 1
+  fi
+  next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
+  printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
+  KIT_GOES_ON=yes
+  ending::note_requeue
+  kit::say "job ${next} goes on"
+}

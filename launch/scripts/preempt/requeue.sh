@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+# preempt/requeue.sh - for programs that know nothing of signals: sees that the job is started again before its time is up, and
+# sends the ranks nothing. See docs/preemption.md.
+
+# shellcheck source=lib/preempt.sh
+source "${KIT_RUN_DIR}/lib/preempt.sh"
+
+# preempt::asked [SRUN_PID] - whether the time limit is near; then the job goes back to the queue. A checkpoint that is being
+# written would be cut off: where there is time, it waits until two looks find the same.
+preempt::asked() {
+  [[ -n "${KIT_ASKED}" ]] || return 1
+  KIT_ASKED=''
+  [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
+  local -ri begin_s=SECONDS
+  local before='' now=''
+  while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
+    before="${now}" now="$(preempt::progress)"
+    if [[ "${now}" == "${before}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || ((SECONDS - begin_s >= KIT_PATIENCE_S)); then
+      ! preempt::has_failed || return 0
+      preempt::go_on "the time limit is near"
+    fi
+    sleep 5
+  done
+}
