@@ -47,7 +47,8 @@ for size in map(int, sys.argv[2:]):
 dist.barrier()
 dist.destroy_process_group()
 """
-TORCHRUN = "python3 -m torch.distributed.run --nnodes 3 --nproc-per-node 1 --node-rank ${SLURM_NODEID} --master-addr node1 --master-port 60999"
+# Not by torchrun, which would load torch once more on every node.
+RANK = "env RANK=${SLURM_PROCID} WORLD_SIZE=3 MASTER_ADDR=node1 MASTER_PORT=60999 python3"
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def by_kit(place: Path, run: str) -> dict[int, float]:
 
 def by_hand(cluster: Cluster, place: Path) -> dict[int, float]:
     (place / "plain.py").write_text(PLAIN)
-    words = f"apptainer exec {cluster.sif} {TORCHRUN} {cluster.path(place / 'plain.py')} {REPEATS} {' '.join(map(str, SIZES))}"
+    words = f"apptainer exec {cluster.sif} {RANK} {cluster.path(place / 'plain.py')} {REPEATS} {' '.join(map(str, SIZES))}"
     # What kit does by itself: the nodes' own names are 127.0.1.1, on which plain Gloo would listen.
     said = cluster.run(
         "ctl", "srun", "--nodes=3", "--ntasks-per-node=1", "--export=ALL,OMP_NUM_THREADS=1,GLOO_SOCKET_IFNAME=eth0", "bash", "-c", words, timeout=300
