@@ -50,7 +50,7 @@ def programs(kit_cluster: Cluster, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("launcher", "runtime", "options"),
     [
-        ("torchrun", "enroot", ["--max-restarts", "1"]),  # by c10d; without, test_jobs.py trains
+        ("torchrun", "enroot", ["--max-restarts", "1", "--elastic"]),  # by c10d; without, test_jobs.py trains
         ("srun", "apptainer", []),
         ("spawn", "apptainer", []),
     ],
