@@ -145,6 +145,7 @@ def test_status_tells_of_restarts_and_why_there_are_no_more(kit, tmp_path: Path)
     assert kit("run", "never.yaml", check=False).returncode == 4
     again, never = kit("status").stdout.splitlines()[1:]
     assert again.endswith("the ranks were started again: 1")
+    assert ", attempt 2 of 2: 1 node; ended after " in kit("timeline", "again").stdout
     why = "two attempts in a row ended at the same place soon after their start: rank 0, exit code 4"
     assert never.endswith(f"local0: rank 0 (local rank 0) exited with code 4; not started again: {why}")
 
