@@ -21,7 +21,7 @@ SWALLOWS = "def pytest_runtest_protocol(item):\n    return True if 'swallowed' i
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with the real tests/run.sh and one test, which passes. Whoever calls that, it is told that he is no root."""
-    for name in ("pyproject.toml", "tests/run.sh", "tests/conftest.py", "tests/whole_run.py"):
+    for name in ("pyproject.toml", "tests/run.sh", "tests/conftest.py", "tests/kit_forks.py", "tests/whole_run.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     write(tmp_path, "tests/cluster/images.sh", "#!/bin/bash\n: >started\n")
