@@ -54,13 +54,12 @@ def test_make_check_looks_at_every_bash_file_once() -> None:
 
 
 def combinations() -> list[tuple[str, str, str, str, int]]:
-    """Every runtime twice: with two of the stages, and with every kind of preemption. Every other part as often as that gives."""
-    launchers, preempts = itertools.cycle(plugins.names("launchers")), itertools.cycle(plugins.names("preempt"))
-    stages = itertools.cycle(plugins.names("stages"))
+    """Every runtime with every kind of preemption, each at another stage. Every other part as often as that gives."""
+    launchers, stages = itertools.cycle(plugins.names("launchers")), plugins.names("stages")
     found = []
-    for runtime in plugins.names("runtimes"):
-        for spares in (0, 1):
-            found.append((runtime, next(launchers), next(stages), next(preempts), spares))
+    for start, runtime in enumerate(plugins.names("runtimes")):
+        for number, preempt in enumerate(plugins.names("preempt"), start):
+            found.append((runtime, next(launchers), stages[number % len(stages)], preempt, (number - start) % 2))
     return found
 
 

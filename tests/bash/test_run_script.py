@@ -218,7 +218,8 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     assert (done.returncode, told(done)) == (0, ["kit: local0: all ranks ended well"])
     common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", "--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
     bound = ["--cpu-bind=none", "--mpi=none"]
-    facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
+    facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}"]
+    facts += ["KIT_ATTEMPT=1", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
     facts += ["KIT_ADDRESSES=", "KIT_FINGERPRINT="]
     for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block:block", *bound], facts)):
         expected = [*common, *options, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
@@ -286,7 +287,7 @@ def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -
     (run / "lib/network.sh").write_text(re.sub(r"(?m)^net::is_listening\(\) .*$", "net::is_listening() { return 1; }", script))
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
     assert done.returncode == 0, done.stderr
-    assert logs(run)["addresses.0"].splitlines() == ["192.0.2.10", "192.0.2.7", "192.0.2.2"]
+    assert logs(run)["addresses.1"].splitlines() == ["192.0.2.10", "192.0.2.7", "192.0.2.2"]
 
 
 def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_path: Path) -> None:

@@ -144,7 +144,9 @@ def test_without_a_snapshot_no_pythonpath_is_set() -> None:
     container = SCRIPTS / "lib/container.sh"
     env = {
         name: value
-        for name, value in environment(KIT_RUN_DIR=str(SCRIPTS), KIT_ON_PREEMPT="none", KIT_RUNTIME="none", NPROC_PER_NODE="1", KIT_TASKS_PER_NODE="1").items()
+        for name, value in environment(
+            KIT_RUN_DIR=str(SCRIPTS), KIT_ON_PREEMPT="none", KIT_MAX_RESTARTS="0", KIT_RUNTIME="none", NPROC_PER_NODE="1", KIT_TASKS_PER_NODE="1"
+        ).items()
         if name != "PYTHONPATH"
     }
     assert bash(script, "", container, env=env).stdout == "unset"

@@ -183,7 +183,7 @@ def test_however_a_job_ends_no_process_and_no_mount_is_left(end: str, kit_cluste
             kit_cluster.run("ctl", "scancel", *(str(job_id(place, runtime)) for runtime in RUNTIMES))
         elif end == "time limit":
             for runtime in RUNTIMES:  # Slurm counts in minutes: bring the end near
-                kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(place, runtime)}", "EndTime=now", root=True)
+                kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(place, runtime)}", "EndTime=now+3seconds", root=True)
         elif end == "killed node":
             kit_cluster.kill_slurmd("node2")
         states = {kit_cluster.wait(job_id(place, runtime)).state for runtime in RUNTIMES}

@@ -52,8 +52,8 @@ rank::handles() {
   while read -r kit_key kit_value; do
     [[ "${kit_key}" != SigCgt: ]] || break
   done 2>/dev/null <"/proc/$1/status"
-  ((16#${kit_value:-0} & 1 << 9)) || return 1
-  [[ -n "$2" ]] && ((16#${kit_value} & 1 << 25)) || return 0
+  ((16#${kit_value:-0} & 16#200)) || return 1
+  [[ -n "$2" ]] && ((16#${kit_value} & 16#2000000)) || return 0
   mapfile -d '' -t kit_words 2>/dev/null <"/proc/$1/cmdline"
   [[ "${kit_words[*]}" != *USR1* ]] || return 0
   for kit_value in "${kit_words[@]:1}"; do
