@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from kit.config.secrets import Secret
-from running import SCRIPTS, TAG, processes, stub, until
+from running import TAG, processes, until
+from test_preemption_script import requeue
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -158,7 +159,7 @@ def test_restarts_within_a_job_are_no_attempts_of_slurms(tmp_path: Path) -> None
 
 
 def test_a_rank_that_fails_when_the_time_limit_is_near_goes_on_in_the_next_start_of_the_job(tmp_path: Path) -> None:
-    stub(tmp_path / "bin", "scontrol", f'[[ "$1" == requeue ]] || exec {SCRIPTS}/local/scontrol "$@"\necho "$2" >{tmp_path}/requeued')
+    requeue(tmp_path)
     program = 'trap "sleep 1; exit 5" USR1; touch "${KIT_LOG_DIR}/up"; while :; do sleep 0.2; done'
     run = run_dir(tmp_path, program, max_restarts=3, on_preempt="checkpoint")
     env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="")
@@ -167,5 +168,5 @@ def test_a_rank_that_fails_when_the_time_limit_is_near_goes_on_in_the_next_start
     job.send_signal(signal.SIGUSR1)
     said = job.communicate(timeout=60)[1]
     assert job.returncode == 75, said
-    assert "a rank has failed near the time limit" in said and (tmp_path / "requeued").read_text() == f"{JOB_ID}\n"
+    assert "a rank has failed near the time limit" in said and (run / "requeued").read_text() == f"{JOB_ID}\n"
     assert attempts(run) == [1]

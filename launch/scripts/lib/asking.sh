@@ -26,8 +26,8 @@ rank::ask_for_checkpoint() {
   done
 }
 
-# rank::find_handlers PROCESS - sets the caller's kit_handlers: the process, or those that it has started, if they handle
-# SIGUSR1. What a handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
+# rank::find_handlers PROCESS - sets the caller's kit_handlers to those that handle SIGUSR1: the process itself, or what it has
+# started. What a handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
 rank::find_handlers() {
   local -a kit_processes=("$1")
   local -i kit_i
