@@ -96,7 +96,10 @@ COMPARED = """\
 set -euo pipefail
 unsquashfs -lln -no-progress -dest "" "$1" | awk '/^[dlps-]/ { gsub("s", "x", $1); $2 = $3 = $4 = $5 = ""; print }'
 unsquashfs -quiet -no-progress -dest "$2" "$1" >/dev/null
-cd "$2" && find . -type f ! -path './.singularity.d/*' ! -path ./etc/rc -exec sha256sum {} + | sort -k 2
+cd "$2"
+# The day on which useradd ran: Docker may have the step from an earlier day.
+sed -i -E 's/^(other:[^:]*:)[0-9]+/\\1/' etc/shadow etc/shadow-
+find . -type f ! -path './.singularity.d/*' ! -path ./etc/rc -exec sha256sum {} + | sort -k 2
 grep -v '^#' etc/rc && cat etc/environment
 """
 CONFIG = """\
