@@ -10,6 +10,7 @@
 #   cluster.sh serve NODE                  one command after the other: see node-shell
 #   cluster.sh kill-slurmd NODE            kill the daemon, leave the container
 #   cluster.sh kill-node NODE              kill the container
+#   cluster.sh freeze-node NODE            stop all of its processes; thaw-node has them go on
 #   cluster.sh restore NODE                bring either back, wait until the node is usable
 #   cluster.sh enroot                      what `enroot` is on the nodes: real, stub or none
 #   cluster.sh pyxis                       the same of Pyxis: real or stub
@@ -420,7 +421,7 @@ cluster::main() {
   cluster::check_settings
   need docker "run ${here}/engine.sh"
   case "${command}" in
-    exec | serve | kill-slurmd | kill-node | restore)
+    exec | serve | kill-slurmd | kill-node | freeze-node | thaw-node | restore)
       (($# >= 2)) || die "${command}: which node?" "cluster.sh ${command} node1" 2
       ;;
   esac
@@ -433,6 +434,8 @@ cluster::main() {
     serve) cluster::serve "$2" ;;
     kill-slurmd) cluster::kill_slurmd "$2" ;;
     kill-node) cluster::kill_node "$2" ;;
+    freeze-node) docker pause "$(cluster::container "$2")" >/dev/null ;;
+    thaw-node) docker unpause "$(cluster::container "$2")" >/dev/null ;;
     restore) cluster::restore "$2" ;;
     enroot) cluster::enroot ;;
     pyxis) cluster::pyxis ;;

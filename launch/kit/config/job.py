@@ -128,6 +128,21 @@ class Job:
         "have torchrun itself start the ranks again, by its c10d rendezvous",
         panel="Bad days",
     )
+    stall_timeout: Optional[int] = key(
+        values.duration,
+        "time without output, checkpoint or work of any rank after which they stand still [never]",
+        "10m",
+        panel="Bad days",
+        other_names="stall_timeout_s hang_timeout watchdog",
+    )
+    on_stall: Optional[str] = key(
+        values.on_stall,
+        "end: end such ranks, or start them again as max_restarts says; report: only keep where"
+        " they stand [end]",
+        "end|report",
+        panel="Bad days",
+        choices=lambda: list(values.ON_STALL),
+    )
     stage: Optional[str] = key(
         values.line,
         "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"

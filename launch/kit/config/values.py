@@ -20,6 +20,8 @@ TIME = re.compile(
     rf"({_N}-{_N}(:{_N}){{0,2}}|{_N}(:{_N}){{0,2}}|UNLIMITED|INFINITE)\Z", re.IGNORECASE
 )
 _RANGE = re.compile(rf"({_N})-({_N})")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_DURATION = re.compile("([0-9]{1,6})([smh])", re.IGNORECASE)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -127,6 +129,16 @@ def time_limit(given: Located, problems: Problems) -> Optional[str]:
     return None
 
 
+def duration(given: Located, problems: Problems) -> Optional[int]:
+    """Return the seconds of a time with its unit: 90s, 10m, 2h."""
+    found = _DURATION.fullmatch(given.value) if isinstance(given.value, str) else None
+    if found and int(found[1]):
+        return int(found[1]) * _SECONDS[found[2].lower()]
+    problem = f"expected a time with its unit, not {kind(given)}"
+    problems.add(given.where, problem, "write 90s, 10m or 2h")
+    return None
+
+
 def no_nul(value: str, where: str, problems: Problems) -> str:
     """Return the value; note a problem if it contains a NUL byte."""
     if "\0" in value:
@@ -210,6 +222,7 @@ def add_mounts(of_file: tuple[Mount, ...], of_option: tuple[Mount, ...]) -> tupl
 
 
 CODE = ("snapshot", "live")
+ON_STALL = ("end", "report")
 
 
 def code(given: Located, problems: Problems) -> Optional[str]:
@@ -217,6 +230,14 @@ def code(given: Located, problems: Problems) -> Optional[str]:
         return str(given.value)
     fix = "snapshot: the code as it is now; live: as it is when the job starts"
     problems.add(given.where, f"expected {' or '.join(CODE)}, not {kind(given)}", fix)
+    return None
+
+
+def on_stall(given: Located, problems: Problems) -> Optional[str]:
+    if given.value in ON_STALL:
+        return str(given.value)
+    fix = "end: end ranks that stand still; report: only keep where they stand"
+    problems.add(given.where, f"expected {' or '.join(ON_STALL)}, not {kind(given)}", fix)
     return None
 
 

@@ -35,6 +35,7 @@ class Layout:
     gpus_per_node: int
     tasks_per_node: Count  # Slurm's: one where the launcher itself starts the processes
     array: Optional[Array]  # the tasks' numbers, as sbatch takes them
+    least: int = 0  # nodes of a range, of which `nodes` are the most; 0 where there is none
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,13 @@ class Policy:
     checkpoints: str = ""  # where the program's are, outside the container
     notify: Notify = Notify()
     elastic: bool = False  # torchrun starts the ranks again, and not kit
+    stall_s: int = 0  # without progress, after which the ranks stand still; 0 for never
+    on_stall: str = "end"
+
+    @property
+    def has_beat(self) -> bool:
+        """Return True where the nodes tell the first one, while the ranks run, that they live."""
+        return (self.max_restarts > 0 and not self.elastic) or self.stall_s > 0
 
 
 @dataclass(frozen=True)

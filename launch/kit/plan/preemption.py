@@ -32,6 +32,8 @@ def on_preempt(job: Job, problems: Problems) -> str:
         problems.add(job.where("on_preempt"), problem, fix)
     if chosen == "none":
         for key, wanted in _NEEDED.items():
+            if key == "checkpoints" and job.stall_timeout:
+                continue  # a new file there is progress
             if getattr(job, key) is not None:
                 fix = f"add `on_preempt: {wanted}`, or leave it out"
                 problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)

@@ -64,6 +64,8 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "secrets": bool(plan.program.secrets),
         "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
         "spares": plan.layout.spares > 0,
+        "beat": plan.policy.has_beat,
+        "stall": plan.policy.stall_s > 0,
     }
     found: dict[str, str] = {}
     texts = list(scripts.values())
@@ -113,8 +115,14 @@ def _shape(plan: Plan) -> list[str]:
         f"KIT_SPARES={layout.spares} "
         "# nodes that are allocated beyond NNODES, to do without bad ones",
         *([f"KIT_BAD_NODES={bad_nodes} # where they are remembered"] if layout.spares else []),
+        *([_least(plan)] if plan.policy.has_beat else []),
         f"KIT_NAME={bash(layout.name)}",
     ]
+
+
+def _least(plan: Plan) -> str:
+    least = plan.layout.least or plan.layout.nodes
+    return f"KIT_LEAST_NODES={least} # with which the job goes on when a node is lost"
 
 
 def _launch(plan: Plan) -> list[str]:
@@ -151,11 +159,16 @@ def _policy(plan: Plan) -> list[str]:
         f"KIT_MAX_REQUEUES={'' if policy.max_requeues is None else policy.max_requeues} "
         "# empty: as long as the run makes progress",
     ]
+    stall = [
+        f"KIT_STALL_S={policy.stall_s} # without progress, after which the ranks stand still",
+        f"KIT_ON_STALL={policy.on_stall}",
+    ]
     return [
         f"KIT_ON_PREEMPT={policy.on_preempt}",
         *(checkpoints if policy.on_preempt != "none" else []),
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
+        *(stall if policy.stall_s else []),
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
         *_notify(policy.notify),
     ]

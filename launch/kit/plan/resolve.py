@@ -147,6 +147,9 @@ def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) ->
     if job.elastic and not job.max_restarts:
         fix = "add `max_restarts: 3`, or leave it out"
         problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
+    if job.on_stall and not job.stall_timeout:
+        fix = "add `stall_timeout: 10m`, or leave it out"
+        problems.add(job.where("on_stall"), "on_stall says nothing without stall_timeout", fix)
     own = launcher.words("processes-per-node")
     if own and job.processes_per_node not in (None, int(own[0])):
         problem = f"the launcher {launcher.name} starts one process on each node"
@@ -222,6 +225,7 @@ def _layout(job: Job, run_dir: str, shape: sbatch.JobShape, array: Optional[str]
         name=job.name or "",
         run_dir=run_dir,
         nodes=shape.nodes.most,
+        least=0 if shape.nodes.least == shape.nodes.most else shape.nodes.least,
         spares=job.spares or 0,
         processes_per_node=shape.processes,
         gpus_per_node=shape.gpus,
@@ -261,6 +265,8 @@ def _policy(job: Job, on_preempt: str, checkpoints: str, told: Notify) -> Policy
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         checkpoints=checkpoints,
+        stall_s=job.stall_timeout or 0,
+        on_stall=job.on_stall or "end",
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
         notify=told,
     )

@@ -11,6 +11,8 @@ STARTER = "module.py"  # where the program is a module
 # The job's own lines of bash, by their keys, and what runs them.
 LINES = {"script": "script.sh", "setup": "setup.sh", "host_setup": "host_setup.sh"}
 OWN_LINES = "lib/own_lines.sh"
+STACKS = "lib/stacks.sh"  # looks where ranks are
+PY_SPY = ".py-spy"  # with which it does
 JUPYTER = "jupyter.sh"
 LIBRARY = "lib"  # what the scripts source
 CODE = "code"
@@ -55,6 +57,10 @@ class RunPaths:
 
     def rank_log(self, job_id: str, rank: int) -> Path:
         return self.logs(job_id) / f"rank{rank}.out"
+
+    def stacks(self, job_id: str, attempt: int) -> Path:
+        """Return where the ranks of an attempt were when they stood still, as STACKS prints it."""
+        return self.logs(job_id) / f"stacks.{attempt}"
 
     def timed_out(self, job_id: str) -> Path:
         """Return the mark for the stand-in of scontrol."""

@@ -72,6 +72,9 @@ def header(
     elif "requeue" not in own:
         # A training run that starts again from the beginning unasked only costs hours.
         lines["no-requeue"] = None
+    can_do_with_fewer = job.spares or shape.nodes.least < shape.nodes.most
+    if job.max_restarts and not job.elastic and can_do_with_fewer:
+        lines["no-kill"] = None  # the job goes on without a node that is lost
     if left_out:
         own["exclude"] = ",".join(filter(None, [own.get("exclude"), *left_out]))
     return tuple((lines | own).items())

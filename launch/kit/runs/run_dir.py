@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
+from kit import assets
 from kit.config import image_files
 from kit.errors import KitError, Problems, UsageError
 from kit.files import remove, safe_read, typed_json
@@ -60,6 +62,8 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
         if plan.program.code:
             code = snapshot.copy(plan.program.code, paths.code)
+        if plan.policy.stall_s and (py_spy := assets.py_spy()):
+            shutil.copy(py_spy, folder / run_paths.PY_SPY)
         save(folder, run_record.new(plan, code))
 
     return make_run(plan, fill)

@@ -15,6 +15,7 @@ ending::leave() {
   (($1 > 0)) || KIT_OUTCOME=COMPLETED
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   event::keep
+  [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
 }

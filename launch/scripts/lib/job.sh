@@ -14,6 +14,8 @@ source "${KIT_RUN_DIR}/lib/blame.sh"
 source "${KIT_RUN_DIR}/lib/peers.sh"
 # shellcheck source=lib/restart.sh
 [[ -n "${KIT_ELASTIC}" ]] || ((KIT_MAX_RESTARTS == 0)) || source "${KIT_RUN_DIR}/lib/restart.sh"
+# shellcheck source=lib/beat.sh
+[[ -z "${KIT_LEAST_NODES:-}" ]] || source "${KIT_RUN_DIR}/lib/beat.sh"
 # shellcheck source=lib/notify.sh
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
 # shellcheck source=preempt/none.sh
@@ -36,6 +38,7 @@ job::begin() {
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
+  ((${KIT_RESTARTS:-0} == 0)) || [[ -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
 }
 
 # job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.

@@ -4,7 +4,9 @@
 # ranks::run - returns when all ranks have ended well, and else ends the job with the code of the rank that failed first.
 ranks::run() {
   local ending='' rc
+  local -a wait=(wait)
   step::choose_ranks_options
+  [[ -z "${KIT_LEAST_NODES:-}" ]] || { beat::begin && wait=(beat::wait); }
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
   ! preempt::asked || exit 1
   event::note ranks_started
@@ -16,13 +18,14 @@ ranks::run() {
   local -r srun_pid=$!
   while :; do
     rc=0
-    wait "${srun_pid}" || rc=$?
+    "${wait[@]}" "${srun_pid}" || rc=$?
     ! preempt::asked "${srun_pid}" || continue
     [[ -n "${KIT_SIGNAL}" ]] || break
     KIT_SIGNAL=''
     [[ -n "${ending}" ]] || ending::explain_end
-    ending=yes
+    ending=yes wait=(wait)
   done
+  [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || ending::explain_failure "${rc}"
 }

@@ -8,13 +8,14 @@
 KIT_RESTARTS="${KIT_RESTARTS:-0}" KIT_PLACE="${KIT_PLACE:-}"
 KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' start did not end at its start
 
-# restart::consider CODE RANK - returns where the job is to end with this code. Else this script begins anew, in its own place.
+# restart::consider CODE RANK [WHAT] - returns where the job is to end with this code. Else this script begins anew, in its own
+# place. WHAT has happened where no rank has failed.
 restart::consider() {
   local place='' why=''
   [[ -z "${KIT_SIGNAL}" ]] || return 0
   # Slurm has told it already that the time limit is near, and does so once.
   [[ -z "${KIT_NEAR_END:-}" || -n "${KIT_LOOPBACK:-}" ]] || preempt::go_on "a rank has failed near the time limit"
-  ((SECONDS - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2")"
+  ((${KIT_PROGRESS_AT:-${SECONDS}} - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$@")"
   if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
     why="\`max_restarts: ${KIT_MAX_RESTARTS}\` allows no more"
   elif [[ -n "${place}" && "${place}" == "${KIT_PLACE}" ]]; then
@@ -29,10 +30,10 @@ restart::consider() {
   event::keep
   kit::say "starting all ranks again: restart $((KIT_RESTARTS + 1)) of ${KIT_MAX_RESTARTS}"
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
-  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$((KIT_RESTARTS + 1))" "${place}"
+  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$((KIT_RESTARTS + 1))" "${place}" "${KIT_LOST:-}"
 }
 
-# restart::place CODE RANK - prints where the rank ended: its exception, with the file and line that raised it, or the last line
+# restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last line
 # that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
 restart::place() {
   local said='' progress='' exception line
@@ -41,6 +42,10 @@ restart::place() {
     [[ "${progress}" != - ]] || progress=''
   else
     read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  fi
+  if [[ -n "${3:-}" ]]; then
+    printf '%s%s' "$3" "${progress:+, progress: ${progress}}"
+    return
   fi
   said="$(ending::said "rank$2.out")" || true
   exception="$(grep -aoE '^([A-Za-z_][A-Za-z0-9_]*[.])*[A-Za-z_][A-Za-z0-9_]*(Error|Exception|Exit|Interrupt)\b' <<<"${said}" | tail -n 1)" || true

@@ -15,7 +15,8 @@ spares::choose() {
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # kit run has no spares
   local -a hosts
   mapfile -t hosts < <(job::hosts)
-  local -r needed=$((${#hosts[@]} - KIT_SPARES))
+  # Some of the job's nodes may be lost by now.
+  local -r needed=$((${SLURM_JOB_NUM_NODES:-${#hosts[@]}} - KIT_SPARES))
   local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
   ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, of which ${KIT_SPARES} are to be spare" "ask for more: nodes, or sbatch --nodes" nodes-bad
   local -A problem=() deaf=()
@@ -95,10 +96,14 @@ spares::remember() {
     [[ -n "${problem["${host}"]:-}" ]] || continue
     event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
     kit::say "leaving out ${host}: ${problem["${host}"]}"
-    if mkdir -p -- "${KIT_BAD_NODES%/*}" 2>/dev/null; then
-      printf '%(%s)T %s %s\n' -1 "${host}" "${problem["${host}"]}" >>"${KIT_BAD_NODES}" 2>/dev/null || true
-    fi
+    spares::note "${host}" "${problem["${host}"]}"
   done
+}
+
+# spares::note NODE PROBLEM
+spares::note() {
+  mkdir -p -- "${KIT_BAD_NODES%/*}" 2>/dev/null || return 0
+  printf '%(%s)T %s %s\n' -1 "$1" "$2" >>"${KIT_BAD_NODES}" 2>/dev/null || true
 }
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.

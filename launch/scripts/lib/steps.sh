@@ -14,7 +14,9 @@ step::choose_options() {
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
   # Without spares these are all of the job's nodes.
-  ((KIT_SPARES == 0)) || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
+  # shellcheck disable=SC2153  # job.sh sets KIT_HOSTS
+  [[ "${KIT_SPARES}${KIT_LOST:-}" == 0 ]] || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
+  [[ -z "${KIT_LOST:-}" ]] || KIT_SRUN+=(--overlap) # the step that a lost node was in may never end, and keeps its CPUs
   KIT_BINDS="$(step::binds)"
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")

@@ -1,18 +1,24 @@
-"""Asks every node at once where the ranks of a running run are (`kit hang`)."""
+"""Asks every node at once where the ranks of a running run are (`kit hang`).
+
+Of one that has ended, it reads where they were when they stood still, if the job watched that.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from kit import assets, slurm
 from kit.diagnose.hang import stacks
-from kit.diagnose.hang.stacks import Seen
+from kit.diagnose.hang.stacks import Answers, Seen
 from kit.errors import KitError, UsageError
+from kit.files import safe_read
+from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.runs import events, lookup, run_dir, run_record, status
 from kit.runs.history import Run
@@ -33,17 +39,37 @@ class Ranks:
 
 
 def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
-    """Return where the ranks are. Raise KitError if the run is not running.
+    """Return where the ranks are. Raise KitError if the run is not running, and nothing was kept.
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
     found = _running_here() if word is None else status.one(word, live=True)
+    if found.state != "RUNNING" and (last := _kept(found)):
+        return last
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not found.run.local:
         hosts = _started_on(found.run) or slurm.hosts(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     return Ranks(found.run, found.elapsed, plan, seen)
+
+
+def _kept(found: Status) -> Optional[Ranks]:
+    """Return where the ranks were when they last stood still; None where nobody saw that."""
+    run = found.run
+    stalled = events.last(events.batch(run.paths.logs(run.id)), "stalled")
+    if not stalled:
+        return None
+    try:
+        text = safe_read.read(run.paths.stacks(run.id, stalled.attempt))
+    except OSError:
+        return None
+    answers = stacks.read(text.decode("utf-8", "replace"))
+    plan = run_record.plan_of(run_dir.load(Path(run.folder)))
+    attempt = events.read(run.paths.logs(run.id), stalled.attempt)
+    when = time.strftime("%F %T", time.localtime(stalled.at_s))
+    seen = _compared(answers, plan, events.hosts(attempt))
+    return Ranks(run, f"as its ranks stood still at {when}", plan, seen)
 
 
 def _running_here() -> Status:
@@ -96,24 +122,35 @@ def _started_on(run: Run) -> list[str]:
 
 def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
     """Return what all nodes answered, compared with the ranks that there should be."""
-    # torchrun tells its ranks. Another launcher may be one process on a node, which knows the node.
-    is_torchrun = plan.program.launcher == "torchrun"
-    by_node = not is_torchrun and plan.layout.tasks_per_node == 1
-    per_node = plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
-    ranks = len(hosts) * per_node
-    if ranks > MOST_RANKS:
+    by_node = plan.program.launcher != "torchrun" and plan.layout.tasks_per_node == 1
+    per_node = _ranks_per_node(plan)
+    if len(hosts) * per_node > MOST_RANKS:
         raise KitError(
             f"{run.folder}/run.json says that each node has {per_node} ranks",
             "it was edited or damaged; what the ranks said: kit logs",
         )
-    script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")
+    script = assets.part(run_paths.STACKS)
     arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK"]
     arguments += ["all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
     answers = stacks.read(
         _run_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S)
     )
-    silent = [] if run.local else [host for host in hosts if host not in answers.ended]
+    return _compared(answers, plan, hosts, is_local=run.local)
+
+
+def _ranks_per_node(plan: Plan) -> int:
+    """Return how many processes of a node tell their number."""
+    # torchrun tells its ranks. Another launcher may be one process on a node, which knows the node.
+    is_torchrun = plan.program.launcher == "torchrun"
+    return plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
+
+
+def _compared(answers: Answers, plan: Plan, hosts: list[str], *, is_local: bool = False) -> Seen:
+    """Return what the nodes answered, and which ranks are missing of those that there should be."""
+    per_node = _ranks_per_node(plan)
+    ranks = len(hosts) * per_node
+    silent = [] if is_local else [host for host in hosts if host not in answers.ended]
     seen = {process.rank: process for process in answers.processes}
     # With c10d the ranks are in another order than the nodes.
     in_order = all(
@@ -153,7 +190,7 @@ def _py_spy(run: Run) -> list[str]:
     found = assets.py_spy()
     if not found or run.local:
         return [found] if found else []
-    copy = Path(run.folder) / ".py-spy"
+    copy = Path(run.folder) / run_paths.PY_SPY
     try:
         if not copy.exists() or copy.stat().st_size != os.stat(found).st_size:
             shutil.copy(found, f"{copy}.{os.getpid()}")

@@ -22,6 +22,7 @@ REFUSALS = (
     _refusal("image-damaged", "the image, or a copy of it, is damaged"),
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
     _refusal("no-progress", "the run was started again and again, and does not get on"),
+    _refusal("stalled", "the ranks stood still"),
     _refusal("no-checkpoint", "the ranks did not end for the checkpoint that they were asked for"),
     _refusal("disk-full", "a disk is full"),
     _refusal("no-torch", "no Python has torch where the ranks start"),

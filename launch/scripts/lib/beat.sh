@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# beat.sh - while the ranks run, a task on each node (pulse.sh) sends the first node a line now and then, over srun's own
+# connection: a node that falls silent is dead, frozen or cut off, long before Slurm gives it up. A line is the node's number in
+# the step, and with `stall_timeout` 1 where its ranks work.
+# only: beat
+
+# shellcheck source=lib/lost.sh
+source "${KIT_RUN_DIR}/lib/lost.sh"
+# shellcheck source=lib/stall.sh
+[[ -z "${KIT_STALL_S:-}" ]] || source "${KIT_RUN_DIR}/lib/stall.sh"
+
+KIT_BEATS=''   # what srun prints
+KIT_BEAT_AT=() # when each node was last heard, by its number in the step
+
+# beat::begin - on the first node: starts those tasks. Without `stall_timeout` a node alone needs none, nor does `kit run`.
+beat::begin() {
+  local -a step
+  [[ -n "${KIT_STALL_S:-}" ]] || ((NNODES > 1)) || return 0
+  [[ -n "${KIT_STALL_S:-}" || -z "${KIT_LOOPBACK:-}" ]] || return 0
+  beat::step beat
+  KIT_BEAT_S=$((2 + NNODES / 500)) # the first node reads some hundred lines a second at most
+  KIT_SILENT_S=$((5 * KIT_BEAT_S)) # after which a node is lost
+  exec {KIT_BEATS}< <(KIT_BEAT_S="${KIT_BEAT_S}" KIT_STALL_S="${KIT_STALL_S:-}" exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh")
+  KIT_BEAT_PID=$!
+  KIT_SRUN_RANKS+=(--job-name=ranks) # by which beat::end_ranks finds its step
+  ! declare -F stall::begin >/dev/null || stall::begin
+}
+
+# beat::step NAME - sets the caller's `step` to an srun that starts a task on each node beside the ranks, and that a node which is
+# gone does not end.
+beat::step() {
+  step=(
+    srun --job-name="$1" --nodes="${NNODES}" --nodelist="${KIT_HOSTS}" --ntasks="${NNODES}" --ntasks-per-node=1 --overlap
+    ${KIT_BINDS:+--cpu-bind=none} --mpi=none --export=ALL --no-kill --kill-on-bad-exit=0 --wait=0 --open-mode=append
+    --error="log/${KIT_ID}/%N.out"
+  )
+}
+
+# beat::wait SRUN_PID - as `wait`: until the ranks' step has ended, or a signal has come. A lost node or a stall ends the ranks.
+beat::wait() {
+  local number working
+  local -i rc looked_s="${SECONDS}"
+  beat::forgive
+  while [[ -n "${KIT_BEATS}" ]] && kill -0 "$1" 2>/dev/null; do
+    [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143
+    rc=0
+    read -r -t 0.25 -u "${KIT_BEATS}" number working || rc=$?
+    if ((rc == 0)); then
+      beat::hear "${number}" "${working}"
+    elif ((rc <= 128)); then
+      [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one"
+      beat::end
+    fi
+    ((SECONDS > looked_s)) || continue
+    # A first node that was itself stopped has heard nobody.
+    ((SECONDS - looked_s < KIT_SILENT_S / 2)) || beat::forgive
+    looked_s="${SECONDS}"
+    beat::look "$1"
+  done
+  wait "$1"
+}
+
+# beat::hear NUMBER WORKING - a line; one that srun has cut in two is none.
+beat::hear() {
+  [[ "$1" =~ ^(0|[1-9][0-9]{0,5})$ && "$2" == [01] ]] && (($1 < NNODES)) || return 0
+  KIT_BEAT_AT[$1]="${SECONDS}"
+  (($2 == 0)) || KIT_WORKED_AT="${SECONDS}"
+}
+
+# beat::forgive - counts the silence of all nodes from now on.
+beat::forgive() {
+  local number
+  for number in "${!KIT_BEAT_AT[@]}"; do KIT_BEAT_AT[number]="${SECONDS}"; done
+}
+
+# beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.
+beat::look() {
+  local number
+  local -a hosts=() lost=()
+  for number in "${!KIT_BEAT_AT[@]}"; do
+    ((SECONDS - KIT_BEAT_AT[number] <= KIT_SILENT_S)) || lost+=("${number}")
+  done
+  if ((${#lost[@]} > 0)); then
+    mapfile -t hosts < <(job::hosts)
+    for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
+    lost::handle "$1" "${lost[@]}"
+  fi
+  ! declare -F stall::check >/dev/null || stall::check "$1"
+}
+
+# beat::end - when the ranks have ended.
+beat::end() {
+  [[ -n "${KIT_BEATS}" ]] || return 0
+  exec {KIT_BEATS}<&-
+  KIT_BEATS=''
+  kill -TERM "${KIT_BEAT_PID}" 2>/dev/null || true
+}
+
+# beat::end_ranks SRUN_PID - ends this attempt's steps. Their sruns would wait for a node that does not answer.
+beat::end_ranks() {
+  local -a steps
+  local -i tries
+  beat::end
+  if [[ -z "${KIT_LOOPBACK:-}" ]]; then
+    mapfile -t steps < <(squeue --noheader --steps --jobs="${SLURM_JOB_ID}" --format='%i %j' 2>/dev/null | sed -nE 's/^([^ ]+) (ranks|beat)$/\1/p')
+    ((${#steps[@]} == 0)) || scancel "${steps[@]}" || true
+    for ((tries = 0; tries < 4; tries++)); do
+      kill -0 "$1" 2>/dev/null || break
+      sleep 0.25
+    done
+    kill -KILL "${KIT_BEAT_PID}" "$1" 2>/dev/null || true
+  else
+    kill -TERM "$1" 2>/dev/null || true
+  fi
+  wait "$1" 2>/dev/null || true
+}

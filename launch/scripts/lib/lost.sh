@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# lost.sh - the job goes on without a node that has fallen silent: on a spare, or on fewer nodes where the job says a range.
+# only: beat
+
+KIT_LOST="${KIT_LOST:-}" # what earlier attempts have lost, with commas between: an argument of `run_script.sh again`
+
+# lost::handle SRUN_PID NODE... - ends this attempt. The next one starts without these nodes, where there is to be one.
+lost::handle() {
+  local host
+  local -i left
+  for host in "${@:2}"; do
+    event::note node_lost node "${host}" state silent
+    kit::say "${host} is lost: not heard of for ${KIT_SILENT_S} s; it is dead, frozen or cut off"
+    KIT_LOST+="${KIT_LOST:+,}${host}"
+    ((KIT_SPARES == 0)) || spares::note "${host}" "was lost while a job ran"
+  done
+  event::keep
+  beat::end_ranks "$1"
+  left="$(lost::hosts | grep -c .)" || true
+  if ((left >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
+    restart::consider 143 '' "${*:2} lost"
+  fi
+  lost::give_up
+}
+
+# lost::give_up - where too few nodes are left.
+lost::give_up() {
+  ! declare -F preempt::go_on >/dev/null || preempt::go_on "${KIT_LOST//,/ }: lost"
+  kit::die "${KIT_LOST//,/ }: lost, and the job cannot go on with the nodes that are left" \
+    "with \`spares: 1\` or a range such as \`nodes: 2-4\`, and \`max_restarts\`, it goes on without such a node; docs/restarts.md" node-failed
+}
+
+# lost::hosts - prints the job's nodes without the lost ones.
+lost::hosts() { scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(tr ',' '\n' <<<"${KIT_LOST}") || true; }
+
+lost::needed() {
+  if ((KIT_SPARES > 0)); then
+    printf '%d' "$((SLURM_JOB_NUM_NODES - KIT_SPARES))"
+  else
+    printf '%d' "${KIT_LEAST_NODES}"
+  fi
+}
+
+# lost::leave_out - when the ranks start again: sets KIT_HOSTS and NNODES to what is left. A node that died before it was ever
+# heard of, or has booted again since, is known to Slurm.
+lost::leave_out() {
+  local node state
+  while read -r node state; do
+    [[ "${state}" != @(down*|fail*) || ",${KIT_LOST}," == *",${node},"* ]] || KIT_LOST+="${KIT_LOST:+,}${node}"
+  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+  [[ -n "${KIT_LOST}" ]] || return 0
+  (($(lost::hosts | grep -c .) >= $(lost::needed))) || lost::give_up
+  KIT_HOSTS="$(lost::hosts | paste -sd ,)"
+  NNODES="$(lost::hosts | grep -c .)"
+}

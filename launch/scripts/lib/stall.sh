@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# stall.sh - with `stall_timeout`: ranks that stand still are noticed, and where each of them stands is kept. See docs/hang.md.
+# only: stall
+
+KIT_WORKING_TIMES=3 # as long as the timeout, after which work alone is no progress: NCCL waits with a busy CPU
+
+# stall::begin - on the first node, when the ranks start.
+stall::begin() {
+  KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}"
+  KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
+  : >"${KIT_LOG_DIR}/.looked" || true
+}
+
+# stall::check SRUN_PID - acts where the ranks have shown no progress for too long. What computes is given more time: it may load,
+# compile, evaluate, or write a large checkpoint.
+stall::check() {
+  local -i quiet_s idle_s
+  ((SECONDS >= KIT_LOOK_AT)) || return 0
+  KIT_LOOK_AT=$((SECONDS + KIT_LOOK_S))
+  ! stall::has_progress || KIT_PROGRESS_AT="${SECONDS}"
+  quiet_s=$((SECONDS - KIT_PROGRESS_AT)) idle_s=$((SECONDS - KIT_WORKED_AT))
+  ((quiet_s >= KIT_STALL_S)) || return 0
+  ((idle_s >= KIT_STALL_S + 2 * KIT_BEAT_S || quiet_s >= KIT_STALL_S * KIT_WORKING_TIMES)) || return 0
+  stall::act "$1"
+}
+
+# stall::has_progress - whether a rank has said something, or saved something, since the last look. Where the disk takes no note
+# of a look, nobody can tell.
+stall::has_progress() {
+  local -r looked="${KIT_LOG_DIR}/.looked"
+  : 2>/dev/null >"${looked}.now" || return 0
+  local -a places=("${KIT_LOG_DIR}"/rank*.out "${KIT_LOG_DIR}/progress")
+  local found
+  found="$(
+    find "${places[@]}" -maxdepth 0 -newer "${looked}" -print -quit 2>/dev/null
+    [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -newer "${looked}" -print -quit 2>/dev/null
+  )" || true
+  mv -- "${looked}.now" "${looked}"
+  [[ -n "${found}" ]]
+}
+
+# stall::act SRUN_PID - keeps where the ranks stand; then ends them, unless the job says `on_stall: report`.
+stall::act() {
+  local what="for ${quiet_s} s no rank has said or saved anything"
+  ((idle_s < KIT_STALL_S)) || what+=", or worked"
+  event::note stalled quiet_s "${quiet_s}" idle_s "${idle_s}"
+  event::keep
+  kit::say "the ranks stand still: ${what}"
+  stall::keep_stacks
+  if [[ "${KIT_ON_STALL}" == report ]]; then
+    KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}"
+    return
+  fi
+  beat::end_ranks "$1"
+  ! declare -F restart::consider >/dev/null || restart::consider 1 '' stalled
+  kit::die "the ranks stood still: ${what}" "where they stood: kit hang ${KIT_ID}" stalled
+}
+
+# stall::keep_stacks - where each rank is, for `kit hang`.
+stall::keep_stacks() {
+  local variable=RANK
+  local -a step
+  [[ "${KIT_LAUNCHER}" == torchrun ]] || ((KIT_TASKS_PER_NODE > 1)) || variable=NODE_RANK
+  beat::step stacks
+  {
+    timeout 60 "${step[@]}" bash "${KIT_RUN_DIR}/lib/stacks.sh" "${SLURM_JOB_ID}" "${variable}" some pause "${KIT_RUN_DIR}/.py-spy" \
+      >"${KIT_LOG_DIR}/stacks.${KIT_ATTEMPT}" || true
+  } 2>/dev/null # the ranks may have ended meanwhile
+}

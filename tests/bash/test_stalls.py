@@ -1,0 +1,111 @@
+"""`stall_timeout`: ranks that stand still are noticed, where they stand is kept, and they are ended or started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from running import TAG, processes, until
+from test_run_script import JOB_ID, logs, run_dir, slurm, start
+
+import event_lines
+
+STALL_S = 3
+HANGING = "echo begins; ((RANK == 1)) && exec -a hangs sleep 300; exec -a waits sleep 300"
+
+
+def stalling(folder: Path, program: str, **other: Any) -> Path:
+    return run_dir(folder, program, stall_s=STALL_S, **{"processes": 2, **other})
+
+
+def test_ranks_that_stand_still_are_ended_and_where_they_stood_is_kept(tmp_path: Path, tag: str) -> None:
+    begun_s = time.monotonic()
+    done = start(stalling(tmp_path, HANGING), env=slurm(**{TAG: tag}))
+    assert done.returncode == 1
+    assert time.monotonic() - begun_s < 60
+    (stalled,) = event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
+    assert STALL_S <= stalled["quiet_s"] < 3 * STALL_S and stalled["idle_s"] >= STALL_S
+    assert "kit: error: local0: the ranks stood still: for " in done.stderr and "no rank has said or saved anything, or worked" in done.stderr
+    stacks = logs(tmp_path / "run")["stacks.1"]
+    assert "hangs 300" in stacks and "waits 300" in stacks and stacks.endswith("local0\tend\n")
+    until(lambda: not processes(tag))
+
+
+def test_they_are_started_again_where_the_job_has_restarts(tmp_path: Path) -> None:
+    program = "((KIT_ATTEMPT > 1)) || exec sleep 300; echo again"
+    done = start(stalling(tmp_path, program, nodes=2, processes=1, max_restarts=2), env=slurm(nodes=2))
+    assert done.returncode == 0, done.stderr
+    assert [event["attempt"] for event in event_lines.read(tmp_path / f"run/log/{JOB_ID}", "start")] == [1, 2]
+
+
+def test_what_always_stands_still_at_the_same_place_is_not_started_for_ever(tmp_path: Path) -> None:
+    done = start(stalling(tmp_path, "exec sleep 300", max_restarts=5))
+    assert done.returncode == 1
+    assert "two attempts in a row ended at the same place soon after their start: stalled" in done.stderr
+    assert [event["attempt"] for event in event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")] == [1, 2]
+
+
+GETTING_ON = {
+    "says something": "for i in {1..10}; do echo $i; sleep 1; done",
+    "tells how far it is": 'for i in {1..10}; do echo "step $i" >"${KIT_LOG_DIR}/progress"; sleep 1; done',
+    "writes checkpoints": "for i in {1..10}; do touch out/$i; sleep 1; done",
+    "computes": "end=$((SECONDS + 8)); while ((SECONDS < end)); do :; done",
+    "moves data": "for i in {1..9}; do head -c 20000000 /dev/zero >data; sleep 0.8; done",
+}
+
+
+def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
+    jobs = {}
+    for number, (name, program) in enumerate(GETTING_ON.items()):
+        folder = tmp_path / name.replace(" ", "-")
+        (folder / "out").mkdir(parents=True)
+        # One at work is enough: the others wait for it.
+        run = stalling(folder, f"((RANK == 0)) || exec sleep 9; {program}", checkpoints=str(folder / "out"))
+        env = slurm(SLURM_JOB_ID=str(JOB_ID + number))
+        jobs[name] = (run, JOB_ID + number, subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True))
+    for name, (run, number, job) in jobs.items():
+        said = job.communicate(timeout=120)[1]
+        assert job.returncode == 0, f"{name}: {said}"
+        assert not event_lines.read(run / f"log/{number}", "stalled"), name
+
+
+def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None:
+    done = start(stalling(tmp_path, "while :; do :; done", processes=1))
+    assert done.returncode == 1
+    (stalled,) = event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
+    assert stalled["quiet_s"] >= 3 * STALL_S and stalled["idle_s"] < 2 * STALL_S
+    assert "no rank has said or saved anything\n" in done.stderr
+
+
+def test_a_report_leaves_the_ranks_running(tmp_path: Path) -> None:
+    done = start(stalling(tmp_path, "echo begins; sleep 12; echo ends", on_stall="report"))
+    assert done.returncode == 0, done.stderr
+    assert event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
+    assert "ends\n" in logs(tmp_path / "run")["rank0.out"]
+
+
+def test_a_signal_ends_a_job_that_is_watched(tmp_path: Path, tag: str) -> None:
+    run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; exec sleep 300')
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.DEVNULL, start_new_session=True)
+    until(lambda: (run / f"log/{JOB_ID}/up").exists())
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(60) == 143
+    until(lambda: not processes(tag))
+
+
+def test_kit_tells_afterwards_which_rank_stood_where(kit, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(300)\nwhile True:\n    time.sleep(1)\n")
+    (tmp_path / "job.yaml").write_text("name: waits\ncommand: waits.py\nlauncher: srun\nprocesses_per_node: 3\nstall_timeout: 3s\n")
+    assert kit("run", "job.yaml", check=False).returncode == 1
+    assert "cause: the ranks stood still (stalled)\n" in kit("why").stdout
+    first, *rest = kit("hang").stdout.splitlines()
+    assert re.fullmatch(r"kit: waits \(\S+\), as its ranks stood still at \S+ \S+: 3 of 3 ranks seen on 1 node", first)
+    shown = "\n".join(rest)
+    assert re.match("rank 1 on local0 in <module> at waits.py:3\n", shown) and "2 ranks (0, 2) in <module> at waits.py:5\n" in shown
+    told = r"local0: the ranks stood still: for \d+ s no rank has said or saved anything, or worked$"
+    assert re.search(told, kit("status").stdout.splitlines()[1])

@@ -1,0 +1,103 @@
+"""Nodes that die, freeze or are cut off under a running job: its ranks go on without them, on the Slurm cluster in Docker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bash_ranks import tiny_image
+from jobs import RUNTIMES, job_id, nothing_left, read, submit, why
+from slurm_cluster import Cluster, control, until
+
+import event_lines
+
+pytestmark = pytest.mark.cluster
+
+# In the first attempt they wait to be ended.
+WAITING = """\
+echo "attempt ${KIT_ATTEMPT} of ${WORLD_SIZE} on ${SLURMD_NODENAME} at ${EPOCHREALTIME}"
+((KIT_ATTEMPT > 1)) || sleep 300
+"""
+SLOWEST_S = 40  # some 15 s on a quiet machine
+FAULTS = ("dead", "frozen", "cut off")
+
+
+def cause(cluster: Cluster, fault: str, node: str) -> None:
+    if fault == "dead":
+        cluster.kill_node(node)
+    elif fault == "frozen":
+        control("freeze-node", node)
+    else:
+        for chain, option in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            cluster.run(node, "iptables", "-I", chain, "!", option, "lo", "-j", "DROP", root=True)
+
+
+def heal(cluster: Cluster, fault: str, node: str) -> None:
+    if fault == "frozen":
+        control("thaw-node", node)
+    elif fault == "cut off":
+        cluster.run(node, "iptables", "-D", "INPUT", "!", "-i", "lo", "-j", "DROP", root=True)
+        cluster.run(node, "iptables", "-D", "OUTPUT", "!", "-o", "lo", "-j", "DROP", root=True)
+    cluster.restore(node)
+
+
+@pytest.fixture
+def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
+    (folder / "waiting.sh").write_text(WAITING)
+    (folder / "job.yaml").write_text("command: [bash, waiting.sh]\nlauncher: srun\nmax_restarts: 1\n")
+    faults: list[str] = []
+
+    def begin_and_lose(fault: str, *options: str) -> float:
+        submit(kit_cluster, folder, "job.yaml", "--output", "run", *options)
+        log = folder / f"run/log/{job_id(folder)}/rank1.out"
+        until(lambda: log.exists() and "attempt 1" in read(log), 60, "the ranks do not start")
+        at_s = float(kit_cluster.run("ctl", "date", "+%s.%N").stdout)
+        faults.append(fault)
+        cause(kit_cluster, fault, "node2")
+        return at_s
+
+    yield begin_and_lose
+    for fault in faults:
+        heal(kit_cluster, fault, "node2")
+    kit_cluster.run("ctl", "rm", "-rf", "/home/ada/.local/state/kit/bad-nodes")
+    nothing_left(kit_cluster)
+
+
+def began_again(folder: Path) -> list[tuple[str, str, float]]:
+    """How many ranks there were in the second attempt, where each began, and when."""
+    said = "".join(read(path) for path in (folder / f"run/log/{job_id(folder)}").glob("rank*.out"))
+    found = re.findall(r"^attempt 2 of (\d) on (\S+) at ([\d.]+)$", said, re.MULTILINE)
+    return sorted((ranks, node, float(at_s)) for ranks, node, at_s in found)
+
+
+@pytest.mark.parametrize(("fault", "runtime"), list(zip(FAULTS, RUNTIMES, strict=True)))
+def test_a_spare_takes_the_place_of_a_lost_node_in_the_same_job(fault: str, runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path, lose) -> None:
+    at_s = lose(fault, "--nodes", "2", "--spares", "1", "--runtime", runtime, "--image", tiny_image(kit_cluster, tiny, runtime))
+    ended = kit_cluster.wait(job_id(folder))
+    said = read(folder / f"run/log/slurm-{job_id(folder)}.out")
+    assert (ended.state, ended.exit_code) == ("COMPLETED", 0), said
+    assert "kit: node1: node2 is lost: not heard of for " in said
+    again = began_again(folder)
+    assert [(ranks, node) for ranks, node, _ in again] == [("2", "node1"), ("2", "node3")]
+    took_s = again[-1][2] - at_s
+    print(f"{fault}, {runtime}: all ranks began again {took_s:.1f} s after the fault")
+    assert took_s < SLOWEST_S
+    (lost,) = event_lines.read(folder / f"run/log/{job_id(folder)}", "node_lost")
+    assert lost["node"] == "node2"
+    assert "node2" in kit_cluster.run("ctl", "kit", "nodes").stdout
+
+
+def test_without_a_spare_the_job_goes_on_with_fewer_nodes_where_it_may(kit_cluster: Cluster, folder: Path, lose) -> None:
+    lose("dead", "--nodes", "2-3", "--runtime", "none")
+    assert kit_cluster.wait(job_id(folder)).state == "COMPLETED"
+    assert [(ranks, node) for ranks, node, _ in began_again(folder)] == [("2", "node1"), ("2", "node3")]
+
+
+def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cluster, folder: Path, lose) -> None:
+    lose("frozen", "--nodes", "2", "--runtime", "none")
+    assert kit_cluster.wait(job_id(folder)).exit_code == 1
+    said = read(folder / f"run/log/slurm-{job_id(folder)}.out")
+    assert "kit: error: node1: node2: lost, and the job cannot go on with the nodes that are left\n" in said
+    assert why(kit_cluster, folder) == "node-failed"
