@@ -216,7 +216,6 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
 
 # Where a file is opened that is no stranger's: kit's own scripts, what this very process made, /proc.
 OWN = {
-    ("hang.py", 'script = (assets.folder("launch/scripts") / "stacks.sh").read_text(encoding="utf-8")'),
     ("history.py", "handle = os.open("),
     ("rerun.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
     ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),

@@ -73,6 +73,8 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.count_or_zero: (["0", "8"], ["", "-1", "two", "1.5", "true", "[2]", "12345678901"]),
     values.flag: (["yes", '"On"', "false"], ["", "1", "maybe", "[yes]"]),
     values.code: ([], ["", "now", "[live]"]),
+    values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
+    values.on_stall: ([], ["", "restart", "[end]"]),
 }
 # Those of keys with a kind of their own.
 GOOD = """

@@ -248,6 +248,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.count: _count(1),
     values.count_or_zero: _count(0),
     values.time_limit: _time(),
+    values.duration: {"type": "string", "pattern": f"^{values.DURATION.pattern}$"},
     values.mounts: _mounts(),
     variables.environment: _environment(),
     inherit.parse: _inherit(),

@@ -21,7 +21,7 @@ TIME = re.compile(
 )
 _RANGE = re.compile(rf"({_N})-({_N})")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-_DURATION = re.compile("([0-9]{1,6})([smh])", re.IGNORECASE)
+DURATION = re.compile("([1-9][0-9]{0,5})([smhSMH])")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -131,8 +131,8 @@ def time_limit(given: Located, problems: Problems) -> Optional[str]:
 
 def duration(given: Located, problems: Problems) -> Optional[int]:
     """Return the seconds of a time with its unit: 90s, 10m, 2h."""
-    found = _DURATION.fullmatch(given.value) if isinstance(given.value, str) else None
-    if found and int(found[1]):
+    found = DURATION.fullmatch(given.value) if isinstance(given.value, str) else None
+    if found:
         return int(found[1]) * _SECONDS[found[2].lower()]
     problem = f"expected a time with its unit, not {kind(given)}"
     problems.add(given.where, problem, "write 90s, 10m or 2h")
