@@ -58,7 +58,7 @@ def start(tmp_path: Path, tag: str) -> Start:
 
 
 def look(*tools: object, children: str = "some", pause: str = "pause", job: str = JOB, **variables: str) -> list[stacks.Process]:
-    command = ["bash", str(SCRIPTS / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
+    command = ["bash", str(SCRIPTS / "lib" / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
     env = {"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "node7", "SLURM_JOB_ID": job, **variables}
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
