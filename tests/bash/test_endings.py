@@ -203,3 +203,13 @@ def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
     assert said(run)[0].startswith("kit: error: local1: rank 1 (local rank 0) exited with code 7; ")
     assert (run / "code0").read_text() == "5\n"
     assert event_lines.failed_ranks(run / f"log/{JOB_ID}") == {1: 7}
+
+
+def test_what_srun_says_of_the_tasks_that_watch_the_nodes_is_not_taken_for_a_ranks_end(tmp_path: Path) -> None:
+    """It may come late, when the job has begun again, and before what srun says of the ranks."""
+    watching = 'if [[ "$2" == */pulse.sh ]]; then echo "srun: error: local0: task 0: Killed" >&2; touch watched; exec sleep 30; fi\n'
+    ranks = "until [[ -e watched ]]; do sleep 0.05; done\ntask 1 1\nexit 9\n"
+    run = job(tmp_path, watching + READY + ranks, "exit 9", max_restarts=1)
+    assert begin(run, KIT_LOOPBACK="", MASTER_ADDR="127.0.0.1").wait(60) == 9
+    assert [event["code"] for event in event_lines.read(run / f"log/{JOB_ID}", "blamed")] == [9, 9]
+    assert "task 0: Killed" in (run / f"log/{JOB_ID}/.beat").read_text()

@@ -16,11 +16,12 @@ from test_run_script import JOB_ID, logs, run_dir, slurm, start
 import event_lines
 
 STALL_S = 3
+PATIENT_S = 6  # ranks that stand still end after 10 s, and ranks that compute after 18 s
 HANGING = "echo begins; ((RANK == 1)) && exec -a hangs sleep 300; exec -a waits sleep 300"
 
 
 def stalling(folder: Path, program: str, **other: Any) -> Path:
-    return run_dir(folder, program, stall_s=STALL_S, **{"processes": 2, **other})
+    return run_dir(folder, program, **{"stall_s": STALL_S, "processes": 2, **other})
 
 
 def test_ranks_that_stand_still_are_ended_and_where_they_stood_is_kept(tmp_path: Path, tag: str) -> None:
@@ -51,11 +52,11 @@ def test_what_always_stands_still_at_the_same_place_is_not_started_for_ever(tmp_
 
 
 GETTING_ON = {
-    "says something": "for i in {1..10}; do echo $i; sleep 1; done",
-    "tells how far it is": 'for i in {1..10}; do echo "step $i" >"${KIT_LOG_DIR}/progress"; sleep 1; done',
-    "writes checkpoints": "for i in {1..10}; do touch out/$i; sleep 1; done",
-    "computes": "end=$((SECONDS + 8)); while ((SECONDS < end)); do :; done",
-    "moves data": "for i in {1..9}; do head -c 20000000 /dev/zero >data; sleep 0.8; done",
+    "says something": "for i in {1..13}; do echo $i; sleep 1; done",
+    "tells how far it is": 'for i in {1..13}; do echo "step $i" >"${KIT_PROGRESS}"; sleep 1; done',
+    "writes checkpoints": "for i in {1..13}; do touch out/$i; sleep 1; done",
+    "computes": "end=$((SECONDS + 12)); while ((SECONDS < end)); do :; done",
+    "moves data": "for i in {1..14}; do head -c 20000000 /dev/zero >data; sleep 0.8; done",
 }
 
 
@@ -65,7 +66,7 @@ def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
         folder = tmp_path / name.replace(" ", "-")
         (folder / "out").mkdir(parents=True)
         # One at work is enough: the others wait for it.
-        run = stalling(folder, f"((RANK == 0)) || exec sleep 9; {program}", checkpoints=str(folder / "out"))
+        run = stalling(folder, f"((RANK == 0)) || exec sleep 13; {program}", stall_s=PATIENT_S, checkpoints=str(folder / "out"))
         env = slurm(SLURM_JOB_ID=str(JOB_ID + number))
         jobs[name] = (run, JOB_ID + number, subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True))
     for name, (run, number, job) in jobs.items():

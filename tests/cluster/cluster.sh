@@ -359,6 +359,16 @@ cluster::kill_slurmd() {
     die "${container}: no slurmd runs there" "cluster.sh restore ${node}"
 }
 
+# On a busy machine Docker may need more than one try: "unable to freeze".
+cluster::freeze_node() {
+  local tries
+  for tries in {1..5}; do
+    ! docker pause "$(cluster::container "$1")" >/dev/null || return 0
+    sleep 1
+  done
+  die "Docker does not freeze $1 (${tries} tries)" "see what it says above"
+}
+
 cluster::kill_node() {
   local container
   container="$(cluster::container "$1")"
@@ -434,7 +444,7 @@ cluster::main() {
     serve) cluster::serve "$2" ;;
     kill-slurmd) cluster::kill_slurmd "$2" ;;
     kill-node) cluster::kill_node "$2" ;;
-    freeze-node) docker pause "$(cluster::container "$2")" >/dev/null ;;
+    freeze-node) cluster::freeze_node "$2" ;;
     thaw-node) docker unpause "$(cluster::container "$2")" >/dev/null ;;
     restore) cluster::restore "$2" ;;
     enroot) cluster::enroot ;;

@@ -226,18 +226,20 @@ ON_STALL = ("end", "report")
 
 
 def code(given: Located, problems: Problems) -> Optional[str]:
-    if given.value in CODE:
-        return str(given.value)
     fix = "snapshot: the code as it is now; live: as it is when the job starts"
-    problems.add(given.where, f"expected {' or '.join(CODE)}, not {kind(given)}", fix)
-    return None
+    return _one_of(CODE, given, fix, problems)
 
 
 def on_stall(given: Located, problems: Problems) -> Optional[str]:
-    if given.value in ON_STALL:
-        return str(given.value)
     fix = "end: end ranks that stand still; report: only keep where they stand"
-    problems.add(given.where, f"expected {' or '.join(ON_STALL)}, not {kind(given)}", fix)
+    return _one_of(ON_STALL, given, fix, problems)
+
+
+def _one_of(words: tuple[str, ...], given: Located, fix: str, problems: Problems) -> Optional[str]:
+    """Return the value; note a problem, with this fix, if it is none of the words."""
+    if given.value in words:
+        return str(given.value)
+    problems.add(given.where, f"expected {' or '.join(words)}, not {kind(given)}", fix)
     return None
 
 

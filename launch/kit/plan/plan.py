@@ -35,7 +35,7 @@ class Layout:
     gpus_per_node: int
     tasks_per_node: Count  # Slurm's: one where the launcher itself starts the processes
     array: Optional[Array]  # the tasks' numbers, as sbatch takes them
-    least: int = 0  # nodes of a range, of which `nodes` are the most; 0 where there is none
+    least: int = 0  # the fewest nodes of a range; 0 without a range
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,12 @@ beat::begin() {
   beat::step beat
   KIT_BEAT_S=$((2 + NNODES / 500)) # the first node reads some hundred lines a second at most
   KIT_SILENT_S=$((5 * KIT_BEAT_S)) # after which a node is lost
-  exec {KIT_BEATS}< <(KIT_BEAT_S="${KIT_BEAT_S}" KIT_STALL_S="${KIT_STALL_S:-}" exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh")
+  # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
+  # the words may come late, in the next attempt.
+  exec {KIT_BEATS}< <(
+    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}"
+    exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh" 2>>"${KIT_LOG_DIR}/.beat"
+  )
   KIT_BEAT_PID=$!
   KIT_SRUN_RANKS+=(--job-name=ranks) # by which beat::end_ranks finds its step
   ! declare -F stall::begin >/dev/null || stall::begin
@@ -29,11 +34,7 @@ beat::begin() {
 # beat::step NAME - sets the caller's `step` to an srun that starts a task on each node beside the ranks, and that a node which is
 # gone does not end.
 beat::step() {
-  step=(
-    srun --job-name="$1" --nodes="${NNODES}" --nodelist="${KIT_HOSTS}" --ntasks="${NNODES}" --ntasks-per-node=1 --overlap
-    ${KIT_BINDS:+--cpu-bind=none} --mpi=none --export=ALL --no-kill --kill-on-bad-exit=0 --wait=0 --open-mode=append
-    --error="log/${KIT_ID}/%N.out"
-  )
+  step=("${KIT_SRUN_EACH[@]}" --job-name="$1" --overlap --no-kill --kill-on-bad-exit=0) # of two alike srun takes the last
 }
 
 # beat::wait SRUN_PID - as `wait`: until the ranks' step has ended, or a signal has come. A lost node or a stall ends the ranks.
@@ -48,7 +49,7 @@ beat::wait() {
     if ((rc == 0)); then
       beat::hear "${number}" "${working}"
     elif ((rc <= 128)); then
-      [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one"
+      [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
       beat::end
     fi
     ((SECONDS > looked_s)) || continue
@@ -60,7 +61,7 @@ beat::wait() {
   wait "$1"
 }
 
-# beat::hear NUMBER WORKING - a line; one that srun has cut in two is none.
+# beat::hear NUMBER WORKING - notes what a line says, and passes over a line that srun has cut in two.
 beat::hear() {
   [[ "$1" =~ ^(0|[1-9][0-9]{0,5})$ && "$2" == [01] ]] && (($1 < NNODES)) || return 0
   KIT_BEAT_AT[$1]="${SECONDS}"

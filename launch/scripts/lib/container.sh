@@ -99,7 +99,7 @@ container::set_variables() {
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE KIT_CHECKPOINT_FILE
   export PYTHONUNBUFFERED=1
   # docs/preemption.md says what a program does with these.
-  [[ "${KIT_ON_PREEMPT}" == none && "${KIT_MAX_RESTARTS}" == 0 ]] || export KIT_PROGRESS="${KIT_LOG_DIR}/progress"
+  [[ "${KIT_ON_PREEMPT}" == none && "${KIT_MAX_RESTARTS}" == 0 && -z "${KIT_STALL_S:-}" ]] || export KIT_PROGRESS="${KIT_LOG_DIR}/progress"
   [[ "${KIT_ON_PREEMPT}" != checkpoint ]] || export KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   # The code as it was at submission comes before what is installed of the same name. A PYTHONPATH of the job's own, which
   # replaces this one, begins with it, too.

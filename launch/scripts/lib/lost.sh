@@ -8,7 +8,7 @@ KIT_LOST="${KIT_LOST:-}" # what earlier attempts have lost, with commas between:
 # lost::handle SRUN_PID NODE... - ends this attempt. The next one starts without these nodes, where there is to be one.
 lost::handle() {
   local host
-  local -i left
+  local -a left
   for host in "${@:2}"; do
     event::note node_lost node "${host}" state silent
     kit::say "${host} is lost: not heard of for ${KIT_SILENT_S} s; it is dead, frozen or cut off"
@@ -17,8 +17,8 @@ lost::handle() {
   done
   event::keep
   beat::end_ranks "$1"
-  left="$(lost::hosts | grep -c .)" || true
-  if ((left >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
+  mapfile -t left < <(lost::hosts)
+  if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
     restart::consider 143 '' "${*:2} lost"
   fi
   lost::give_up
@@ -46,11 +46,12 @@ lost::needed() {
 # heard of, or has booted again since, is known to Slurm.
 lost::leave_out() {
   local node state
+  local -a left
   while read -r node state; do
     [[ "${state}" != @(down*|fail*) || ",${KIT_LOST}," == *",${node},"* ]] || KIT_LOST+="${KIT_LOST:+,}${node}"
   done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
   [[ -n "${KIT_LOST}" ]] || return 0
-  (($(lost::hosts | grep -c .) >= $(lost::needed))) || lost::give_up
-  KIT_HOSTS="$(lost::hosts | paste -sd ,)"
-  NNODES="$(lost::hosts | grep -c .)"
+  mapfile -t left < <(lost::hosts)
+  ((${#left[@]} >= $(lost::needed))) || lost::give_up
+  KIT_HOSTS="$(IFS=, && printf '%s' "${left[*]}")" NNODES="${#left[@]}"
 }

@@ -16,7 +16,7 @@ pulse::look() {
   local -a stat
   local -i ticks moved used=0 bytes=0
   local -A now=()
-  # All of the job's but those that do this: under `kit run` there are several on this machine.
+  # The job's processes, without this one and its like: under `kit run` every node has one on this machine.
   while read -r pid; do
     pid="${pid#/proc/}" pid="${pid%/environ}"
     text=''

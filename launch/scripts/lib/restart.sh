@@ -33,8 +33,8 @@ restart::consider() {
   exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$((KIT_RESTARTS + 1))" "${place}" "${KIT_LOST:-}"
 }
 
-# restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last line
-# that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
+# restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last
+# line that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
 restart::place() {
   local said='' progress='' exception line
   if declare -F preempt::progress >/dev/null; then

@@ -9,7 +9,7 @@ KIT_WORKING_TIMES=3 # as long as the timeout, after which work alone is no progr
 stall::begin() {
   KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}"
   KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
-  : >"${KIT_LOG_DIR}/.looked" || true
+  : 2>/dev/null >"${KIT_LOG_DIR}/.looked" || true
 }
 
 # stall::check SRUN_PID - acts where the ranks have shown no progress for too long. What computes is given more time: it may load,

@@ -66,9 +66,9 @@ def _kept(found: Status) -> Optional[Ranks]:
         return None
     answers = stacks.read(text.decode("utf-8", "replace"))
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
-    attempt = events.read(run.paths.logs(run.id), stalled.attempt)
+    hosts = events.hosts(events.read(run.paths.logs(run.id), stalled.attempt))
     when = time.strftime("%F %T", time.localtime(stalled.at_s))
-    seen = _compared(answers, plan, events.hosts(attempt))
+    seen = _compared(answers, hosts, _ranks_per_node(run, plan, hosts))
     return Ranks(run, f"as its ranks stood still at {when}", plan, seen)
 
 
@@ -123,12 +123,7 @@ def _started_on(run: Run) -> list[str]:
 def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
     """Return what all nodes answered, compared with the ranks that there should be."""
     by_node = plan.program.launcher != "torchrun" and plan.layout.tasks_per_node == 1
-    per_node = _ranks_per_node(plan)
-    if len(hosts) * per_node > MOST_RANKS:
-        raise KitError(
-            f"{run.folder}/run.json says that each node has {per_node} ranks",
-            "it was edited or damaged; what the ranks said: kit logs",
-        )
+    per_node = _ranks_per_node(run, plan, hosts)
     script = assets.part(run_paths.STACKS)
     arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK"]
     arguments += ["all" if full else "some", "pause" if pause else "no-pause"]
@@ -136,19 +131,24 @@ def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: boo
     answers = stacks.read(
         _run_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S)
     )
-    return _compared(answers, plan, hosts, is_local=run.local)
+    return _compared(answers, hosts, per_node, is_local=run.local)
 
 
-def _ranks_per_node(plan: Plan) -> int:
-    """Return how many processes of a node tell their number."""
+def _ranks_per_node(run: Run, plan: Plan, hosts: list[str]) -> int:
+    """Return how many processes of a node tell their number. Raise KitError if that cannot be."""
     # torchrun tells its ranks. Another launcher may be one process on a node, which knows the node.
     is_torchrun = plan.program.launcher == "torchrun"
-    return plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
+    per_node = plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
+    if len(hosts) * per_node > MOST_RANKS:
+        raise KitError(
+            f"{run.folder}/run.json says that each node has {per_node} ranks",
+            "it was edited or damaged; what the ranks said: kit logs",
+        )
+    return per_node
 
 
-def _compared(answers: Answers, plan: Plan, hosts: list[str], *, is_local: bool = False) -> Seen:
-    """Return what the nodes answered, and which ranks are missing of those that there should be."""
-    per_node = _ranks_per_node(plan)
+def _compared(answers: Answers, hosts: list[str], per_node: int, *, is_local: bool = False) -> Seen:
+    """Return what the nodes answered, and the ranks that no node has shown."""
     ranks = len(hosts) * per_node
     silent = [] if is_local else [host for host in hosts if host not in answers.ended]
     seen = {process.rank: process for process in answers.processes}
