@@ -115,7 +115,7 @@ fi
 
 case "${1:-batch}" in
   batch) job::main ;;
-  again) KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" job::main ;; # lib/restart.sh
+  again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" job::main ;; # job::again
   prepare | start)
     for fact in "${@:2}"; do export "${fact?}"; done
     node::begin

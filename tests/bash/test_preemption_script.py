@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -160,3 +161,52 @@ def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_chec
     assert (process.returncode, (run / "at-requeue").read_text()) == (AGAIN, "whole\n")
     assert re.fullmatch(rf"kit: local0: the time limit is near, progress: {tmp_path}/out/model, 20\S+; Slurm starts this job again", last), last
     until(lambda: logs(run)["rank0.out"] == "up\nended\n", 60)  # it was sent nothing
+
+
+COUNTS = (
+    "trap 'asked=yes' USR1; asked=''; echo up; until [[ -n ${asked} || -e go ]]; do sleep 0.1; done; [[ -e go ]] || { echo 7 >\"${KIT_PROGRESS}\"; exit 75; }"
+)
+
+
+@pytest.mark.parametrize(
+    ("on_preempt", "request_", "signals", "code", "said"),
+    [
+        ("checkpoint", "", [signal.SIGURG], 0, "all ranks ended well"),  # nobody has asked for anything
+        ("requeue", "checkpoint\n", [signal.SIGURG], 0, "all ranks ended well"),  # such a program cannot be asked
+        ("checkpoint", "rm -rf /\n", [signal.SIGURG], 0, "all ranks ended well"),
+        ("checkpoint", "stop\n", [signal.SIGURG], 0, "all ranks have stopped for a checkpoint, progress: 7; the job ends, as was asked for"),
+        ("checkpoint", "stop\n", [signal.SIGUSR1], 0, "all ranks have stopped for a checkpoint, progress: 7; the job ends, as was asked for"),
+        ("requeue", "stop\n", [signal.SIGURG], 0, "between two checkpoints, progress: -; the job ends, as was asked for"),
+        # Near the time limit Slurm's wish comes first.
+        ("checkpoint", "checkpoint\n", [signal.SIGUSR1], AGAIN, "all ranks have stopped for a checkpoint, progress: 7; Slurm starts this job again"),
+        (
+            "checkpoint",
+            "checkpoint\n",
+            [signal.SIGURG, signal.SIGUSR1],
+            AGAIN,
+            "all ranks have stopped for a checkpoint, progress: 7; Slurm starts this job again",
+        ),
+    ],
+)
+def test_what_a_person_asks_for_is_done_once_and_what_nobody_asks_for_is_not(
+    on_preempt: str, request_: str, signals: list[signal.Signals], code: int, said: str, tmp_path: Path
+) -> None:
+    run = run_dir(tmp_path, COUNTS, launcher="srun", on_preempt=on_preempt)
+    requeue(tmp_path)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""), stderr=subprocess.PIPE, text=True)
+    until(lambda: logs(run).get("rank0.out") == "up\n", 60)
+    request = run / f"log/{JOB_ID}/request"
+    if request_:
+        request.write_text(request_)
+    for number in signals:
+        process.send_signal(number)
+        until(lambda: not request.exists(), 30)
+    if said == "all ranks ended well":
+        time.sleep(3)  # the ranks' shells look every other second
+        assert process.poll() is None and logs(run)["rank0.out"] == "up\n"
+        (tmp_path / "go").touch()
+    process.wait(60)
+    (tmp_path / "go").touch()  # Slurm would end the ranks
+    last = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert (process.returncode, last) == (code, f"kit: local0: {said}")
+    assert (run / "requeued").exists() == (code == AGAIN)

@@ -173,6 +173,23 @@ def test_a_program_that_knows_of_no_signal_goes_on_from_its_own_checkpoints_to_t
     nothing_left(kit_cluster)
 
 
+def test_a_person_has_a_run_save_and_go_on_and_then_save_and_stop(kit_cluster: Cluster, counts: Path) -> None:
+    start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--", "2000")
+    until_a_rank_says(counts, "^begins at 0$")
+    for word, times in (("checkpoint", 1), ("stop", 2)):
+        asked = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit "$2" run', "bash", kit_cluster.path(counts), word).stdout
+        assert " was asked for a checkpoint; " in asked
+        until_a_rank_says(counts, "^asked by SIGUSR1$", times)
+        if word == "checkpoint":
+            until_a_rank_says(counts, r"^begins at [1-9]\d*$")
+    ended = kit_cluster.wait(job_id(counts))
+    assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("COMPLETED", 0, "0"), said(counts)
+    (place,) = re.findall(r"all ranks have stopped for a checkpoint, progress: (step \d+); the job ends, as was asked for$", said(counts), re.MULTILINE)
+    shown = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit status run', "bash", kit_cluster.path(counts)).stdout
+    assert re.search(rf" COMPLETED .* by kit stop, at {place}$", shown, re.MULTILINE), shown
+    nothing_left(kit_cluster)
+
+
 @pytest.mark.parametrize(
     ("how", "more", "why"),
     [

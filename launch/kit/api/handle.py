@@ -10,7 +10,7 @@ from typing import Optional
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, array_watch, cancelling, log_files, lookup, status
+from kit.runs import array_status, array_watch, asking, cancelling, log_files, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -55,6 +55,14 @@ class RunHandle:
     def cancel(self) -> None:
         """Cancel the run. Raise KitError where nobody knows which job that would end."""
         cancelling.cancel(str(self.folder), self.task)
+
+    def checkpoint(self) -> None:
+        """Have the ranks write a checkpoint, and go on. Raise KitError where they cannot."""
+        asking.ask(self._word, asking.CHECKPOINT)
+
+    def stop(self) -> None:
+        """Have the ranks write a checkpoint, and end. Raise KitError where they cannot."""
+        asking.ask(self._word, asking.STOP)
 
     @property
     def _word(self) -> str:

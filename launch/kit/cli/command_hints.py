@@ -27,7 +27,7 @@ _COMMANDS = {
         "rm": "kit cancel RUN ends a run; its directory is yours to remove",
         "ssh": "kit exec RUN -- bash",
         "start": "kit submit JOB, or kit run JOB on this machine",
-        "stop": "kit cancel RUN",
+        "save": "kit checkpoint RUN",
         "tail": "kit logs -f RUN",
         "top": "kit status --watch",
         "validate": "kit submit JOB --dry-run, or kit doctor JOB",

@@ -37,6 +37,8 @@ FILE_OF = {
     "timeline": "explain",
     "hang": "explain",
     "diff": "explain",
+    "checkpoint": "tidy",
+    "stop": "tidy",
     "cancel": "tidy",
     "images": "tidy",
     "nodes": "tidy",

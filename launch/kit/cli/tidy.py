@@ -1,4 +1,4 @@
-"""Tidy: cancel, images and nodes."""
+"""Tidy: checkpoint, stop, cancel, images and nodes."""
 
 import functools
 import sys
@@ -11,13 +11,13 @@ import typer
 from kit.cli import completion, elsewhere, leftovers, messages, options, tables
 from kit.cli.app import SETTINGS, app
 from kit.cli.help import TIDY, Command, Group, examples
-from kit.cli.options import Cluster, Json, Task
+from kit.cli.options import Cluster, Json, OneRun, Task
 from kit.config import profiles
 from kit.errors import KitError, Problems, UsageError
 from kit.formats import ago, size
 from kit.images import inventory
 from kit.plan import bad_nodes
-from kit.runs import cancelling
+from kit.runs import asking, cancelling
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
 
@@ -49,6 +49,28 @@ def cancel(
             messages.say(answer)
     if code:
         sys.exit(code)
+
+
+@command(
+    epilog=examples("kit checkpoint 4711"),
+)
+def checkpoint(run: OneRun, task: Task = None) -> None:
+    """Have a running run write a checkpoint, and go on from it in the same job.
+
+    For jobs with `on_preempt: checkpoint`.
+    """
+    messages.say(asking.ask(run, asking.CHECKPOINT, task))
+
+
+@command(
+    epilog=examples("kit stop 4711"),
+)
+def stop(run: OneRun, task: Task = None) -> None:
+    """Have a running run write a checkpoint, and end well: with exit code 0.
+
+    For jobs with `on_preempt`.
+    """
+    messages.say(asking.ask(run, asking.STOP, task))
 
 
 images = typer.Typer(cls=Group, context_settings=SETTINGS)

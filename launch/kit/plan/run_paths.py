@@ -66,6 +66,10 @@ class RunPaths:
         """Return the mark for the stand-in of scontrol."""
         return self.logs(job_id) / "timed-out"
 
+    def request(self, job_id: str) -> Path:
+        """Return what a person asks of the batch script: `kit checkpoint` or `kit stop`."""
+        return self.logs(job_id) / "request"
+
     def bandwidths(self, job_id: str) -> Path:
         """Return what train/bandwidth.py measured."""
         return self.logs(job_id) / "bench.json"

@@ -20,7 +20,10 @@ from kit.remote.records import Record
 from kit.runs import history, lookup
 
 WITH_A_JOB = ("submit", "when", "shell", "render", "bench", "doctor")
-OF_A_RUN = ("status", "logs", "hang", "timeline", "why", "cancel", "exec", "rerun", "diff", "bench")
+OF_A_RUN = (
+    *("status", "logs", "hang", "timeline", "why", "checkpoint", "stop", "cancel"),
+    *("exec", "rerun", "diff", "bench"),
+)
 OF_A_CLUSTER = ("build", "doctor", "images", "nodes", "init", "gc")
 ON_LINUX = ("run", "build")
 

@@ -12,7 +12,7 @@ from kit import slurm
 from kit.errors import KitError, UsageError
 from kit.files import safe_read
 from kit.plan import run_paths
-from kit.runs import array_status, events, local, status
+from kit.runs import events, local, status
 from kit.runs.history import Run
 from kit.slurm import hostlist
 
@@ -24,7 +24,7 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
             "no command is given",
             f"write it after --: kit exec {word} -- nvidia-smi; for a shell: -- bash",
         )
-    run = _running(word, task)
+    run = status.running(word, task)
     facts = _facts(run)
     hosts = hostlist.expand(facts["KIT_HOSTS"])
     facts["KIT_HOSTS"] = ",".join(hosts)
@@ -37,22 +37,6 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
     os.chdir(run.folder)
     attach = ["bash", run_paths.SCRIPT, "attach", places, *given, "--", *command]
     os.execvpe("bash", attach, environment)  # noqa: S606 - the shell is what it starts
-
-
-def _running(word: str, task: Optional[int]) -> Run:
-    run, number = array_status.find(word, task, live=True)
-    if run.array and number is None:
-        raise UsageError(
-            f"{run} is an array",
-            f"name one of its tasks: --task {array_status.number(array_status.all_of(run)[0])}",
-        )
-    found = status.of_task(run, number)
-    if found.state != "RUNNING":
-        detail = f" ({found.detail})" if found.detail else ""
-        fix = "where it is: kit status" if found.active else "why it ended: kit why"
-        problem = f"{found.run} is not running: {found.state}{detail}"
-        raise KitError(problem, f"{fix} {found.run.id}")
-    return found.run
 
 
 def _facts(run: Run) -> dict[str, str]:

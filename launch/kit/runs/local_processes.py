@@ -47,6 +47,11 @@ def find(job_id: str) -> list[int]:
     return found
 
 
+def batch_scripts(job_id: str) -> list[int]:
+    """Return the batch script of a run, if it lives."""
+    return [process for process in find(job_id) if _leads(process)]
+
+
 def end(job_id: str) -> None:
     """End the processes of a run that still live.
 

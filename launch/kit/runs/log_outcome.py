@@ -31,6 +31,9 @@ def read(run: Run) -> tuple[str, str]:
         return "FAILED", f"{node}: {problem}" if node else problem
     if not ends or ends.number("code") != 0:
         return "", ""
+    if stop := events.last(found, "stopped"):
+        progress = stop.text("progress")
+        return "COMPLETED", f"by kit stop{f', at {progress}' if progress != '-' else ''}"
     never_met = events.last(found, "never_met")
     if never_met:
         return "COMPLETED", f"warning: {never_met.text('problem')}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import formats, slurm
-from kit.errors import KitError
+from kit.errors import KitError, UsageError
 from kit.runs import (
     array_status,
     history,
@@ -148,3 +148,21 @@ def one(word: Optional[str], *, live: bool = False) -> Status:
 def of_task(run: Run, number: Optional[int]) -> Status:
     """Return the status of one task of an array; without a number that of the run."""
     return array_status.task(of([run])[0], number)
+
+
+def running(word: str, task: Optional[int]) -> Run:
+    """Return the run, or the task of an array, that a word means.
+
+    Raise KitError where it is not running.
+    """
+    run, number = array_status.find(word, task, live=True)
+    if run.array and number is None:
+        first = array_status.number(array_status.all_of(run)[0])
+        raise UsageError(f"{run} is an array", f"name one of its tasks: --task {first}")
+    found = of_task(run, number)
+    if found.state != "RUNNING":
+        detail = f" ({found.detail})" if found.detail else ""
+        fix = "where it is: kit status" if found.active else "why it ended: kit why"
+        problem = f"{found.run} is not running: {found.state}{detail}"
+        raise KitError(problem, f"{fix} {found.run.id}")
+    return found.run

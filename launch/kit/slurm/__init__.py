@@ -15,6 +15,7 @@ from kit.slurm.jobs import (
     of_folder,
     queue,
     same_folder,
+    signal_batch_script,
     state,
     why_waiting,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "partitions",
     "queue",
     "same_folder",
+    "signal_batch_script",
     "srun_has",
     "state",
     "submit",

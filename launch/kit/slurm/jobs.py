@@ -131,6 +131,11 @@ def cancel(job_id: str) -> None:
     client.ask(client.of_cluster("scancel", job_id))
 
 
+def signal_batch_script(job_id: str, name: str) -> None:
+    """Send a signal, by its name without SIG, to a job's batch script alone."""
+    client.ask(client.of_cluster("scancel", "--batch", f"--signal={name}", job_id))
+
+
 def cancel_by_name(job_name: str) -> None:
     """Cancel this user's jobs of that name; it is no error if there is none."""
     client.run(["scancel", f"--user={getpass.getuser()}", f"--name={job_name}"])

@@ -13,9 +13,9 @@ event::begin() {
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
-  # Slurm counts how often it has started the job; in between, restart.sh starts the ranks again.
+  # Slurm counts how often it has started the job; in between, job::again starts the ranks again.
   local -i attempt="${SLURM_RESTART_COUNT:-0}+1"
-  ((KIT_MAX_RESTARTS == 0)) || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
+  [[ ! -f "${KIT_EVENTS}" ]] || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
   KIT_ATTEMPT="${attempt}"
   export KIT_ATTEMPT
 }

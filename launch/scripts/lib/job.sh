@@ -38,7 +38,16 @@ job::begin() {
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
-  ((${KIT_RESTARTS:-0} == 0)) || [[ -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
+  [[ -z "${KIT_IS_AGAIN:-}" || -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
+}
+
+# job::again CODE RESTARTS PLACE - this script begins anew, in its own place: the ranks, which ended with CODE, start again on the
+# job's nodes, in the containers that are there.
+job::again() {
+  event::note restarting code "$1"
+  event::keep
+  [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
+  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}"
 }
 
 # job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.

@@ -6,17 +6,34 @@
 # The exit code of a rank that has written its checkpoint and wants to go on later: EX_TEMPFAIL of sysexits.h.
 readonly KIT_GO_ON=75
 
-# preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too.
+# preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too. And to
+# SIGURG, by which kit says that a person has asked: it does nothing to a script that does not listen yet.
 preempt::listen() {
-  KIT_ASKED=''
+  KIT_ASKED='' KIT_REQUEST=''
   KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
   trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
+  trap 'KIT_ASKED=yes' URG
 }
 
-# preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What restart.sh starts
-# again within a job is no attempt of Slurm's.
+# preempt::read_request - whether something is asked for: by Slurm, which wants the nodes back, or by a person, in a file. Sets
+# KIT_REQUEST to "checkpoint" where the ranks are to go on afterwards, and to "stop" where they are not.
+preempt::read_request() {
+  local -r file="${KIT_LOG_DIR}/request"
+  local request=''
+  ending::refresh "${KIT_LOG_DIR}"
+  [[ ! -f "${file}" ]] || read -r request <"${file}" || true
+  rm -f -- "${file}"
+  [[ "${request}" != stop ]] || KIT_REQUEST=stop
+  [[ "${KIT_REQUEST}" != stop ]] || return 0
+  KIT_REQUEST=''
+  [[ -z "${KIT_NEAR_END:-}" ]] || return 0
+  [[ "${request}" == checkpoint ]] && KIT_REQUEST=checkpoint
+}
+
+# preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What job::again starts
+# within a job is no attempt of Slurm's.
 preempt::begin() {
-  ((${KIT_RESTARTS:-0} == 0)) || return 0
+  [[ -z "${KIT_IS_AGAIN:-}" ]] || return 0
   preempt::follow
   preempt::check_progress
   printf '%s\n' "${KIT_REACHED}" >>"${KIT_LOG_DIR}/attempts"
@@ -84,9 +101,10 @@ preempt::has_failed() {
 # preempt::stopped CODE - a rank ended with this code.
 preempt::stopped() { (($1 != KIT_GO_ON)) || preempt::go_on "all ranks have stopped for a checkpoint"; }
 
-# preempt::go_on WHY - ends this attempt, and sees that there is another.
+# preempt::go_on WHY - ends this attempt, and sees that there is another; unless a person wants none.
 preempt::go_on() {
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${KIT_GO_ON}" # cancelled meanwhile
+  [[ -z "${KIT_REQUEST}" ]] || preempt::answer_request "$1"
   if [[ -n "${KIT_LOOPBACK:-}" ]]; then
     kit::say "$1; start it again to go on"
     exit "${KIT_GO_ON}"
@@ -102,6 +120,19 @@ preempt::go_on() {
     preempt::submit || exit 1
   fi
   exit "${KIT_GO_ON}"
+}
+
+# preempt::answer_request WHY - does what a person has asked for, now that the ranks have stopped.
+preempt::answer_request() {
+  local progress
+  progress="$(preempt::progress)"
+  if [[ "${KIT_REQUEST}" == stop ]]; then
+    event::note stopped progress "${progress}"
+    kit::say "$1, progress: ${progress}; the job ends, as was asked for"
+    exit 0
+  fi
+  kit::say "$1, progress: ${progress}; all ranks start again"
+  job::again "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" ''
 }
 
 # preempt::submit - a job for the same run directory, which begins when this one is gone. Not when the ranks have ended: a

@@ -26,11 +26,8 @@ restart::consider() {
     kit::say "not started again: ${why}"
     return
   fi
-  event::note restarting code "$1"
-  event::keep
   kit::say "starting all ranks again: restart $((KIT_RESTARTS + 1)) of ${KIT_MAX_RESTARTS}"
-  [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
-  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$((KIT_RESTARTS + 1))" "${place}" "${KIT_LOST:-}"
+  job::again "$1" "$((KIT_RESTARTS + 1))" "${place}"
 }
 
 # restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last

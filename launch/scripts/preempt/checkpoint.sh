@@ -5,16 +5,22 @@
 # shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
-# preempt::asked [SRUN_PID] - whether Slurm wants a checkpoint; then has the ranks write it, and waits for them. Where they
-# need too long, or did not even start, the job goes back to the queue without.
+# preempt::asked [SRUN_PID] - whether a checkpoint is wanted; then has the ranks write it. Where Slurm wants it, waits for them; where
+# they need too long, or did not even start, the job goes back to the queue without.
 preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
   KIT_ASKED=''
+  if ! preempt::read_request || { [[ "${KIT_REQUEST}" == checkpoint && -z "${1:-}" ]]; }; then
+    KIT_REQUEST='' # before the ranks have started there is nothing to save
+    [[ -n "${1:-}" ]]
+    return
+  fi
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   event::note checkpoint
   kit::say "asked all ranks for a checkpoint"
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
+  [[ -z "${KIT_REQUEST}" ]] || return 0 # a person is in no hurry
   local -ri begin_s=SECONDS
   while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
     ((SECONDS - begin_s < KIT_PATIENCE_S)) || { preempt::too_late && return; } # or it does not return

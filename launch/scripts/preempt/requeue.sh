@@ -5,19 +5,25 @@
 # shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
-# preempt::asked [SRUN_PID] - whether the time limit is near; then the job goes back to the queue. A checkpoint that is being
-# written would be cut off: where there is time, it waits until two looks find the same.
+# preempt::asked [SRUN_PID] - whether the time limit is near; then the job goes back to the queue. Or whether a person wants the job
+# to stop. A checkpoint that is being written would be cut off: where there is time, it waits until two looks find the same.
 preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
   KIT_ASKED=''
+  if ! preempt::read_request || [[ "${KIT_REQUEST}" == checkpoint ]]; then
+    KIT_REQUEST='' # the program cannot be asked for a checkpoint
+    [[ -n "${1:-}" ]]
+    return
+  fi
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri begin_s=SECONDS
-  local before='' now=''
+  local before='' now='' why="the time limit is near"
+  [[ "${KIT_REQUEST}" != stop ]] || why="between two checkpoints"
   while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
     before="${now}" now="$(preempt::progress)"
     if [[ "${now}" == "${before}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || ((SECONDS - begin_s >= KIT_PATIENCE_S)); then
       ! preempt::has_failed || return 0
-      preempt::go_on "the time limit is near"
+      preempt::go_on "${why}"
     fi
     sleep 5
   done

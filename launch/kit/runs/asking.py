@@ -1,0 +1,75 @@
+"""Ask a running run for a checkpoint, after which its ranks go on, or end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import Optional
+
+from kit import slurm
+from kit.errors import KitError
+from kit.files import safe_read
+from kit.runs import history, local_processes, status
+from kit.runs.history import Run
+
+CHECKPOINT = "checkpoint"  # the ranks write one, and start again in the same job
+STOP = "stop"  # the ranks write one, and the job ends with exit code 0
+_PREEMPT = "lib/preempt.sh"
+
+
+def ask(word: str, request: str, task: Optional[int] = None) -> str:
+    """Leave a request to a run's batch script, and return a sentence that says what comes of it.
+
+    Raise KitError for a run that is not running, and for one that cannot do it.
+    """
+    run = status.running(word, task)
+    on_preempt = history.recorded_plan(Path(run.folder)).policy.on_preempt
+    _refuse(run, request, on_preempt)
+    _write(run, request)
+    _wake(run)
+    if request == CHECKPOINT:
+        return f"{run} was asked for a checkpoint; its ranks start again from it"
+    if on_preempt == "requeue":
+        return f"{run} was asked to stop; it ends between two of its checkpoints"
+    return f"{run} was asked for a checkpoint; it ends when its ranks have written it"
+
+
+def _refuse(run: Run, request: str, on_preempt: str) -> None:
+    """Raise KitError where the ranks cannot be asked."""
+    if on_preempt == "none":
+        problem = f"{run} cannot be asked for a checkpoint: its job has no `on_preempt`"
+        raise KitError(problem, f"to end it without one: kit cancel {run.id}")
+    if on_preempt == "requeue" and request == CHECKPOINT:
+        problem = f"{run} cannot be asked for a checkpoint: `on_preempt: requeue` says so"
+        raise KitError(problem, "let the program handle SIGUSR1: `on_preempt: checkpoint`")
+    script = Path(run.folder) / _PREEMPT
+    if b"preempt::read_request" not in safe_read.start(script):
+        fix = f"start it again with this one: kit rerun {run.id}"
+        raise KitError(f"{run} was started by an older kit, whose scripts cannot do this", fix)
+
+
+def _write(run: Run, request: str) -> None:
+    """Replace the file for which the batch script looks, in one step."""
+    place = run.paths.request(run.id)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(f"{request}\n")
+        os.replace(name, place)
+    except FileNotFoundError:
+        fix = f"ask again in a moment; where it is: kit status {run.id}"
+        raise KitError(f"{run} has only just begun", fix) from None
+
+
+def _wake(run: Run) -> None:
+    """Have the batch script look for the request: SIGURG harms none that does not listen yet."""
+    if not run.local:
+        with slurm.at(run.asked_of):
+            slurm.signal_batch_script(run.id, "URG")
+        return
+    for process in local_processes.batch_scripts(run.id):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGURG)
