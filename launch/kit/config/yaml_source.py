@@ -7,8 +7,9 @@ False. Each key of a job parses the text as it was written.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import yaml
 
@@ -88,18 +89,31 @@ def compose(text: str, path: str) -> Optional[yaml.Node]:
     Raises yaml.YAMLError, and UsageError if it is nested so deep that it would overflow the stack.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_deep(yaml.parse(text, Loader=loader), path)
+    except yaml.MarkedYAMLError as error:
+        if "maximum nesting depth" in (error.problem or ""):  # libyaml's own limit, since 0.2.6
+            raise _too_deep(path, error.problem_mark) from None
+        raise
+    root: Optional[yaml.Node] = yaml.compose(text, Loader=loader)
+    return root
+
+
+def _refuse_deep(events: Iterable[yaml.Event], path: str) -> None:
     depth = 0
-    for event in yaml.parse(text, Loader=loader):
+    for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                where = f"{path}:{event.start_mark.line + 1}" if event.start_mark else path
-                fix = "a job needs three levels: is a bracket not closed?"
-                raise UsageError(f"is nested more than {DEEPEST} deep", fix, where=where)
+                raise _too_deep(path, event.start_mark)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-    root: Optional[yaml.Node] = yaml.compose(text, Loader=loader)
-    return root
+
+
+def _too_deep(path: str, mark: Any) -> UsageError:
+    where = f"{path}:{mark.line + 1}" if mark else path
+    fix = "a job needs three levels: is a bracket not closed?"
+    return UsageError(f"is nested more than {DEEPEST} deep", fix, where=where)
 
 
 def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Located]:
