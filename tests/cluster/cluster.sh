@@ -26,6 +26,7 @@
 # KIT_CLUSTER_PYXIS_SCOPE  global or job (global)
 # KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it; no: its network address (yes)
 # KIT_CLUSTER_NODE_NAMES   same as the host names, or other: cn1.. on the hosts node1.. (same)
+# KIT_CLUSTER_TIMES        short, or default: Slurm's own, such as five minutes until it gives up a silent node (short)
 set -euo pipefail
 here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 # shellcheck source=tests/cluster/lib.sh
@@ -38,6 +39,7 @@ readonly nodes=(node1 node2 node3)
 readonly proctrack="${KIT_CLUSTER_PROCTRACK:-auto}"
 readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
 readonly loopback="${KIT_CLUSTER_LOOPBACK:-yes}"
+readonly times="${KIT_CLUSTER_TIMES:-short}"
 readonly node_names="${KIT_CLUSTER_NODE_NAMES:-same}"
 readonly login_env=(
   HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"
@@ -62,6 +64,7 @@ cluster::check_settings() {
   cluster::check_switch KIT_CLUSTER_PROCTRACK "${proctrack}" auto cgroup linuxproc
   cluster::check_switch KIT_CLUSTER_PYXIS_SCOPE "${pyxis_scope}" global job
   cluster::check_switch KIT_CLUSTER_LOOPBACK "${loopback}" no yes
+  cluster::check_switch KIT_CLUSTER_TIMES "${times}" default short
   cluster::check_switch KIT_CLUSTER_NODE_NAMES "${node_names}" same other
   cluster::check_switch KIT_CLUSTER_IMAGES "${KIT_CLUSTER_IMAGES:-all}" all nodes
   cluster::check_switch KIT_CLUSTER_DEBIAN "${lib_debian}" bookworm trixie sid
@@ -70,7 +73,7 @@ cluster::check_settings() {
 # One line for all that makes two clusters different, as a label of the containers.
 cluster::fingerprint() {
   {
-    printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${dir}" \
+    printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${times}" "${dir}" \
       "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
     docker image inspect --format '{{.Id}}' "${lib_node}" "${lib_controller}"
     cat "${here}/cluster.sh" "${here}/node-shell" "${here}/slurm.conf" "${here}/cgroup.conf"
@@ -192,7 +195,7 @@ cluster::write_config() {
   rm -rf "${out}"
   mkdir -p "${out}/plugstack.conf.d"
   {
-    cat "${here}/slurm.conf"
+    if [[ "${times}" == short ]]; then cat "${here}/slurm.conf"; else sed '/^# Short/,/^AuthInfo=/d' "${here}/slurm.conf"; fi
     printf '\nSlurmctldHost=ctl(%s.10)\n' "${subnet}"
     printf 'ProctrackType=proctrack/%s\n' "${track}"
     for node in "${nodes[@]}"; do

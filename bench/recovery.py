@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""From a fault to the first all-reduce behind it, in the same job: 2 nodes x 1 rank and a spare,
+gloo, started by torchrun under Apptainer, on Slurm's own time-outs.
+
+    KIT_CLUSTER_TIMES=default make cluster && python bench/recovery.py [--rounds 10] [--check]
+
+On the Slurm cluster in Docker of tests/cluster, whose machines share one clock. A sample is a job
+of its own. When it has written a checkpoint, one thing happens to its second node:
+
+  a rank dies       its process is killed by SIGKILL
+  a node dies       its container is killed, and with it slurmd and the ranks
+  a node freezes    its container is stopped
+  a node is cut off iptables drops all that it sends and receives
+
+A sample counts only where the job ends well, under its id and without having been requeued, and
+where each loss, behind the checkpoint too, is bit by bit that of a run which nothing happened to.
+One that does not ends the benchmark.
+
+  kit               `max_restarts: 1`, and `spares: 1` where a node is lost
+  torch import alone    `import torch, torch.distributed` in that image, on two nodes at once: what
+                        no restart can do without
+  torchrun          kit's job with `elastic: true`: torchrun's own restarts, by its c10d rendezvous
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+import cluster
+import measure
+from measure import KIT, CannotMeasure, Comparison, Goal
+
+FLOOR, TORCHRUN = "torch import alone", "torchrun's own restarts"
+OF_RANK_S, OF_NODE_S = 3.0, 15.0  # goals, over the floor
+HIT = "node2"
+STEPS_BEFORE, STEPS_BEHIND = 25, 20
+
+PROGRAM = f"""\
+import os
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+folder = sys.argv[1]
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+dist.all_reduce(torch.ones(1))
+dist.barrier()
+now = time.time_ns()
+step, place = 0, f"{{folder}}/checkpoint"
+again = os.path.exists(place)
+if again and rank == 0:
+    with open(f"{{folder}}/begun-again", "x") as file:
+        file.write(str(now))
+with open(f"{{folder}}/pid{{rank}}", "w") as file:
+    file.write(str(os.getpid()))
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+if again:
+    state = torch.load(place)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    step = state["step"]
+last = step + {STEPS_BEHIND} if again else 1000
+while step < last:
+    step += 1
+    torch.manual_seed(step * ranks + rank)
+    x = torch.randn(32, 64)
+    optimizer.zero_grad()
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= ranks
+    optimizer.step()
+    dist.all_reduce(loss := loss.detach())
+    if rank == 0:
+        print(f"step {{step}} {{loss.item().hex()}}", flush=True)
+        if step % 10 == 0:
+            states = {{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}
+            torch.save({{"step": step, **states}}, place + ".part")
+            os.replace(place + ".part", place)
+    time.sleep(0.1)
+dist.destroy_process_group()
+"""
+
+SUBMIT = """
+mkdir "$1/$2"
+cd "$1"
+kit submit program.py -j 2x1 --runtime apptainer --image "$3" --output "$2/run" "${@:4}" \\
+  -- "$1/$2" >/dev/null
+"""
+IMPORT = 'apptainer exec --no-home "$1" python3 -c "import torch, torch.distributed"'
+
+
+class Sample:
+    """A job that something happens to."""
+
+    def __init__(self, folder: str, name: str, *options: str) -> None:
+        self.inside = f"{folder}/{name}"
+        cluster.bash("ctl", SUBMIT, folder, name, cluster.IMAGES["apptainer"], *options)
+        self.folder = cluster.shared() / self.inside.removeprefix("/shared/")
+        self.id = str(json.loads((self.folder / "run/run.json").read_text())["job_id"])
+
+    def steps(self) -> list[tuple[int, str]]:
+        """The steps that rank 0 took, in order, and their losses."""
+        log = self.folder / f"run/log/{self.id}/rank0.out"
+        said = log.read_text() if log.exists() else ""
+        return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", said, re.M)]
+
+    def begun_again_s(self) -> float:
+        """When the first all-reduce behind the fault was over; 0 where it is not."""
+        file = self.folder / "begun-again"
+        return int(file.read_text() or 0) / 1e9 if file.exists() else 0.0
+
+    def until(self, what: str, is_so: Callable[[], object], within_s: float = 300) -> None:
+        end_s = time.monotonic() + within_s
+        while not is_so():
+            if time.monotonic() > end_s:
+                log = (self.folder / f"run/log/slurm-{self.id}.out").read_text()
+                raise AssertionError(f"job {self.id}: not within {within_s:.0f} s: {what}\n{log}")
+            time.sleep(0.1)
+
+    def facts(self) -> dict[str, str]:
+        line = cluster.on("ctl", "scontrol", "show", "job", "-o", self.id)
+        return dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
+
+    def check(self, undisturbed: dict[int, str]) -> None:
+        """AssertionError where it did not end well, or one loss is another."""
+        self.until("its end", lambda: self.facts()["JobState"] not in ("RUNNING", "COMPLETING"))
+        facts = self.facts()
+        ended = facts["JobState"], facts["Restarts"]
+        assert ended == ("COMPLETED", "0"), f"job {self.id}: {ended}"
+        steps = self.steps()
+        assert len(steps) >= STEPS_BEFORE + STEPS_BEHIND
+        wrong = [step for step, loss in steps if loss != undisturbed.get(step, loss)]
+        assert not wrong, f"job {self.id}: other losses in the steps {wrong}"
+
+
+def kill_rank(sample: Sample) -> None:
+    cluster.on(HIT, "kill", "-KILL", (sample.folder / "pid1").read_text(), root=True)
+
+
+def kill_node(_: Sample) -> None:
+    cluster.said("kill-node", HIT)
+
+
+def freeze(_: Sample) -> None:
+    cluster.said("freeze-node", HIT)
+
+
+def cut_off(_: Sample) -> None:
+    lines = "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP"
+    cluster.bash(HIT, lines, root=True)
+
+
+def heal(cause: Callable[[Sample], None]) -> None:
+    """The node is as it was."""
+    if cause is freeze:
+        cluster.said("thaw-node", HIT)
+    if cause is cut_off:
+        cluster.bash(HIT, "iptables -F INPUT; iptables -F OUTPUT", root=True)
+    cluster.said("restore", HIT)
+    cluster.bash("ctl", "rm -rf ~/.local/state/kit/bad-nodes")
+
+
+def recovered(
+    folder: str, undisturbed: dict[int, str], cause: Callable[[Sample], None], *options: str
+) -> float:
+    """Seconds from a fault to the first all-reduce behind it."""
+    sample = Sample(folder, f"sample.{time.time_ns()}", *options)
+    sample.until("its first steps", lambda: len(sample.steps()) >= STEPS_BEFORE)
+    at_s = time.time()
+    try:
+        cause(sample)
+        sample.until("the first all-reduce behind the fault", sample.begun_again_s)
+        if cause is kill_rank:
+            sample.check(undisturbed)
+    finally:
+        if cause is not kill_rank:
+            heal(cause)
+    sample.check(undisturbed)
+    return sample.begun_again_s() - at_s
+
+
+def imported() -> float:
+    """Seconds of two imports, each on a node."""
+    begin_s = time.monotonic()
+    with futures.ThreadPoolExecutor() as pool:
+        both = (
+            pool.submit(cluster.bash, node, IMPORT, cluster.IMAGES["apptainer"])
+            for node in cluster.NODES[:2]
+        )
+        for each in list(both):
+            each.result()
+    return time.monotonic() - begin_s
+
+
+FAULTS = {
+    "a rank dies": kill_rank,
+    "a node dies": kill_node,
+    "a node freezes": freeze,
+    "a node is cut off": cut_off,
+}
+
+
+def run(rounds: int) -> Iterator[Comparison]:
+    cluster.install_kit()
+    given_up_s = cluster.bash("ctl", "scontrol show config | sed -n 's/^SlurmdTimeout *= *//p'")
+    if given_up_s != "300 sec":
+        raise CannotMeasure(
+            f"SlurmdTimeout is {given_up_s}: KIT_CLUSTER_TIMES=default make cluster"
+        )
+    with contextlib.ExitStack() as afterwards:
+        folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared recovery.XXXXXX")
+        afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
+        (cluster.shared() / Path(folder).name / "program.py").write_text(PROGRAM)
+        whole = Sample(folder, "undisturbed")
+        whole.until("300 steps", lambda: len(whole.steps()) >= 300)
+        undisturbed = dict(whole.steps())
+        cluster.on("ctl", "scancel", whole.id)
+        for claim, cause in FAULTS.items():
+            own = ["--max-restarts", "1"]
+            spare = [] if cause is kill_rank else ["--spares", "1"]
+            sides: dict[str, Callable[[], float]] = {
+                KIT: functools.partial(recovered, folder, undisturbed, cause, *own, *spare),
+                FLOOR: imported,
+            }
+            if cause is kill_rank:
+                elastic = functools.partial(
+                    recovered, folder, undisturbed, cause, *own, "--elastic"
+                )
+                sides[TORCHRUN] = elastic
+            goal = OF_RANK_S if cause is kill_rank else OF_NODE_S
+            yield Comparison(
+                claim,
+                DOES[cause is kill_rank],
+                measure.take_turns(sides, rounds, warm_up=0),
+                goals=[Goal(FLOOR, goal, over=True)],
+                headline=True,
+                why=WHY if cause is kill_rank else "",
+            )
+
+
+DOES = {
+    True: "from the kill of a rank to the end of the first all-reduce behind it, in the same job.",
+    False: "from the fault to the first all-reduce on the spare and the node that is left.",
+}
+WHY = "srun takes 3.3 s to end the ranks that are left; then each node is made ready once more."
+
+
+def versions() -> dict[str, str]:
+    lines = cluster.bash("node1", "sbatch --version; apptainer --version").splitlines()
+    return {line.split()[0]: line.split()[-1] for line in lines}
+
+
+if __name__ == "__main__":
+    measure.main(run, rounds=10, versions=versions)
