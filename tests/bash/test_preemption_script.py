@@ -16,6 +16,8 @@ import pytest
 from running import SCRIPTS, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
+import event_lines
+
 AGAIN = 75  # what a rank ends with that has saved, and wants to go on
 SAYS = '[[ -z "${KIT_TEST_SAYS}" ]] || echo "${KIT_TEST_SAYS}" >"${KIT_PROGRESS}"; exit "${KIT_TEST_CODE:-75}"'
 
@@ -210,3 +212,20 @@ def test_what_a_person_asks_for_is_done_once_and_what_nobody_asks_for_is_not(
     last = process.communicate(timeout=60)[1].splitlines()[-1]
     assert (process.returncode, last) == (code, f"kit: local0: {said}")
     assert (run / "requeued").exists() == (code == AGAIN)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_refused: bool, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True)
+    requeue(tmp_path)
+    stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" >sbatch.said\n{"echo no more >&2; exit 1" if is_refused else "echo 99"}\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1"))
+    assert done.returncode == AGAIN
+    assert f"--dependency=afterany:{JOB_ID}" in (run / "sbatch.said").read_text().splitlines()
+    assert (run / "requeued").exists() == is_refused
+    ended = ["kit: local0: job 99 goes on"]
+    if is_refused:
+        ended = ["no more", "kit: local0: that job is refused; Slurm starts this one again"]
+    assert done.stderr.splitlines()[-len(ended) :] == ended, done.stderr
+    (last,) = event_lines.read(run / f"log/{JOB_ID}", "ends")
+    assert last["outcome"] == "REQUEUED"

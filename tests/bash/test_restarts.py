@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.secrets import Secret
-from running import TAG, processes, until
+from running import SCRIPTS, TAG, bash, environment, processes, until
 from test_preemption_script import requeue
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
@@ -170,3 +170,29 @@ def test_a_rank_that_fails_when_the_time_limit_is_near_goes_on_in_the_next_start
     assert job.returncode == 75, said
     assert "a rank has failed near the time limit" in said and (run / "requeued").read_text() == f"{JOB_ID}\n"
     assert attempts(run) == [1]
+
+
+LOSES_TWICE = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/lost.sh"
+event::note() { :; }
+event::keep() { :; }
+beat::end_ranks() { :; }
+restart::consider() { echo "considered: $*"; } # and it has its reasons
+scontrol() { printf '%s\\n' node1 node2 node3; }
+KIT_SILENT_S=10 KIT_SPARES=0 KIT_LEAST_NODES="$1" SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
+lost::handle 1 node2
+"""
+
+
+@pytest.mark.parametrize(
+    ("least", "considered", "why"),
+    [
+        ("2", "considered: 143  node2 lost\n", "node2: lost, and the ranks are not started again\n  fix: raise `max_restarts`, or submit it again\n"),
+        ("3", "", "node2: lost, and the job cannot go on with the nodes that are left\n  fix: with `spares: 1` or a range"),
+    ],
+)
+def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, considered: str, why: str) -> None:
+    done = bash(LOSES_TWICE, least, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1"))
+    assert (done.returncode, done.stdout) == (1, considered)
+    assert f"kit: error: node1: {why}" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,23 @@ def test_a_person_has_a_run_save_and_go_on_and_then_save_and_stop(kit_cluster: C
     (place,) = re.findall(r"all ranks have stopped for a checkpoint, progress: (step \d+); the job ends, as was asked for$", said(counts), re.MULTILINE)
     shown = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit status run', "bash", kit_cluster.path(counts)).stdout
     assert re.search(rf" COMPLETED .* by kit stop, at {place}$", shown, re.MULTILINE), shown
+    nothing_left(kit_cluster)
+
+
+def test_a_run_that_resubmits_itself_goes_on_at_once_as_another_job(kit_cluster: Cluster, counts: Path) -> None:
+    start_counting(kit_cluster, counts, "--resubmit", "--max-requeues", "1", "--launcher", "srun", "--", "2000", "stop")
+    first = job_id(counts)
+    ended = kit_cluster.wait(first)
+    assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("FAILED", 75, "0"), said(counts)
+    (other,) = re.findall(r"progress: step 1; another job goes on\nkit: node\d: job (\d+) goes on$", said(counts), re.MULTILINE)
+    last = kit_cluster.wait(int(other))
+    assert (last.state, last.exit_code) == ("FAILED", 1)
+    assert "this run was started again 1 times, and max_requeues allows no more" in said(counts)
+    began, over = (datetime.fromisoformat(time) for time in (last.fields["StartTime"], ended.fields["EndTime"]))
+    assert (began - over).total_seconds() < 20
+    shown = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit status run', "bash", kit_cluster.path(counts)).stdout
+    assert re.search(rf"^{other} +counts +FAILED ", shown, re.MULTILINE), shown
+    assert (counts / "place").read_text() == "2\n"
     nothing_left(kit_cluster)
 
 

@@ -104,6 +104,11 @@ BAD = {
         "2: max_requeues says nothing without on_preempt",
         "add `on_preempt: checkpoint`, or leave it out",
     ),
+    "a new job after what is not requeued": (
+        "resubmit: yes\n",
+        "2: resubmit says nothing without on_preempt",
+        "add `on_preempt: checkpoint`, or leave it out",
+    ),
     "checkpoints of what is not requeued": (
         "checkpoints: out/\n",
         "2: checkpoints says nothing without on_preempt",

@@ -84,7 +84,7 @@ def cases() -> dict[str, Plan]:
         bad_nodes="/shared/bad nodes",
         max_restarts=3,
     )
-    found["endless"] = changed(plan("none"), on_preempt="checkpoint")
+    found["endless"] = changed(plan("none"), on_preempt="checkpoint", resubmit=True)
     found["requeue"] = changed(plan("none"), on_preempt="requeue", checkpoints="/shared/it's out/{lr}", array="0-1", sweep=(("lr", ("0.1", "0.2")),))
     found["sweep"] = changed(
         plan("none"),

@@ -186,6 +186,11 @@ class Job:
         "N",
         panel="Bad days",
     )
+    resubmit: Optional[bool] = key(
+        values.flag,
+        "go on as a new job, at once: one that is requeued is held for two minutes at most sites",
+        panel="Bad days",
+    )
     time: Optional[str] = key(
         values.time_limit,
         "time limit, as for sbatch",

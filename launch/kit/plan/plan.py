@@ -90,6 +90,7 @@ class Policy:
     elastic: bool = False  # torchrun starts the ranks again, and not kit
     stall_s: int = 0  # without progress, after which the ranks stand still; 0 for never
     on_stall: str = "end"
+    resubmit: bool = False  # goes on as a new job, and not by being requeued
 
     @property
     def has_beat(self) -> bool:

@@ -9,7 +9,12 @@ from kit.config.job import Job
 from kit.errors import Problems, did_you_mean
 from kit.plan.mounting import FileView
 
-_NEEDED = {"checkpoints": "requeue", "checkpoint_s": "checkpoint", "max_requeues": "checkpoint"}
+_NEEDED = {
+    "checkpoints": "requeue",
+    "checkpoint_s": "checkpoint",
+    "max_requeues": "checkpoint",
+    "resubmit": "checkpoint",
+}
 
 
 def on_preempt(job: Job, problems: Problems) -> str:

@@ -158,6 +158,7 @@ def _policy(plan: Plan) -> list[str]:
         "when the ranks are asked for a checkpoint; the #SBATCH lines say it, too",
         f"KIT_MAX_REQUEUES={'' if policy.max_requeues is None else policy.max_requeues} "
         "# empty: as long as the run makes progress",
+        *(["KIT_RESUBMIT=yes # the run goes on as a new job"] if policy.resubmit else []),
     ]
     stall = [
         f"KIT_STALL_S={policy.stall_s} # without progress, after which the ranks stand still",

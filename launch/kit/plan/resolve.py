@@ -264,6 +264,7 @@ def _policy(job: Job, on_preempt: str, checkpoints: str, told: Notify) -> Policy
         on_preempt=on_preempt,
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
+        resubmit=bool(job.resubmit),
         checkpoints=checkpoints,
         stall_s=job.stall_timeout or 0,
         on_stall=job.on_stall or "end",

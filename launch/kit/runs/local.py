@@ -168,6 +168,7 @@ def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
     cpus = len(os.sched_getaffinity(0)) // (layout.nodes * layout.tasks_per_node)
     own = {
         "SLURM_JOB_NAME": layout.name,
+        "SLURM_JOB_START_TIME": str(int(time.time())),
         "SLURM_NNODES": str(layout.nodes),
         "SLURM_CPUS_PER_TASK": str(max(1, cpus)),
         "SLURMD_NODENAME": "local0",

@@ -39,19 +39,11 @@ beat::step() {
 
 # beat::wait SRUN_PID - as `wait`: until the ranks' step has ended, or a signal has come. A lost node or a stall ends the ranks.
 beat::wait() {
-  local number working
-  local -i rc looked_s="${SECONDS}"
+  local -i looked_s="${SECONDS}"
   beat::forgive
-  while [[ -n "${KIT_BEATS}" ]] && kill -0 "$1" 2>/dev/null; do
+  while [[ -n "${KIT_BEATS}${KIT_STALL_S:-}" ]] && kill -0 "$1" 2>/dev/null; do
     [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143
-    rc=0
-    read -r -t 0.25 -u "${KIT_BEATS}" number working || rc=$?
-    if ((rc == 0)); then
-      beat::hear "${number}" "${working}"
-    elif ((rc <= 128)); then
-      [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
-      beat::end
-    fi
+    beat::listen
     ((SECONDS > looked_s)) || continue
     # A first node that was itself stopped has heard nobody.
     ((SECONDS - looked_s < KIT_SILENT_S / 2)) || beat::forgive
@@ -59,6 +51,25 @@ beat::wait() {
     beat::look "$1"
   done
   wait "$1"
+}
+
+# beat::listen - hears the next line, or waits for it a quarter of a second.
+beat::listen() {
+  local number working
+  local -i rc=0
+  if [[ -z "${KIT_BEATS}" ]]; then # nobody can tell any more whether the ranks work
+    sleep 0.25
+    KIT_WORKED_AT="${SECONDS}"
+    return
+  fi
+  read -r -t 0.25 -u "${KIT_BEATS}" number working || rc=$?
+  if ((rc == 0)); then
+    beat::hear "${number}" "${working}"
+  elif ((rc <= 128)); then
+    [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
+    beat::end
+    KIT_BEAT_AT=()
+  fi
 }
 
 # beat::hear NUMBER WORKING - notes what a line says, and passes over a line that srun has cut in two.

@@ -20,15 +20,17 @@ lost::handle() {
   mapfile -t left < <(lost::hosts)
   if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
     restart::consider 143 '' "${*:2} lost"
+    lost::give_up "the ranks are not started again" "raise \`max_restarts\`, or submit it again"
   fi
   lost::give_up
 }
 
-# lost::give_up - where too few nodes are left.
+# lost::give_up [WHAT FIX] - ends the job, or has it requeued. Without WHAT too few nodes are left.
 lost::give_up() {
   ! declare -F preempt::go_on >/dev/null || preempt::go_on "${KIT_LOST//,/ }: lost"
-  kit::die "${KIT_LOST//,/ }: lost, and the job cannot go on with the nodes that are left" \
-    "with \`spares: 1\` or a range such as \`nodes: 2-4\`, and \`max_restarts\`, it goes on without such a node; docs/restarts.md" node-failed
+  local -r range="with \`spares: 1\` or a range such as \`nodes: 2-4\`, and \`max_restarts\`"
+  kit::die "${KIT_LOST//,/ }: lost, and ${1:-the job cannot go on with the nodes that are left}" \
+    "${2:-${range}, it goes on without such a node; docs/restarts.md}" node-failed
 }
 
 # lost::hosts - prints the job's nodes without the lost ones.

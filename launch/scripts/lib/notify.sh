@@ -33,11 +33,18 @@ notify::end() {
   noted="$(event::of 'blamed|node_refused|node_silent|nodes_absent' batch.jsonl | head -n 1)"
   [[ ! "${noted}" =~ \"problem\":\ \"([^\"]*)\" ]] || printf -v cause '%b' "${BASH_REMATCH[1]}"
   [[ -z "${cause}" || ! "${noted}" =~ \"node\":\ \"([^\"]+)\" ]] || cause="${BASH_REMATCH[1]}: ${cause}"
-  text="${state} after $(notify::duration "${SECONDS}")"
+  text="${state} after $(notify::duration "$(notify::elapsed)")"
   [[ "${1:-0}" == 0 ]] || text+=", exit code $1"
   [[ "${state}" == COMPLETED ]] || text+="${cause:+: ${cause}}. See: kit why ${KIT_ID}"
   (notify::tell end "${state}" "${1:-}" "${cause}" "${text}") || true
   unset KIT_HOOK
+}
+
+# notify::elapsed - prints the seconds since the job began, which may be before this script did: see job::again.
+notify::elapsed() {
+  local now
+  printf -v now '%(%s)T' -1
+  printf '%d' "$((${SLURM_JOB_START_TIME:-0} > 0 ? now - SLURM_JOB_START_TIME : SECONDS))"
 }
 
 # notify::duration SECONDS

@@ -110,8 +110,13 @@ preempt::go_on() {
     exit "${KIT_GO_ON}"
   fi
   preempt::check_progress
-  kit::say "$1, progress: ${KIT_REACHED}; Slurm starts this job again"
-  local answer
+  local answer next how="Slurm starts this job again"
+  [[ -z "${KIT_RESUBMIT:-}" ]] || how="another job goes on"
+  kit::say "$1, progress: ${KIT_REACHED}; ${how}"
+  if [[ -n "${KIT_RESUBMIT:-}" ]]; then
+    ! preempt::sbatch || exit "${KIT_GO_ON}"
+    kit::say "that job is refused; Slurm starts this one again"
+  fi
   KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
   ending::note_requeue
   if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
@@ -135,10 +140,21 @@ preempt::answer_request() {
   job::again "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" ''
 }
 
-# preempt::submit - a job for the same run directory, which begins when this one is gone. Not when the ranks have ended: a
-# site that cancels preempted jobs leaves no time for that.
+# preempt::submit - as preempt::sbatch, where the run cannot go on otherwise. Not when the ranks have ended: a site that cancels
+# preempted jobs leaves no time for that.
 preempt::submit() {
-  local next name
+  local next
+  ! preempt::sbatch || return 0
+  # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
+  KIT_OUTCOME=FAILED
+  event::note node_refused cause refused problem "the job that should go on is refused" fix "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+  kit::error "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
+  return 1
+}
+
+# preempt::sbatch - submits a job for the same run directory, which begins when this one is gone.
+preempt::sbatch() {
+  local name
   local -a options=(--nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}") unset=()
   # Of an array this one alone goes on.
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
@@ -146,13 +162,7 @@ preempt::submit() {
   for name in "${!SLURM_@}"; do
     case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
   done
-  if ! next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")"; then
-    # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
-    KIT_OUTCOME=FAILED
-    event::note node_refused cause refused problem "the job that should go on is refused" fix "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
-    kit::error "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
-    return 1
-  fi
+  next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" || return
   next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes

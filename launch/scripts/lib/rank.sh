@@ -41,8 +41,9 @@ rank::run() {
   exec {kit_asking}>&- {kit_watching}>&-
   rank::flush
   ((kit_code != 0)) || [[ -z "${kit_has_peers}" ]] || peers::judge "$@"
-  # The ranks that miss this one are to say so before they are ended for it: then the one that says nothing is known.
-  if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" ]]; then sleep 1; fi
+  # The ranks that miss this one are to say so before they are ended for it: then the one that says nothing is known. A rank that
+  # was killed, or that crashed (SIGBUS, SIGSEGV), has not itself missed another.
+  if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" && "${kit_code}" != 13[579] ]]; then sleep 1; fi
   exit "${kit_code}"
 }
 

@@ -58,7 +58,7 @@ def load(
     training: dict[str, Any] = dict.fromkeys(
         (
             *("sweep", "array", "max_restarts", "elastic"),
-            *("on_preempt", "checkpoint_s", "checkpoints", "max_requeues"),
+            *("on_preempt", "checkpoint_s", "checkpoints", "max_requeues", "resubmit"),
         )
     )
     time = job.time if "time" in overrides else TIME

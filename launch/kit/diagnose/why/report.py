@@ -146,6 +146,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         _head(run, ended.get(state, f"it ended {state}")),
         f"  {_describe_first(first, evidence) if first else 'no rank noted a failure of its own'}",
     ]
+    if kept := events.last(evidence.of_batch, "not_restarted"):
+        head.append(f"  not started again: {_printable(kept.text('problem'), 400)}")
     if state in ("CANCELLED", "TIMEOUT") and not first:
         head += silence.before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
