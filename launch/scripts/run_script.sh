@@ -84,6 +84,7 @@ node::prepare() {
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::now
   begun="${KIT_NOW}"
+  [[ -z "${KIT_HEALTH:-}" ]] || health::check
   ((${#KIT_MOUNTS[@]} == 0)) || mounts::check
   [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || net::check_master
   stage::prepare

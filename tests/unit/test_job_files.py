@@ -104,6 +104,16 @@ BAD = {
         "2: max_requeues says nothing without on_preempt",
         "add `on_preempt: checkpoint`, or leave it out",
     ),
+    "health misspelt": (
+        "health: quikc\n",
+        "2: health: expected quick, or the path of a program, not 'quikc'",
+        "write `health: quick`, or a path such as ./check.sh",
+    ),
+    "health by what is no program": (
+        "health: ./train.py\n",
+        "2: {dir}/train.py is no program",
+        "make it one: chmod +x {dir}/train.py",
+    ),
     "a new job after what is not requeued": (
         "resubmit: yes\n",
         "2: resubmit says nothing without on_preempt",

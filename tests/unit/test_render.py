@@ -81,6 +81,7 @@ def cases() -> dict[str, Plan]:
         checkpoint_s=300,
         max_requeues=7,
         spares=2,
+        health="/site/it's well",
         bad_nodes="/shared/bad nodes",
         max_restarts=3,
     )

@@ -143,6 +143,15 @@ class Job:
         panel="Bad days",
         choices=lambda: list(values.ON_STALL),
     )
+    health: Optional[str] = key(
+        values.health,
+        "quick: look at each node's GPUs, disk and memory before the ranks start; or a program of"
+        " the site's that fails on a bad node [none]",
+        "quick|FILE",
+        panel="Bad days",
+        other_names="health_check preflight",
+        anchor=values.anchored_health,
+    )
     stage: Optional[str] = key(
         values.line,
         "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"

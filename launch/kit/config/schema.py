@@ -39,7 +39,8 @@ _TEXT: Schema = {"type": _SCALAR, "pattern": "^[^\\u0000]*$"}  # a pattern appli
 _FULL: Schema = {**_TEXT, "minLength": 1}
 _PROSE: Schema = {"type": _SCALAR, "minLength": 1}
 _OPTION: Schema = {"type": [*_SCALAR, "null"], "pattern": "^[^\\u0000-\\u001f\\u007f]*$"}
-_LINE: Schema = {**_TEXT, "pattern": "^[^\\u0000-\\u001f\\u007f]+$"}
+_SIGN = "[^\\u0000-\\u001f\\u007f]"  # what a line may hold
+_LINE: Schema = {**_TEXT, "pattern": f"^{_SIGN}+$"}
 
 
 def text(*, of_cluster: bool) -> str:
@@ -248,6 +249,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.count: _count(1),
     values.count_or_zero: _count(0),
     values.time_limit: _time(),
+    values.health: {"type": "string", "pattern": f"^({values.QUICK}|{_SIGN}*/{_SIGN}*)$"},
     values.duration: {"type": "string", "pattern": f"^{values.DURATION.pattern}$"},
     values.mounts: _mounts(),
     variables.environment: _environment(),

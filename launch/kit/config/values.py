@@ -223,6 +223,7 @@ def add_mounts(of_file: tuple[Mount, ...], of_option: tuple[Mount, ...]) -> tupl
 
 CODE = ("snapshot", "live")
 ON_STALL = ("end", "report")
+QUICK = "quick"  # kit's own look at a node
 
 
 def code(given: Located, problems: Problems) -> Optional[str]:
@@ -233,6 +234,19 @@ def code(given: Located, problems: Problems) -> Optional[str]:
 def on_stall(given: Located, problems: Problems) -> Optional[str]:
     fix = "end: end ranks that stand still; report: only keep where they stand"
     return _one_of(ON_STALL, given, fix, problems)
+
+
+def health(given: Located, problems: Problems) -> Optional[str]:
+    found = line(given, problems)
+    if found is None or found == QUICK or "/" in found:
+        return found
+    fix = f"write `health: {QUICK}`, or a path such as ./check.sh"
+    problems.add(given.where, f"expected {QUICK}, or the path of a program, not '{found}'", fix)
+    return None
+
+
+def anchored_health(found: str, base: Path) -> str:
+    return found if found == QUICK else paths.absolute(found, base)
 
 
 def _one_of(words: tuple[str, ...], given: Located, fix: str, problems: Problems) -> Optional[str]:

@@ -91,6 +91,7 @@ class Policy:
     stall_s: int = 0  # without progress, after which the ranks stand still; 0 for never
     on_stall: str = "end"
     resubmit: bool = False  # goes on as a new job, and not by being requeued
+    health: str = ""  # how nodes are looked at first: `quick`, or the path of a program
 
     @property
     def has_beat(self) -> bool:

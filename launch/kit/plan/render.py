@@ -64,6 +64,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "secrets": bool(plan.program.secrets),
         "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
         "spares": plan.layout.spares > 0,
+        "health": bool(plan.policy.health),
         "beat": plan.policy.has_beat,
         "stall": plan.policy.stall_s > 0,
     }
@@ -104,7 +105,8 @@ def _env(plan: Plan) -> str:
 
 
 def _shape(plan: Plan) -> list[str]:
-    layout, bad_nodes = plan.layout, bash(plan.profile.bad_nodes)
+    layout, health = plan.layout, plan.policy.health
+    bad_nodes = [f"KIT_BAD_NODES={bash(plan.profile.bad_nodes)} # where they are remembered"]
     return [
         f"NNODES={layout.nodes}",
         f"NPROC_PER_NODE={layout.processes_per_node}",
@@ -114,7 +116,8 @@ def _shape(plan: Plan) -> list[str]:
         "",
         f"KIT_SPARES={layout.spares} "
         "# nodes that are allocated beyond NNODES, to do without bad ones",
-        *([f"KIT_BAD_NODES={bad_nodes} # where they are remembered"] if layout.spares else []),
+        *(bad_nodes if layout.spares or health else []),
+        *([f"KIT_HEALTH={bash(health)} # by which nodes are looked at"] if health else []),
         *([_least(plan)] if plan.policy.has_beat else []),
         f"KIT_NAME={bash(layout.name)}",
     ]

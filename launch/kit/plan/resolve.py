@@ -19,6 +19,7 @@ from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
 from kit.plan import (
     bad_nodes,
+    health,
     mounting,
     own_lines,
     preemption,
@@ -99,6 +100,7 @@ def resolve(
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
     checkpoints = preemption.checkpoints(job, run_dir, view, problems)
+    looked_at_by = health.program(job, problems)
     told = notify.check(job.notify, {secret.name for secret in sources}, problems)
     container = _container(job, chosen, mounts, problems)
     problems.raise_if_any()
@@ -106,7 +108,7 @@ def resolve(
         layout=_layout(job, run_dir, shape, array),
         container=container,
         program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
-        policy=_policy(job, chosen.on_preempt, checkpoints, told),
+        policy=_policy(job, chosen.on_preempt, checkpoints, looked_at_by, told),
         profile=_profile(cluster),
         header=header,
         reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
@@ -257,7 +259,7 @@ def _rank_program(
     )
 
 
-def _policy(job: Job, on_preempt: str, checkpoints: str, told: Notify) -> Policy:
+def _policy(job: Job, on_preempt: str, checkpoints: str, looked_at_by: str, told: Notify) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         elastic=bool(job.elastic),
@@ -265,6 +267,7 @@ def _policy(job: Job, on_preempt: str, checkpoints: str, told: Notify) -> Policy
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         resubmit=bool(job.resubmit),
+        health=looked_at_by,
         checkpoints=checkpoints,
         stall_s=job.stall_timeout or 0,
         on_stall=job.on_stall or "end",

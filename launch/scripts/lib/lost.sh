@@ -13,7 +13,7 @@ lost::handle() {
     event::note node_lost node "${host}" state silent
     kit::say "${host} is lost: not heard of for ${KIT_SILENT_S} s; it is dead, frozen or cut off"
     KIT_LOST+="${KIT_LOST:+,}${host}"
-    ((KIT_SPARES == 0)) || spares::note "${host}" "was lost while a job ran"
+    ((KIT_SPARES == 0)) || bad_nodes::note "${host}" "was lost while a job ran"
   done
   event::keep
   beat::end_ranks "$1"

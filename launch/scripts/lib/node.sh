@@ -2,6 +2,9 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
+# shellcheck source=lib/health.sh
+[[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
+
 # node::begin - comes first on a node, where srun has started the script.
 node::begin() {
   [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||

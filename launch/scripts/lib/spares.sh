@@ -5,6 +5,8 @@
 
 # shellcheck source=lib/gpus.sh
 source "${KIT_RUN_DIR}/lib/gpus.sh"
+# shellcheck source=lib/bad_nodes.sh
+source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 
 # The longest that a node may take to answer. It covers the start of the step; the checks take less than a second.
 KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-30}"
@@ -96,14 +98,8 @@ spares::remember() {
     [[ -n "${problem["${host}"]:-}" ]] || continue
     event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
     kit::say "leaving out ${host}: ${problem["${host}"]}"
-    spares::note "${host}" "${problem["${host}"]}"
+    bad_nodes::note "${host}" "${problem["${host}"]}"
   done
-}
-
-# spares::note NODE PROBLEM
-spares::note() {
-  mkdir -p -- "${KIT_BAD_NODES%/*}" 2>/dev/null || return 0
-  printf '%(%s)T %s %s\n' -1 "$1" "$2" >>"${KIT_BAD_NODES}" 2>/dev/null || true
 }
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
@@ -123,6 +119,7 @@ spares::answer() {
     gpus="$(gpus::list 2>/dev/null | grep -c .)" || gpus=0
     ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
   fi
+  [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || problem="$(health::problem)"
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
 }
 

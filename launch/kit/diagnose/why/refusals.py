@@ -16,6 +16,7 @@ def _refusal(name: str, title: str, fix: str = "{own_fix}") -> Cause:
 REFUSALS = (
     _refusal("node-not-ready", "nodes were not ready in time"),
     _refusal("nodes-bad", "too few of the nodes can work, spares included"),
+    _refusal("node-unhealthy", "a node is not well"),
     _refusal("image-differs", "a node sees another image than the first node"),
     _refusal("image-replaced", "the image was replaced after submission"),
     _refusal("image-missing", "the image is not there, or not readable"),

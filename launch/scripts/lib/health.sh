@@ -1,0 +1,79 @@
+# shellcheck shell=bash
+# health.sh - with `health`: whether a node can work, before anything is started on it. See docs/spares.md.
+# only: health
+
+# shellcheck source=lib/bad_nodes.sh
+source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
+
+readonly KIT_ANSWER_S=20   # for the site's program to answer; a node with spares has 30 s for all
+readonly KIT_LEAST_MB=1024 # of memory
+
+# health::check - ends the job where this node is not well, and remembers the node. With spares it was asked before.
+health::check() {
+  ((KIT_SPARES == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || return 0
+  local problem
+  problem="$(health::problem)"
+  [[ -n "${problem}" ]] || return 0
+  bad_nodes::note "$(kit::node)" "${problem}"
+  kit::die "this node ${problem}" \
+    "tell those who run the cluster; new jobs leave it out for a day: kit submit; with \`spares: 1\` the job goes on without it" node-unhealthy
+}
+
+# health::problem - prints what is wrong with this node, as in "node3 has ..."; nothing where it is well.
+health::problem() {
+  if [[ "${KIT_HEALTH}" != quick ]]; then
+    health::ask_program
+    return
+  fi
+  local -a problems
+  mapfile -t problems < <(
+    health::look_at_disk
+    health::look_at_memory
+    ((KIT_GPUS_PER_NODE == 0)) || ! command -v nvidia-smi >/dev/null || health::look_at_gpus
+  )
+  printf '%s' "${problems[0]:-}"
+}
+
+# health::ask_program - the site's own: it fails where the node cannot work, and says why in its last line.
+health::ask_program() {
+  local said rc=0 last
+  said="$(timeout --kill-after=1 "${KIT_ANSWER_S}" "${KIT_HEALTH}" 2>&1 </dev/null)" || rc=$?
+  ((rc != 0)) || return 0
+  last="$(grep -v '^[[:space:]]*$' <<<"${said}" | tail -n 1 | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200)" || true
+  ((rc != 124 && rc != 137)) || last="no answer within ${KIT_ANSWER_S} s"
+  printf 'does not pass %s: %s' "${KIT_HEALTH##*/}" "${last:-exit code ${rc}}"
+}
+
+health::look_at_disk() {
+  local probe
+  if probe="$(mktemp "${KIT_SCRATCH:-/tmp}/.kit-health.XXXXXX" 2>&1)"; then
+    rm -f -- "${probe}"
+  else
+    printf 'cannot write to %s: %s\n' "${KIT_SCRATCH:-/tmp}" "${probe##*: }"
+  fi
+}
+
+health::look_at_memory() {
+  local -i free_mb
+  free_mb="$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)"/1024
+  ((free_mb >= KIT_LEAST_MB)) || printf 'has %d MB of memory left\n' "${free_mb}"
+}
+
+# health::look_at_gpus - what NVIDIA's driver knows. A query that this driver does not know says nothing.
+health::look_at_gpus() {
+  local said gpu value
+  said="$(timeout 10 nvidia-smi --list-gpus 2>&1)" ||
+    { printf 'has GPUs that do not answer: %s\n' "$(tail -n 1 <<<"${said}" | tr '|' '?' | cut -b 1-200)" && return; }
+  while IFS=', ' read -r gpu value; do
+    [[ ! "${value}" =~ ^[1-9][0-9]*$ ]] || printf 'has GPU %s with %s uncorrected memory errors\n' "${gpu}" "${value}"
+  done < <(health::query --query-gpu=index,ecc.errors.uncorrected.volatile.total)
+  while IFS=', ' read -r gpu value; do
+    [[ "${value}" != *[1-9]* && "${value,,}" != *yes* ]] || printf 'has GPU %s with memory rows that wait for a reset, or could not be replaced\n' "${gpu}"
+  done < <(health::query --query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure)
+  while IFS=', ' read -r gpu value; do
+    [[ ", ${value}," != *', Active,'* ]] || printf 'has GPU %s slowed down by its hardware, for heat or power\n' "${gpu}"
+  done < <(health::query --query-gpu=index,clocks_throttle_reasons.hw_thermal_slowdown,clocks_throttle_reasons.hw_power_brake_slowdown)
+}
+
+# health::query OPTION - prints a line for each GPU.
+health::query() { timeout 10 nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null || true; }
