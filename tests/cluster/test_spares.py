@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs import job_id, nothing_left, read, submit
+from jobs import job_id, nothing_left, read, submit, why
 from slurm_cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -98,3 +98,18 @@ def test_without_bad_nodes_the_spare_stays_idle(kit_cluster: Cluster, who: Path)
     done = submit_who(kit_cluster, who, "run")
     assert nodes_of(done.stdout) == ["node1", "node2"]
     assert kit_cluster.run("ctl", "kit", "nodes").stdout == "kit: no node is left out\n"
+
+
+def test_a_node_that_the_sites_program_does_not_pass_is_left_out_and_without_a_spare_it_is_named(kit_cluster: Cluster, who: Path) -> None:
+    (who / "check.sh").write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != node2 ] || { echo link 3 is down; exit 1; }\n')
+    (who / "check.sh").chmod(0o755)
+    done = submit_who(kit_cluster, who, "run", "--health", "./check.sh")
+    assert nodes_of(done.stdout) == ["node1", "node3"]
+    assert "kit: node1: leaving out node2: does not pass check.sh: link 3 is down\n" in done.stdout
+    forget(kit_cluster)
+    alone = submit_who(kit_cluster, who, "alone", "--health", "./check.sh", "--spares", "0", check=False)
+    assert "kit: error: node2: this node does not pass check.sh: link 3 is down\n" in alone.stdout
+    assert nodes_of(alone.stdout) == []
+    assert re.search(r"^node2 .* does not pass check.sh: link 3 is down$", kit_cluster.run("ctl", "kit", "nodes").stdout, re.MULTILINE)
+    assert why(kit_cluster, who, "alone") == "node-unhealthy"
+    nothing_left(kit_cluster)

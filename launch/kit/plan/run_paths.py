@@ -66,6 +66,11 @@ class RunPaths:
         """Return the mark for the stand-in of scontrol."""
         return self.logs(job_id) / "timed-out"
 
+    def flights(self, job_id: str, attempt: int) -> dict[int, Path]:
+        """Return {rank: its dump} of PyTorch's flight recorder."""
+        found = {path.suffix[1:]: path for path in self.logs(job_id).glob(f"flight.{attempt}.*")}
+        return {int(rank): path for rank, path in found.items() if rank.isdecimal()}
+
     def request(self, job_id: str) -> Path:
         """Return what a person asks of the batch script: `kit checkpoint` or `kit stop`."""
         return self.logs(job_id) / "request"

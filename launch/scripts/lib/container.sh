@@ -101,6 +101,9 @@ container::set_variables() {
   # docs/preemption.md says what a program does with these.
   [[ "${KIT_ON_PREEMPT}" == none && "${KIT_MAX_RESTARTS}" == 0 && -z "${KIT_STALL_S:-}" ]] || export KIT_PROGRESS="${KIT_LOG_DIR}/progress"
   [[ "${KIT_ON_PREEMPT}" != checkpoint ]] || export KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
+  # Where PyTorch's flight recorder writes what NCCL's ranks were at when one did not end: its name since 2.9, and before.
+  export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${KIT_LOG_DIR}/flight.${KIT_ATTEMPT}.}" TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
+  export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-${TORCH_FR_DUMP_TEMP_FILE}}"
   # The code as it was at submission comes before what is installed of the same name. A PYTHONPATH of the job's own, which
   # replaces this one, begins with it, too.
   [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"

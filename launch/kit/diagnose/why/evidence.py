@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.diagnose import flight
 from kit.diagnose.why import blame, logs
 from kit.diagnose.why.blame import FIRST, OTHERS, Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK
@@ -56,6 +57,13 @@ class Evidence:
         """Return the time between a rank's last output and its end."""
         log = RunPaths(self.folder).rank_log(self.job_id, failed.rank)
         return (failed.at_ns - logs.changed_ns(log)) / 1e9 if failed.at_ns else 0
+
+    def recorded(self) -> str:
+        """Return what PyTorch's flight recorder knows of a collective that did not end."""
+        attempt = max((event.attempt for event in self.events), default=1)
+        layout = self.plan.layout
+        dumps = RunPaths(self.folder).flights(self.job_id, attempt)
+        return flight.explain(dumps, layout.nodes * layout.processes_per_node)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:
         """Return the log or the end of a rank, if it was read."""

@@ -146,6 +146,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         _head(run, ended.get(state, f"it ended {state}")),
         f"  {_describe_first(first, evidence) if first else 'no rank noted a failure of its own'}",
     ]
+    if recorded := evidence.recorded():
+        head.append(f"  flight recorder: {_printable(recorded, 400)}")
     if kept := events.last(evidence.of_batch, "not_restarted"):
         head.append(f"  not started again: {_printable(kept.text('problem'), 400)}")
     if state in ("CANCELLED", "TIMEOUT") and not first:

@@ -1,0 +1,163 @@
+"""Read the dumps of PyTorch's flight recorder: which collective did not end, and who is missing.
+
+NCCL's watchdog writes one for each rank when a collective takes too long; where, the scripts say:
+container.sh. Their form is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from kit.files import safe_read
+from kit.slurm import task_numbers
+
+ALL_RANKS = "default_pg"  # the group of init_process_group
+MOST_RANKS = 1024  # whose dumps are read
+_OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transformers/")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The last collective that a rank has called in a process group."""
+
+    number: int  # counts those of the group
+    name: str  # such as all_reduce
+    sizes: str  # of what goes in
+    place: str  # file:line of the program; empty where only torch is on the stack
+    is_over: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as the ranks' dumps show it."""
+
+    name: str
+    ranks: frozenset[int]
+    last: Mapping[int, Call]  # by rank; of those that have called something
+
+    @property
+    def number(self) -> int:
+        """Return the number of the collective that came furthest."""
+        return max(call.number for call in self.last.values())
+
+    @property
+    def waiting(self) -> list[int]:
+        """Return the ranks that are in that collective."""
+        found = self.last.items()
+        return sorted(r for r, call in found if call.number == self.number and not call.is_over)
+
+    @property
+    def missing(self) -> list[int]:
+        """Return the ranks that have not called it."""
+        called = {rank for rank, call in self.last.items() if call.number == self.number}
+        return sorted(self.ranks - called)
+
+
+def explain(dumps: Mapping[int, Path], ranks: int) -> str:
+    """Return in a sentence what did not end, of {rank: its dump}; empty where nothing tells.
+
+    ranks: how many the run has.
+    """
+    traces = {rank: found for rank in sorted(dumps)[:MOST_RANKS] if (found := _load(dumps[rank]))}
+    stuck = [group for group in _groups(traces, ranks) if group.waiting]
+    if not stuck:
+        return ""
+    waiting = {rank for group in stuck for rank in group.waiting}
+    # A rank that is missing here may itself wait in another group: that one comes first.
+    stuck.sort(key=lambda group: not group.missing or not waiting.isdisjoint(group.missing))
+    return _told(stuck[0], set(traces))
+
+
+def _told(group: Group, have_dumps: set[int]) -> str:
+    first = group.last[group.waiting[0]]
+    what = f"{first.name} {first.number} of {group.name}"
+    place = f", at {first.place}" if first.place else ""
+    said = f"{_ranks(group.waiting)} in {what}{place}"
+    names = {group.last[rank].name for rank in group.waiting}
+    sizes = {group.last[rank].sizes for rank in group.waiting}
+    if not group.missing:
+        if len(names) > 1 or len(sizes) > 1:
+            return f"{said}, where the ranks differ: {', '.join(sorted(names | sizes))}"
+        return f"{said}; all have called it, and it does not end: a link or a GPU may be at fault"
+    silent = [rank for rank in group.missing if rank not in have_dumps]
+    if silent == group.missing:
+        return f"{said}; {_ranks(silent, 'has', 'have')} left no dump"
+    late = [rank for rank in group.missing if rank in have_dumps]
+    said = f"{said}; {_ranks(late, 'has', 'have')} not called it"
+    last = group.last.get(late[0])
+    return f"{said}, and was last at {last.name} {last.number}, {last.place}" if last else said
+
+
+def _ranks(ranks: list[int], one: str = "waits", several: str = "wait") -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {one}"
+    return f"ranks {task_numbers.compact(ranks)} {several}"
+
+
+def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]:
+    """Yield the process groups that the dumps know, where all is as torch writes it."""
+    last: dict[str, dict[int, Call]] = {}
+    names: dict[str, str] = {}
+    members: dict[str, set[int]] = {}
+    for rank, trace in traces.items():
+        for entry in trace["entries"]:
+            try:
+                key, name = map(str, entry["process_group"])
+                call = _call(entry)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                continue
+            names[key] = name or key
+            if call and call.number >= last.setdefault(key, {}).get(rank, call).number:
+                last[key][rank] = call
+        for key, listed in _configured(trace):
+            members.setdefault(key, set()).update(listed)
+    for key, calls in last.items():
+        known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
+        if calls:
+            yield Group(names[key], frozenset(known | set(calls)), calls)
+
+
+def _call(entry: Mapping[str, Any]) -> Optional[Call]:
+    """Return the call of an entry; None of a send or a receive, which pairs of ranks count."""
+    if entry["is_p2p"]:
+        return None
+    name = str(entry["profiling_name"]).rpartition(":")[2]
+    frames = [f"{frame['filename']}:{int(frame['line'])}" for frame in entry["frames"]]
+    own = next((frame for frame in frames if not any(part in frame for part in _OF_TORCH)), "")
+    is_over = bool(entry["retired"]) or entry["state"] == "completed"
+    number = int(entry["collective_seq_id"])
+    return Call(number, name, str(entry.get("input_sizes", ""))[:80], own, is_over)
+
+
+def _configured(trace: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
+    """Yield each process group of a dump, and its ranks."""
+    groups = trace.get("pg_config")
+    for key, group in groups.items() if isinstance(groups, dict) else ():
+        text = str(group.get("ranks", "")) if isinstance(group, dict) else ""
+        ranks = [int(word) for word in text.strip("[] ").split(",") if word.strip().isdigit()]
+        yield str(key), ranks[: 1 << 16]
+
+
+class _Plain(pickle.Unpickler):
+    """Reads a pickle of plain values alone: a stranger's may not import anything."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside")
+
+
+def _load(path: Path) -> Optional[dict[str, Any]]:
+    """Return a dump; None where it cannot be read, or is none."""
+    try:
+        found = _Plain(io.BytesIO(safe_read.read(path))).load()
+    except Exception:  # of a damaged pickle, any
+        return None
+    is_trace = isinstance(found, dict) and isinstance(found.get("entries"), list)
+    return found if is_trace else None
