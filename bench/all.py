@@ -19,7 +19,7 @@ import sys
 import table
 from measure import CANNOT, HERE
 
-BENCHMARKS = ("startup", "launch", "image", "export", "scale", "nodes", "training")
+BENCHMARKS = ("startup", "launch", "image", "export", "scale", "nodes", "training", "recovery")
 
 
 def main() -> None:

@@ -255,7 +255,10 @@ DOES = {
     True: "from the kill of a rank to the end of the first all-reduce behind it, in the same job.",
     False: "from the fault to the first all-reduce on the spare and the node that is left.",
 }
-WHY = "srun takes 3.3 s to end the ranks that are left; then each node is made ready once more."
+WHY = (
+    "1.4 s pass until all ranks have ended, and 0.2 s until all nodes are ready; the rest is two"
+    " imports of torch, torchrun's own and the rank's."
+)
 
 
 def versions() -> dict[str, str]:

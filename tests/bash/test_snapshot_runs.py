@@ -145,7 +145,14 @@ def test_without_a_snapshot_no_pythonpath_is_set() -> None:
     env = {
         name: value
         for name, value in environment(
-            KIT_RUN_DIR=str(SCRIPTS), KIT_ON_PREEMPT="none", KIT_MAX_RESTARTS="0", KIT_RUNTIME="none", NPROC_PER_NODE="1", KIT_TASKS_PER_NODE="1"
+            KIT_RUN_DIR=str(SCRIPTS),
+            KIT_LOG_DIR="/log",
+            KIT_ATTEMPT="1",
+            KIT_ON_PREEMPT="none",
+            KIT_MAX_RESTARTS="0",
+            KIT_RUNTIME="none",
+            NPROC_PER_NODE="1",
+            KIT_TASKS_PER_NODE="1",
         ).items()
         if name != "PYTHONPATH"
     }

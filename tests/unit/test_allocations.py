@@ -19,7 +19,7 @@ from kit.errors import KitError, UsageError
 from kit.images import gc as image_gc
 from kit.images import inventory
 from kit.plan.plan import Plan
-from kit.runs import execute, history, lookup, shell
+from kit.runs import execute, history, lookup, shell, status
 from kit.runs.history import Run
 
 import event_lines
@@ -302,10 +302,10 @@ def test_what_cannot_be_entered_is_said_with_a_way(running: Run, fake_slurm: Slu
     with pytest.raises(
         KitError, match=r"x \(7\) is not running: PENDING \(Priority: jobs of higher priority are before it\)\n  fix: where it is: kit status 7"
     ):
-        execute._running("x", None)
+        status.running("x", None)
     noted_run(Path(running.folder), "y", 1, 1, "9", local=False, array="2-4")
     with pytest.raises(UsageError, match=r"y \(9\) is an array\n  fix: name one of its tasks: --task 2"):
-        execute._running("y", None)
+        status.running("y", None)
 
 
 # ---------------------------------------------------------------- kit images gc
