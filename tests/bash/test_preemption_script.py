@@ -229,3 +229,16 @@ def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_r
     assert done.stderr.splitlines()[-len(ended) :] == ended, done.stderr
     (last,) = event_lines.read(run / f"log/{JOB_ID}", "ends")
     assert last["outcome"] == "REQUEUED"
+
+
+def test_a_job_that_is_to_stop_is_not_started_again_when_a_rank_fails_meanwhile(tmp_path: Path) -> None:
+    program = "trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done"
+    run = run_dir(tmp_path, program, launcher="srun", on_preempt="checkpoint", max_restarts=3)
+    requeue(tmp_path)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""), stderr=subprocess.PIPE, text=True)
+    until(lambda: logs(run).get("rank0.out") == "up\n", 60)
+    (run / f"log/{JOB_ID}/request").write_text("stop\n")
+    process.send_signal(signal.SIGURG)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, logs(run)["rank0.out"].count("up\n")) == (9, 1), said
+    assert not (run / "requeued").exists()

@@ -12,7 +12,7 @@ KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' sta
 # place. WHAT has happened where no rank has failed.
 restart::consider() {
   local place='' why=''
-  [[ -z "${KIT_SIGNAL}" ]] || return 0
+  [[ -z "${KIT_SIGNAL}" && "${KIT_REQUEST:-}" != stop ]] || return 0 # somebody wants the job to end
   # Slurm has told it already that the time limit is near, and does so once.
   [[ -z "${KIT_NEAR_END:-}" || -n "${KIT_LOOPBACK:-}" ]] || preempt::go_on "a rank has failed near the time limit"
   ((${KIT_PROGRESS_AT:-${SECONDS}} - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$@")"
