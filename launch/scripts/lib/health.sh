@@ -4,6 +4,8 @@
 
 # shellcheck source=lib/bad_nodes.sh
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
+# shellcheck source=lib/gpus.sh
+source "${KIT_RUN_DIR}/lib/gpus.sh"
 
 readonly KIT_ANSWER_S=20   # for the site's program to answer; a node with spares has 30 s for all
 readonly KIT_LEAST_MB=1024 # of memory
@@ -39,10 +41,13 @@ health::ask_program() {
   local said rc=0 last
   said="$(timeout --kill-after=1 "${KIT_ANSWER_S}" "${KIT_HEALTH}" 2>&1 </dev/null)" || rc=$?
   ((rc != 0)) || return 0
-  last="$(grep -v '^[[:space:]]*$' <<<"${said}" | tail -n 1 | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200)" || true
+  last="$(health::last_line <<<"${said}")"
   ((rc != 124 && rc != 137)) || last="no answer within ${KIT_ANSWER_S} s"
   printf 'does not pass %s: %s' "${KIT_HEALTH##*/}" "${last:-exit code ${rc}}"
 }
+
+# health::last_line - prints the last line of its input that is not empty, without what means something where it is shown or kept.
+health::last_line() { { grep -v '^[[:space:]]*$' || true; } | tail -n 1 | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200; }
 
 health::look_at_disk() {
   local probe
@@ -62,8 +67,8 @@ health::look_at_memory() {
 # health::look_at_gpus - what NVIDIA's driver knows. A query that this driver does not know says nothing.
 health::look_at_gpus() {
   local said gpu value
-  said="$(timeout 10 nvidia-smi --list-gpus 2>&1)" ||
-    { printf 'has GPUs that do not answer: %s\n' "$(tail -n 1 <<<"${said}" | tr '|' '?' | cut -b 1-200)" && return; }
+  said="$(gpus::list 2>&1 >/dev/null)" ||
+    { printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${said#nvidia-smi: }")" && return; }
   while IFS=', ' read -r gpu value; do
     [[ ! "${value}" =~ ^[1-9][0-9]*$ ]] || printf 'has GPU %s with %s uncorrected memory errors\n' "${gpu}" "${value}"
   done < <(health::query --query-gpu=index,ecc.errors.uncorrected.volatile.total)

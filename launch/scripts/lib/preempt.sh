@@ -15,8 +15,9 @@ preempt::listen() {
   trap 'KIT_ASKED=yes' URG
 }
 
-# preempt::read_request - whether something is asked for: by Slurm, which wants the nodes back, or by a person, in a file. Sets
-# KIT_REQUEST to "checkpoint" where the ranks are to go on afterwards, and to "stop" where they are not.
+# preempt::read_request [SRUN_PID] - whether something is asked for: by Slurm, which wants the nodes back, or by a person, in a file.
+# Sets KIT_REQUEST to "checkpoint" where the ranks are to go on afterwards, and to "stop" where they are not. Before the ranks have
+# started there is nothing to save, and with `on_preempt: requeue` the program cannot be asked.
 preempt::read_request() {
   local -r file="${KIT_LOG_DIR}/request"
   local request=''
@@ -27,7 +28,7 @@ preempt::read_request() {
   [[ "${KIT_REQUEST}" != stop ]] || return 0
   KIT_REQUEST=''
   [[ -z "${KIT_NEAR_END:-}" ]] || return 0
-  [[ "${request}" == checkpoint ]] && KIT_REQUEST=checkpoint
+  [[ "${request}" == checkpoint && "${KIT_ON_PREEMPT}" == checkpoint && -n "${1:-}" ]] && KIT_REQUEST=checkpoint
 }
 
 # preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What job::again starts

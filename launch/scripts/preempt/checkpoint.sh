@@ -10,11 +10,10 @@ source "${KIT_RUN_DIR}/lib/preempt.sh"
 preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
   KIT_ASKED=''
-  if ! preempt::read_request || { [[ "${KIT_REQUEST}" == checkpoint && -z "${1:-}" ]]; }; then
-    KIT_REQUEST='' # before the ranks have started there is nothing to save
-    [[ -n "${1:-}" ]]
+  preempt::read_request "$@" || {
+    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
     return
-  fi
+  }
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   event::note checkpoint

@@ -10,11 +10,10 @@ source "${KIT_RUN_DIR}/lib/preempt.sh"
 preempt::asked() {
   [[ -n "${KIT_ASKED}" ]] || return 1
   KIT_ASKED=''
-  if ! preempt::read_request || [[ "${KIT_REQUEST}" == checkpoint ]]; then
-    KIT_REQUEST='' # the program cannot be asked for a checkpoint
-    [[ -n "${1:-}" ]]
+  preempt::read_request "$@" || {
+    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
     return
-  fi
+  }
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri begin_s=SECONDS
   local before='' now='' why="the time limit is near"
