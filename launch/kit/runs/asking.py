@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import Optional
 
 from kit import slurm
 from kit.errors import KitError
-from kit.files import safe_read
+from kit.files import replace, safe_read
 from kit.runs import history, local_processes, status
 from kit.runs.history import Run
 
@@ -53,12 +52,8 @@ def _refuse(run: Run, request: str, on_preempt: str) -> None:
 
 def _write(run: Run, request: str) -> None:
     """Replace the file for which the batch script looks, in one step."""
-    place = run.paths.request(run.id)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(f"{request}\n")
-        os.replace(name, place)
+        replace.text(run.paths.request(run.id), f"{request}\n")
     except FileNotFoundError:
         fix = f"ask again in a moment; where it is: kit status {run.id}"
         raise KitError(f"{run} has only just begun", fix) from None

@@ -16,7 +16,7 @@ from typing import Any, Callable
 from kit import assets
 from kit.config import image_files
 from kit.errors import KitError, Problems, UsageError
-from kit.files import remove, safe_read, typed_json
+from kit.files import remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -208,16 +208,8 @@ def _content(run: Path) -> dict[str, Any]:
 
 def save(run: Path, record: Mapping[str, Any]) -> None:
     """Replace run.json in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{run_paths.RECORD}.", dir=run)  # mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(typed_json.plain(record), file, indent=2)
-            file.write("\n")
-        os.replace(name, RunPaths(run).record)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    content = json.dumps(typed_json.plain(record), indent=2)
+    replace.text(RunPaths(run).record, f"{content}\n")
 
 
 def update(run: Path, changes: RunRecord) -> None:
