@@ -66,7 +66,7 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
     epilog=examples("kit stop 4711"),
 )
 def stop(run: OneRun, task: Task = None) -> None:
-    """Have a running run write a checkpoint, and end well: with exit code 0.
+    """Have a running run write a checkpoint, and end with exit code 0.
 
     For jobs with `on_preempt`.
     """

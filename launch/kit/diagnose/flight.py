@@ -25,7 +25,7 @@ _OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transfor
 class Call:
     """The last collective that a rank has called in a process group."""
 
-    number: int  # counts those of the group
+    number: int  # of the collective in its group, from 1
     name: str  # such as all_reduce
     sizes: str  # of what goes in
     place: str  # file:line of the program; empty where only torch is on the stack
@@ -38,7 +38,7 @@ class Group:
 
     name: str
     ranks: frozenset[int]
-    last: Mapping[int, Call]  # by rank; of those that have called something
+    last: Mapping[int, Call]  # {rank: its last call}
 
     @property
     def number(self) -> int:
