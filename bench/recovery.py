@@ -60,7 +60,7 @@ again = os.path.exists(place)
 if again and rank == 0:
     with open(f"{{folder}}/begun-again", "x") as file:
         file.write(str(now))
-with open(f"{{folder}}/pid{{rank}}", "w") as file:
+with open(f"{{folder}}/pid-{{os.environ['SLURMD_NODENAME']}}", "w") as file:
     file.write(str(os.getpid()))
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 1)
@@ -146,7 +146,7 @@ class Sample:
 
 
 def kill_rank(sample: Sample) -> None:
-    cluster.on(HIT, "kill", "-KILL", (sample.folder / "pid1").read_text(), root=True)
+    cluster.on(HIT, "kill", "-KILL", (sample.folder / f"pid-{HIT}").read_text(), root=True)
 
 
 def kill_node(_: Sample) -> None:
