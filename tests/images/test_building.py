@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Callable
@@ -402,6 +403,21 @@ def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(fo
     (engine.folder / "containers/1").write_text(f"kit.build={killed.folder}:{killed.stem}\nkit.host={socket.gethostname()}\nx\n")
     make(build.BuildRequest(str(foreign)))
     assert os.listdir(engine.folder / "containers") == [] and [name for name in os.listdir("images") if name.startswith(".")] == []
+
+
+def test_a_build_killed_while_it_looks_into_a_foreign_file_leaves_nothing_that_stays(foreign: Path, engine: Engine, tmp_path: Path) -> None:
+    tools, temporary = tmp_path / "tools", tmp_path / "temporary"
+    tools.mkdir()
+    temporary.mkdir()
+    (tools / "unsquashfs").write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    (tools / "unsquashfs").chmod(0o755)
+    command, env = [sys.executable, "-m", "kit", "build", str(foreign)], {**os.environ, "TMPDIR": str(temporary)}
+    killed = subprocess.run(command, env={**env, "PATH": f"{tools}:{env['PATH']}"}, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = temporary.iterdir()
+    os.utime(left, (time.time() - 60, time.time() - 60))  # older than a folder that is about to be locked
+    subprocess.run(command[:-1], env=env, capture_output=True, check=True)  # a build of something else
+    assert os.listdir(temporary) == []
 
 
 def test_a_signal_while_the_engine_makes_a_container_leaves_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

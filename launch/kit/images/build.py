@@ -172,7 +172,7 @@ class Making:
         with store.locked(place, self.request.lock_timeout_s, self.note) as after_kill:
             if after_kill:
                 docker.forget_killed(f"{place.folder}:{place.stem}")
-                tree.sweep()
+            tree.sweep()
             if found := self.existing():
                 return found
             start = time.monotonic()

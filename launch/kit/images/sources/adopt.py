@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import IO, Optional
 
@@ -83,7 +82,7 @@ def _content(path: Path, name: str) -> Optional[str]:
 
     It is unpacked, since `unsquashfs -cat` came with squashfs-tools 4.5.
     """
-    with tempfile.TemporaryDirectory(prefix="kit-") as place:
+    with workplace() as place:
         file = Path(place, "files", name)
         command = ["unsquashfs", "-no-progress", "-dest", f"{place}/files", str(path), name]
         done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
