@@ -17,18 +17,19 @@ PIPE = "docker export into mksquashfs"
 BEGIN, END = "<!-- made by make bench -->", "<!-- end -->"
 SENTENCES = f"""\
 {BEGIN}
-- A warm start on three nodes took {{least_start:.2f}} to {{most_start:.2f}} of the time of a \
-hand-written script, over four runtimes (n={{starts}}; the runs of one side differ as much).
-- A job on 64 nodes ended after {{many:.1f}} s; one plain `srun` in its place after \
-{{many_by_srun:.1f}} s.
-- An image of 1.8 GB became a file in {{image:.0f}} s; with `enroot import` in \
-{{image_by_enroot:.0f}} s, with `apptainer build` in {{image_by_apptainer:.0f}} s, each with its \
-default compression. `docker export` into `mksquashfs` by hand is faster: kit takes \
-{{image_by_pipe:.2f}} of it.
-- An epoch inside a container took {{least_epoch:.2f}} to {{most_epoch:.2f}} of one outside.
-- A dry run takes {{dry_run:.1f}} s, and `kit why` on made-up logs of 8,000 ranks {{why:.1f}} s.
+- A warm start on three nodes took {{least_start:.2f}} to {{most_start:.2f}} times as long as by \
+a hand-written script, over four runtimes (n={{starts}}; the runs of one side differ as much).
+- A job on 64 nodes ended after {{many:.1f}} s; a plain `srun` instead took {{many_by_srun:.1f}} s.
+- kit made a file of a 1.8 GB image in {{image:.0f}} s; `enroot import` took \
+{{image_by_enroot:.0f}} s and `apptainer build` {{image_by_apptainer:.0f}} s, each with its \
+default compression. Piping `docker export` into `mksquashfs` by hand is faster: kit takes \
+{{image_by_pipe:.2f}} times as long.
+- An epoch inside a container took {{least_epoch:.2f}} to {{most_epoch:.2f}} times as long as \
+outside.
+- A dry run takes {{dry_run:.1f}} s. `kit why` reads made-up logs of 8,000 ranks in {{why:.1f}} s.
 
-All on one machine with two cores and no GPU: [spreads, versions, missed goals](bench/RESULTS.md).
+All measured on one machine with two cores and no GPU: \
+[spreads, versions, missed goals](bench/RESULTS.md).
 {END}"""
 
 
