@@ -12,7 +12,7 @@ import pytest
 from samples import ROOT
 
 LAUNCHERS = ["torchrun", "srun", "mpi", "spawn", "tensorflow"]
-ALWAYS, SOMETIMES = (ROOT / "docs/variables.md").read_text().split("Only where the job has")
+ALWAYS, SOMETIMES = (ROOT / "docs/variables.md").read_text().split("Some variables exist only in certain jobs")
 # Slurm's, MPI's and torchrun's own, a shell's, and kit's that are not for programs.
 OTHERS = re.compile(r"SLURM_|SLURMD_|OMPI_|PMIX_|PMI_|PRTE_|ORTE_|OPAL_|HWLOC_|IPATH_|HFI_|KIT_|TORCHELASTIC_|TORCH_NCCL_|(PWD|OLDPWD|SHLVL|_|LC_CTYPE)$")
 
@@ -40,7 +40,7 @@ def test_a_program_finds_what_the_page_promises_and_no_other(launcher: str, kit,
     more = {name for name in set(found) - set(os.environ) - expected if not OTHERS.match(name)}
     assert more <= names(SOMETIMES)
     assert {"KIT_PROGRESS", "KIT_CHECKPOINT_FILE"} <= set(found)
-    shown = SOMETIMES.split("most used ones:")[1].split(", and those of an array")[0]
+    shown = SOMETIMES.split("most common ones exist:")[1].split(", and those of an array")[0]
     slurms = {name for name in found if name.startswith("SLURM_")}
     assert names(shown) <= slurms
     if launcher in ("srun", "mpi"):
