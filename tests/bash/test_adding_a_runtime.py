@@ -27,7 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     """The checkout's code with the walk's file in it."""
     for folder in ("launch", "env"):
         shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (name,) = re.findall(r"Make the file `(\S+)`", WALK)
+    (name,) = re.findall(r"Create the file `(\S+)`", WALK)
     (tmp_path / "checkout" / name).write_text("".join(re.findall(r"```bash\n(.*?)```", WALK, re.DOTALL)))
     return tmp_path / "checkout"
 
