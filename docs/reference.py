@@ -20,8 +20,9 @@ HEAD = """\
 
 <!-- Made by docs/reference.py; a test compares it with the code. -->
 
-All keys, commands and options. The [README](../README.md) and the other pages say what they are
-for. [editors.md](editors.md) has an editor complete and check the keys, and a shell the commands.
+This page lists all keys, commands and options. The [README](../README.md) and the other pages
+explain them. With [editors.md](editors.md), your editor completes and checks the keys, and your
+shell the commands.
 """
 
 
@@ -50,8 +51,8 @@ def page() -> str:
 def _keys() -> str:
     rows = [(f"`{key}`", _option(key), facts.meaning) for key, facts in jobs.KEYS.items()]
     more = (
-        "\nThe options are those of the commands that take a job; they win over the file. The"
-        " brackets hold the default.\n"
+        "\nThe commands that take a job have these options; an option wins over the file. Brackets"
+        " hold the default.\n"
     )
     return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
 
@@ -85,13 +86,13 @@ def _slurm() -> str:
     ]
     known = ", ".join(f"`{name}`" for name in sbatch_options.options())
     said = (
-        "Any option of sbatch by its long name, a plug-in's, too. Known, and guarded against"
-        f" misspelling, are {known}.\n\nThese are said otherwise:\n\n"
+        "Any option of sbatch by its long name, also an option of a Slurm plug-in. kit knows, and"
+        f" recognises misspelt, {known}.\n\nkit sets these options in another way:\n\n"
     )
     letters = {name: letter for letter, name in sbatch_options.SHORT.items()}
     short = ", ".join(f"`-{letters[name]}`, `--{name}`" for name in sbatch_options.COMMON)
-    more = f"\nCommands that take a job for Slurm take these without `--slurm`, too: {short}.\n"
-    return "## Options under `slurm`\n\n" + said + _table(("option", "said by"), own) + more
+    more = f"\nCommands that take a job for Slurm also take these without `--slurm`: {short}.\n"
+    return "## Options under `slurm`\n\n" + said + _table(("option", "set by"), own) + more
 
 
 def _command(name: str, command: Any) -> str:
@@ -106,7 +107,7 @@ def _command(name: str, command: Any) -> str:
     ]
     words = " ".join([name, *(item.metavar or item.name.upper() for item in arguments)])
     help_text = " ".join((command.help or "").split()) + (
-        " Takes the options of all keys of a job file, and sbatch's common ones."
+        " It also has an option for every key of a job file, and sbatch's common options."
         if takes_a_job
         else ""
     )

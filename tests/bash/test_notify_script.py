@@ -275,5 +275,5 @@ def test_kit_run_reads_the_address_from_the_environment_and_tells_it(hook: Hook,
     assert "my-own" not in done.stdout + done.stderr
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"my-own" in path.read_bytes()]
     wrong = kit("run", "job.yaml", "--output", "second", HOOK="hooks.example.org/my-own", check=False)
-    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (2, "kit: job.yaml:1: the value of HOOK is no address of a web hook")
+    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (2, "kit: job.yaml:1: the value of HOOK is not the address of a web hook")
     assert "my-own" not in wrong.stderr and not (tmp_path / "second").exists()

@@ -215,7 +215,7 @@ def test_an_image_that_this_node_sees_differently_is_refused(node: Node) -> None
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        f"kit: error: node7: {node.image} is another image here than on the first node\n"
+        f"kit: error: node7: {node.image} differs here from the image on the first node\n"
         "  fix: it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again\n",
     )
 

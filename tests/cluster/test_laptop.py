@@ -77,7 +77,7 @@ def test_a_job_whose_answer_was_lost_is_found_again(when: str, laptop: Laptop) -
     laptop.release()
     laptop.start_sshd()
     again = laptop.kit("submit", "job.yaml", "--", "0")
-    assert re.search(r"kit: the same command of \w+ ago (goes on there|has ended there meanwhile), and is not begun anew; what it said:", again.stderr)
+    assert re.search(r"kit: the same command of \w+ ago (goes on there|has ended there meanwhile), and is not started again; its output:", again.stderr)
     assert "kit: submitted job " in again.stdout
     until(lambda: state(laptop) == "COMPLETED", 120, "the job is not found")
     assert len(jobs_of(laptop)) == 1

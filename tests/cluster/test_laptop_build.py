@@ -122,9 +122,9 @@ def test_a_build_goes_on_without_the_connection_and_is_found_by_the_same_command
     second = far.start(*BUILD)
     assert second.stderr
     said = iter(second.stderr.readline, "")
-    assert any("goes on there, and is not begun anew; what it said:" in line for line in said)
+    assert any("goes on there, and is not started again; its output:" in line for line in said)
     far.stop_sshd()
-    assert next(line for line in said if "lost" in line).endswith("trying again; what was begun there goes on meanwhile\n")
+    assert next(line for line in said if "lost" in line).endswith("trying again; what runs there continues meanwhile\n")
     far.start_sshd()
     far.release()
     out, errors = second.communicate(timeout=60)

@@ -74,7 +74,7 @@ def test_the_soonest_partition_comes_first_and_nothing_is_submitted(kit_cluster:
     finally:
         kit_cluster.run("ctl", "scancel", busy)
     rows = [re.split(r"  +", line) for line in out.splitlines()]
-    assert rows[0] == ["START", "PARTITION", "NODES x PROCESSES", "WHERE", "TO SUBMIT IT SO"]
+    assert rows[0] == ["START", "PARTITION", "NODES x PROCESSES", "WHERE", "COMMAND"]
     soon = {(row[1], row[2]): row[4] for row in rows[1:] if row[0] == "now"}
     late = {(row[1], row[2]): row[4] for row in rows[1:] if re.fullmatch(r"in (29|30) min \(\w\w\w \d\d:\d\d\)", row[0])}
     # Its jobs give way to those of cpu and urgent, and to none of spot.

@@ -495,8 +495,8 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     ("request_", "said"),
     [
         (build.BuildRequest(arguments={"API_TOKEN": "hf" + "_" + 34 * "a"}), "--build-arg: the value of API_TOKEN looks like a Hugging Face token"),
-        (build.BuildRequest(options=Options(("src=value",))), "--secret: this is no secret of a build"),
-        (build.BuildRequest(options=Options(("id=A,src=value,env=B",))), "--secret: this is no secret of a build"),
+        (build.BuildRequest(options=Options(("src=value",))), "--secret: this is not a build secret"),
+        (build.BuildRequest(options=Options(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=Options(("id=A,src=missing",))), "--secret: there is no file "),
         (build.BuildRequest("docker://x", options=Options(stage="x")), "docker://x is an image already: nothing is built"),
         (build.BuildRequest(engine="enroot", options=Options(stage="x")), "enroot knows no secrets, stages and platforms"),
@@ -663,7 +663,7 @@ def test_progress_counts_each_byte_of_a_copy_once(foreign: Path, tmp_path: Path)
 
 def test_what_cannot_be_adopted_is_said(foreign: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.sqsh").write_bytes(b"x" * 5000)
-    with pytest.raises(KitError, match="is no squashfs"):
+    with pytest.raises(KitError, match="is not a squashfs"):
         adopt.find(tmp_path / "bad.sqsh")
     with pytest.raises(KitError, match="there is no file"):
         adopt.find(tmp_path / "gone.sqsh")

@@ -282,7 +282,7 @@ def test_a_limit_that_is_no_number_is_said(text: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KIT_LAYER_CACHE_GB", text)
     with pytest.raises(UsageError) as error:
         layer_cache.limit()
-    expected = f"kit: KIT_LAYER_CACHE_GB: '{text}' is no number of gigabytes\n  fix: unset it, which means 20; with 0, no layers are kept"
+    expected = f"kit: KIT_LAYER_CACHE_GB: '{text}' is not a number of gigabytes\n  fix: unset it, which means 20; with 0, no layers are kept"
     assert str(error.value) == expected
 
 

@@ -185,7 +185,7 @@ def test_a_layout_that_holds_no_image_is_refused(tmp_path: Path) -> None:
     made = Layout()
     document = {"config": made.blob(b"{}", mediaType="application/vnd.cncf.helm.config.v1+json"), "layers": []}
     path = folder(tmp_path / "layout", made.written(made.blob(json.dumps(document).encode())))
-    assert problem(path)[0] == f"{path} is no container image: its configuration is of the type application/vnd.cncf.helm.config.v1+json"
+    assert problem(path)[0] == f"{path} is not a container image: its configuration is of the type application/vnd.cncf.helm.config.v1+json"
 
 
 def test_one_of_several_images_is_chosen_by_name(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_is_no_image_archive_is_said(tmp_path: Path) -> None:
     archive(tmp_path / "other.tar", {"a": b"b"})
     for name in ("text", "packed.tar.gz", "folder", "other.tar", "missing"):
         said, fix = problem(tmp_path / name)
-        assert said.startswith(f"{tmp_path / name} is no image archive: ")
+        assert said.startswith(f"{tmp_path / name} is not an image archive: ")
         assert fix == oci.NOT_AN_ARCHIVE
 
 

@@ -353,7 +353,7 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
 
     with serving(handle) as server:
         log_in(tmp_path, server.address)
-        with pytest.raises(KitError, match=f"registry {server.address} redirects to http://storage.invalid, and kit follows to HTTPS alone"):
+        with pytest.raises(KitError, match=f"registry {server.address} redirects to http://storage.invalid, and kit follows only to HTTPS"):
             client.resolve(f"{server.address}/redirect")
         with pytest.raises(KitError, match=f"registry {server.address} has its logins at an address without HTTPS"):
             client.resolve(f"{server.address}/login")
@@ -362,9 +362,9 @@ def test_no_redirect_and_no_login_goes_to_plain_http_elsewhere(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("location", "said"),
     [
-        ("http://me:hunter2@storage.invalid:1/x?signature=hunter2", "redirects to http://storage.invalid, and kit follows to HTTPS alone"),
-        ("file:///etc/passwd", "redirects to file://, and kit follows to HTTPS alone"),
-        ("ftp://storage.invalid/x", "redirects to ftp://storage.invalid, and kit follows to HTTPS alone"),
+        ("http://me:hunter2@storage.invalid:1/x?signature=hunter2", "redirects to http://storage.invalid, and kit follows only to HTTPS"),
+        ("file:///etc/passwd", "redirects to file://, and kit follows only to HTTPS"),
+        ("ftp://storage.invalid/x", "redirects to ftp://storage.invalid, and kit follows only to HTTPS"),
         ("/v2/app/manifests/latest?signature=hunter2", "redirects again and again, at last to http://127.0.0.1"),
         ("http://[storage", "gives an address or a token that is none"),
         ("https://storage..invalid/x", "gives an address or a token that is none"),
@@ -409,14 +409,14 @@ DOCKER_CONFIG, DOCKER_LAYER = "application/vnd.docker.container.image.v1+json", 
 @pytest.mark.parametrize(
     ("manifest", "problem"),
     [
-        (typed("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"), "is no container image: its configuration"),
-        (typed("application/vnd.oci.empty.v1+json", "text/plain", artifactType="application/vnd.me"), "is no container image: its configuration"),
-        (typed("application/vnd.sylabs.sif.config.v1+json", "application/vnd.sylabs.sif.layer.v1.sif"), "is no container image: its configuration"),
-        (typed("application/vnd.docker.plugin.v1+json", DOCKER_LAYER), "is no container image: its configuration"),
-        (typed(OCI_CONFIG, "application/vnd.dev.cosign.simplesigning.v1+json"), "is no container image: a layer"),
-        (typed(OCI_CONFIG, OCI_LAYER, "application/vnd.in-toto+json"), "is no container image: a layer"),
-        (typed(DOCKER_CONFIG, "application/vnd.ollama.image.model"), "is no container image: a layer"),
-        (typed(OCI_CONFIG, "application/vnd.oci.image.layer.nydus.blob.v1"), "is no container image: a layer"),
+        (typed("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"), "is not a container image: its configuration"),
+        (typed("application/vnd.oci.empty.v1+json", "text/plain", artifactType="application/vnd.me"), "is not a container image: its configuration"),
+        (typed("application/vnd.sylabs.sif.config.v1+json", "application/vnd.sylabs.sif.layer.v1.sif"), "is not a container image: its configuration"),
+        (typed("application/vnd.docker.plugin.v1+json", DOCKER_LAYER), "is not a container image: its configuration"),
+        (typed(OCI_CONFIG, "application/vnd.dev.cosign.simplesigning.v1+json"), "is not a container image: a layer"),
+        (typed(OCI_CONFIG, OCI_LAYER, "application/vnd.in-toto+json"), "is not a container image: a layer"),
+        (typed(DOCKER_CONFIG, "application/vnd.ollama.image.model"), "is not a container image: a layer"),
+        (typed(OCI_CONFIG, "application/vnd.oci.image.layer.nydus.blob.v1"), "is not a container image: a layer"),
         (typed(OCI_CONFIG, f"{OCI_LAYER}+encrypted"), "is encrypted: a layer"),
     ],
 )
@@ -487,7 +487,7 @@ def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word() -
 def test_a_manifest_of_another_form_is_no_image(change) -> None:
     manifest, blobs = image(*BLOBS)
     other = json.dumps(change(json.loads(manifest))).encode()
-    with serving(plain(other, blobs)) as server, pytest.raises(KitError, match="/app is no image, or in Docker's format from before 2016"):
+    with serving(plain(other, blobs)) as server, pytest.raises(KitError, match="/app is not an image, or is in Docker's format from before 2016"):
         client.open_image(f"{server.address}/app")
 
 
@@ -634,7 +634,7 @@ def test_names_mean_what_they_mean_to_docker(given: str, parsed: tuple[str, str,
 def test_what_is_no_name_is_said_before_anyone_is_asked(given: str) -> None:
     with pytest.raises(KitError) as error:
         client.parse(given)
-    assert error.value.problems[0].problem == f"'{given}' is no name of an image in a registry"
+    assert error.value.problems[0].problem == f"'{given}' is not the name of an image in a registry"
 
 
 def test_only_this_machine_is_asked_without_https() -> None:

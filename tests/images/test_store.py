@@ -197,7 +197,7 @@ def test_a_broken_lock_file_is_named_with_a_fix(content: str, tmp_path: Path) ->
     (tmp_path / "Dockerfile").write_text("FROM x:1\n")
     (tmp_path / "image.lock").write_text(content)
     found = recipe.load(tmp_path / "Dockerfile", tmp_path, "x", build.BuildRequest(folder=tmp_path / "images"))
-    with pytest.raises(UsageError, match=r"image\.lock .*\n  fix: restore it, or remove it: it is made anew"):
+    with pytest.raises(UsageError, match=r"image\.lock .*\n  fix: restore it, or remove it: it is made again"):
         bases.pin(found, {}, lambda base: "", update=False)
 
 
@@ -210,8 +210,8 @@ def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itsel
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (build.BuildRequest(name="My Model"), "--name: 'My Model' is no name of an image"),
-        (build.BuildRequest(name="x.sqsh"), "--name: 'x.sqsh' is no name of an image"),
+        (build.BuildRequest(name="My Model"), "--name: 'My Model' cannot be the name of an image"),
+        (build.BuildRequest(name="x.sqsh"), "--name: 'x.sqsh' cannot be the name of an image"),
         (build.BuildRequest("Dockerfile", engine="apptainer", to="docker"), "--to: apptainer makes no image for an engine"),
         (build.BuildRequest("image.def", to="docker", engine="apptainer"), "--to: apptainer makes no image for an engine"),
     ],

@@ -177,7 +177,7 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
     file = Path.cwd() / "Dockerfile"
     ways_out, *found = str(error.value).replace(f"kit: {file}", "kit: ").split("kit: ")[1:]
     assert ways_out == (
-        ": 15 lines are for Docker or Podman alone, not for apptainer\n"
+        ": 15 lines are only for Docker or Podman, not for apptainer\n"
         "  fix: change what follows; or build it on a machine that has one of them: `kit submit --cluster NAME` copies the image from there; "
         "or `docker save -o FILE.tar IMAGE` there and `kit build FILE.tar` here; or `docker push` there and `kit build docker://IMAGE` here\n"
     )

@@ -151,4 +151,4 @@ def test_nvidia_smi_tells_the_topology_where_there_is_a_gpu(program, tmp_path, m
 def test_a_size_that_is_none_is_a_usage_error(start):
     result = start(SCRIPT, "--sizes", "4X").finish(timeout_s=200)
     assert result.codes == [2]
-    assert result.stderr.endswith("error: argument --sizes: '4X' is no size; write 512, 64K, 4M or 1G\n")
+    assert result.stderr.endswith("error: argument --sizes: '4X' is not a size; write 512, 64K, 4M or 1G\n")

@@ -293,10 +293,10 @@ def test_a_job_that_slurm_has_forgotten_is_explained(tmp_path: Path, submit, too
 def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|@/train-1")
     submitted(tmp_path, "1")
-    assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: what it waited for ended otherwise")]
+    assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: the run that it waited for ended otherwise")]
     (tmp_path / "runs/train-1/run.json").write_text("{}")
     print(report.why("1"))
-    assert capsys.readouterr().out == "train (1), 1x1: it ended CANCELLED: it never started: what it waited for ended otherwise\n"
+    assert capsys.readouterr().out == "train (1), 1x1: it ended CANCELLED: it never started: the run that it waited for ended otherwise\n"
 
 
 @pytest.mark.parametrize(

@@ -251,13 +251,13 @@ def test_what_is_no_size_is_said(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-j", "2x1", "--sizes", "8K-1K"], "kit: --sizes: '8K-1K' goes from the larger to the smaller\n  fix: write 1K-8K\n"),
-        (["-j", "2x1", "--repeats", "0"], "kit: --repeats: 0 repetitions are none\n"),
-        (["-j", "1x2", "--pairs"], "kit: --pairs: one node has nobody to be paired with\n"),
-        ([], "kit: one process alone has nothing to send\n  fix: ask for more: -j 2x1, nodes x processes per node\n"),
+        (["-j", "2x1", "--sizes", "8K-1K"], "kit: --sizes: '8K-1K' begins with the larger size\n  fix: write 1K-8K\n"),
+        (["-j", "2x1", "--repeats", "0"], "kit: --repeats: 0 is not a number of repetitions\n"),
+        (["-j", "1x2", "--pairs"], "kit: --pairs: pairs need at least two nodes\n"),
+        ([], "kit: a single process has no other to send to\n  fix: ask for more: -j 2x1, nodes x processes per node\n"),
         (["-j", "2x1", "--expect", "fast"], "kit: --expect: expected a number above 0, not 'fast'\n"),
         (["-j", "2x1", "--share", "80"], "kit: --share: a share of 80 is more than all\n"),
-        (["-j", "2x1", "train.py"], "kit: 'train.py' is no job file\n  fix: kit bench starts a program of its own; to see what a run of it measured:"),
+        (["-j", "2x1", "train.py"], "kit: 'train.py' is not a job file\n  fix: kit bench starts a program of its own; to see what a run of it measured:"),
         (["-j", "2x1", "--launcher", "spawn"], "kit: --launcher: kit bench does not run under spawn\n"),
         (["-j", "2x1", "job.yaml", "--", "--lr", "1"], "kit: got unexpected extra argument"),
         (["--show", "nothing-of-that-name"], "kit: there is no run nothing-of-that-name\n"),
@@ -374,7 +374,7 @@ def test_a_run_that_measured_nothing_says_so(kit, tmp_path: Path) -> None:
 def test_without_slurm_it_measures_here_and_says_so(kit, tmp_path: Path) -> None:
     tools = f"{python(tmp_path)}:/usr/bin:/bin"
     done = kit("bench", "-j", "2x1", "--runtime", "none", "--output", "run", "--json", PATH=tools)
-    assert "kit: no Slurm here (no sbatch on PATH), so on this machine alone, as with --local\n" in done.stderr
+    assert "kit: no Slurm here (no sbatch on PATH), so only on this machine, as with --local\n" in done.stderr
     assert json.loads(done.stdout)["best_busbw_GBps"] == 112 and "kit: done in " in done.stderr
 
 

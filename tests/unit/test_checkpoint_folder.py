@@ -38,7 +38,7 @@ def test_the_programs_path_becomes_the_first_nodes(checkpoints: Optional[str], h
 @pytest.mark.parametrize(
     ("checkpoints", "problem"),
     [
-        ("/tmp/out", "/tmp/out is in the container alone, and gone when the job starts again"),
+        ("/tmp/out", "/tmp/out is only in the container, and gone when the job starts again"),
         (".", "/home/ada/project also holds the run directory, whose logs always grow"),
         ("runs", "/home/ada/project/runs also holds the run directory, whose logs always grow"),
     ],

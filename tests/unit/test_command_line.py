@@ -202,9 +202,9 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "nowhere.yaml"], "kit: no such file: nowhere.yaml\n  fix: looked for /"),
         (["submit", "smal.yaml"], "kit: no such file: smal.yaml\n  fix: did you mean 'small.yaml'?\n"),
         (["sbatch", "x"], "kit: there is no command 'sbatch'\n  fix: did you mean 'kit submit JOB'?\n"),
-        (["logs", "--grep", "x"], "kit: there is no option --grep\n  fix: the shell has it: kit logs RUN | grep WORD\n"),
-        (["rerun", "4", "--", "--lr", "1"], "kit: got unexpected extra argument(s) (--lr 1)\n  fix: rerun takes no changes: "),
-        (["rerun", "4", "--lr", "1"], "kit: there is no option --lr\n  fix: rerun takes no changes: "),
+        (["logs", "--grep", "x"], "kit: there is no option --grep\n  fix: use grep: kit logs RUN | grep WORD\n"),
+        (["rerun", "4", "--", "--lr", "1"], "kit: got unexpected extra argument(s) (--lr 1)\n  fix: kit rerun changes nothing; "),
+        (["rerun", "4", "--lr", "1"], "kit: there is no option --lr\n  fix: kit rerun changes nothing; "),
         (["submit", "train.py", "--output=log.txt"], "kit: --output: 'log.txt' is named like a log file, and --output is the run directory\n"),
         (["run", "train.py", "--output", "a-%j"], "kit: --output: 'a-%j' is named like a log file"),
         (["run", "train.py", "--time", "1h"], "kit: --time: expected a time limit, not '1h'\n  fix: write --time 01:00:00\n"),
@@ -216,12 +216,12 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["runs", "--state", "failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
         (["runs", "--last", "0"], "kit: invalid value for '--last': 0 is less than 1\n"),
         (["run", "train.py", "--nodes"], "kit: option '--nodes' requires an argument\n  fix: see: kit run --help\n"),
-        (["exec"], "kit: no run is named\n  fix: none of this folder is known to run; kit runs lists all\n"),
+        (["exec"], "kit: no run is named\n  fix: no run of this folder is running; kit runs lists all\n"),
         (["diff"], "kit: no run is named\n  fix: name two: kit diff RUN RUN; kit runs lists them\n"),
         (["submit", "nowhere.py"], "kit: nowhere.py: no such script: nowhere.py"),
         (["submit", "train.py", "-j", "2x"], "kit: -j: '2x' is not NODESxPROCESSES\n  fix: write -j 2x8 for 2 nodes of 8 processes"),
         (["submit", "train.py", "--env", "A"], "kit: --env: 'A' is not NAME=VALUE\n  fix: write --env A=VALUE"),
-        (["run", "train.py", "--gpu", "2"], "kit: there is no option --gpu\n  fix: Slurm counts them in all, and kit for each node: --gpus-per-node N\n"),
+        (["run", "train.py", "--gpu", "2"], "kit: there is no option --gpu\n  fix: Slurm counts them for the whole job, kit for each node: --gpus-per-node N\n"),
         (["submit", "train.py", "--nodez", "2"], "kit: there is no option --nodez\n  fix: did you mean '--nodes'?\n"),
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
@@ -230,7 +230,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name it: small.yaml\n"),
         (
             ["logs", "--since", "10m"],
-            "kit: there is no option --since\n  fix: kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N\n",
+            "kit: there is no option --since\n  fix: kit adds no times to the lines of a log; the last lines of each log: kit logs RUN --tail N\n",
         ),
         (["submit", "old.sbatch"], "kit: old.sbatch is a batch script\n  fix: make a job file of it: kit import old.sbatch --output job.yaml; or submit"),
         (["run", "train.sqsh"], "kit: train.sqsh is an image, not a job\n  fix: name your program, and the image by its option: train.py --image train.sqsh"),
@@ -241,34 +241,34 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         *(
             (["submit", "train.py", *shlex.split(words)], f"kit: there is no option {words.split()[0].partition('=')[0]}\n  fix: {fix}\n")
             for words, fix in {
-                "--mem=10G": "an option of sbatch goes behind --slurm: --slurm mem=10G",
-                "--exclusive": "an option of sbatch goes behind --slurm: --slurm exclusive",
+                "--mem=10G": "an option of sbatch goes after --slurm: --slurm mem=10G",
+                "--exclusive": "an option of sbatch goes after --slurm: --slurm exclusive",
                 "--partitoin gpu": "did you mean '--partition'?",
                 "--gres gpu:8": "kit calls it --gpus-per-node: --gpus-per-node 8",
-                "--gres nvme:1": "an option of sbatch goes behind --slurm: --slurm gres=nvme:1",
-                "--ntasks-per-node=1": "leave it out: it was for torchrun itself, which kit starts once on each node",
+                "--gres nvme:1": "an option of sbatch goes after --slurm: --slurm gres=nvme:1",
+                "--ntasks-per-node=1": "leave it out: it was for torchrun, which kit starts once on each node",
                 "--export=ALL": "kit calls it --inherit: --inherit all",
                 "--wrap x": "write the lines into a job file, below `script: |`",
-                "--gpus 8": "Slurm counts them in all, and kit for each node: --gpus-per-node N",
-                "-n 2": "Slurm counts them in all, and kit for each node: --processes-per-node N",
-                "-G 2": "Slurm counts them in all, and kit for each node: --gpus-per-node N",
+                "--gpus 8": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
+                "-n 2": "Slurm counts them for the whole job, kit for each node: --processes-per-node N",
+                "-G 2": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
                 "-o run.log": "the logs are in the run directory, which --output DIR names",
                 "--nproc_per_node=2": "kit calls it --processes-per-node: --processes-per-node 2",
                 "--volume /a:/b": "kit calls it --mount: --mount /a:/b",
-                "--epochs 3": "an argument of the program comes last, behind --: kit submit train.py -- --epochs 3",
-                "--output-dir=x": "an argument of the program comes last, behind --: kit submit train.py -- --output-dir=x",
-                "--steps 3 -j 2x2 --mem 10G --lr=1 'a b'": "an argument of the program comes last, behind --: "
+                "--epochs 3": "an argument of the program comes last, after --: kit submit train.py -- --epochs 3",
+                "--output-dir=x": "an argument of the program comes last, after --: kit submit train.py -- --output-dir=x",
+                "--steps 3 -j 2x2 --mem 10G --lr=1 'a b'": "an argument of the program comes last, after --: "
                 "kit submit train.py -j 2x2 --mem 10G -- --steps 3 --lr=1 'a b'",
-                "--lr 1 -- --steps 3": "an argument of the program comes last, behind --: kit submit train.py -- --steps 3 --lr 1",
+                "--lr 1 -- --steps 3": "an argument of the program comes last, after --: kit submit train.py -- --steps 3 --lr 1",
             }.items()
         ),
         (
             ["submit", "--nodes", "2", "train.py", "--lr", "1"],
-            "kit: there is no option --lr\n  fix: an argument of the program comes last, behind --: kit submit --nodes 2 train.py -- --lr 1\n",
+            "kit: there is no option --lr\n  fix: an argument of the program comes last, after --: kit submit --nodes 2 train.py -- --lr 1\n",
         ),
         (
             ["submit", "--verbose", "train.py"],
-            "kit: there is no option --verbose\n  fix: an argument of the program comes last, behind --: kit submit train.py -- --verbose\n",
+            "kit: there is no option --verbose\n  fix: an argument of the program comes last, after --: kit submit train.py -- --verbose\n",
         ),
     ],
 )
@@ -284,7 +284,7 @@ def test_wrong_options_end_in_one_line_and_code_two(arguments: list[str], messag
 def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path, program: Path) -> None:
     done = kit("submit", "train.py", check=False, PATH="/usr/bin:/bin")
     assert done.returncode == 1
-    assert done.stderr == "kit: sbatch is not installed here\n  fix: submit from a login node of the cluster; on this machine alone: kit run\n"
+    assert done.stderr == "kit: sbatch is not installed here\n  fix: submit from a login node of the cluster; on this machine only: kit run\n"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".gitignore"]
 
 
@@ -386,11 +386,11 @@ SBATCH_HEADER = [
         (
             ["submit", "train.py", "-c", "config.yaml"],
             "kit: --cpus-per-task: 'cpus-per-task' is 'config.yaml', which is not a number\n"
-            "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, behind --: train.py -- config.yaml\n",
+            "  fix: write a plain number: --cpus-per-task 8; an argument of the program comes last, after --: train.py -- config.yaml\n",
         ),
         (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),
         (["submit", "train.py", "--slurm", "partition"], "kit: --slurm: 'partition' has no value\n  fix: write one: --slurm partition=...\n"),
-        (["run", "train.py", "-w", "4"], "kit: there is no option -w\n  fix: an option of sbatch goes behind --slurm: --slurm nodelist=4\n"),
+        (["run", "train.py", "-w", "4"], "kit: there is no option -w\n  fix: an option of sbatch goes after --slurm: --slurm nodelist=4\n"),
     ],
 )
 def test_an_option_of_the_program_is_not_taken_for_sbatchs(arguments: list[str], message: str, kit, program: Path) -> None:

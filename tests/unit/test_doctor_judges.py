@@ -450,7 +450,7 @@ def test_unknown_nodes_are_a_mistake_of_the_command(kit: Callable, without_slurm
     slurm(without_slurm, "exit 1")
     (without_slurm / "scontrol").write_text(SCONTROL.replace("esac", "  show\\ hostnames*) echo node7 ;;\nesac"))
     done = kit("doctor", "--nodelist", "node7", check=False, PATH=str(without_slurm), timeout_s=30)
-    assert (done.returncode, done.stderr) == (2, "kit: --nodelist: Slurm knows no node node7\n  fix: what there is: sinfo --Node\n")
+    assert (done.returncode, done.stderr) == (2, "kit: --nodelist: Slurm knows no node node7\n  fix: to see the nodes: sinfo --Node\n")
 
 
 # ---------------------------------------------------------------- the document

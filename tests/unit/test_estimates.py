@@ -109,7 +109,7 @@ def test_partitions_and_shapes_are_sorted_by_their_start(slurm: Path, capsys, mo
     code, out, err = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu,mixed,debug,down,cpu", "--env", "A=b c", "--", "--nodes", "3")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "START  PARTITION  NODES x GPUS  WHERE  TO SUBMIT IT SO",
+        "START  PARTITION  NODES x GPUS  WHERE  COMMAND",
         "now  mixed  1x8  n[1-2]  kit submit job.yaml --env 'A=b c' -j 1x8 --gpus-per-node 8 --slurm mem=200G --slurm partition=mixed -- --nodes 3",
         "in 20 min (TIME)  gpu  4x2  n[1-2]  kit submit job.yaml --env 'A=b c' -j 4x2 --gpus-per-node 2 --slurm mem=50G -- --nodes 3",
         "in 2 h 10 min (TIME)  gpu  2x4  n[1-2]  kit submit job.yaml --env 'A=b c' -- --nodes 3",
@@ -149,7 +149,7 @@ def test_a_shorter_time_is_shown_where_it_helps(slurm: Path, capsys, monkeypatch
     code, out, _ = when(capsys, monkeypatch, "job.yaml", "--partition=cpu,old", "--no-shapes", "--time", "24:00:00")
     assert code == 0
     assert out.splitlines() == [
-        "START  PARTITION  NODES x PROCESSES  TIME LIMIT  WHERE  TO SUBMIT IT SO",
+        "START  PARTITION  NODES x PROCESSES  TIME LIMIT  WHERE  COMMAND",
         "now  cpu  2x1  12:00:00  n[1-2]  kit submit job.yaml --time 12:00:00",
         "in 10 h (TIME)  cpu  2x1  24:00:00  n[1-2]  kit submit job.yaml --time 24:00:00",
         "nobody knows  old  2x1  24:00:00  n[1-2]  kit submit job.yaml --time 24:00:00 --slurm partition=old",
@@ -194,7 +194,7 @@ def test_spares_and_the_processes_of_srun_go_with_the_shape(slurm: Path, capsys,
         (
             ["--partition", "cpu", "--nodes", "41", "--no-shapes"],
             1,
-            "kit: Slurm would take the job in none of these\n  fix: see what there is: sinfo; or ask for less: ",
+            "kit: Slurm would take the job in none of these\n  fix: see the partitions: sinfo; or ask for less: ",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_without_slurm_it_says_so(slurm: Path, capsys, monkeypatch) -> None:
     job("")
     (slurm / "sinfo").unlink()
     code, _, err = when(capsys, monkeypatch, "job.yaml")
-    assert (code, err) == (1, "kit: sinfo is not installed here\n  fix: submit from a login node of the cluster; on this machine alone: kit run\n")
+    assert (code, err) == (1, "kit: sinfo is not installed here\n  fix: submit from a login node of the cluster; on this machine only: kit run\n")
 
 
 def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path, capsys, monkeypatch) -> None:

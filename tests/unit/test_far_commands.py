@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, project: P
     far.profile("far", "ssh: login\nssh_dir: file/kit\n")
     done = kit_here("images", "--cluster", "far")
     assert done.err == (
-        f"kit: cannot make kit's folder {far.home}/file/kit on login: Not a directory\n  fix: name one that you may write to: the profile's key `ssh_dir`\n"
+        f"kit: cannot make kit's folder {far.home}/file/kit on login: Not a directory\n  fix: name one that you can write to: the profile's key `ssh_dir`\n"
     )
 
 
@@ -80,7 +80,7 @@ def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(wh
     mine.write_text("mine")
     done = kit_here(*words.split(), "--cluster", "far")
     problem = f"kit: {far.kit} on login is not kit's: it has other files, and kit did not make it"
-    assert (done.code, done.err) == (1, f"{problem}\n  fix: name another folder, for kit alone, in the profile: `ssh_dir: kit-jobs`\n")
+    assert (done.code, done.err) == (1, f"{problem}\n  fix: name another folder, only for kit, in the profile: `ssh_dir: kit-jobs`\n")
     assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == [] and far.slurm.calls("sbatch") == []
 
 
@@ -391,14 +391,14 @@ def test_a_connection_that_stays_away_ends_with_its_own_code_and_the_same_comman
     monkeypatch.setattr(calls, "PATIENCE_S", -1.0)
     far.cut_next_after(30)
     done = kit_here("submit", "job.yaml")
-    assert done.code == 69 and "kit submit goes on there: type the same command again to see it\n" in done.err
+    assert done.code == 69 and "kit submit continues there: type the same command again to see it\n" in done.err
     monkeypatch.undo()
     os.chdir(project)
     for name, value in far.environment.items():
         monkeypatch.setenv(name, value)
     again = kit_here("submit", "job.yaml")
     assert re.search(
-        r"^kit: the same command of \w+ ago (has ended there meanwhile|goes on there), and is not begun anew; what it said:$", again.err, re.MULTILINE
+        r"^kit: the same command of \w+ ago (has ended there meanwhile|goes on there), and is not started again; its output:$", again.err, re.MULTILINE
     )
     assert again.code == 0 and again.out.startswith("kit: submitted job 1001\n") and len(far.slurm.calls("sbatch")) == 1
     assert kit_here("submit", "job.yaml").out.startswith("kit: submitted job 1002\n")  # it was told: this is another

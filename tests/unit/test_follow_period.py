@@ -22,4 +22,4 @@ def test_what_is_no_period_is_refused_with_its_limits(text: str, monkeypatch: py
     monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", text)
     with pytest.raises(UsageError) as refused:
         log_files.period_s()
-    assert refused.value.problems[0].problem == f"KIT_FOLLOW_PERIOD_S: {text!r} is no number of seconds from 0.1 to 60"
+    assert refused.value.problems[0].problem == f"KIT_FOLLOW_PERIOD_S: {text!r} is not a number of seconds from 0.1 to 60"

@@ -190,7 +190,7 @@ def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Sl
     fake_slurm.job("7", "PREEMPTED", folder=run.folder)
     fake_slurm.job("8", "COMPLETED", folder=run.folder)
     following.follow_job(run)
-    assert "kit: job 7 PREEMPTED; job 8 goes on for it\n" in capfd.readouterr().out
+    assert "kit: job 7 PREEMPTED; job 8 continues it\n" in capfd.readouterr().out
 
 
 def test_an_array_that_is_submitted_is_noted_as_one(fake_slurm: Slurm, tmp_path: Path, kit_here) -> None:

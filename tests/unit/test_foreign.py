@@ -26,8 +26,8 @@ FIXES = {
     "srun -N2 -n8 --gres=gpu:4 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`; this leaves out --gres: "
     "what is asked of Slurm belongs under `slurm`",
     "mpirun -np 4 ./solver": "write `command: train.py ...`, `processes_per_node: 4` and `launcher: mpi`",
-    "docker run image t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",
-    "apptainer exec x.sif t.py": "name the image, `image: FILE`, and the program alone, `command: train.py`; folders go under `mounts`",
+    "docker run image t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
+    "apptainer exec x.sif t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
     "sbatch x.sh": "kit writes the batch script: name the program that yours starts, and its #SBATCH options under `slurm`",
     "sudo t.py": "the ranks run as you; to be root inside of the container: `remap_root: true`",
 }

@@ -129,7 +129,7 @@ def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> N
         found(project)
     assert str(raised.value) == (
         "kit: code: too large for a snapshot of the code: a.pt (10 MiB), b.pt (10 MiB), c.pt (10 MiB) and 1 more\n"
-        "  fix: ignore in .gitignore what is no code, or in .kitignore, "
+        "  fix: ignore in .gitignore what is not code, or in .kitignore, "
         "which is written as .dockerignore is; or run live code: `code: live`"
     )
 

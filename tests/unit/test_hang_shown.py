@@ -54,7 +54,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> 
     srun(f"grep ^node1 '{RECORDED}'; exec sleep 60")
     assert shown()[:3] == [
         "kit: train (7), 4:12 of 1:00:00: 2 of 4 ranks seen on 2 nodes",
-        "node2 did not answer within 1 s: what runs there is not shown",
+        "node2 did not answer within 1 s: its processes are not shown",
         "2 ranks (0, 1) in all_reduce, called at loading.py:35 in main",
     ]
 
@@ -63,7 +63,7 @@ def test_a_node_that_answers_in_part_is_shown_in_part(srun) -> None:
     srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
     assert shown()[:2] == [
         "kit: train (7), 4:12 of 1:00:00: 3 of 4 ranks seen on 2 nodes",
-        "node1, node2 did not answer within 1 s: not all that runs there is shown",
+        "node1, node2 did not answer within 1 s: some of its processes are not shown",
     ]
 
 

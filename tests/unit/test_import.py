@@ -345,7 +345,7 @@ def test_the_variables_of_an_export_line_are_the_jobs() -> None:
     assert job["command"] == "t.py --data imagenet"
     assert keys("#SBATCH --export=NONE\npython t.py\n").keys() == keys("python t.py\n").keys()
     assert questions("#SBATCH --export=HF_TOKEN=abcdefgh,IFS=x\n./a\n") == [
-        "a secret belongs into no job file: export HF_TOKEN in your shell",
+        "a job file must not contain a secret: export HF_TOKEN in your shell",
         "--export: IFS has a meaning of its own in bash and would not arrive unchanged",
     ]
 
@@ -514,7 +514,7 @@ def test_a_list_of_values_for_an_array_could_be_a_sweep() -> None:
 def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
     found = convert("#SBATCH --requeue --signal=B:USR1@300\nsrun ./a\n")
     assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
-    assert "SIGUSR1; a program that does not handle it wants `on_preempt: requeue` (docs" in found.job and "write `slurm: {requeue: true}`" in found.job
+    assert "SIGUSR1; a program that does not handle it needs `on_preempt: requeue` (docs" in found.job and "write `slurm: {requeue: true}`" in found.job
     assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
 
 
@@ -528,7 +528,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "apptainer exec --nv i.sif ./a ": "the container has the GPUs without it",
         "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
         "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",
-        "./a; cp x y": "behind the program in a `script`: `if [[ $RANK == 0 ]]",
+        "./a; cp x y": "after the program in a `script`: `if [[ $RANK == 0 ]]",
         "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
         "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
         "srun --hint=nomultithread ./a": "--hint=nomultithread",

@@ -90,9 +90,9 @@ def test_a_secret_is_not_inherited(name: str, value: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("wanted", "named", "expected"),
     [
-        (None, (), "HF_TOKEN, NCCL_ALGO, NCCL_DEBUG of this shell do not go along"),
+        (None, (), "the ranks do not get HF_TOKEN, NCCL_ALGO, NCCL_DEBUG of this shell, which the job does not name"),
         (("NCCL_*",), ("HF_TOKEN",), None),
-        (("NCCL_D*",), ("HF_TOKEN",), "NCCL_ALGO of this shell does not go along"),
+        (("NCCL_D*",), ("HF_TOKEN",), "the ranks do not get NCCL_ALGO of this shell, which the job does not name"),
         ((), (), None),
     ],
 )
@@ -109,8 +109,8 @@ def test_the_fix_names_the_keys(shell: dict[str, str]) -> None:
     assert [(warning.problem, warning.fix) for warning in problems.warnings] == [
         ("warning: this shell has no NO_SUCH to inherit", "export it before you submit, or take it out of `inherit`"),
         (
-            "warning: HF_TOKEN, NCCL_DEBUG of this shell do not go along: the ranks get what the job names",
-            "write `inherit: [NCCL_DEBUG]` and `secrets: [HF_TOKEN]`; or `inherit: none`, which says that they are not needed",
+            "warning: the ranks do not get HF_TOKEN, NCCL_DEBUG of this shell, which the job does not name",
+            "write `inherit: [NCCL_DEBUG]` and `secrets: [HF_TOKEN]`; or `inherit: none`, if the program does not need them",
         ),
     ]
 

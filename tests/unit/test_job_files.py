@@ -109,9 +109,9 @@ BAD = {
         "2: health: expected quick, or the path of a program, not 'quikc'",
         "write `health: quick`, or a path such as ./check.sh",
     ),
-    "health by what is no program": (
+    "health by what is not a program": (
         "health: ./train.py\n",
-        "2: {dir}/train.py is no program",
+        "2: {dir}/train.py is not a program",
         "make it one: chmod +x {dir}/train.py",
     ),
     "a new job after what is not requeued": (
@@ -127,12 +127,12 @@ BAD = {
     "requeues without an end": (
         "on_preempt: requeue\n",
         "2: nothing would stop a run that is started again and again and gets nowhere",
-        "name the folder to which the program writes its checkpoints: `checkpoints: out/`; or limit the attempts alone: `max_requeues: 20`",
+        "name the folder to which the program writes its checkpoints: `checkpoints: out/`; or only limit the attempts: `max_requeues: 20`",
     ),
     "checkpoints beside logs": (
         "on_preempt: requeue\ncheckpoints: .\n",
         "3: {dir} also holds the run directory, whose logs always grow",
-        "name a folder that has the program's checkpoints alone",
+        "name a folder that has only the program's checkpoints",
     ),
     "checkpoints of no place": (
         "on_preempt: requeue\ncheckpoints: $NOWHERE/out\n",
@@ -214,21 +214,21 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
         (
             "train.py && echo done",
             "the command contains '&&', but no shell reads it",
-            "quote it in an argument; else write lines of bash, under `script: |` in the place of `command`",
+            "quote it in an argument; else write lines of bash, under `script: |` instead of `command`",
         ),
         (
             "torchrun train.py",
-            "the command starts with torchrun, which is for the job's launcher to do",
+            "the command starts with torchrun, but starting ranks is the job of the launcher",
             "write `command: train.py` and `launcher: torchrun`",
         ),
         (
             "mpirun -n 4 python a.py",
-            "the command starts with mpirun, which is for the job's launcher to do",
+            "the command starts with mpirun, but starting ranks is the job of the launcher",
             "write `command: a.py`, `processes_per_node: 4` and `launcher: mpi`",
         ),
         (
             "python -m torch.distributed.run --nnodes 2 a.py",
-            "the command starts with python -m torch.distributed.run, which is for the job's launcher to do",
+            "the command starts with python -m torch.distributed.run, but starting ranks is the job of the launcher",
             "write `command: a.py`, `nodes: 2` and `launcher: torchrun`",
         ),
     ],

@@ -771,7 +771,7 @@ def test_a_command_that_needs_a_run_names_the_running_ones_of_this_folder(fake: 
     assert re.search(r"^  its ranks said nothing for \d+ s; where they are, if it runs: kit hang$", said, re.MULTILINE), said
     call("cancel", job_id)
     process.wait(60)
-    assert call("cancel")[2] == "kit: no run is named\n  fix: none of this folder is known to run; kit runs lists all\n"
+    assert call("cancel")[2] == "kit: no run is named\n  fix: no run of this folder is running; kit runs lists all\n"
     assert call("cancel", "runn")[2] == "kit: there is no run runn\n  fix: did you mean 'run'?\n"
 
 

@@ -221,5 +221,5 @@ def test_an_old_line_as_the_command_is_answered_with_the_launcher_of_the_page(he
     launcher = job.get("launcher", "torchrun") if "command" in job else "torchrun"
     if heading == "Lightning's Trainer":  # whose line is any srun's, and runs under both
         launcher = "srun"
-    assert done.returncode == 2 and "which is for the job's launcher to do\n  fix: write `command: train.py" in done.stderr
+    assert done.returncode == 2 and "but starting ranks is the job of the launcher\n  fix: write `command: train.py" in done.stderr
     assert f"and `launcher: {launcher}`" in done.stderr

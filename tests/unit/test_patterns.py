@@ -171,7 +171,7 @@ def test_a_file_of_patterns_that_is_none_is_refused_at_once(kind: str, tmp_path:
         place.mkdir()
     else:
         place.write_bytes(b"a\n" * dockerignore.MOST_BYTES)
-    with pytest.raises(UsageError, match=r"\.kitignore (cannot be read: it is no regular file|is longer than 1 MB)\n  fix: "):
+    with pytest.raises(UsageError, match=r"\.kitignore (cannot be read: it is not a regular file|is longer than 1 MB)\n  fix: "):
         source_files.find(str(tmp_path), "code", Problems())
     (tmp_path / ".dockerignore").symlink_to(place)
     with pytest.raises(UsageError, match=r"/\.dockerignore "):

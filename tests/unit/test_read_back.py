@@ -158,7 +158,7 @@ def test_what_is_no_object_of_json_is_refused(text: str, tmp_path: Path) -> None
 
 def test_folders_leave_no_open_file(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="it is no regular file"):
+    with pytest.raises(OSError, match="it is not a regular file"):
         safe_read.opened(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -344,7 +344,7 @@ def test_where_nobody_can_be_asked_nothing_is_replaced(kit, tmp_path: Path) -> N
     (project / "job.yaml").write_text("command: mine.py\n")
     done = kit("init", "--local", cwd=project, check=False, XDG_CONFIG_HOME=str(config))
     assert done.returncode == 2
-    assert done.stderr == "kit: job.yaml is there already, and says something else\n  fix: to replace it: kit init --force; or move it away\n"
+    assert done.stderr == "kit: job.yaml exists already, with other contents\n  fix: to replace it: kit init --force; or move it away\n"
     assert here(project) == {"job.yaml"} and not [path for path in config.rglob("*") if path.is_file()]
     kit("init", "--local", "--force", cwd=project, XDG_CONFIG_HOME=str(config))
     assert (project / "job.yaml").read_text() != "command: mine.py\n"
@@ -353,10 +353,10 @@ def test_where_nobody_can_be_asked_nothing_is_replaced(kit, tmp_path: Path) -> N
     profile = config / "kit/clusters/local.yaml"
     profile.write_text("env: {MINE: yes}\n")
     said = kit("init", "other", "--local", cwd=project, XDG_CONFIG_HOME=str(config)).stdout
-    assert "local.yaml, which says something else; to replace it: kit init --force\n" in said and "wrote other/job.yaml\n" in said
+    assert "local.yaml, whose contents differ; to replace it: kit init --force\n" in said and "wrote other/job.yaml\n" in said
     assert profile.read_text() == "env: {MINE: yes}\n"
     again = kit("init", "other", "--local", cwd=project, XDG_CONFIG_HOME=str(config)).stdout
-    assert "other/job.yaml says this already\n" in again
+    assert "other/job.yaml is up to date\n" in again
 
 
 @pytest.mark.parametrize("answer, replaced", [("y", True), ("", False), ("no", False)])
@@ -371,7 +371,7 @@ def test_at_a_terminal_every_replacement_is_asked_for(answer: str, replaced: boo
     said = process.communicate(timeout=60)[0].decode()
     os.close(ours)
     os.close(theirs)
-    assert "job.yaml is there already, and says something else; replace it? [y/N] " in said
+    assert "job.yaml exists already, with other contents; replace it? [y/N] " in said
     assert process.returncode == 0, said
     assert ("kit: wrote job.yaml" in said, "kit: kept job.yaml" in said) == (replaced, not replaced)
     assert ((tmp_path / "job.yaml").read_text() == "command: digits.py\n") == (not replaced)
@@ -385,7 +385,7 @@ def test_a_slurm_that_does_not_answer_is_told_in_two_lines(kit, slurm, tmp_path:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "kit: Slurm does not answer: scontrol: slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n"
-        "  fix: is it up? scontrol ping; without it, for this machine alone: kit init --local\n"
+        "  fix: is it up? scontrol ping; without it, for this machine only: kit init --local\n"
     )
     assert here(tmp_path) == set()
     kit("init", "--local", **environment)

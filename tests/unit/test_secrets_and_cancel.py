@@ -24,7 +24,7 @@ def test_a_named_pipe_is_refused_at_once_though_nobody_writes_to_it(tmp_path: Pa
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(20)
     try:
-        with pytest.raises(UsageError, match=r"^kit: job.yaml:1: .+/pipe, cannot be read: it is no regular file\n  fix: "):
+        with pytest.raises(UsageError, match=r"^kit: job.yaml:1: .+/pipe, cannot be read: it is not a regular file\n  fix: "):
             read("file", f"{tmp_path}/pipe", tmp_path)
     finally:
         signal.alarm(0)

@@ -125,7 +125,7 @@ def test_all_that_have_no_value_are_reported_at_once(project: Path, monkeypatch:
         secret_values.read(tuple(Secret(name, source, at, f"job.yaml:{line}") for line, (name, source, at) in enumerate(wanted, 1)), str(project))
     lines = [line for line in str(error.value).splitlines() if line.startswith("kit:")]
     assert lines == [
-        f"kit: {project}/broken:1: this is no line of YAML",
+        f"kit: {project}/broken:1: this is not a line of YAML",
         "kit: job.yaml:1: A is not set in the environment",
         "kit: job.yaml:2: the value of B is empty (the environment's B)",
         "kit: job.yaml:3: the value of G has 131072 bytes, too many for a variable",
@@ -133,7 +133,7 @@ def test_all_that_have_no_value_are_reported_at_once(project: Path, monkeypatch:
         f"kit: job.yaml:5: {project}/ring has no Fring",
         f"kit: job.yaml:7: expected `NAME: value` lines in {project}/none",
         f"kit: job.yaml:8: the file for Fgone, {project}/gone, cannot be read: No such file or directory",
-        f"kit: job.yaml:9: the file for F., {project}/., cannot be read: it is no regular file",
+        f"kit: job.yaml:9: the file for F., {project}/., cannot be read: it is not a regular file",
         "kit: job.yaml:10: the command for C1 ended with exit code 3",
         "kit: job.yaml:11: the value of C2 is empty (what `true` prints)",
         "kit: job.yaml:12: the value of C3 contains a NUL byte, which no program can receive",

@@ -37,7 +37,7 @@ def test_what_is_no_host_is_refused_with_its_line(name: str, far, tmp_path: Path
     (tmp_path / "config/kit/clusters/far.yaml").write_text(f"runtime: none\nssh: {json.dumps(name)}\n")
     done = far("submit", "job.yaml", check=False)
     assert done.returncode == 2
-    assert f"far.yaml:2: '{name}' is no host for ssh\n  fix: write `ssh: user@login`" in done.stderr
+    assert f"far.yaml:2: '{name}' is not a host for ssh\n  fix: write `ssh: user@login`" in done.stderr
     assert calls(tmp_path) == []
 
 

@@ -91,7 +91,7 @@ BAD = {
     "point is text": ("sweep:\n- {lr: 1}\n- 2\n", "4: a point of the sweep is not a mapping"),
     "point lacks a name": ("sweep:\n- {lr: 1}\n- {lr: 1, x: 2}\n", "4: this point of the sweep has lr, x, and the first one lr"),
     "unused name": ("sweep:\n  lr: [1]\n  seed: [1]\n", "4: the sweep's seed is not used"),
-    "misspelt": ("env: {A: '{ler}'}\nsweep: {lr: [1]}\n", "2: {ler} is no name of the sweep"),
+    "misspelt": ("env: {A: '{ler}'}\nsweep: {lr: [1]}\n", "2: {ler} is not a name of the sweep"),
     "too many": (f"sweep: {{lr: {list(range(1001))}}}\n", "2: the sweep has 1001 tasks, more than 1000"),
     "array with numbers": ("array: 0-3\nsweep: {lr: [1]}\n", "2: the sweep has numbers for its tasks already"),
     "limit alone": ("array: '%4'\n", "2: the array '%4' has no tasks"),
@@ -121,10 +121,10 @@ def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, tmp_path: Path,
 
 def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     done = dry_run("command: train.py {seed}\nsweep:\n  seed: [1]\n", "--sweep", "x", check=False)
-    assert done.stderr == ("kit: --sweep: 'x' is not NAME=VALUE,VALUE\n  fix: write all values behind one name: --sweep x=1,2,3\n")
+    assert done.stderr == ("kit: --sweep: 'x' is not NAME=VALUE,VALUE\n  fix: write all values after one name: --sweep x=1,2,3\n")
     done = dry_run("command: train.py {sed}\nnodes: 0\nsweep:\n  seed: [1]\n  lr: [1]\n", check=False)
     assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
-        "kit: job.yaml:1: {sed} is no name of the sweep",
+        "kit: job.yaml:1: {sed} is not a name of the sweep",
         "kit: job.yaml:2: nodes: expected a whole number of at least 1, not '0'",
         "kit: job.yaml:4: the sweep's seed is not used",
         "kit: job.yaml:5: the sweep's lr is not used",
@@ -147,6 +147,6 @@ def test_a_run_on_this_machine_is_one_task(kit, tmp_path: Path) -> None:
     assert kit("logs", "run", "--rank", "0", **history).stdout == "b 1 2\n"
     (log,) = (tmp_path / "run/log").glob("*_1")
     assert "rank0      b 1 2\n" in kit("status", log.name, **history).stdout
-    assert "is no array\n" in kit("status", "run", "--task", "1", check=False, **history).stderr
+    assert "is not an array\n" in kit("status", "run", "--task", "1", check=False, **history).stderr
     (tmp_path / "train.py").touch()
     assert "and the job is none" in kit("run", "train.py", "--task", "1", check=False, **history).stderr

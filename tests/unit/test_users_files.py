@@ -473,7 +473,7 @@ TYPED = [
     Typed("submit job.yaml --cluster far --output runs/r-theirs", 2, "already exists"),
     Typed("submit image.yaml --cluster far --output runs/r-image", 0, "submitted job"),
     Typed("submit image.yaml --image pipe --cluster far --output runs/r-x", 2, "there is no image pipe"),
-    Typed("submit image.yaml --image fifo --cluster far --output runs/r-x", 1, "it is no regular file"),
+    Typed("submit image.yaml --image fifo --cluster far --output runs/r-x", 1, "it is not a regular file"),
     Typed("images --cluster taken", 1, "is not kit's", kits_own_name_is_taken),
     Typed("render job.yaml --cluster far --output runs/r-rendered", 0, "wrote"),
     Typed("bench job.yaml -j 2x1 --cluster far --dry-run", 0, "run_script.sh"),

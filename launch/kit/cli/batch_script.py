@@ -35,10 +35,10 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a job file of a batch script, and say what is to be decided.
+    """Turn a batch script into a job file, and list what you have to decide.
 
-    The script is read and not run. Each of its lines is in the job file: as a key, or in a comment
-    with the reason.
+    kit reads the script and does not run it. Each of its lines is in the job file: as a key, or in
+    a comment with the reason.
     """
     found = importer.read(Path(script), os.environ)
     if output:

@@ -29,29 +29,27 @@ Repeats = Annotated[
     typer.Option(
         "--repeats",
         metavar="N",
-        help="How often each size is measured.",
+        help="How often to measure each size.",
         show_default="for a second",
     ),
 ]
 Pairs = Annotated[
     bool,
-    typer.Option(
-        "--pairs", help="Also measure each pair of nodes, and name the slow node or link."
-    ),
+    typer.Option("--pairs", help="Also measure each pair of nodes, and name a slow node or link."),
 ]
 Expected = Annotated[
     Optional[str],
     typer.Option(
         "--expect",
         metavar="GBPS",
-        help="Bus bandwidth to reach.",
+        help="Bus bandwidth that you expect.",
         show_default="the profile's",
     ),
 ]
 Share = Annotated[
     Optional[str],
     typer.Option(
-        "--share", metavar="PART", help="Exit with 1 below this share of it.", show_default="0.8"
+        "--share", metavar="PART", help="Exit with 1 below this part of it.", show_default="0.8"
     ),
 ]
 Measured = Annotated[
@@ -85,7 +83,7 @@ def bench(
 ) -> None:
     """Measure all-reduce in the job's image and shape.
 
-    Finds the slow node or link: docs/bench.md.
+    Names a slow node or link: docs/bench.md.
     """
     from kit.cli import benchmarking
     from kit.cluster.bench import bandwidth

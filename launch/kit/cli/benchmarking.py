@@ -84,5 +84,5 @@ def _run(plan: Plan) -> history.Run:
 def _is_without_slurm() -> bool:
     if shutil.which("sbatch"):
         return False
-    messages.note("no Slurm here (no sbatch on PATH), so on this machine alone, as with --local")
+    messages.note("no Slurm here (no sbatch on PATH), so only on this machine, as with --local")
     return True

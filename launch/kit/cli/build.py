@@ -58,7 +58,7 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="What builds: docker, podman, apptainer or enroot.",
+        help="The engine that builds: docker, podman, apptainer or enroot.",
         show_default="the first one here",
         autocompletion=values.engines,
     ),
@@ -155,7 +155,7 @@ def build(
     wait: Wait = 3600,
     cluster: Elsewhere = None,
 ) -> None:
-    """Make one image file for Enroot, Pyxis and Apptainer."""
+    """Build one image file for Enroot, Pyxis and Apptainer."""
     problems = Problems()
     given = _build_arguments(arguments or [], problems)
     words = words or []

@@ -60,7 +60,7 @@ _OPTIONS = {
     "kit status": {"-w": "did you mean '--watch'?", "-f": "did you mean '--watch'?"},
 }
 RERUN = (
-    "rerun takes no changes: what differs is another run, kit submit JOB -- ARGS, or "
+    "kit rerun changes nothing; for other arguments start a new run: kit submit JOB -- ARGS, or "
     "kit run JOB -- ARGS on this machine"
 )
 
@@ -85,5 +85,5 @@ def run(path: str) -> str:
         return "name two: kit diff RUN RUN; kit runs lists them"
     here = [found for found in lookup.here() if found.id]
     if not here:
-        return "none of this folder is known to run; kit runs lists all"
+        return "no run of this folder is running; kit runs lists all"
     return lookup.to_name(path, here)

@@ -37,7 +37,7 @@ def when(
 ) -> None:
     """Ask Slurm where and in which shape the job would start first.
 
-    Nothing is submitted.
+    kit submits nothing.
     """
     plan = job.plan(job.load(), None, Use(code="live"))
     progress = starts.draw if sys.stderr.isatty() else starts.be_silent

@@ -56,7 +56,7 @@ def timeline(
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
-    """Show where the time of a run's start went, on every node."""
+    """Show what took the time when a run started, on every node."""
     from kit.diagnose.timeline import chart
     from kit.diagnose.timeline import timeline as times
 
@@ -86,15 +86,15 @@ def hang(
         bool,
         typer.Option(
             "--pause/--no-pause",
-            help="Read stacks, for which py-spy pauses each process for some milliseconds; or do"
-            " without them.",
+            help="Read stacks with py-spy, which pauses each process for some milliseconds, or do"
+            " without py-spy.",
         ),
     ] = True,
     as_json: Json = False,
 ) -> None:
     """Show where the ranks of a run are now.
 
-    Those at the same place stand together, the odd ones out first.
+    Ranks at the same place are grouped, the odd ones out first.
     """
     from kit.diagnose.hang import hang as stacks
     from kit.diagnose.hang import report
@@ -119,7 +119,7 @@ def diff(
 ) -> None:
     """Show what differs between two runs: settings, variables, image, code.
 
-    Ends with 1 where something does.
+    Exits with 1 if something differs.
     """
     folders = (folder_of(first), folder_of(second))
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):

@@ -93,7 +93,7 @@ def _follow_here(run: Run) -> None:
         return
     following = job_chain.last_job(run.folder, job_id)
     if following != job_id:
-        messages.say(f"job {job_id} {state.name}; job {following} goes on for it")
+        messages.say(f"job {job_id} {state.name}; job {following} continues it")
         _follow_here(replace(run, id=following))
         return
     secret_file.forget(folder)  # its own script does that, unless its node is gone

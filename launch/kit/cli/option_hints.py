@@ -23,11 +23,11 @@ TOTALS = {
 # What other tools have, and why kit has not.
 LACKING = dict.fromkeys(
     ("--since", "--until", "--timestamps"),
-    "kit writes no times to the lines of a log; the last lines of each: kit logs RUN --tail N",
+    "kit adds no times to the lines of a log; the last lines of each log: kit logs RUN --tail N",
 )
-LACKING["--grep"] = "the shell has it: kit logs RUN | grep WORD"
+LACKING["--grep"] = "use grep: kit logs RUN | grep WORD"
 _INHERIT = {"ALL": "all", "NONE": "none"}
-PROGRAMS_OWN = "an argument of the program comes last, behind --"
+PROGRAMS_OWN = "an argument of the program comes last, after --"
 
 
 def option(name: str, known: list[str], typed: list[str]) -> str:
@@ -40,12 +40,12 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         return tools
     if name in TOTALS:
         own = jobs.option_name(TOTALS[name])
-        return f"Slurm counts them in all, and kit for each node: {own} N"
+        return f"Slurm counts them for the whole job, kit for each node: {own} N"
     if name == "-o":
         return "the logs are in the run directory, which --output DIR names"
     value = _value_of(name, typed)
     if name == "--ntasks-per-node" and value == "1":
-        return "leave it out: it was for torchrun itself, which kit starts once on each node"
+        return "leave it out: it was for torchrun, which kit starts once on each node"
     if name == "--export":
         return f"kit calls it --inherit: --inherit {_INHERIT.get(value, value or 'all')}"
     if name == "--wrap":
@@ -71,7 +71,7 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         long = _close(long, sbatch_options.options(), 0.8)
     if long:
         return (
-            f"an option of sbatch goes behind --slurm: --slurm {long}{f'={value}' if value else ''}"
+            f"an option of sbatch goes after --slurm: --slurm {long}{f'={value}' if value else ''}"
         )
     return f"{PROGRAMS_OWN}: {shlex.join(['kit', *_programs_own_last(typed, known)])}"
 

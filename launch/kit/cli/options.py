@@ -24,7 +24,8 @@ _run_or = functools.partial(
 )
 LastRun = Annotated[Optional[str], _run_or(show_default="the last run of this folder")]
 RunningRun = Annotated[
-    Optional[str], _run_or(show_default="the last run of this folder, or the only one that runs")
+    Optional[str],
+    _run_or(show_default="the last run of this folder, or the only one that is running"),
 ]
 Task = Annotated[
     Optional[int], typer.Option("--task", metavar="N", help="Only this task of an array.")

@@ -35,7 +35,7 @@ After = Annotated[
     ),
 ]
 Parsable = Annotated[
-    bool, typer.Option("--parsable", help="Print the job's id alone, as sbatch does.")
+    bool, typer.Option("--parsable", help="Print only the job's id, as sbatch does.")
 ]
 TestOnly = Annotated[
     bool,
@@ -95,13 +95,13 @@ def rerun(
     output: Output = None,
     image: Annotated[
         Optional[str],
-        options.image(help="Use this image in place of the run's."),
+        options.image(help="Use this image instead of the run's."),
     ] = None,
     follow: Follow = False,
 ) -> None:
-    """Start a run again: its scripts, with the copy of the code that it has.
+    """Start a run again: its scripts, with its copy of the code.
 
-    Without a copy, as after `kit run`, the code is today's.
+    Without a copy, as after `kit run`, it uses today's code.
     """
     again = reruns.find(run)
     answer = submission.Answer(follow)
@@ -156,7 +156,7 @@ def shell(
     local: Local = False,
     task: OneTask = None,
 ) -> None:
-    """Wait for nodes, and open a shell in the job's container on one.
+    """Wait for nodes, and open a shell in the job's container on one of them.
 
     The nodes are given back when the shell ends.
     """

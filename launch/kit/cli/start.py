@@ -31,7 +31,7 @@ Look = Annotated[
     bool,
     typer.Option(
         "--look/--no-look",
-        help="Ask an idle node what it has, with a job of some seconds; or do without.",
+        help="Ask an idle node what it has, with a job of a few seconds, or skip that.",
     ),
 ]
 Rehearsal = Annotated[
@@ -66,7 +66,7 @@ def init(
     force: Force = False,
     list_: List = False,
 ) -> None:
-    """Look at this cluster, and write a profile and a first job.yaml."""
+    """Examine this cluster, and write a profile and a first job.yaml."""
     from kit.cli import first_job
 
     if list_:
@@ -134,7 +134,7 @@ def doctor(
 ) -> None:
     """Check this machine and every node for what would stop a job.
 
-    Each problem comes with its fix. Ends with 1 where a job would not start.
+    Each problem comes with its fix. Exits with 1 if a job would not start.
     """
     from kit.cli import examination
     from kit.cluster.doctor import rounds
@@ -159,7 +159,7 @@ def schema(
         bool, typer.Option("--cluster", help="Print the schema of cluster profiles instead.")
     ] = False,
 ) -> None:
-    """Print the JSON schema of a job file, by which an editor checks and completes one."""
+    """Print the JSON schema of a job file, with which an editor checks and completes it."""
     from kit.config import schema as schemas
 
     print(schemas.text(of_cluster=cluster))

@@ -23,7 +23,7 @@ def show(found: Estimates, typed: list[str]) -> None:
             print(f"  {', '.join(dict.fromkeys(labels))}: {reason}")
     if found.not_asked:
         option = f"--partition {','.join(found.partitions[:2])}"
-        left_out = f"{found.not_asked} more were not asked for"
+        left_out = f"{found.not_asked} more were not tried"
         print(f"\n{left_out}; name the partitions of interest: {option}")
 
 
@@ -32,7 +32,7 @@ def check(found: Estimates) -> None:
     if not found.starts:
         raise KitError(
             "Slurm would take the job in none of these",
-            "see what there is: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
+            "see the partitions: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
         )
 
 
@@ -50,7 +50,7 @@ def _show_table(starts: list[Start], typed: list[str]) -> None:
     shorter = any("--time" in start.variant.options for start in starts)
     what = "GPUS" if starts[0].variant.gpus else "PROCESSES"
     limit = ["TIME LIMIT"] if shorter else []
-    rows = [("START", "PARTITION", f"NODES x {what}", *limit, "WHERE", "TO SUBMIT IT SO")]
+    rows = [("START", "PARTITION", f"NODES x {what}", *limit, "WHERE", "COMMAND")]
     for start in starts:
         variant, submit = start.variant, command(typed, start.variant.options)
         limit = [variant.time or ""] if shorter else []

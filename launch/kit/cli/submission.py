@@ -150,7 +150,7 @@ def finish(plan: Plan, run: Run, answer: Answer) -> None:
     if run.why:
         raise slurm.Unsure(
             f"whether Slurm has the job of {run.name} is not known yet",
-            f"in a minute: kit status {run.name}",
+            f"ask in a minute: kit status {run.name}",
         )
     if run.id:
         answer.give(run, f"{run.name} was submitted: job {run.id}")

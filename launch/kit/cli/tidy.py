@@ -55,7 +55,7 @@ def cancel(
     epilog=examples("kit checkpoint 4711"),
 )
 def checkpoint(run: OneRun, task: Task = None) -> None:
-    """Have a running run write a checkpoint, and go on from it in the same job.
+    """Make the ranks write a checkpoint, and continue from it in the same job.
 
     For jobs with `on_preempt: checkpoint`.
     """
@@ -66,7 +66,7 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
     epilog=examples("kit stop 4711"),
 )
 def stop(run: OneRun, task: Task = None) -> None:
-    """Have a running run write a checkpoint, and end with exit code 0.
+    """Make the ranks write a checkpoint, and end the job with exit code 0.
 
     For jobs with `on_preempt`.
     """
@@ -78,7 +78,7 @@ app.add_typer(
     images,
     name="images",
     rich_help_panel=TIDY,
-    help="List what kit build made, or remove what nobody uses.",
+    help="List the images that kit build made, or remove those that nobody uses.",
     epilog=examples("kit images", "kit images gc --days 30"),
 )
 

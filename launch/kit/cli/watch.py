@@ -41,13 +41,14 @@ def status(
         typer.Argument(
             metavar="[RUN]",
             help="A job id, a run directory or a name.",
-            show_default="all that are active or of the last day",
+            show_default="all active runs, and those of the last day",
             autocompletion=completion.runs,
         ),
     ] = None,
     task: Task = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every ten seconds, until all has ended.")
+        bool,
+        typer.Option("--watch", help="Show it again every ten seconds, until all runs have ended."),
     ] = False,
     everywhere: All = False,
     as_json: Json = False,
@@ -167,10 +168,10 @@ def logs(
     ] = None,
     task: Task = None,
 ) -> None:
-    """Show what a run said.
+    """Show the logs of a run.
 
-    The whole logs, or those of a node, of a rank, of the ranks that failed; of an array, those of
-    all tasks or of one.
+    All of them, or those of one node, of one rank, or of the ranks that failed; of an array, those
+    of all tasks or of one.
     """
     found, number = array_status.find(run, task)
     runs = array_status.chosen(found, number)

@@ -8,7 +8,7 @@ from kit.config.yaml_source import Located
 from kit.errors import Problems
 from kit.slurm import task_numbers
 
-_HOW = "write it as sbatch does: 0-9, 0-9:3 or 1,4,7; with %2 behind it two run at a time"
+_HOW = "write it as sbatch does: 0-9, 0-9:3 or 1,4,7; with %2 at the end, two run at a time"
 
 
 def parse(given: Located, problems: Problems) -> Optional[str]:

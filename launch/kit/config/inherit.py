@@ -134,11 +134,10 @@ def _warn_of_missed(
     plain = [name for name in missed if name not in secrets]
     keys = {"inherit": plain, "secrets": secrets}
     fixes = [f"`{key}: [{', '.join(names)}]`" for key, names in keys.items() if names]
-    verb = "does" if len(missed) == 1 else "do"
     problems.warn(
         where,
-        f"{', '.join(missed)} of this shell {verb} not go along: the ranks get what the job names",
-        f"write {' and '.join(fixes)}; or `inherit: none`, which says that they are not needed",
+        f"the ranks do not get {', '.join(missed)} of this shell, which the job does not name",
+        f"write {' and '.join(fixes)}; or `inherit: none`, if the program does not need them",
     )
 
 

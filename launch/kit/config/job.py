@@ -48,8 +48,8 @@ class Job:
     )
     script: Optional[str] = key(
         values.lines,
-        "lines of bash in the place of `command`, for a program with a launcher of its own; they"
-        " run once for each task",
+        "lines of bash instead of `command`, for a program with a launcher of its own; they run "
+        "once for each task",
         "TEXT",
         panel="Program",
         other_names="run",
@@ -64,8 +64,8 @@ class Job:
     )
     host_setup: Optional[str] = key(
         values.lines,
-        "lines of bash, such as `module load apptainer`, that run on the first node before all"
-        " else; their variables reach every node",
+        "lines of bash, such as `module load apptainer`, that run on the first node before"
+        " everything else; their variables reach every node",
         "TEXT",
         panel="Nodes",
         other_names="modules",
@@ -81,14 +81,15 @@ class Job:
     )
     runtime: Optional[str] = key(
         values.line,
-        "container runtime [auto: by the image, the cluster's profile and what is installed]",
+        "container runtime [auto: depends on the image, the cluster's profile and what is "
+        "installed]",
         "NAME",
         panel="Container",
         choices=lambda: plugins.choices("runtimes"),
     )
     launcher: Optional[str] = key(
         values.line,
-        "what starts the ranks [torchrun]",
+        "the launcher, which starts the ranks [torchrun]",
         "NAME",
         panel="Program",
         choices=lambda: plugins.choices("launchers"),
@@ -103,7 +104,7 @@ class Job:
     )
     spares: Optional[int] = key(
         values.count_or_zero,
-        "extra nodes to request, so that bad nodes can be left out at the start [0]",
+        "extra nodes to request, so that the job can start without bad ones [0]",
         "N",
         panel="Nodes",
     )
@@ -125,28 +126,29 @@ class Job:
     )
     elastic: Optional[bool] = key(
         values.flag,
-        "have torchrun itself start the ranks again, by its c10d rendezvous",
+        "let torchrun itself start the ranks again, by its c10d rendezvous",
         panel="Bad days",
     )
     stall_timeout: Optional[int] = key(
         values.duration,
-        "time without output, checkpoint or work of any rank after which they stand still [never]",
+        "time without output, checkpoint or work of any rank after which the run counts as hanging"
+        " [never]",
         "10m",
         panel="Bad days",
         other_names="stall_timeout_s hang_timeout watchdog",
     )
     on_stall: Optional[str] = key(
         values.on_stall,
-        "end: end such ranks, or start them again as max_restarts says; report: only keep where"
-        " they stand [end]",
+        "if the run hangs: end its ranks, and start them again if max_restarts allows it; or "
+        "report: only record where they are [end]",
         "end|report",
         panel="Bad days",
         choices=lambda: list(values.ON_STALL),
     )
     health: Optional[str] = key(
         values.health,
-        "quick: look at each node's GPUs, disk and memory before the ranks start; or a program of"
-        " the site's that fails on a bad node [none]",
+        "check each node before the ranks start: quick checks GPUs, disk and memory; or a program "
+        "of the site that fails on a bad node [none]",
         "quick|FILE",
         panel="Bad days",
         other_names="health_check preflight",
@@ -168,8 +170,8 @@ class Job:
     )
     on_preempt: Optional[str] = key(
         values.line,
-        "checkpoint: ask the ranks for a checkpoint in time, then start the job again; requeue: for"
-        " programs that handle no signal, start it again without asking [none]",
+        "checkpoint: ask the ranks for a checkpoint in time, then start the job again; requeue: "
+        "start it again without asking, for programs that handle no signal [none]",
         "NAME",
         panel="Bad days",
         choices=lambda: plugins.choices("preempt"),
@@ -183,21 +185,21 @@ class Job:
     )
     checkpoints: Optional[str] = key(
         values.line,
-        "the program's folder of checkpoints, from the working directory: a new file in it says"
-        " that the run makes progress",
+        "the program's folder of checkpoints, relative to the working directory; a new file in it"
+        " shows that the run makes progress",
         "DIR",
         panel="Bad days",
         other_names="checkpoint_dir checkpoint_folder ckpt_dir",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,
-        "how often the job is started again [as long as it makes progress]",
+        "how often the job may start again [as long as it makes progress]",
         "N",
         panel="Bad days",
     )
     resubmit: Optional[bool] = key(
         values.flag,
-        "go on as a new job, at once: one that is requeued is held for two minutes at most sites",
+        "continue at once as a new job; most sites hold a requeued job for two minutes",
         panel="Bad days",
     )
     time: Optional[str] = key(
@@ -226,7 +228,7 @@ class Job:
     )
     mounts: Optional[tuple[values.Mount, ...]] = key(
         values.mounts,
-        "folders or files for the container, SOURCE:TARGET[:ro]",
+        "folders or files to mount in the container, SOURCE:TARGET[:ro]",
         "S:T[:ro]",
         panel="Container",
         option="--mount",
@@ -254,7 +256,7 @@ class Job:
     )
     secrets: Optional[dict[str, Secret]] = key(
         secrets.parse,
-        "variables whose values appear in no file or log, read at submission: from the environment,"
+        "variables whose values appear in no file or log; read at submission from the environment,"
         " file:PATH or command:LINE",
         "NAME[=SOURCE]",
         panel="Program",
@@ -295,7 +297,7 @@ class Job:
     )
     notify: Optional[Notify] = key(
         notify.parse,
-        "whom the job tells of its end: webhook=SECRET, command=LINE; on=start,end",
+        "where to send a message when the job ends: webhook=SECRET, command=LINE; on=start,end",
         "KEY=VALUE",
         panel="Program",
         from_words=keys.as_mapping,

@@ -77,7 +77,10 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
         if word not in EVENTS:
             fix = did_you_mean(word, list(EVENTS), "write `on: [start, end]`")
             if word == "stall":
-                fix = "nothing in a run notices that it stands still; to look: kit hang"
+                fix = (
+                    "there is no message when a run hangs; `stall_timeout` ends it, and `on: [end]`"
+                    " then tells you"
+                )
             problems.add(given.where, f"notify knows no event '{word}'", fix)
     if not words:
         problems.add(given.where, "notify names no event", "write `on: [start, end]`")

@@ -63,7 +63,7 @@ LAUNCHERS = {
     ("horovodrun",): _MPI,
 }
 _CONTAINERS = (
-    "name the image, `image: FILE`, and the program alone, `command: train.py`; "
+    "name the image, `image: FILE`, and only the program, `command: train.py`; "
     "folders go under `mounts`"
 )
 _OTHERS = {
@@ -104,11 +104,12 @@ def refuse(words: Sequence[str], where: str, problems: Problems) -> None:
             if left:
                 fix += f"; this leaves out {', '.join(left)}: {tool.to_keep}"
             problem = (
-                f"the command starts with {' '.join(start)}, which is for the job's launcher to do"
+                f"the command starts with {' '.join(start)}, "
+                "but starting ranks is the job of the launcher"
             )
             problems.add(where, problem, fix)
     if program in _OTHERS:
-        problem = f"the command starts with {program}, which is for kit to do"
+        problem = f"the command starts with {program}, but kit does that itself"
         problems.add(where, problem, _OTHERS[program])
 
 

@@ -38,7 +38,7 @@ def gpu_directive(given: Located, problems: Problems) -> Optional[str]:
     if found in (None, *GPU_DIRECTIVES):
         return found
     fix = f"choose one of {', '.join(GPU_DIRECTIVES)}"
-    problems.add(given.where, f"'{found}' is no way to ask for GPUs", fix)
+    problems.add(given.where, f"'{found}' is not a way to ask for GPUs", fix)
     return None
 
 
@@ -79,7 +79,7 @@ def host(given: Located, problems: Problems) -> Optional[str]:
         "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, "
         "where ports and jump hosts belong"
     )
-    problems.add(given.where, f"'{found}' is no host for ssh", fix)
+    problems.add(given.where, f"'{found}' is not a host for ssh", fix)
     return None
 
 
@@ -91,7 +91,7 @@ def kits_folder(given: Located, problems: Problems) -> Optional[str]:
     is_home_or_root = os.path.normpath(found).lstrip("/") in ("", ".", "~")
     if not is_home_or_root and ".." not in found.split("/"):
         return found
-    fix = "name a folder for kit alone: `ssh_dir: /shared/ada/kit`"
+    fix = "name a folder only for kit: `ssh_dir: /shared/ada/kit`"
     problems.add(given.where, f"'{found}' cannot be kit's folder there", fix)
     return None
 
@@ -144,17 +144,17 @@ class Cluster:
     )
     expect: Optional[Expectation] = key(
         bandwidth_target.parse,
-        "what kit bench should reach: allreduce_busbw_GBps, and share, below which it fails [0.8]",
+        "what kit bench should reach: allreduce_busbw_GBps; it fails below this share of it [0.8]",
     )
     ssh: str = key(
         host,
-        "login node as for ssh, user@login, if kit runs on another machine: docs/laptop.md"
+        "the login node, user@login as for ssh, if you use kit on another machine: docs/laptop.md"
         " [kit runs on the login node]",
         default="",
     )
     ssh_dir: str = key(
         kits_folder,
-        "kit's folder on the login node; all nodes must see it; relative to the home there [kit]",
+        "kit's folder on the login node, relative to your home there; all nodes must see it [kit]",
         default="kit",
     )
     ssh_python: str = key(
@@ -209,7 +209,7 @@ def _find(name: str, where: str) -> Path:
     if path := profile_files.first(name, places):
         return path
     known = profile_files.names()
-    listing = f"the profiles are {', '.join(known)}; yours belong into {places[0]}"
+    listing = f"the profiles are {', '.join(known)}; yours belong in {places[0]}"
     if where and not where.startswith("--"):  # in a job file, which kit init may have written
         listing = f"run kit init here, or remove the line `cluster: {name}`; {listing}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)

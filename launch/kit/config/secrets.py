@@ -13,7 +13,7 @@ from kit.errors import Problems, did_you_mean
 SOURCES = ("env", "file", "command")
 _HOW = (
     "write `NAME: env`, `NAME: {file: PATH}` or `NAME: {command: COMMAND}`; "
-    "the value itself belongs into no job file"
+    "never write the value itself into a job file"
 )
 
 

@@ -8,7 +8,7 @@ import re
 from kit.errors import Problems
 
 NAME = "[A-Za-z_][A-Za-z0-9_]*"
-SCRIPT = "write lines of bash, under `script: |` in the place of `command`"
+SCRIPT = "write lines of bash, under `script: |` instead of `command`"
 SETUP = "write what comes before the program under `setup: |`, modules under `host_setup: |`"
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _EXPANSION = re.compile(rf"\$(?:{NAME}|\{{{NAME}[^}}]*\}}|\([^)]*\)?)")
@@ -66,7 +66,7 @@ def refuse_unquoted(text: str, where: str, problems: Problems, instead: str = SC
         if _TYPOGRAPHIC.match(word):
             _refuse_typographic(word, where, problems)
         elif "*" in word:
-            problem = f"no shell puts names of files in the place of '{word}'"
+            problem = f"no shell expands '{word}'"
             problems.add(where, problem, f"quote it where the program does that; or {instead}")
         elif word.startswith("~/") or word == "~":
             fix = f"write it out: {os.path.expanduser(word)}"

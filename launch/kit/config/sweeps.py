@@ -47,7 +47,7 @@ def from_words(option: str, words: list[str], problems: Problems) -> Optional[Lo
     mapping: dict[str, Located] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        fix = f"write all values behind one name: {option} {name}=1,2,3"
+        fix = f"write all values after one name: {option} {name}=1,2,3"
         if not equals:
             problems.add(option, f"'{word}' is not NAME=VALUE,VALUE", fix)
         elif name in mapping:

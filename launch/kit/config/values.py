@@ -51,7 +51,7 @@ def line(given: Located, problems: Problems) -> Optional[str]:
 
 def lines(given: Located, problems: Problems) -> Optional[str]:
     """Return lines of bash, each with a newline at its end."""
-    fix = "write | behind the key, and the lines of bash below it, indented"
+    fix = "write | after the key, and the lines of bash below it, indented"
     if not isinstance(given.value, str) or not given.value.strip():
         problems.add(given.where, f"expected lines of bash, not {kind(given)}", fix)
         return None

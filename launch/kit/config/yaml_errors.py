@@ -38,7 +38,7 @@ def _explain_colon(line: str, above: str) -> tuple[str, str]:
     """Return what is wrong with a line that has a colon too many, and the fix."""
     if re.match(r"\s*[\w-]+:\S", above):
         fix = f"write `{above.strip().replace(':', ': ', 1)}`"
-        return "the line above has no blank behind its colon", fix
+        return "the line above has no blank after its colon", fix
     if above and _indent(line) > _indent(above):
         return (
             "the line is indented deeper than the one above, which has a value already",

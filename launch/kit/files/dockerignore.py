@@ -136,7 +136,9 @@ def _add(places: _Places, line: str, where: str) -> None:
     pattern = posixpath.normpath(re.sub("^/+", "/", line[keep:].strip() or "/"))
     if keep and pattern == "/":
         raise UsageError(
-            "an ! without a pattern", "name behind it what is to stay in, or remove it", where=where
+            "an ! without a pattern",
+            "name after it what to include again, or remove it",
+            where=where,
         )
     pattern = pattern[1:] if len(pattern) > 1 and pattern[0] == "/" else pattern
     if max(map(len, pattern.split("/"))) > LONGEST:

@@ -18,7 +18,7 @@ def opened(path: str | Path) -> IO[bytes]:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(0, "it is no regular file", str(path))
+        raise OSError(0, "it is not a regular file", str(path))
     return os.fdopen(handle, "rb")
 
 

@@ -100,7 +100,7 @@ def _path(recipe: Recipe) -> Path:
 
 
 def _read(path: Path) -> dict[str, str]:
-    fix = "restore it, or remove it: it is made anew"
+    fix = "restore it, or remove it: it is made again"
     try:
         found = safe_read.mapping(path)
     except FileNotFoundError:

@@ -55,7 +55,7 @@ def build(request: BuildRequest, note: Note = silent, progress: Counting = _unco
     name = request.name
     if name and (recipe.tidy(name) != name or name.endswith(image_files.SUFFIXES)):
         fix = "take a-z, 0-9, dot, dash and underscore: --name my-model"
-        raise UsageError(f"'{name}' is no name of an image", fix, where="--name")
+        raise UsageError(f"'{name}' cannot be the name of an image", fix, where="--name")
     if request.to != "docker":
         packer.choose()
     if request.to == "sif":

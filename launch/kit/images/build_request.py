@@ -70,7 +70,7 @@ def _secret(secret: str) -> str:
     named = [name for name in ("src", "source", "env") if parts.get(name)]
     if not parts.get("id") or len(named) > 1 or set(parts) - {"id", "src", "source", "env", "type"}:
         raise UsageError(
-            "this is no secret of a build",
+            "this is not a build secret",
             "write id=NAME,src=FILE or id=NAME,env=VARIABLE; "
             "the recipe has RUN --mount=type=secret,id=NAME",
             where="--secret",

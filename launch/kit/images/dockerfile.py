@@ -52,7 +52,7 @@ def translate(recipe: Recipe, engine: str, bases: dict[str, Config]) -> dict[int
         problems.add(str(recipe.file), "there is no FROM in it", "name the base: FROM IMAGE")
     elif lines := len({problem.where for problem in problems.found}):
         subject = "1 line is" if lines == 1 else f"{lines} lines are"
-        problem = f"{subject} for Docker or Podman alone, not for {engine}"
+        problem = f"{subject} only for Docker or Podman, not for {engine}"
         problems.add(str(recipe.file), problem, f"change what follows; or {ELSEWHERE}")
     problems.raise_if_any()
     return needed

@@ -111,7 +111,7 @@ class Recipe:
                 raise UsageError(
                     f"{name} looks like a key, and an image takes none in",
                     "name it under `secrets:` in the job, or mount it there; "
-                    f"if it is no key: git add {name}",
+                    f"if it is not a key: git add {name}",
                     where=f"{self.file}:{line}",
                 )
         return sorted(found.difference(kept)), kept, sorted(tracked)
@@ -145,7 +145,7 @@ class Recipe:
     def _walk(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
         name = os.path.relpath(path, self.folder)
         if name.startswith(".."):
-            fix = "an engine sees that folder alone: copy it there, or mount it in the job"
+            fix = "an engine sees only that folder: copy it there, or mount it in the job"
             raise UsageError(f"{path} is outside {self.folder}", fix)
         if name in self.left_out:
             return

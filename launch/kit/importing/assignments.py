@@ -129,4 +129,4 @@ class Assignments:
             self.draft.carried(span, "secrets")
         else:
             way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"
-            self.draft.decide(span, f"a secret belongs into no job file: {way}")
+            self.draft.decide(span, f"a job file must not contain a secret: {way}")

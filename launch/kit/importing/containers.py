@@ -128,7 +128,7 @@ def of_srun(given: Mapping[str, str]) -> Optional[Container]:
     found.workdir = given.get("container-workdir", "")
     found.is_root = "container-remap-root" in given
     if "container-image" not in given:
-        found.open_questions.append("the container is one of before: write its `image`")
+        found.open_questions.append("the script made this container before: write its `image`")
     for name in ("container-env", "container-save", "container-mount-home"):
         if name in given:
             found.open_questions.append(f"srun's option --{name}: kit has none like it")

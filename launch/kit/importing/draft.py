@@ -58,7 +58,7 @@ class Draft:
 
     def refused_behind(self, span: Span, what: str) -> None:
         way = "do it in the program, or in a job that waits for it (kit submit --after RUN)"
-        own = "behind the program in a `script`: `if [[ $RANK == 0 ]]; then ...; fi`"
+        own = "after the program in a `script`: `if [[ $RANK == 0 ]]; then ...; fi`"
         self.decide(span, f"{what}: {way}; or {own}, which runs when rank 0 has ended")
 
     def rename(self, old: str, new: str) -> None:

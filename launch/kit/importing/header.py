@@ -30,7 +30,7 @@ _LEFT_OUT = {
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
 WITHOUT_HANDLER = (
-    "a program that does not handle it wants `on_preempt: requeue` (docs/preemption.md)"
+    "a program that does not handle it needs `on_preempt: requeue` (docs/preemption.md)"
 )
 AGAIN = (
     "this starts a job again, or another one: `kit submit --after RUN` waits for a run, and"
@@ -53,7 +53,7 @@ def read(draft: Draft) -> dict[str, tuple[str, Span]]:
         elif not _DIRECTIVE.match(line):
             continue
         elif is_over:
-            draft.left_out(here, "sbatch reads no #SBATCH behind the first command")
+            draft.left_out(here, "sbatch reads no #SBATCH line after the first command")
         elif re.search(r"hetjob|packjob", line):
             draft.decide(here, "a job of several parts: kit submits one job for each")
         else:
@@ -69,7 +69,7 @@ def _read_line(
         given[option.name] = (option.value or "", here)
         _carry(option, here, draft)
     if rest:
-        problem = f"sbatch refuses this line, for '{rest[0]}' is no option"
+        problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
         draft.decide(here, problem)
 
 
@@ -135,7 +135,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
             draft.carried(here, "secrets")
             if equals:
                 draft.decide(
-                    here, f"a secret belongs into no job file: export {name} in your shell"
+                    here, f"a job file must not contain a secret: export {name} in your shell"
                 )
         elif equals:
             draft.env[name] = text

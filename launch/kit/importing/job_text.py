@@ -16,7 +16,7 @@ _ORDER = (
 )
 _NO_IMAGE = """\
 # The script has no container: with `runtime: none` it runs as before. For a container make an image
-# by `kit build`, and write its name here in the place of `runtime: none`.
+# by `kit build`, and write its name here instead of `runtime: none`.
 # image: NAME
 runtime: none
 """

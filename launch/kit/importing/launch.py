@@ -76,7 +76,7 @@ class Launch(Starters):
         """Keep a launcher of the framework's own, which starts the ranks of each node."""
         if not self.has_srun and self.draft.nodes > 1:
             way = "kit starts it on each node: its options must say which node it is"
-            self.decide(f"this ran on the first node alone; {way} ($NODE_RANK, $MASTER_ADDR)")
+            self.decide(f"this ran only on the first node; {way} ($NODE_RANK, $MASTER_ADDR)")
         if os.path.basename(words[0]) == "deepspeed" and "hostfile" in " ".join(words):
             self.decide("no --hostfile is needed: `command: PROGRAM` with `launcher: torchrun`")
         self.launcher = "spawn"
@@ -140,9 +140,9 @@ class Launch(Starters):
         holes = [hole for word in words for hole in self.scope.behind(word)]
         others = [hole for hole in holes if hole.source not in _ALL]
         if len(others) < len(holes):
-            self.leave_out("$@: what stands behind -- in kit submit job.yaml -- ARGUMENTS")
+            self.leave_out("$@: the arguments after -- in kit submit job.yaml -- ARGUMENTS")
         if any(re.match(r"[0-9@*#]", name) for hole in others for name in hole.names):
-            way = "write them out, or add them behind --: kit submit job.yaml -- ARGUMENTS"
+            way = "write them out, or add them after --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")
         if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
             self.decide("each task would get a value of its own: set it in `host_setup`, by export")
@@ -158,7 +158,7 @@ class Launch(Starters):
         if not self.launcher:
             self.launcher = "spawn"
             if self.draft.nodes > 1:
-                self.decide("this ran on the first node alone; kit starts it on each node")
+                self.decide("this ran only on the first node; kit starts it on each node")
         keys["launcher"] = self.launcher
         count = self.per_node
         if count is None and self.launcher in ("srun", "mpi"):

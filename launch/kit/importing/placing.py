@@ -84,11 +84,11 @@ class Placing:
             if item.source in self.inner:
                 inside.append(item)
             elif item.kind in (PREPARE, LIMIT) and item.position > place:
-                self.draft.left_out(item.span, "it comes behind the program")
+                self.draft.left_out(item.span, "it comes after the program")
             elif item.sets and item.sets <= self.consumed:
                 continue
             elif item.kind == ACTION and item.position > place:
-                self.draft.refused_behind(item.span, "kit runs nothing behind the program")
+                self.draft.refused_behind(item.span, "kit runs nothing after the program")
             elif has_image and item.kind == PREPARE and _is_for_program(item.source):
                 inside.append(item)
             elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):

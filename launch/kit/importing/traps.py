@@ -28,7 +28,7 @@ def read(
     if programs and programs <= _PRINTING and not writes:
         draft.left_out(span, "a trap that only prints, or ends the script")
     elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
-        draft.refused_behind(span, "this trap cleans up, and kit runs nothing behind the program")
+        draft.refused_behind(span, "this trap cleans up, and kit runs nothing after the program")
     else:
         way = f"`launcher: srun` hands signals to the program; or {header.checkpoint_advice('')}"
         draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")

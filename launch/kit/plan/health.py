@@ -19,5 +19,5 @@ def program(job: Job, problems: Problems) -> str:
         problems.warn(job.where("health"), f"{found} is not on this machine", fix)
     elif os.path.isdir(found) or not os.access(found, os.X_OK):
         fix = f"make it one: chmod +x {found}"
-        problems.add(job.where("health"), f"{found} is no program", fix)
+        problems.add(job.where("health"), f"{found} is not a program", fix)
     return found

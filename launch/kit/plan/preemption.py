@@ -33,7 +33,7 @@ def on_preempt(job: Job, problems: Problems) -> str:
     if chosen == "requeue" and job.checkpoints is None and job.max_requeues is None:
         problem = "nothing would stop a run that is started again and again and gets nowhere"
         fix = "name the folder to which the program writes its checkpoints: `checkpoints: out/`"
-        fix = f"{fix}; or limit the attempts alone: `max_requeues: 20`"
+        fix = f"{fix}; or only limit the attempts: `max_requeues: 20`"
         problems.add(job.where("on_preempt"), problem, fix)
     if chosen == "none":
         for key, wanted in _NEEDED.items():
@@ -60,12 +60,12 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
             job.where("checkpoints"), f"the path has a variable without a value: {named}", fix
         )
     elif path is None:
-        problem = f"{inside} is in the container alone, and gone when the job starts again"
+        problem = f"{inside} is only in the container, and gone when the job starts again"
         fix = "name a folder below the working directory or a mount, and write to it"
         problems.add(job.where("checkpoints"), problem, fix)
     elif _holds(path, run_dir):
         problem = f"{path} also holds the run directory, whose logs always grow"
-        fix = "name a folder that has the program's checkpoints alone"
+        fix = "name a folder that has only the program's checkpoints"
         problems.add(job.where("checkpoints"), problem, fix)
     return path or ""
 

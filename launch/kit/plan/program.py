@@ -58,7 +58,7 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     say = problems.warn if view.has_container else problems.add
     if os.path.isfile(os.path.join(folder, word)):
         start = f"bash {word}" if word.endswith((".sh", ".bash")) else f"./{word}"
-        problem = f"{word} is a file of the working directory, and looked for on PATH alone"
+        problem = f"{word} is a file of the working directory, but kit looks for it only on PATH"
         say(job.where("command"), problem, f"write `command: {start} ...`")
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"

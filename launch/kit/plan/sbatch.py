@@ -98,7 +98,7 @@ def _check_against_job(
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
     if shape.tasks > 1 and "gpus-per-task" in own:
-        effect = "each rank sees one GPU alone, and NCCL cannot use NVLink between them"
+        effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
         problems.add(given["gpus-per-task"].where, f"with gpus-per-task {effect}", fix)
 
@@ -177,7 +177,7 @@ def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
 
 
 def _refuse_unknown(name: str) -> Refusal:
-    """Return why a name is no option of sbatch, as far as kit can tell."""
+    """Return why a name is not an option of sbatch, as far as kit can tell."""
     hint = "did you mean 'nodelist'?" if name == "node" else ""
     if not hint and name not in sbatch_options.KNOWN:
         hint = did_you_mean(name, sbatch_options.KNOWN, "", cutoff=0.8)
@@ -214,11 +214,11 @@ def _refuse_value(name: str, item: Located) -> Refusal:
     if name in sbatch_options.NUMBERS and not re.fullmatch("[0-9]{1,9}", value):
         fix = f"write a plain number: {_as_typed(name, '8', item.where)}"
         if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
-            fix += f"; an argument of the program comes last, behind --: train.py -- {value}"
+            fix += f"; an argument of the program comes last, after --: train.py -- {value}"
         return f"'{name}' is '{value}', which is not a number", fix
     if name in (*_MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
         size = _SIZE.fullmatch(value.strip())
-        fix = f"write a whole number with K, M, G or T behind it: `{name}: 64G`"
+        fix = f"write a whole number followed by K, M, G or T: `{name}: 64G`"
         if size:
             fix = f"write `{name}: {size[1]}{size[2].upper()}`"
         return f"'{name}' is '{value}', which is not a size that sbatch reads", fix

@@ -63,7 +63,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
             names.append(name)
     sizes, large = _sizes(root, names)
     if large and by_git:
-        fix = f"ignore in .gitignore what is no code, {ELSE}"
+        fix = f"ignore in .gitignore what is not code, {ELSE}"
         problems.add(where, f"too large for a snapshot of the code: {_shown(large)}", fix)
     elif large:
         left_out |= dict.fromkeys(large)
@@ -127,7 +127,7 @@ def _is_small_enough(root: str, count: int, total: int, where: str, problems: Pr
         much = f"too large for a snapshot of the code, together: {size(total)}"
         problem = f"the files of {root} are {much}"
     if problem:
-        fix = f"start from the project's own folder; name what is no code in .gitignore, {ELSE}"
+        fix = f"start from the project's own folder; name what is not code in .gitignore, {ELSE}"
         problems.add(where, problem, fix)
     return not problem
 

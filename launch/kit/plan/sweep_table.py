@@ -82,7 +82,7 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
     }
     for name, key in used.items():
         if name not in places and (hint := did_you_mean(name, list(places), "")):
-            problems.add(job.where(key), f"{{{name}}} is no name of the sweep", hint)
+            problems.add(job.where(key), f"{{{name}}} is not a name of the sweep", hint)
     for name, where in places.items():
         if name not in used and job.command:
             example = f"`command: train.py --{name} {{{name}}}`"

@@ -55,7 +55,7 @@ class Blobs:
             with Archive.open(path, "r:", errors="surrogateescape") as archive:
                 self.members = {posixpath.normpath(member.name): member for member in archive}
         except (tarfile.TarError, OSError) as error:
-            raise KitError(f"{path} is no image archive: {error}", NOT_AN_ARCHIVE) from None
+            raise KitError(f"{path} is not an image archive: {error}", NOT_AN_ARCHIVE) from None
 
     def __contains__(self, name: str) -> bool:
         return name in self.members if self.members else (self.path / name).is_file()

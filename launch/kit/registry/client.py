@@ -69,7 +69,7 @@ def parse(reference: str) -> Reference:
         and (TAG.fullmatch(tag) or ":" not in rest)
     )
     if not is_valid:
-        raise KitError(f"'{reference}' is no name of an image in a registry", RIGHT)
+        raise KitError(f"'{reference}' is not the name of an image in a registry", RIGHT)
     return Reference(registry, repository, digest or tag or "latest")
 
 
@@ -99,7 +99,7 @@ def open_image(reference: str, note: Note = silent) -> oci.Image:
         config = oci.Config.from_json(oci.checked(document, reference))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise KitError(
-            f"{reference} is no image, or in Docker's format from before 2016",
+            f"{reference} is not an image, or is in Docker's format from before 2016",
             "push it again with today's docker push",
         ) from None
     cache = LayerCache(sum(size for _, size in parts), note)
@@ -114,7 +114,7 @@ def _digest(entry: dict[str, Any]) -> str:
     """Return the digest of a part of an image. Raise ValueError if it is no sha256."""
     digest: str = entry["digest"]
     if not DIGEST.fullmatch(digest):
-        raise ValueError(f"{digest} is no digest")
+        raise ValueError(f"{digest} is not a digest")
     return digest
 
 

@@ -149,7 +149,7 @@ def limit() -> int:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
         raise UsageError(
-            f"{LIMIT}: {text!r} is no number of gigabytes",
+            f"{LIMIT}: {text!r} is not a number of gigabytes",
             f"unset it, which means {DEFAULT_GB:.0f}; with 0, no layers are kept",
         )
     return int(gigabytes * 1e9)

@@ -91,7 +91,8 @@ def open_archive(path: Path, reference: str = "", note: Note = silent) -> Image:
             AGAIN,
         ) from None
     raise KitError(
-        f"{path} is no image archive: it has neither manifest.json nor index.json", NOT_AN_ARCHIVE
+        f"{path} is not an image archive: it has neither manifest.json nor index.json",
+        NOT_AN_ARCHIVE,
     )
 
 
@@ -136,7 +137,7 @@ def check_types(manifest: dict[str, Any], where: str) -> None:
     config = _media_type(manifest["config"])
     if config not in UNSAID and not re.search(r"\bimage\b", config):
         raise KitError(
-            f"{where} is no container image: its configuration is of the type {config}", fix
+            f"{where} is not a container image: its configuration is of the type {config}", fix
         )
     for layer in map(_media_type, manifest["layers"]):
         if layer.endswith("+encrypted"):
@@ -147,7 +148,7 @@ def check_types(manifest: dict[str, Any], where: str) -> None:
         if layer not in UNSAID and not re.search(
             r"\bimage\b.*tar|/(?:x-)?(?:tar|gzip|zstd)", layer
         ):
-            raise KitError(f"{where} is no container image: a layer is of the type {layer}", fix)
+            raise KitError(f"{where} is not a container image: a layer is of the type {layer}", fix)
 
 
 def _media_type(entry: dict[str, Any]) -> str:

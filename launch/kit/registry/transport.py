@@ -220,7 +220,7 @@ class Registry:
         except ValueError:
             return self.error("redirects to an address that is none", ADMINISTRATORS)
         if not _is_safe(target.geturl()):
-            problem = f"redirects to {address}, and kit follows to HTTPS alone"
+            problem = f"redirects to {address}, and kit follows only to HTTPS"
         else:
             problem = f"redirects again and again, at last to {address}"
         return self.error(problem, ADMINISTRATORS)

@@ -95,7 +95,9 @@ class _Following:
 
     def __init__(self, copy: Copy, request: Request, show: Show, note: Note) -> None:
         self.copy, self.call, self.show, self.note = copy, request.call, show, note
-        self.doing = f"kit {request.words[0]} goes on there: type the same command again to see it"
+        self.doing = (
+            f"kit {request.words[0]} continues there: type the same command again to see it"
+        )
         self.offset = 0  # in the spool: what came before it is shown
         self.lost_s: Optional[float] = None
 
@@ -121,7 +123,7 @@ class _Following:
         host.forget_connection()
         if self.lost_s is None:
             self.lost_s = time.monotonic()
-            what = "trying again; what was begun there goes on meanwhile"
+            what = "trying again; what runs there continues meanwhile"
             host.say(f"connection to {host.name} lost ({error.why}); {what}")
         if time.monotonic() - self.lost_s > PATIENCE_S:
             host.broke(error.why, self.doing)
@@ -147,7 +149,7 @@ class _Following:
             host.say(f"{host.name} answers again")
         if "is_killed" in said:
             limits = "some limit what login nodes may do; then the same command again"
-            fix = f"some sites end what their users leave behind, and {limits}"
+            fix = f"some sites end the processes that users leave behind, and {limits}"
             raise KitError(f"the command on {host.name} was killed there", fix)
         if "run" in said:
             self.note(said["run"])

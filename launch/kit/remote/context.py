@@ -22,7 +22,7 @@ from kit.remote import packing, rsync
 from kit.remote.install import Copy
 from kit.remote.where import Typed
 
-BEFORE = "nothing is built yet, and what was copied stays there"
+BEFORE = "nothing is built yet, and the copied files stay there"
 # Files and agents that stay on this machine, and their options.
 _STAYING = {"secrets": "--secret", "ssh": "--ssh", "locked": "--locked"}
 

@@ -141,7 +141,7 @@ def _run_lasting(
         if typed.name in LASTING and state in ("running", "ended"):
             what = "goes on there" if state == "running" else "has ended there meanwhile"
             ago = f"the same command of {formats.elapsed(time.time() - earlier.begun_s)} ago"
-            typed.say(f"{ago} {what}, and is not begun anew; what it said:")
+            typed.say(f"{ago} {what}, and is not started again; its output:")
             call, request = earlier, replace(request, call=earlier.id)
         else:
             records.forget(earlier)

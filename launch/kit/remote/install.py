@@ -145,10 +145,10 @@ def _refuse(host: Host, found: dict[str, Any]) -> None:
     refusal, folder = found.get("refusal"), found.get("folder")
     if refusal == "foreign":
         what = "it has other files, and kit did not make it"
-        fix = "name another folder, for kit alone, in the profile: `ssh_dir: kit-jobs`"
+        fix = "name another folder, only for kit, in the profile: `ssh_dir: kit-jobs`"
         raise KitError(f"{folder} on {host.name} is not kit's: {what}", fix)
     if refusal:
-        fix = "name one that you may write to: the profile's key `ssh_dir`"
+        fix = "name one that you can write to: the profile's key `ssh_dir`"
         raise KitError(f"cannot make kit's folder {folder} on {host.name}: {refusal}", fix)
 
 

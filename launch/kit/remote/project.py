@@ -47,7 +47,7 @@ def read(
     found = source_files.find(root, job.where("workdir"), problems, keyrings)
     for name in sorted(set(job.command or ()) & set(found.keys)):
         fix = "take the key out, and name it under `secrets:`"
-        fix = f"{fix}; or have git track the file, if it is no key"
+        fix = f"{fix}; or have git track the file, if it is not a key"
         problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)
     problems.raise_if_any()
     names = tuple(dict.fromkeys([*found.names, *filter(None, [job_file])]))

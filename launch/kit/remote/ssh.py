@@ -241,7 +241,7 @@ def sockets() -> Path:
     facts = place.lstat()
     is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
     if not is_own or facts.st_mode & 0o077:
-        problem = f"{place} is not a folder of yours alone, and connections are kept there"
+        problem = f"{place} is not a folder that only you can read, and kit keeps connections there"
         raise KitError(problem, f"remove it, or: chmod 700 {place}")
     return place
 

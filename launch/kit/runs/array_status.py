@@ -36,7 +36,7 @@ def find(
     if number is None:
         return run, None
     if not run.array:
-        raise UsageError(f"{run} is no array", "leave --task out")
+        raise UsageError(f"{run} is not an array", "leave --task out")
     if number not in task_numbers.numbers(run.array):
         raise UsageError(f"{run} has no task {number}", f"its tasks are {run.array}")
     return run, number
@@ -45,7 +45,7 @@ def find(
 def all_of(run: Run) -> list[Run]:
     """Return each task as a run with the id that Slurm uses, which the history must not hold.
 
-    A run that is no array is its own only task.
+    A run that is not an array is its own only task.
     """
     if not run.array:
         return [run]
@@ -74,7 +74,7 @@ def logs(run: Run, wanted: Optional[int], choice: log_files.Choice) -> list[Path
 
 
 def single(word: Optional[str]) -> Run:
-    """Return a run that is no array, or one task of an array: 12_3."""
+    """Return a run that is not an array, or one task of an array: 12_3."""
     run, wanted = find(word, None)
     if wanted is None and run.array:
         raise UsageError(f"{run} is an array", _tasks_to_name(run))

@@ -94,7 +94,7 @@ def add(run: Run) -> bool:
         with os.fdopen(handle, "rb") as file:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode):
-                raise OSError(0, "it is no regular file")
+                raise OSError(0, "it is not a regular file")
             # A full disk, or a machine that went down, may have cut off the last line.
             is_cut = facts.st_size and os.pread(handle, 1, facts.st_size - 1) != b"\n"
             line = f"{chr(10) if is_cut else ''}{json.dumps(asdict(run))}\n".encode()

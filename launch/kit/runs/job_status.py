@@ -10,7 +10,7 @@ from kit.runs import history, log_outcome
 from kit.runs.history import Run
 from kit.slurm import numbers, reasons
 
-VAIN_WAIT = "it never started: what it waited for ended otherwise"
+VAIN_WAIT = "it never started: the run that it waited for ended otherwise"
 
 
 # States that are not Slurm's. The end of the run is unknown; nobody can tell its state now; whether

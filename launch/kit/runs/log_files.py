@@ -39,7 +39,7 @@ def period_s() -> float:
         seconds = math.nan
     if not 0.1 <= seconds <= 60:
         raise UsageError(
-            f"KIT_FOLLOW_PERIOD_S: {text!r} is no number of seconds from 0.1 to 60", "unset it"
+            f"KIT_FOLLOW_PERIOD_S: {text!r} is not a number of seconds from 0.1 to 60", "unset it"
         )
     return seconds
 

@@ -113,7 +113,7 @@ def _begin(place: Path) -> Path:
     except OSError as error:
         raise KitError(
             f"cannot write below {place.parent}: {error.strerror}",
-            "start from a folder that you may write to, on a file system that every node sees",
+            "start from a folder that you can write to, on a file system that every node sees",
         ) from None
 
 
@@ -150,7 +150,7 @@ def give_up(run: Path) -> None:
     found = load(run)
     if not {"kit", "plan"} <= found.keys():
         raise KitError(
-            f"{run} is not removed: it is no run directory that kit made",
+            f"{run} is not removed: it is not a run directory that kit made",
             "look what is in it, and remove it by hand",
         )
     remove.check(run, ".+", run_paths.RECORD)

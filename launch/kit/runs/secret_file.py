@@ -58,7 +58,7 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
 
 def _check_webhook(to_tell: Notify, found: dict[str, bytes]) -> None:
     if to_tell.webhook and not notify.is_address(found.get(to_tell.webhook, b"")):
-        problem = f"the value of {to_tell.webhook} is no address of a web hook"
+        problem = f"the value of {to_tell.webhook} is not the address of a web hook"
         fix = "it begins with https://, and has no blanks, quotes or backslashes"
         raise UsageError(problem, fix, where=to_tell.where)
 

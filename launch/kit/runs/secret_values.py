@@ -226,7 +226,7 @@ def _lines(secret: Secret, text: bytes, problems: Problems) -> dict[str, Located
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         problems.add(
             f"{path}{line}",
-            "this is no line of YAML",
+            "this is not a line of YAML",
             "write NAME: 'value', in quotes; a quote inside is doubled",
         )
         return {}
@@ -234,7 +234,7 @@ def _lines(secret: Secret, text: bytes, problems: Problems) -> dict[str, Located
         problems.add(
             path,
             "not all of this is UTF-8 text in NAME: value lines",
-            "take a command that prints the value, for one that is no text",
+            "take a command that prints the value, for a value that is not text",
         )
         return {}
     found = yaml_source.mapping(root, path, problems) if root else {}

@@ -202,7 +202,7 @@ def has(tool: str) -> bool:
 def missing(command: str) -> KitError:
     return KitError(
         f"{command} is not installed here",
-        "submit from a login node of the cluster; on this machine alone: kit run",
+        "submit from a login node of the cluster; on this machine only: kit run",
     )
 
 

@@ -57,7 +57,7 @@ def submit(script: Path, options: Sequence[str] = ()) -> Job:
         raise client.Unsure(f"sbatch {how}: {words}" if words else f"sbatch {how}")
     raise Unknown(
         f"sbatch refuses: {words or f'exit code {done.returncode}'}",
-        "ask those who run the cluster what that means",
+        "ask the cluster's administrators what that means",
     )
 
 

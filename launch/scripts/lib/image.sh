@@ -17,7 +17,7 @@ image::check() {
   [[ -r "${KIT_IMAGE}" ]] ||
     kit::die "the image ${KIT_IMAGE} does not exist here or cannot be read" "put it on a file system that every node sees" image-missing
   [[ ! -f "${KIT_IMAGE}" || "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]] ||
-    kit::die "${KIT_IMAGE} is another image here than on the first node" \
+    kit::die "${KIT_IMAGE} differs here from the image on the first node" \
       "it was just replaced and this node has not noticed: submit again; or it is a copy on this node's own disk: copy it again" image-differs
 }
 

@@ -103,7 +103,7 @@ net::port() {
       return
     fi
   done
-  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "see by what: ss -tlnp" port-in-use
+  kit::die "all ports from ${base} to $((base + span - 1)) are in use here" "to see what uses them: ss -tlnp" port-in-use
 }
 
 net::is_listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }

@@ -29,7 +29,7 @@ lines::ended() {
     exit "${code}"
   fi
   ((code > 0)) || [[ "${line}" =~ [^a-z_]exit([^a-z_]|$) ]] || exit 143 # kit has ended this node, since another one failed
-  ((code > 0)) || kit::die "${line}" "take the exit out: nothing comes behind it, and so no program" setup-failed
+  ((code > 0)) || kit::die "${line}" "remove the exit: nothing after it runs, so the program never starts" setup-failed
   local fix="correct that line in the job file; what it said itself is in the log, before this"
   [[ "${KIT_KEY}" != host_setup || -z "${KIT_LOOPBACK:-}" ]] || fix+="; if it is for a cluster's nodes alone: kit run --host-setup true"
   kit::die "${line}" "${fix}" setup-failed

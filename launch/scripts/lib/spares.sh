@@ -82,7 +82,7 @@ spares::ask() {
       rc=0
       wait "${srun_pid}" || rc=$?
       ((rc == 0 || ${#deaf[@]} > 0)) ||
-        kit::die "srun did not start on any node (code ${rc})" "its own words are above; that says nothing of the nodes: submit again"
+        kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
       break
     fi
     ((rc != 0)) || [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"

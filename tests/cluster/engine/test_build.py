@@ -312,7 +312,7 @@ FAILURES = {
         DOCKERFILE,
         ["--build-arg", "BASE_IMAGE=No Such"],
         {},
-        r"kit: 'No Such' is no name of an image in a registry\n  fix: write ",
+        r"kit: 'No Such' is not the name of an image in a registry\n  fix: write ",
     ),
 }
 

@@ -98,7 +98,7 @@ def test_a_file_of_enroot_import_runs_under_apptainer_once_it_is_adopted(kit_clu
     (file,) = (shown / "images").glob("imported-*.sqsh")
     assert lines(kit_cluster, "apptainer", "--silent", "run", kit_cluster.path(file)) == ALONE
     refused = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && echo no >bad.sqsh && kit build bad.sqsh', "bash", folder, check=False)
-    assert "/bad.sqsh is no squashfs\n  fix: give a .sqsh of enroot import" in refused.stderr
+    assert "/bad.sqsh is not a squashfs\n  fix: give a .sqsh of enroot import" in refused.stderr
 
 
 def test_pyxis_runs_it_as_docker_does(kit_cluster: Cluster, shown: Path) -> None:

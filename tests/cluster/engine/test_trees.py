@@ -97,7 +97,7 @@ def is_compared(path: bytes) -> bool:
 
 
 def built(kit, folder: Path, target: str, name: str) -> dict:
-    """The record of a file that is made anew."""
+    """The record of a file that is made again."""
     folder.mkdir(exist_ok=True)
     for path in folder.glob("images/*"):
         path.unlink()

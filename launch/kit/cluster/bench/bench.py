@@ -45,7 +45,7 @@ def load(
     if target and not target.lower().endswith((".yaml", ".yml")):
         show = f"to see what a run of it measured: kit bench --show {target}"
         fix = f"kit bench starts a program of its own; {show}"
-        raise UsageError(f"'{target}' is no job file", fix)
+        raise UsageError(f"'{target}' is not a job file", fix)
     if "launcher" in overrides and overrides["launcher"].value not in LAUNCHERS:
         problem = f"kit bench does not run under {overrides['launcher'].value}"
         fix = f"choose one of {', '.join(LAUNCHERS)}, or leave it out"
@@ -75,18 +75,18 @@ def with_program(plan: Plan, request: Request) -> Plan:
         if request.repeats < 1:
             problems.add(
                 "--repeats",
-                f"{request.repeats} repetitions are none",
+                f"{request.repeats} is not a number of repetitions",
                 "give 1 or more, or leave it out",
             )
         arguments += ["--repeats", str(request.repeats)]
     if request.pairs:
         if plan.layout.nodes == 1:
-            problem = "one node has nobody to be paired with"
+            problem = "pairs need at least two nodes"
             problems.add("--pairs", problem, "ask for more: --nodes 4")
         arguments += ["--pairs"]
     if plan.layout.nodes * plan.layout.processes_per_node == 1:
         fix = "ask for more: -j 2x1, nodes x processes per node"
-        problems.add("", "one process alone has nothing to send", fix)
+        problems.add("", "a single process has no other to send to", fix)
     expected = plan.profile.expect or bandwidth_target.Expectation()
     wanted = bandwidth_target.over(expected, request.busbw, request.share, problems)
     if wanted.busbw:
@@ -113,7 +113,7 @@ def sizes(text: str, problems: Problems) -> list[int]:
             continue
         low, high = ends[0] or 0, ends[-1] or 0
         if low > high:
-            problem = f"'{part}' goes from the larger to the smaller"
+            problem = f"'{part}' begins with the larger size"
             problems.add("--sizes", problem, f"write {last}-{first}")
             continue
         while low < high:
@@ -127,9 +127,9 @@ def _size(text: str, problems: Problems) -> Optional[int]:
     match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", text.strip().upper())
     count = int(match[1]) * UNITS[match[2]] if match else 0
     if not 4 <= count <= MOST_BYTES:
-        problem = f"'{text}' is no size"
+        problem = f"'{text}' is not a size"
         if match:
-            problem = f"'{text}' is none of the sizes from 4 bytes, one number, to 64G"
+            problem = f"'{text}' is not a size from 4 bytes (one number) to 64G"
         problems.add("--sizes", problem, "write 64K, 1K-256M, or 1M,8M,64M")
         return None
     return count

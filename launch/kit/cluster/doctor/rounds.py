@@ -208,7 +208,7 @@ def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
         if unknown := [name for name in names if name not in {node.name for node in known}]:
             raise UsageError(
                 f"Slurm knows no node {hostlist.fold(unknown)}",
-                "what there is: sinfo --Node",
+                "to see the nodes: sinfo --Node",
                 where="--nodelist",
             )
         known = [node for node in known if node.name in names]

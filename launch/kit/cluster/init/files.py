@@ -56,17 +56,17 @@ class Files:
         if not os.path.lexists(path):
             return False
         if path.is_file() and path.read_bytes() == text.encode():
-            self.outcomes.append(f"{_short(path)} says this already")
+            self.outcomes.append(f"{_short(path)} is up to date")
             return True
         if self.force:
             return False
-        problem = f"{_short(path)} is there already, and says something else"
+        problem = f"{_short(path)} exists already, with other contents"
         if self.agrees and self.agrees(problem):
             return False
         if not self.agrees and not keep:
             raise UsageError(problem, "to replace it: kit init --force; or move it away")
         fix = "" if self.agrees else "; to replace it: kit init --force"
-        self.outcomes.append(f"kept {_short(path)}, which says something else{fix}")
+        self.outcomes.append(f"kept {_short(path)}, whose contents differ{fix}")
         return True
 
 

@@ -69,7 +69,7 @@ def survey(
         found = facts.ask()
         known = slurm.ask(["srun", "--help"])
     except KitError as error:
-        fix = "is it up? scontrol ping; without it, for this machine alone: kit init --local"
+        fix = "is it up? scontrol ping; without it, for this machine only: kit init --local"
         raise KitError(f"Slurm does not answer: {error.problems[0].problem}", fix) from None
     user = facts.user()
     accounts = facts.accounts(user)
@@ -136,14 +136,14 @@ def _partition(
             fix = f"one of: {', '.join(found.partitions)}"
             raise UsageError(problem, fix, where="--partition")
         if not found.partitions[wanted].nodes:
-            problem, fix = f"the partition '{wanted}' has no nodes", "see what there is: sinfo"
+            problem, fix = f"the partition '{wanted}' has no nodes", "see the partitions: sinfo"
             raise UsageError(problem, fix, where="--partition")
         return found.partitions[wanted]
     usable = usable_of(found, accounts)
     if not usable:
         raise KitError(
             "Slurm shows no partition with nodes that you may use",
-            "see what there is: sinfo; and name one: kit init --partition NAME",
+            "see the partitions: sinfo; and name one: kit init --partition NAME",
         )
     return max(
         usable,

@@ -181,7 +181,7 @@ def _slurm_keys(chosen: Chosen) -> list[str]:
         "# mem: 0": f"{memory}; without this Slurm's default is what a job gets",
     }
     if shape.one_type:
-        meaning = "nodes of this type alone: the slowest of a mixture sets the pace"
+        meaning = "only nodes of this type: the slowest of a mixture sets the pace"
         options[f'# gres: "{shape.one_type}"'] = meaning
     return [
         "",

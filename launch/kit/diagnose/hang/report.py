@@ -36,7 +36,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     yield f"kit: {run}, {ranks.elapsed}: {counted}"
     if seen.silent:
         some = any(process.node in seen.silent for process in seen.processes)
-        effect = "not all that runs there is shown" if some else "what runs there is not shown"
+        effect = "some of its processes are not shown" if some else "its processes are not shown"
         yield f"{', '.join(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
     for node in dict.fromkeys(seen.missing.values()):
         missing = [rank for rank, place in seen.missing.items() if place == node]

@@ -18,15 +18,15 @@ VERDICTS = (
         "time-limit",
         "the time limit was reached",
         "ask for more time: {again:--time HH:MM:SS} (it had {time}); or write checkpoints, and "
-        "have the job go on by itself: {again:--on-preempt checkpoint}",
+        "let the job continue by itself: {again:--on-preempt checkpoint}",
         r"DUE TO TIME LIMIT",
         r"DUE to TIME LIMIT",
     ),
     _verdict(
         "preempted",
         "a job of higher priority took the nodes",
-        "write checkpoints, and have the job go on by itself: {again:--on-preempt checkpoint} "
-        "(docs/preemption.md); or a partition that is not preempted",
+        "write checkpoints, and let the job continue by itself: {again:--on-preempt checkpoint} "
+        "(docs/preemption.md); or use a partition whose jobs are not preempted",
         r"DUE TO PREEMPTION",
         r"DUE to PREEMPTION",
     ),
@@ -50,7 +50,7 @@ VERDICTS = (
     _verdict(
         "deadline",
         "its deadline passed, or its node could not be booted",
-        "see what Slurm says of it: scontrol show job {job}; then {again}",
+        "see what Slurm says about it: scontrol show job {job}; then {again}",
     ),
 )
 
@@ -58,7 +58,7 @@ MACHINE = (
     Cause(
         "host-out-of-memory",
         "the node's memory ran out, or the job's share of it: the kernel killed a process",
-        "ask for more memory: {again:--slurm mem=0} takes all of each node's; or fewer "
+        "ask for more memory: {again:--slurm mem=0} takes all memory of each node; or use fewer "
         "DataLoader workers, smaller batches, less cached data",
         (
             r"Detected \d+ oom[_-]kill events? in [^\n]*",
@@ -78,8 +78,8 @@ MACHINE = (
         weight=Weight.KERNEL,
         where=ANYWHERE,
         local_fix=(
-            "see what else it said, and choose other GPUs (CUDA_VISIBLE_DEVICES), or restart the "
-            "machine: dmesg | grep Xid"
+            "see what else it reported (dmesg | grep Xid), and choose other GPUs "
+            "(CUDA_VISIBLE_DEVICES), or restart the machine"
         ),
     ),
     Cause(
@@ -130,8 +130,8 @@ MACHINE = (
     own_cause(
         "container-not-started",
         "the container could not be started",
-        "the line is the runtime's own; check mounts, workdir and image: kit submit JOB "
-        "--dry-run shows them; then {again}",
+        "the line is the runtime's own message; check mounts, workdir and image, which kit submit "
+        "JOB --dry-run shows; then {again}",
         r"^docker: Error response from daemon: [^\n]*",
         r"^Error: (?:OCI runtime|crun|runc|creating container|statfs)[^\n]*",
         r"^FATAL: [^\n]*",
@@ -143,8 +143,8 @@ MACHINE = (
     own_cause(
         "step-not-started",
         "Slurm could not start the tasks",
-        "see what it says of the nodes: sinfo -R; scontrol show job {job}; without a node: "
-        "{again:--slurm exclude=NODE}",
+        "see what Slurm says about the nodes: sinfo -R; scontrol show job {job}; to run without a "
+        "node: {again:--slurm exclude=NODE}",
         (
             r"srun: error: [^\n]*(?:Unable to create step|launch failed|Unable to confirm "
             r"allocation|Task launch for)[^\n]*"
@@ -155,7 +155,7 @@ MACHINE = (
     own_cause(
         "node-unreachable",
         "Slurm lost the connection to a node",
-        "see whether it is up: sinfo -N; without it: {again:--slurm exclude={node}}",
+        "see whether it is up: sinfo -N; to run without it: {again:--slurm exclude={node}}",
         (
             r"srun: error: (?:Node failure|.*Communication connection failure|.*Socket timed "
             r"out|.*Zero Bytes were transmitted)[^\n]*"
@@ -164,7 +164,7 @@ MACHINE = (
     ),
     Cause(
         "unhandled-signal",
-        "a signal for users (SIGUSR1 or SIGUSR2) reached a program that does not handle it",
+        "a user signal (SIGUSR1 or SIGUSR2) reached a program that does not handle it",
         "handle it (Python: signal.signal(signal.SIGUSR1, ...)); {sender}",
         (
             r"task[s ]*[\d,-]*: User defined signal [12]",
@@ -180,9 +180,9 @@ MACHINE = (
     ),
     Cause(
         "terminated",
-        "something outside of the run ended a process with SIGTERM",
-        "nothing in the run did it: the notice before a preemption, a limit, an administrator, "
-        "or a kill by hand; sacct -j {job}; then {again}",
+        "something outside the run ended a process with SIGTERM",
+        "nothing in the run sent it; it may be the notice before a preemption, a limit, an "
+        "administrator, or a kill by hand: sacct -j {job}; then {again}",
         (
             r"SignalException: Process \d+ got signal: 15",
             r"task ended with code 143\b",
@@ -191,8 +191,8 @@ MACHINE = (
         where=(BATCH, NODE),
         codes=(143,),
         local_fix=(
-            "nothing in the run did it: the machine's service manager, or a kill by hand; start "
-            "it again: {again}"
+            "nothing in the run sent it; it may be the machine's service manager, or a kill by "
+            "hand; start it again: {again}"
         ),
     ),
 )

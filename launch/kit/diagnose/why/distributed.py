@@ -13,22 +13,23 @@ RANKS = (
     Cause(
         "left-early",
         "{who} left with exit code 0, while others still waited for it",
-        "every rank must take as many steps and collectives: batches must be as many on all "
-        "(drop_last=True), and no rank may return or exit alone; what it said: kit logs {job} "
-        "--rank {rank}",
+        "every rank must do the same number of steps and collectives: give all ranks the same "
+        "number of batches (drop_last=True), and let no rank return or exit alone; its log: kit "
+        "logs {job} --rank {rank}",
         where=(),
     ),
     Cause(
         "rank-missing",
         "{who} was not where the others waited for it: it hung, or was killed with its shell",
-        "see what it said last: kit logs {job} --rank {rank}; every rank must come to every "
-        "collective; next time, while it hangs: kit hang",
+        "see its last lines: kit logs {job} --rank {rank}; every rank must reach every collective; "
+        "next time, call kit hang while it hangs",
         where=(),
     ),
     own_cause(
         "port-in-use",
         "the port is in use already",
-        "leave MASTER_PORT to kit, which takes a free one; who has it on the first node: ss -tlnp",
+        "leave MASTER_PORT to kit, which uses a free port; to see who uses it on the first node: "
+        "ss -tlnp",
         r"EADDRINUSE[^\n]*",
         r"Address already in use[^\n]*",
         r"address already in use[^\n]*",
@@ -37,8 +38,9 @@ RANKS = (
     own_cause(
         "ranks-disagree",
         "the ranks called different collectives, or with different shapes",
-        "every rank must call the same ones in the same order: no `if rank == 0:` around them, "
-        "equal batches on all; the place: {again:--env TORCH_DISTRIBUTED_DEBUG=DETAIL}",
+        "every rank must call the same collectives in the same order: no `if rank == 0:` around "
+        "them, equal batches on all ranks; to find the place: {again:--env "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL}",
         r"op\.preamble\.length <= op\.nbytes[^\n]*",
         r"appears not to match (?:sizes|strides) of the same param in process[^\n]*",
         r"Collective (?:mismatch|sequence)[^\n]*differ[^\n]*",
@@ -47,9 +49,9 @@ RANKS = (
     Cause(
         "ranks-disagree",
         "the ranks' collectives differ: {difference}",
-        "every rank must call the same ones in the same order, with tensors of one shape and type: "
-        "equal batches on all (drop_last=True), no `if rank == 0:` around a call; what a rank said "
-        "before: kit logs {job} --rank {rank}",
+        "every rank must call the same collectives in the same order, with tensors of one shape "
+        "and type: equal batches on all ranks (drop_last=True), no `if rank == 0:` around a call; "
+        "a rank's log: kit logs {job} --rank {rank}",
         (rf"{collectives.MISMATCH}[^\n]*",),
         exception_types=_TORCH_TYPES,
         retells=True,
@@ -58,7 +60,7 @@ RANKS = (
         "unused-parameters",
         "a parameter of a DDP model took no part in the loss",
         "use all outputs in the loss, or DistributedDataParallel(..., "
-        "find_unused_parameters=True); which: {again:--env TORCH_DISTRIBUTED_DEBUG=DETAIL}",
+        "find_unused_parameters=True); to see which: {again:--env TORCH_DISTRIBUTED_DEBUG=DETAIL}",
         r"Expected to have finished reduction in the prior iteration[^\n]*",
         r"Expected to mark a variable ready only once[^\n]*",
         r"did not receive grad for rank \d+[^\n]*",
@@ -68,7 +70,7 @@ RANKS = (
         "no-such-interface",
         "the network interface that was named is not on this node",
         "name one that every node has: {again:--env GLOO_SOCKET_IFNAME=NAME --env "
-        "NCCL_SOCKET_IFNAME=NAME}; those of a node: ip -brief address",
+        "NCCL_SOCKET_IFNAME=NAME}; to see a node's interfaces: ip -brief address",
         r"Unable to find interface for:[^\n]*",
         r"ifa != nullptr[^\n]*Unable to find address for[^\n]*",
         r"NET/Socket[^\n]*[Nn]o interface found[^\n]*",
@@ -79,8 +81,8 @@ RANKS = (
     own_cause(
         "rendezvous-timeout",
         "the ranks did not find each other in time",
-        "see what the late ones did: kit logs {job} --rank N; did every node start as many "
-        "ranks, and can they reach the first node's port (firewall)?",
+        "see what the late ranks did: kit logs {job} --rank N; check that every node started the "
+        "same number of ranks, and that they can reach the first node's port (firewall)",
         r"Timed out after \d+ seconds waiting for clients[^\n]*",
         r"RendezvousTimeoutError[^\n]*",
         r"The client socket has timed out after [^\n]*",
@@ -92,8 +94,8 @@ RANKS = (
     own_cause(
         "nccl-usage",
         "NCCL was called in a way that it refuses",
-        "its own words are in the log with {again:--env NCCL_DEBUG=WARN}; two ranks on one GPU "
-        "are the usual reason: set_device(LOCAL_RANK)",
+        "to see its own message in the log: {again:--env NCCL_DEBUG=WARN}; the usual reason is two "
+        "ranks on one GPU: call set_device(LOCAL_RANK)",
         r"ncclInvalidUsage[^\n]*",
         r"ncclInvalidArgument[^\n]*",
         exception_types=_TORCH_TYPES,
@@ -101,7 +103,7 @@ RANKS = (
     own_cause(
         "nccl-error",
         "NCCL met an error of the system, the network or CUDA",
-        "its own words are in the log with {again:--env NCCL_DEBUG=WARN}; the usual reasons: "
+        "to see its own message in the log: {again:--env NCCL_DEBUG=WARN}; the usual reasons: "
         "/dev/shm too small, locked memory (ulimit -l unlimited), the wrong NCCL_SOCKET_IFNAME "
         "or NCCL_IB_HCA",
         r"ncclSystemError[^\n]*",
@@ -113,8 +115,8 @@ RANKS = (
     Cause(
         "nccl-timeout",
         "a collective on GPUs was not finished in time: a rank is late, hangs, or is gone",
-        "next time, while it hangs: kit hang shows where each rank is; rank 0's long work "
-        "alone wants init_process_group(timeout=...)",
+        "next time, call kit hang while it hangs: it shows where each rank is; if rank 0 alone "
+        "works for long, it needs init_process_group(timeout=...)",
         (
             r"Watchdog caught collective operation timeout[^\n]*",
             r"Some NCCL operations have failed or timed out[^\n]*",
@@ -127,8 +129,8 @@ RANKS = (
     Cause(
         "collective-timeout",
         "a collective was not finished in time: a rank is late, hangs, or is gone",
-        "next time, while it hangs: kit hang shows where each rank is; rank 0's long work "
-        "alone wants init_process_group(timeout=...)",
+        "next time, call kit hang while it hangs: it shows where each rank is; if rank 0 alone "
+        "works for long, it needs init_process_group(timeout=...)",
         (
             r"failed to pass monitoredBarrier[^\n]*",
             r"Timed out waiting \d+ms for (?:recv|send)[^\n]*",
@@ -142,7 +144,8 @@ RANKS = (
         "cannot-connect",
         "the ranks cannot reach each other over the network",
         "name the interface that the nodes share: {again:--env GLOO_SOCKET_IFNAME=NAME --env "
-        "NCCL_SOCKET_IFNAME=NAME}; those of a node: ip -brief address; a firewall between nodes?",
+        "NCCL_SOCKET_IFNAME=NAME}; to see a node's interfaces: ip -brief address; look for a "
+        "firewall between nodes",
         (
             r"connectFullMesh failed[^\n]*",
             r"Unable to find address for[^\n]*",
@@ -156,8 +159,8 @@ RANKS = (
     Cause(
         "peer-gone",
         "another rank ended first, and this one noticed",
-        "look for the first one: kit logs {job} --errors; if none failed, one ended too early: "
-        "batches must be as many on all ranks; kit status {job}",
+        "look for the first one: kit logs {job} --errors; if none failed, one ended too early "
+        "(kit status {job}): give all ranks the same number of batches",
         (
             r"Connection closed by (?:remote )?peer[^\n]*",
             r"Connection reset by peer[^\n]*",

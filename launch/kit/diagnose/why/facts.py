@@ -21,7 +21,7 @@ from kit.runs.run_record import RunRecord
 class Again:
     """The command that started the run; `{again:--time 1:00:00}` replaces or adds options."""
 
-    REPEATABLE = ("--env", "--slurm", "--mount")  # stand once for each name
+    REPEATABLE = ("--env", "--slurm", "--mount", "--secret")  # stand once for each name
 
     def __init__(self, words: list[str]) -> None:
         at = words.index("--") if "--" in words else len(words)

@@ -9,7 +9,7 @@ GPUS = (
         "driver-too-old",
         "the node's driver is too old for the image's CUDA",
         "choose an image with an older CUDA ({again:--image IMAGE}), or nodes with a newer "
-        "driver; the newest CUDA that it can do: nvidia-smi | head -4",
+        "driver; to see the newest CUDA that the driver supports: nvidia-smi | head -4",
         r"CUDA driver version is insufficient[^\n]*",
         r"The NVIDIA driver on your system is too old[^\n]*",
         r"forward compatibility was attempted on non supported HW[^\n]*",
@@ -20,23 +20,23 @@ GPUS = (
     own_cause(
         "gpu-not-supported",
         "the image's PyTorch was not built for this kind of GPU",
-        "choose an image whose torch knows it: {again:--image IMAGE}; what it knows: python -c "
-        "'import torch; print(torch.cuda.get_arch_list())'",
+        "choose an image whose torch supports it: {again:--image IMAGE}; to see what it supports: "
+        "python -c 'import torch; print(torch.cuda.get_arch_list())'",
         r"no kernel image is available for execution[^\n]*",
         r"is not compatible with the current PyTorch installation[^\n]*",
     ),
     own_cause(
         "checkpoint-of-a-gpu",
         "the checkpoint's tensors were on a GPU, and none is visible here",
-        "torch.load(..., map_location='cpu'), then .to(device); or ask for GPUs: "
+        "use torch.load(..., map_location='cpu'), then .to(device); or ask for GPUs: "
         "{again:--gpus-per-node 8}",
         r"Attempting to deserialize object on a CUDA device[^\n]*",
     ),
     own_cause(
         "no-driver",
         "no NVIDIA driver is visible in the container",
-        "ask for GPUs ({again:--gpus-per-node 8}); on the node: nvidia-smi; and is the runtime's "
-        "NVIDIA part (nvidia-container-toolkit, --nv) installed there?",
+        "ask for GPUs ({again:--gpus-per-node 8}); on the node, check nvidia-smi, and that the "
+        "runtime's NVIDIA support (nvidia-container-toolkit, --nv) is installed",
         r"Found no NVIDIA driver on your system[^\n]*",
         r"No CUDA GPUs are available[^\n]*",
         r"could not select device driver[^\n]*gpu[^\n]*",
@@ -49,7 +49,7 @@ GPUS = (
     ),
     own_cause(
         "torch-without-cuda",
-        "the PyTorch in {inside} is the one for CPUs",
+        "the PyTorch in {inside} is built for CPUs only",
         "choose an image with CUDA, or build it for GPUs: kit build --device gpu",
         r"Torch not compiled with CUDA enabled",
         r"has no attribute '_cuda_\w+'",
@@ -58,10 +58,10 @@ GPUS = (
     ),
     own_cause(
         "no-such-gpu",
-        "a rank uses a GPU that its node does not show it",
-        "as many ranks as GPUs on each node: {again:--gpus-per-node {processes}}; "
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); and leave CUDA_VISIBLE_DEVICES "
-        "alone",
+        "a rank uses a GPU that it cannot see on its node",
+        "ask for as many GPUs as ranks on each node: {again:--gpus-per-node {processes}}; call "
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and do not change "
+        "CUDA_VISIBLE_DEVICES",
         r"CUDA error: invalid device ordinal[^\n]*",
         r"Duplicate GPU detected[^\n]*",
         r"Invalid device id",
@@ -69,9 +69,9 @@ GPUS = (
     ),
     own_cause(
         "index-out-of-range",
-        "an index lies outside of its tensor: mostly a label or a token that is too large",
-        "compare the largest label or token with the model's size; on a GPU run one step on the "
-        "CPU, where the message is clear, or {again:--env CUDA_LAUNCH_BLOCKING=1}",
+        "an index is outside its tensor, mostly because a label or a token is too large",
+        "compare the largest label or token with the model's size; for a clear message, run one "
+        "step on the CPU, or {again:--env CUDA_LAUNCH_BLOCKING=1}",
         r"device-side assert triggered[^\n]*",
         r"index out of range in self[^\n]*",
         (
@@ -82,8 +82,8 @@ GPUS = (
     own_cause(
         "illegal-gpu-access",
         "a kernel on the GPU touched memory that is not its own",
-        "find the line: {again:--env CUDA_LAUNCH_BLOCKING=1}; custom kernels and extensions that "
-        "were built for another torch are the usual reason",
+        "to find the line: {again:--env CUDA_LAUNCH_BLOCKING=1}; usually, custom kernels "
+        "or extensions were built for another torch",
         r"an illegal memory access was encountered[^\n]*",
         (
             r"CUDA error: (?:misaligned address|unspecified launch failure|an illegal "

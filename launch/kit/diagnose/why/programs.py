@@ -8,8 +8,8 @@ CODE = (
     Cause(
         "glibc-too-old",
         "a program was built for a newer C library than this one: {version}",
-        "run it in an image at least as new as where it was built, or build it in this image: "
-        "{again:--image IMAGE}",
+        "run it in an image at least as new as the one in which it was built ({again:--image "
+        "IMAGE}), or build it in this image",
         (
             r"version [`'](?P<version>GLIBC(?:XX)?_[\d.]+)' not found[^\n]*",
             r"version [`'](?P<version>CXXABI_[\d.]+)' not found[^\n]*",
@@ -19,8 +19,8 @@ CODE = (
     Cause(
         "library-missing",
         "a shared library is not there: {file}",
-        "install it in the image, or choose one that has it: {again:--image IMAGE}; what is "
-        "missing: ldd FILE | grep 'not found'",
+        "install it in the image, or choose an image that has it: {again:--image IMAGE}; to see "
+        "what is missing: ldd FILE | grep 'not found'",
         (
             r"(?P<file>lib[\w.+-]*\.so[\w.]*): cannot open shared object file[^\n]*",
             r"cannot open shared object file[^\n]*",
@@ -31,24 +31,24 @@ CODE = (
     Cause(
         "module-missing",
         "there is no Python module {module} in {inside}",
-        "add it to ./Dockerfile, or where kit's own recipe made the image to requirements.txt, and "
-        "build again: kit build; or, of your own code, run where it lies: {again:--workdir DIR}",
+        "add it to ./Dockerfile (to requirements.txt, if kit's own recipe built the image), and "
+        "run kit build again; if it is your own code, run in its folder: {again:--workdir DIR}",
         (
             r"ModuleNotFoundError: No module named '(?P<module>[^'\n]*)'[^\n]*",
             r"No module named (?P<module>[\w.]+)$",
         ),
         local_fix=(
             "install it where the program runs (pip install), or in an image: add it to "
-            "./Dockerfile, and kit build; or name one that has it: {again:--image IMAGE}; of your "
-            "own code: {again:--workdir DIR}"
+            "./Dockerfile, and run kit build; or name an image that has it: {again:--image IMAGE}; "
+            "if it is your own code, run in its folder: {again:--workdir DIR}"
         ),
         is_final=True,
     ),
     own_cause(
         "import-failed",
         "a Python module cannot be loaded",
-        "two versions do not fit each other, such as a torch and a torchvision of two builds: "
-        "compare `pip list` in the image with what the program wants; kit build makes a new one",
+        "two versions do not fit each other, such as torch and torchvision from different builds: "
+        "compare `pip list` in the image with what the program needs; kit build builds a new one",
         r"ImportError: [^\n]*",
         r"operator torchvision::\w+ does not exist[^\n]*",
         r"A module that was compiled using NumPy 1\.x cannot be run in[^\n]*",
@@ -69,9 +69,9 @@ CODE = (
     ),
     Cause(
         "wrong-arguments",
-        "the program does not take its arguments",
-        "see what it takes, here: {program} --help; arguments come after --: kit submit JOB -- "
-        "--epochs 3",
+        "the program does not accept its arguments",
+        "to see its arguments: {program} --help; on kit's command line they come after --: kit "
+        "submit JOB -- --epochs 3",
         (
             (
                 r"^[^\n]*: error: (?:unrecognized arguments|the following arguments are required|"
@@ -102,17 +102,17 @@ CODE = (
     ),
     own_cause(  # before no-network, whose words its message may quote
         "hub-unreachable",
-        "Hugging Face's Hub is not reachable, and what was asked of it is not in the local cache",
-        "download it on the login node (HF_HOME=FOLDER hf download MODEL), then use that folder "
-        "alone: {again:--mount FOLDER:FOLDER --env HF_HOME=FOLDER --env HF_HUB_OFFLINE=1}",
+        "Hugging Face's Hub is not reachable, and the file is not in the local cache",
+        "download it on the login node (HF_HOME=FOLDER hf download MODEL), then use only that "
+        "folder: {again:--mount FOLDER:FOLDER --env HF_HOME=FOLDER --env HF_HUB_OFFLINE=1}",
         r"LocalEntryNotFoundError[^\n]*",  # of huggingface_hub
         r"We couldn't connect to 'https://[^\n]*",  # of transformers
     ),
     own_cause(
         "no-network",
-        "the network is not there, or a name cannot be resolved: nodes often have no way out",
-        "fetch it before the job, on the login node, and mount it; Hugging Face: {again:--env "
-        "HF_HUB_OFFLINE=1}; a proxy: {again:--env https_proxy=URL}",
+        "there is no network, or a name cannot be resolved: nodes often cannot reach the internet",
+        "fetch the data before the job, on the login node, and mount it; with Hugging Face: "
+        "{again:--env HF_HUB_OFFLINE=1}; with a proxy: {again:--env https_proxy=URL}",
         (
             r"(?:Name or service not known|Temporary failure in name resolution|No address "
             r"associated with hostname|nodename nor servname)[^\n]*"
@@ -126,9 +126,9 @@ CODE = (
     ),
     own_cause(
         "no-access",
-        "a server refuses to hand something out: it wants a login or a token",
-        "log in before, or pass the token: {again:--env HF_TOKEN=TOKEN}; a gated model's terms "
-        "are accepted on its page",
+        "a server refuses a download without a login or a token",
+        "pass the token as a secret: {again:--secret HF_TOKEN} (docs/secrets.md); for a gated "
+        "model, accept the terms on its page first",
         r"(?:401|403) Client Error[^\n]*",
         r"GatedRepoError[^\n]*",
         r"HTTP Error 40[13][^\n]*",
@@ -136,7 +136,7 @@ CODE = (
     own_cause(
         "assertion",
         "an assertion of the program does not hold",
-        "the lines before it say where; look at the values there",
+        "the lines above show where; look at the values there",
         r"^AssertionError\b[^\n]*",
     ),
 )
@@ -145,21 +145,19 @@ CODE = (
 EXCEPTION = Cause(
     "exception",
     "its own exception",
-    "the lines above say where; all that it said: kit logs {job} --rank {rank}",
+    "the lines above show where; its whole log: kit logs {job} --rank {rank}",
     where=(),
 )
 LOGGED = Cause(
     "exit-code",
     "the program left with exit code {code}, after it had logged {exception}",
-    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank "
-    "{rank}",
+    "look in the program for what exits with {code}; its whole log: kit logs {job} --rank {rank}",
     where=(),
 )
 EXIT = Cause(
     "exit-code",
     "the program left with exit code {code}, without an exception",
-    "look for what exits with {code} in the program; all that it said: kit logs {job} --rank "
-    "{rank}",
+    "look in the program for what exits with {code}; its whole log: kit logs {job} --rank {rank}",
     where=(),
 )
 

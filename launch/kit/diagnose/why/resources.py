@@ -5,16 +5,16 @@ from __future__ import annotations
 from kit.diagnose.why.cause import ANYWHERE, Cause, own_cause
 
 LESS_MEMORY = (
-    "this machine has too little for it: fewer ranks or DataLoader workers, smaller batches, "
-    "less cached data; the kernel's word: dmesg | grep -i oom"
+    "this machine has too little memory for it: use fewer ranks or DataLoader workers, smaller "
+    "batches, less cached data; the kernel's message: dmesg | grep -i oom"
 )
 
 MEMORY = (
     own_cause(
         "small-shm",
         "the shared memory (/dev/shm) is too small for the DataLoader's workers",
-        "give it more room: `kit run` shares the host's; on a node the administrator mounts it "
-        "larger (mount -o remount,size=50% /dev/shm); or num_workers=0, or "
+        "make it larger: `kit run` shares the host's; on a node, an administrator can mount it "
+        "larger (mount -o remount,size=50% /dev/shm); or use num_workers=0, or "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
         r"This might be caused by insufficient shared memory \(shm\)[^\n]*",
         r"killed by signal: Bus error[^\n]*",
@@ -29,7 +29,7 @@ MEMORY = (
         "host-out-of-memory",
         "the node's memory ran out, or the job's share of it: the kernel killed a DataLoader "
         "worker",
-        "ask for more memory: {again:--slurm mem=0} takes all of each node's; or fewer "
+        "ask for more memory: {again:--slurm mem=0} takes all memory of each node; or use fewer "
         "DataLoader workers (num_workers), less cached data",
         (r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed[^\n]*",),
         local_fix=LESS_MEMORY,
@@ -37,9 +37,9 @@ MEMORY = (
     own_cause(
         "gpu-out-of-memory",
         "the GPU's memory ran out",
-        "smaller batches, gradient accumulation or activation checkpointing; against fragments: "
-        "{again:--env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True}; another process on the "
-        "GPU: nvidia-smi",
+        "use smaller batches, gradient accumulation or activation checkpointing; against "
+        "fragmentation: {again:--env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True}; to see "
+        "other processes on the GPU: nvidia-smi",
         r"(?:CUDA|HIP|XPU) out of memory\.?[^\n]*",
         r"(?:CUDA|HIP) error: out of memory[^\n]*",
         r"CUBLAS_STATUS_ALLOC_FAILED[^\n]*",
@@ -49,8 +49,8 @@ MEMORY = (
     Cause(
         "memory-error",
         "a single allocation was larger than the memory that is left",
-        "look at the shape that the line names; load in pieces (numpy: mmap_mode='r'), smaller "
-        "batches; or more memory: {again:--slurm mem=0}",
+        "look at the shape that the line names; load the data in pieces (numpy: mmap_mode='r'), or "
+        "use smaller batches; or ask for more memory: {again:--slurm mem=0}",
         (
             r"MemoryError\b[^\n]*",
             r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)[^\n]*",
@@ -58,15 +58,15 @@ MEMORY = (
             r"Cannot allocate memory[^\n]*",
         ),
         local_fix=(
-            "look at the shape that the line names; load in pieces (numpy: mmap_mode='r'), "
-            "smaller batches"
+            "look at the shape that the line names; load the data in pieces (numpy: "
+            "mmap_mode='r'), or use smaller batches"
         ),
     ),
     own_cause(
         "too-many-processes",
         "no more processes or threads may be started",
-        "fewer DataLoader workers or threads ({again:--env OMP_NUM_THREADS=1}); the limit: "
-        "ulimit -u",
+        "use fewer DataLoader workers or threads ({again:--env OMP_NUM_THREADS=1}); to see the "
+        "limit: ulimit -u",
         r"can't start new thread",
         r"BlockingIOError: \[Errno 11\][^\n]*",
         r"fork: (?:retry: )?Resource temporarily unavailable",
@@ -75,8 +75,8 @@ MEMORY = (
     own_cause(
         "too-many-files",
         "too many files are open",
-        "raise the limit (ulimit -n 65536 before the job, or LimitNOFILE of slurmd), or "
-        "torch.multiprocessing.set_sharing_strategy('file_system'), or fewer workers",
+        "raise the limit (ulimit -n 65536 before the job, or LimitNOFILE of slurmd), or use "
+        "torch.multiprocessing.set_sharing_strategy('file_system') or fewer workers",
         r"\[Errno 24\] Too many open files[^\n]*",
         r"Too many open files[^\n]*",
         r"received 0 items of ancdata",
@@ -87,8 +87,8 @@ FILES = (
     Cause(
         "disk-full",
         "a disk is full",
-        "free some, or write elsewhere: df -h {workdir} {folder}; a file in the container's /tmp "
-        "is memory or a small disk",
+        "free some space (df -h {workdir} {folder}), or write elsewhere; the container's /tmp is "
+        "in memory or on a small disk",
         (
             r"No space left on device[^\n]*",
             r"file write failed, expected \d+ bytes[^\n]*",
@@ -101,13 +101,13 @@ FILES = (
     own_cause(
         "quota",
         "your disk quota is used up",
-        "remove old checkpoints, or ask for more: quota -s; lfs quota -h .",
+        "remove old checkpoints, or ask for more space; to see the quota: quota -s; lfs quota -h .",
         r"Disk quota exceeded[^\n]*",
         where=ANYWHERE,
     ),
     own_cause(
         "read-only",
-        "a file was to be written where writing is not possible",
+        "the program tried to write to a read-only file system",
         "write to a folder that is mounted for writing: {again:--mount SOURCE:TARGET} (without "
         ":ro); an image itself is read-only",
         r"Read-only file system[^\n]*",
@@ -154,8 +154,8 @@ FILES = (
     Cause(
         "not-executable",
         "the program cannot be executed: {file}",
-        "chmod +x it and give it a first line such as #!/usr/bin/env bash; of another CPU's "
-        "kind, build it for this one: file {file}; uname -m",
+        "chmod +x it, and give it a first line such as #!/usr/bin/env bash; if it is for another "
+        "kind of CPU (file {file}; uname -m), build it for this one",
         (
             (
                 r"(?:line \d+|bash|sh|env): (?:line \d+: )?(?P<file>[^:\n]*): (?:cannot "
@@ -169,8 +169,8 @@ FILES = (
     ),
     own_cause(
         "permission-denied",
-        "a file or folder may not be used by you: {file}",
-        "see whose it is: ls -ld {file}; write where you may, or have its mode changed",
+        "you have no permission for a file or folder: {file}",
+        "see who owns it: ls -ld {file}; write somewhere else, or have its mode changed",
         r"PermissionError: \[Errno 1?3?1?\][^\n']*'(?P<file>[^'\n]*)'[^\n]*",
         r"PermissionError: [^\n]*",
         r"(?P<file>/[^\s:]+): Permission denied",
@@ -179,8 +179,8 @@ FILES = (
     own_cause(
         "checkpoint-damaged",
         "a checkpoint is damaged, or was cut off while it was written",
-        "start from the one before; write to another name and rename it (os.replace), as "
-        "train/cifar10.py does",
+        "start from the previous one; in the program, write to another name, then rename the file "
+        "(os.replace), as train/cifar10.py does",
         r"PytorchStreamReader failed[^\n]*",
         r"PyTorchFileReader\([^\n]*\n(?: [^\n]*\n)?(?P<shown>(?:OSError|RuntimeError): [^\n]*)",
         r"_pickle\.UnpicklingError: (?!Weights only)[^\n]*",
@@ -191,15 +191,15 @@ FILES = (
     own_cause(
         "checkpoint-untrusted",
         "the checkpoint holds more than tensors, which torch.load refuses since 2.6",
-        "if you trust the file: torch.load(..., weights_only=False), or "
+        "if you trust the file, use torch.load(..., weights_only=False) or "
         "torch.serialization.add_safe_globals([...])",
         r"Weights only load failed[^\n]*",
     ),
     own_cause(
         "checkpoint-mismatch",
         "the checkpoint does not fit the model",
-        "build the model with the arguments that it was saved with; DDP adds `module.` to names: "
-        "save model.module.state_dict(); or strict=False",
+        "build the model with the same arguments as when it was saved; DDP adds `module.` to "
+        "names, so save model.module.state_dict(); or use strict=False",
         r"Error\(s\) in loading state_dict for [^\n]*",
         r"Missing key\(s\) in state_dict[^\n]*",
         r"Unexpected key\(s\) in state_dict[^\n]*",

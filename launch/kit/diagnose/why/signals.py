@@ -9,7 +9,8 @@ SIGNALS = (
         "illegal-instruction",
         "a program uses an instruction that this CPU does not have",
         "it was built for a newer CPU: build it on this one, or choose nodes of one kind: "
-        "{again:--slurm constraint=NAME}; without this node: {again:--slurm exclude={node}}",
+        "{again:--slurm constraint=NAME}; to run without this node: {again:--slurm "
+        "exclude={node}}",
         (r"Illegal instruction[^\n]*", r"terminated with signal SIGILL[^\n]*"),
         weight=Weight.SIGNAL,
         codes=(132,),
@@ -19,8 +20,8 @@ SIGNALS = (
     Cause(
         "segfault",
         "a program read or wrote memory that is not its own: a fault of compiled code",
-        "see where: {again:--env PYTHONFAULTHANDLER=1}; extensions that were built for another "
-        "torch or CUDA are the usual reason: build them in this image",
+        "to see where: {again:--env PYTHONFAULTHANDLER=1}; usually, extensions were "
+        "built for another torch or CUDA: build them in this image",
         (
             r"Fatal Python error: Segmentation fault",
             r"Segmentation fault[^\n]*",
@@ -32,9 +33,9 @@ SIGNALS = (
     ),
     Cause(
         "bus-error",
-        "memory behind a mapped file went away: mostly /dev/shm is full, or a file on a disk "
-        "that is gone or was cut off",
-        "room in /dev/shm: df -h /dev/shm; and on the disk of what is memory-mapped; do not "
+        "the memory of a mapped file is gone: mostly /dev/shm is full, or a file on disk was "
+        "removed or cut off",
+        "check the free space in /dev/shm (df -h /dev/shm) and on the disk of mapped files; do not "
         "overwrite files that a job has mapped",
         (r"Bus error[^\n]*", r"terminated with signal SIGBUS[^\n]*"),
         weight=Weight.SIGNAL,
@@ -44,9 +45,10 @@ SIGNALS = (
     Cause(
         "killed",
         "a process was killed with SIGKILL: by the kernel if memory ran out "
-        "(dmesg | grep -i oom), else by hand or an administrator",
-        "see on the node which it was; if memory ran out: {again:--slurm mem=0} takes all of each "
-        "node's, or fewer DataLoader workers, smaller batches; else start it again: {again}",
+        "(dmesg | grep -i oom), else by a user or an administrator",
+        "check on the node which it was; if memory ran out: {again:--slurm mem=0} takes all memory "
+        "of each node, or use fewer DataLoader workers, smaller batches; else start it again: "
+        "{again}",
         (
             r"error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
             r"terminated with signal SIGKILL[^\n]*",
@@ -57,7 +59,7 @@ SIGNALS = (
         where=ANYWHERE,
         codes=(137,),
         local_fix=(
-            "see which it was; if memory ran out: fewer ranks or DataLoader workers, smaller "
+            "check which it was; if memory ran out: use fewer ranks or DataLoader workers, smaller "
             "batches, less cached data; else start it again: {again}"
         ),
     ),
@@ -80,9 +82,10 @@ SIGNALS = (
     ),
     Cause(
         "aborted",
-        "a program ended itself (SIGABRT): compiled code met what it cannot go on with",
-        "the line before `terminate called` or the message above says why; with Python's part: "
-        "{again:--env PYTHONFAULTHANDLER=1}",
+        "a program ended itself (SIGABRT): compiled code met an error after which it cannot "
+        "continue",
+        "the line before `terminate called` or the message above says why; to see the Python "
+        "stack, too: {again:--env PYTHONFAULTHANDLER=1}",
         (r"terminate called after throwing[^\n]*",),
         weight=Weight.LAST,
         where=(RANK,),
@@ -92,7 +95,7 @@ SIGNALS = (
     Cause(
         "worker-died",
         "a DataLoader worker ended",
-        "num_workers=0 shows its own error; memory that ran out is the usual reason: "
+        "to see its own error, use num_workers=0; the usual reason is that memory ran out: "
         "{again:--slurm mem=0}",
         (
             r"DataLoader worker [^\n]*exited unexpectedly[^\n]*",
@@ -101,7 +104,8 @@ SIGNALS = (
         weight=Weight.SIGNAL,
         where=(RANK,),
         local_fix=(
-            "num_workers=0 shows its own error; memory that ran out is the usual reason: free -h"
+            "to see its own error, use num_workers=0; the usual reason is that memory ran out: "
+            "free -h"
         ),
         is_final=True,
     ),

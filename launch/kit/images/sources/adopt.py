@@ -87,7 +87,7 @@ def _content(path: Path, name: str) -> Optional[str]:
         command = ["unsquashfs", "-no-progress", "-dest", f"{place}/files", str(path), name]
         done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
         if "SQUASHFS superblock" in done.stderr:
-            raise KitError(f"{path} is no squashfs", "give a .sqsh of enroot import")
+            raise KitError(f"{path} is not a squashfs", "give a .sqsh of enroot import")
         if done.returncode or file.is_symlink() or not file.is_file():
             return None
         file.chmod(0o600)
