@@ -469,7 +469,7 @@ def rows(table: tuple[Check, ...]) -> str:
 
 
 def test_the_tables_of_the_document_are_the_code() -> None:
-    head = "| check | looks at | verdict | in words | fix |\n|---|---|---|---|---|\n"
+    head = "| check | looks at | verdict | message | fix |\n|---|---|---|---|---|\n"
     own = tuple(check for check in local_checks.CHECKS if check.name in ("runtimes", "torch"))
     for title, table in (("## The login node", login.LOGIN), ("## The compute nodes", node_checks.CHECKS), ("## Without Slurm", own)):
         text = DOCUMENT.read_text()

@@ -690,7 +690,7 @@ def rows() -> list[str]:
 
 
 def test_the_table_of_causes_is_the_code() -> None:
-    head, table = "| cause | in words | fix | recorded |\n|---|---|---|---|\n", "\n".join(rows())
+    head, table = "| cause | message | fix | recorded |\n|---|---|---|---|\n", "\n".join(rows())
     text = DOCUMENT.read_text()
     if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
         DOCUMENT.write_text(re.sub(re.escape(head) + r"(?:\|.*\n)*", lambda _: f"{head}{table}\n", text))
