@@ -180,7 +180,7 @@ FAULTS = {
     "memory": (little_memory, "memory-error", 1, "MemoryError"),
     "exit with words": (lambda: sys.exit("no GPU is free"), "exit-code", 1, "exit code 1"),
     "os._exit": (lambda: os._exit(9), "exit-code", 9, "exit code 9"),
-    "arguments": (parse, "wrong-arguments", 2, "does not take its arguments"),
+    "arguments": (parse, "wrong-arguments", 2, "does not accept its arguments"),
     "long end": (long_end, "exception", 1, "IndexError: list index"),
     "SIGSEGV": (lambda: killed_by("SIGSEGV"), "segfault", 139, "memory that is not its own"),
     "SIGABRT": (os.abort, "aborted", 134, "SIGABRT"),

@@ -56,17 +56,17 @@ CASES = {
     "a rank that leaves early with 0": Case(
         f"{BEGIN}if rank == 1: sys.exit(0)\ndist.barrier()\n", 8, 1,
         r"rank 1 on local0: rank 1 left with exit code 0, while others still waited for it \(left-early\)",
-        "every rank must take as many steps",
+        "every rank must do the same number of steps",
     ),
     "SIGKILL of a rank": Case(
         f"{BEGIN}if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()\n", 8, 137,
         r"rank 3 on local1: a process was killed with SIGKILL: by the kernel if memory ran out \(dmesg \| grep -i oom\), else by hand or an administrator \(killed\)",
-        "see which it was; if memory ran out: fewer ranks", "2x2",
+        "check which it was; if memory ran out: use fewer ranks", "2x2",
     ),
     "SIGKILL of a node's torchrun": Case(
         BEGIN + "if rank == 2: os.kill(int(open(f'/proc/{os.getppid()}/stat').read().split()[3]), signal.SIGKILL)\ndist.barrier()\n", 25, 137,
         r".*the process that starts the ranks of local1 was killed with SIGKILL: .* \(node-task-killed\)",
-        "if memory ran out: fewer ranks", "2x2",
+        "if memory ran out: use fewer ranks", "2x2",
     ),
     "no memory": Case(
         f"{BEGIN}if rank == 2: bytearray(1 << 60)\ndist.barrier()\n", 13, 1,
@@ -81,7 +81,7 @@ CASES = {
     "an assertion on one rank": Case(
         f"{BEGIN}assert rank != 1, 'the batch must divide'\ndist.barrier()\n", 13, 1,
         r"rank 1 on local0: AssertionError: the batch must divide, at train\.py:6: .* \(assertion\)",
-        "the lines before it say where",
+        "the lines above show where",
     ),
     "a missing file": Case(
         f"{BEGIN}if rank == 0: open('data/train.bin')\ndist.barrier()\n", 13, 1,
@@ -91,7 +91,7 @@ CASES = {
     "an exception while another is handled": Case(
         f"{BEGIN}{NESTED}", 23, 1,
         r"rank 1 on local0: ValueError: no learning rate, at train\.py:10 \(exception\)",
-        "the lines above say where",
+        "the lines above show where",
     ),
 }
 # fmt: on

@@ -304,7 +304,7 @@ def test_the_help_is_the_same_however_it_is_asked_for(kit) -> None:
     shown = kit("--help").stdout
     assert shown == kit().stdout == kit("-h", "submit").stdout == kit("help").stdout
     assert kit("help", "why").stdout == kit("why", "--help").stdout
-    assert all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List what kit build made" in shown and "\n  complete " not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List the images that kit build made" in shown and "\n  complete " not in shown
 
 
 def test_the_run_directory_is_mounted_last_so_that_nothing_hides_it(kit, tmp_path: Path, program: Path) -> None:

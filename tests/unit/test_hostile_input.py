@@ -57,7 +57,7 @@ def test_a_job_file_that_is_too_much_is_refused_with_its_line(text: str, said: s
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job.yaml")
     for path in (tmp_path / "job.yaml", tmp_path, Path("/dev/zero")):
-        with pytest.raises(UsageError, match=r"is no regular file|cannot be read"):
+        with pytest.raises(UsageError, match=r"is not a regular file|cannot be read"):
             read(path, Problems())
 
 

@@ -55,7 +55,7 @@ def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> Non
         ),
         (["--launcher", "srun", "--slurm", "signal=B:USR1@60"], "kit: --slurm: with B: the signal goes to the batch script, and would end it\n"),
         (["--launcher", "tensorflow", "--processes-per-node", "4"], "kit: --processes-per-node: the launcher tensorflow starts one process on each node\n"),
-        (["--launcher", "srun", "-j", "1x4", "--slurm", "gpus-per-task=1"], "kit: --slurm: with gpus-per-task each rank sees one GPU alone"),
+        (["--launcher", "srun", "-j", "1x4", "--slurm", "gpus-per-task=1"], "kit: --slurm: with gpus-per-task each rank sees only one GPU"),
         (["--launcher", "torchrum"], "kit: --launcher: unknown launcher 'torchrum'\n  fix: did you mean 'torchrun'?"),
     ],
 )

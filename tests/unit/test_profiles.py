@@ -47,7 +47,7 @@ def test_kits_folder_on_a_login_node_cannot_be_the_home_or_above_it(folder: str,
     (tmp_path / "train.py").touch()
     done = kit("submit", "train.py", "--cluster", "far", check=False, XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert done.returncode == 2
-    assert f"far.yaml:2: '{folder}' cannot be kit's folder there\n  fix: name a folder for kit alone" in done.stderr
+    assert f"far.yaml:2: '{folder}' cannot be kit's folder there\n  fix: name a folder only for kit" in done.stderr
 
 
 @pytest.fixture

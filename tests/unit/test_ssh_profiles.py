@@ -86,9 +86,9 @@ def test_sockets_are_kept_where_nobody_else_can_come(mode: int, sockets: Path, m
     assert place.parent == sockets
     assert place.stat().st_mode & 0o777 == 0o700
     place.chmod(mode)
-    with pytest.raises(KitError, match="is not a folder of yours alone"):
+    with pytest.raises(KitError, match="is not a folder that only you can read"):
         ssh.sockets()
     place.rmdir()
     place.symlink_to(sockets)
-    with pytest.raises(KitError, match="is not a folder of yours alone"):
+    with pytest.raises(KitError, match="is not a folder that only you can read"):
         ssh.sockets()

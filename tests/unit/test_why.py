@@ -482,7 +482,7 @@ def test_an_exit_code_without_an_exception_is_called_so_with_the_end_of_the_log(
         "cause: the program left with exit code 3, without an exception (exit-code)",
         "  shown by run/log/7/events/node1.jsonl:2:",
         "  | ended with code 3 on node1",
-        "  fix: look for what exits with 3 in the program; all that it said: kit logs 7 --rank 0",
+        "  fix: look in the program for what exits with 3; its whole log: kit logs 7 --rank 0",
     ]
 
 

@@ -78,7 +78,7 @@ app.add_typer(
     images,
     name="images",
     rich_help_panel=TIDY,
-    help="List the images that kit build made, or remove those that nobody uses.",
+    help="List the images that kit build made, or remove unused ones.",
     epilog=examples("kit images", "kit images gc --days 30"),
 )
 
