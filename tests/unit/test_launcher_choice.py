@@ -35,7 +35,7 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 def test_a_range_of_nodes_reaches_slurm_and_torchrun(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     scripts = kit("submit", "train.py", "-j", "2-4x8", "--max-restarts", "3", "--elastic", "--dry-run").stdout
-    restarts = ("KIT_MAX_RESTARTS=3 # of all ranks, when one has failed", "KIT_ELASTIC=yes # whether torchrun itself restarts them")
+    restarts = ("KIT_MAX_RESTARTS=3 # how often all ranks start again", "KIT_ELASTIC=yes # whether torchrun itself does that")
     for line in ("#SBATCH --nodes=2-4", "NNODES=4", *restarts):
         assert f"\n{line}\n" in scripts
     assert "\nKIT_NEEDS_ADDRESSES=yes # " in scripts

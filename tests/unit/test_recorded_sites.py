@@ -161,7 +161,7 @@ def test_a_sites_own_profile_of_the_cluster_is_used_and_no_other_is_written(slur
     assert "  container      none                found: TMP/etc/kit/clusters/hydra.yaml says so\n" in said
     assert list(files(tmp_path)) == ["job.yaml"]
     written = (tmp_path / "project/job.yaml").read_text()
-    assert f"\n# The site's own profile of this cluster, {sites}/hydra.yaml: what is true of all jobs here.\ncluster: hydra\n" in written
+    assert f"\n# The site's own profile of this cluster, {sites}/hydra.yaml: settings of all jobs here.\ncluster: hydra\n" in written
     assert "everybody" in str(its.plan_of(tmp_path / "project/job.yaml").header)
 
 

@@ -52,7 +52,7 @@ def mixed_gpus(partition: Partition, wanted: ResourceRequest) -> Optional[Violat
     names = sorted({name for kind in kinds for name in kind.gpus if name})
     problem = (
         f"partition {partition.name} has nodes of different GPUs ({', '.join(names)}), "
-        "and the slowest of a mixture sets the pace"
+        "and in a mixture, the slowest sets the pace"
     )
     fix = f'keep to one: `slurm: {{gres: "gpu:{names[0]}:{wanted.gpus}"}}`'
     return Violation("gpus-per-node", problem, fix)

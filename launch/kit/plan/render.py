@@ -106,18 +106,17 @@ def _env(plan: Plan) -> str:
 
 def _shape(plan: Plan) -> list[str]:
     layout, health = plan.layout, plan.policy.health
-    bad_nodes = [f"KIT_BAD_NODES={bash(plan.profile.bad_nodes)} # where they are remembered"]
+    bad_nodes = [f"KIT_BAD_NODES={bash(plan.profile.bad_nodes)} # the list of bad nodes"]
     return [
         f"NNODES={layout.nodes}",
         f"NPROC_PER_NODE={layout.processes_per_node}",
-        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # of all ranks, when one has failed",
-        f"KIT_ELASTIC={_flag(plan.policy.elastic)} # whether torchrun itself restarts them",
-        f"KIT_GPUS_PER_NODE={layout.gpus_per_node} # for a check; the #SBATCH lines ask for them",
+        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # how often all ranks start again",
+        f"KIT_ELASTIC={_flag(plan.policy.elastic)} # whether torchrun itself does that",
+        f"KIT_GPUS_PER_NODE={layout.gpus_per_node} # to check; the #SBATCH lines request them",
         "",
-        f"KIT_SPARES={layout.spares} "
-        "# nodes that are allocated beyond NNODES, to do without bad ones",
+        f"KIT_SPARES={layout.spares} # extra nodes beyond NNODES, to start without bad ones",
         *(bad_nodes if layout.spares or health else []),
-        *([f"KIT_HEALTH={bash(health)} # by which nodes are looked at"] if health else []),
+        *([f"KIT_HEALTH={bash(health)} # checks each node at the start"] if health else []),
         *([_least(plan)] if plan.policy.has_beat else []),
         f"KIT_NAME={bash(layout.name)}",
     ]
@@ -125,7 +124,7 @@ def _shape(plan: Plan) -> list[str]:
 
 def _least(plan: Plan) -> str:
     least = plan.layout.least or plan.layout.nodes
-    return f"KIT_LEAST_NODES={least} # with which the job goes on when a node is lost"
+    return f"KIT_LEAST_NODES={least} # enough nodes to continue when one is lost"
 
 
 def _launch(plan: Plan) -> list[str]:
@@ -137,7 +136,7 @@ def _launch(plan: Plan) -> list[str]:
         "# Slurm's tasks; the launcher starts the ranks",
         f"KIT_CPU_BIND={' '.join(launcher.words('cpu-bind')) or 'none'}",
         f"KIT_MPI={_flag(launcher.words('mpi'))} # whether Slurm tells MPI programs their ranks",
-        f"KIT_NEEDS_ADDRESSES={_flag(needs_addresses)} # of all nodes, not the first one's alone",
+        f"KIT_NEEDS_ADDRESSES={_flag(needs_addresses)} # of all nodes, not only of the first",
     ]
 
 
@@ -146,9 +145,9 @@ def _image(container: Container) -> list[str]:
         f"KIT_RUNTIME={container.runtime}",
         f"KIT_IMAGE={bash(container.image or '')}",
         f"KIT_SUBMITTED_FINGERPRINT={bash(container.fingerprint or '')} "
-        "# no other image is started; empty: whatever is there",
+        "# the job refuses any other image; empty: any image",
         f"KIT_SUBMITTED_SHA256={bash(container.sha256 or '')} "
-        "# of a file of kit build, where nodes copy it; empty: whatever it is",
+        "# of a file of kit build; nodes check their copies; empty: no check",
         f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
         f"KIT_STAGE={container.stage}",
     ]
@@ -158,20 +157,20 @@ def _policy(plan: Plan) -> list[str]:
     policy = plan.policy
     checkpoints = [
         f"KIT_CHECKPOINT_S={policy.checkpoint_s} # before the time limit, "
-        "when the ranks are asked for a checkpoint; the #SBATCH lines say it, too",
+        "to ask the ranks for a checkpoint; also in the #SBATCH lines",
         f"KIT_MAX_REQUEUES={'' if policy.max_requeues is None else policy.max_requeues} "
         "# empty: as long as the run makes progress",
-        *(["KIT_RESUBMIT=yes # the run goes on as a new job"] if policy.resubmit else []),
+        *(["KIT_RESUBMIT=yes # the run continues as a new job"] if policy.resubmit else []),
     ]
     stall = [
-        f"KIT_STALL_S={policy.stall_s} # without progress, after which the ranks stand still",
+        f"KIT_STALL_S={policy.stall_s} # without progress, before the run counts as hanging",
         f"KIT_ON_STALL={policy.on_stall}",
     ]
     return [
         f"KIT_ON_PREEMPT={policy.on_preempt}",
         *(checkpoints if policy.on_preempt != "none" else []),
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
-        f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # for all nodes to have their container",
+        f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # until all nodes must have their container",
         *(stall if policy.stall_s else []),
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
         *_notify(policy.notify),
@@ -181,7 +180,7 @@ def _policy(plan: Plan) -> list[str]:
 def _notify(notify: Notify) -> list[str]:
     words = " ".join(map(bash, notify.command))
     return [
-        f"KIT_NOTIFY='{' '.join(notify.on)}' # when people are told: docs/notify.md",
+        f"KIT_NOTIFY='{' '.join(notify.on)}' # when to send messages: docs/notify.md",
         f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
         f"KIT_NOTIFY_COMMAND=({words}) # runs beside this script, on the first node",
     ][: 3 if notify.on else 0]

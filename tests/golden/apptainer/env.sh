@@ -5,26 +5,26 @@
 
 NNODES=2
 NPROC_PER_NODE=4
-KIT_MAX_RESTARTS=0 # of all ranks, when one has failed
-KIT_ELASTIC= # whether torchrun itself restarts them
-KIT_GPUS_PER_NODE=4 # for a check; the #SBATCH lines ask for them
+KIT_MAX_RESTARTS=0 # how often all ranks start again
+KIT_ELASTIC= # whether torchrun itself does that
+KIT_GPUS_PER_NODE=4 # to check; the #SBATCH lines request them
 
-KIT_SPARES=0 # nodes that are allocated beyond NNODES, to do without bad ones
+KIT_SPARES=0 # extra nodes beyond NNODES, to start without bad ones
 KIT_NAME='digits & more'
 KIT_LAUNCHER=torchrun
 KIT_TASKS_PER_NODE=1 # Slurm's tasks; the launcher starts the ranks
 KIT_CPU_BIND=none
 KIT_MPI= # whether Slurm tells MPI programs their ranks
-KIT_NEEDS_ADDRESSES= # of all nodes, not the first one's alone
+KIT_NEEDS_ADDRESSES= # of all nodes, not only of the first
 KIT_RUNTIME=apptainer
 KIT_IMAGE=/images/train.sif
-KIT_SUBMITTED_FINGERPRINT=0123456789abcdef # no other image is started; empty: whatever is there
-KIT_SUBMITTED_SHA256='' # of a file of kit build, where nodes copy it; empty: whatever it is
+KIT_SUBMITTED_FINGERPRINT=0123456789abcdef # the job refuses any other image; empty: any image
+KIT_SUBMITTED_SHA256='' # of a file of kit build; nodes check their copies; empty: no check
 KIT_REMAP_ROOT=
 KIT_STAGE=none
 KIT_ON_PREEMPT=none
 KIT_SCRATCH=/tmp
-KIT_READY_TIMEOUT_S=1200 # for all nodes to have their container
+KIT_READY_TIMEOUT_S=1200 # until all nodes must have their container
 KIT_WORKDIR=/shared/project
 
 # source, target, rw or ro

@@ -45,7 +45,7 @@ def profile(chosen: Chosen) -> str:
     gpus, slurm = [], []
     if not chosen.is_local:
         gpus = [
-            "# How Slurm is asked for GPUs: gpus-per-node, gres, or none.",
+            "# How jobs request GPUs: gpus-per-node, gres, or none.",
             *_key("gpu_directive", decisions["gpu_directive"], "none"),
             "",
         ]
@@ -120,7 +120,7 @@ def job(chosen: Chosen, sites_profile: str = "") -> str:
     launcher = ["# found: the program starts its ranks itself", "launcher: spawn"]
     parts = [
         f"# A first job for {chosen.title}, written by kit init. "
-        f"The other keys: {chosen.start} --help, or kit's README.",
+        f"For the other keys: {chosen.start} --help, or kit's README.",
         "#",
         *_how_to_start(chosen),
         "",
@@ -130,7 +130,7 @@ def job(chosen: Chosen, sites_profile: str = "") -> str:
         f"command: {command}",
         *(launcher if program.spawns else []),
         "",
-        f"# {origin}: what is true of all jobs here.",
+        f"# {origin}: settings of all jobs here.",
         f"cluster: {scalar(chosen.profile)}",
         "",
         *_image(decisions["image"], chosen),
@@ -147,13 +147,13 @@ def job(chosen: Chosen, sites_profile: str = "") -> str:
 
 
 def _how_to_start(chosen: Chosen) -> list[str]:
-    lines = {chosen.start: "this very file, job.yaml, from its folder"}
+    lines = {chosen.start: "starts this file, job.yaml, from its folder"}
     if not chosen.is_local:
         lines = {
-            "kit submit --dry-run": "the scripts, and nothing else happens",
+            "kit submit --dry-run": "prints the scripts, and does nothing else",
             "kit submit --follow": "submits it, and shows its logs",
         }
-    lines[f"{chosen.start} -- --lr 0.1"] = f"what follows -- goes to {chosen.program.file}"
+    lines[f"{chosen.start} -- --lr 0.1"] = f"arguments after -- go to {chosen.program.file}"
     return [f"#   {line:24}{meaning}" for line, meaning in lines.items()]
 
 
@@ -168,7 +168,7 @@ def _image(image: Decision, chosen: Chosen) -> list[str]:
         build = "kit build --name first makes it"
         name, meaning = (
             "first",
-            f"{build}; then also without a change here: {chosen.start} --image first",
+            f"{build}; or, without changing this file: {chosen.start} --image first",
         )
     return [image.comment, f"# image: {name:21} # {meaning}"]
 
@@ -177,11 +177,11 @@ def _slurm_keys(chosen: Chosen) -> list[str]:
     shape, partition = chosen.shape, chosen.decisions["partition"]
     memory = f"all of a node's memory, {shape.memory_gib} GiB"
     options = {
-        f"cpus-per-task: {shape.cpus}": "CPUs of a node, for all of its ranks together",
-        "# mem: 0": f"{memory}; without this Slurm's default is what a job gets",
+        f"cpus-per-task: {shape.cpus}": "CPUs of a node, shared by all of its ranks",
+        "# mem: 0": f"{memory}; without it, a job gets Slurm's default",
     }
     if shape.one_type:
-        meaning = "only nodes of this type: the slowest of a mixture sets the pace"
+        meaning = "only nodes of this type: in a mixture, the slowest sets the pace"
         options[f'# gres: "{shape.one_type}"'] = meaning
     return [
         "",
@@ -199,7 +199,7 @@ def _slurm_keys(chosen: Chosen) -> list[str]:
 def _optional(chosen: Chosen) -> list[str]:
     rows = {
         'mounts: ["/data:/data:ro"]': "folders that the container sees, SOURCE:TARGET[:ro]; "
-        "this file's folder it sees anyway",
+        "it sees this file's folder anyway",
         "env: {NCCL_DEBUG: WARN}": "variables for the training processes",
     }
     if not chosen.is_local:
@@ -208,10 +208,10 @@ def _optional(chosen: Chosen) -> list[str]:
         if mode := chosen.can_be_preempted:
             meaning = f"found: jobs here can be preempted ({mode}); docs/preemption.md"
             rows["on_preempt: checkpoint"] = meaning
-        found = "a bad one is found before the start, and left out"
+        found = "a bad one is found before the start, and not used"
         rows["spares: 1"] = f"one node more than needed: {found}"
     lines = [f"# {key:28} # {meaning}" for key, meaning in rows.items()]
-    return ["# More keys; take the # away:", *lines]
+    return ["# More keys; remove the # to use them:", *lines]
 
 
 def _key(key: str, decision: Decision, example: str) -> list[str]:
