@@ -36,7 +36,7 @@ def deferred(doing: str) -> Iterator[None]:
             raise KeyboardInterrupt
         # The terminal may be gone, or be in the midst of another line.
         with suppress(OSError, ValueError, RuntimeError, Warning):
-            warn(f"kit: {doing}; once more to stop waiting")
+            warn(f"kit: {doing}; press Ctrl-C again to stop waiting")
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread

@@ -237,7 +237,7 @@ def test_live_code_is_repeated_as_it_is_today_and_said_so(kit, project: Path) ->
     (project / "train.py").write_text("print('the code of today')")
     done = kit("rerun", "first", "--output", "second", cwd=project)
     assert "[rank0] the code of today\n" in done.stdout
-    assert done.stderr == f"kit: first had live code: what runs now is {project} as it is today\n"
+    assert done.stderr == f"kit: first had live code: this run uses {project} as it is today\n"
     (project / "train.py").unlink()
     done = kit("rerun", "first", "--output", "third", cwd=project, check=False)
     assert (done.returncode, done.stderr) == (1, f"kit: the run had live code, and {project}/train.py is gone\n  fix: put it back\n")

@@ -19,7 +19,7 @@ def test_from_nothing_to_a_trained_model_with_no_file_edited(kit_cluster: Cluste
     typed = 'cd "$1" && export XDG_CONFIG_HOME="$1/config" && ' + " && ".join(STEPS).format(kit_cluster.sif)
     done = kit_cluster.run("ctl", "bash", "-c", typed, "bash", kit_cluster.path(folder), timeout=400)
     assert re.search(r"^  folder +shared +found: node\d sees it$", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(r"^kit: Slurm would take it: Job \d+ to start at ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^kit: Slurm would accept it: Job \d+ to start at ", done.stdout, re.MULTILINE), done.stdout
     assert float(re.findall(r"test accuracy (\S+)", done.stdout)[-1]) > 0.9
     assert set(re.findall(r" host (node\d) ", done.stdout)) == {"node1", "node2"}
     assert kit_cluster.wait(job_id(folder)).state == "COMPLETED"

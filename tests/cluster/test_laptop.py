@@ -235,4 +235,4 @@ def test_nodes_that_could_not_work_over_there_are_listed_left_out_and_forgotten(
     assert "node3" in laptop.kit("nodes", "--cluster", "far").stdout
     assert "#SBATCH --exclude=node3" in laptop.kit("submit", "job.yaml", "--dry-run").stdout
     laptop.kit("nodes", "--cluster", "far", "--forget", "node3")
-    assert laptop.kit("nodes", "--cluster", "far").stdout == "kit: no node is left out\n"
+    assert laptop.kit("nodes", "--cluster", "far").stdout == "kit: kit knows no bad nodes\n"

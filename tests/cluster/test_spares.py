@@ -63,7 +63,7 @@ def test_a_job_with_a_spare_runs_without_the_node_that_the_others_do_not_reach(c
     listed = kit_cluster.run("ctl", "kit", "nodes").stdout.splitlines()
     assert re.fullmatch(rf"{cut_off} .* (does not answer|cannot reach node\d)", listed[1])
     following = submit_who(kit_cluster, who, "next", "--spares", "0")
-    assert f"kit: leaving out {cut_off} until " in following.stdout
+    assert f"kit: avoiding {cut_off} until " in following.stdout
     assert f"#SBATCH --exclude={cut_off}\n" in read(who / "next/run_script.sh")
     assert nodes_of(following.stdout) == others
     assert kit_cluster.run("ctl", "kit", "nodes", "--forget", cut_off).stdout == f"kit: {cut_off} is used again\n"
@@ -97,7 +97,7 @@ def test_more_bad_nodes_than_spares_end_the_job_before_any_container(kit_cluster
 def test_without_bad_nodes_the_spare_stays_idle(kit_cluster: Cluster, who: Path) -> None:
     done = submit_who(kit_cluster, who, "run")
     assert nodes_of(done.stdout) == ["node1", "node2"]
-    assert kit_cluster.run("ctl", "kit", "nodes").stdout == "kit: no node is left out\n"
+    assert kit_cluster.run("ctl", "kit", "nodes").stdout == "kit: kit knows no bad nodes\n"
 
 
 def test_a_node_that_the_sites_program_does_not_pass_is_left_out_and_without_a_spare_it_is_named(kit_cluster: Cluster, who: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_second_signal_stops_the_waiting_and_the_next_command_knows_the_job(pr
     process = project.start("run", "submit", "job.yaml")
     assert until(lambda: project.has_begun("run"), 60) and process.stdout
     process.send_signal(signal.SIGTERM)
-    assert b"once more to stop waiting" in process.stdout.readline()
+    assert b"press Ctrl-C again to stop waiting" in process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143 and until(lambda: not project.processes("run"), 5)
     process.stdout.close()

@@ -44,4 +44,4 @@ def test_they_are_listed_and_can_be_taken_back(noted: Path, tmp_path: Path, kit)
     assert kit("nodes", "--forget", "node3", **state).stdout == "kit: node3 is used again\n"
     assert [node.name for node in bad_nodes.bad(str(noted))] == ["node5"]
     refused = kit("nodes", "--forget", "node3", check=False, **state)
-    assert (refused.returncode, refused.stderr) == (2, "kit: node3 is not left out\n  fix: kit nodes lists those that are\n")
+    assert (refused.returncode, refused.stderr) == (2, "kit: node3 is not on the list of bad nodes\n  fix: to see the list: kit nodes\n")

@@ -413,7 +413,7 @@ def test_a_job_that_waits_is_given_up_with_the_reason_and_taken_back(kit: Callab
     done = kit("doctor", "--wait", "1", check=False, PATH=str(without_slurm), timeout_s=30)
     assert done.returncode == 1
     assert (
-        "FAIL login: asking: no compute node was looked into (the job that looks into the nodes did not start within 1 s: PENDING QOSMaxJobsPerUserLimit)"
+        "FAIL login: asking: no compute node was looked into (the job that asks the nodes did not start within 1 s: PENDING QOSMaxJobsPerUserLimit)"
         in done.stdout
     )
     assert "warn node2: state: Slurm gives it to no job (DOWN*: its fan is broken)" in done.stdout
@@ -496,7 +496,7 @@ def test_a_node_that_did_not_answer_has_sruns_words_or_how_far_it_came() -> None
     ask._explain(talk)
     assert {name: node.problem for name, node in nodes.items()} == {
         "node1": nodes["node1"].problem,
-        "node2": "it began, and did not come to an end",
+        "node2": "it began, and did not finish",
         "node3": "node3: launch failed",
         "node12": "node12: task 3: Exited",
     }

@@ -194,7 +194,7 @@ def test_spares_and_the_processes_of_srun_go_with_the_shape(slurm: Path, capsys,
         (
             ["--partition", "cpu", "--nodes", "41", "--no-shapes"],
             1,
-            "kit: Slurm would take the job in none of these\n  fix: see the partitions: sinfo; or ask for less: ",
+            "kit: Slurm would accept the job in none of these\n  fix: see the partitions: sinfo; or ask for less: ",
         ),
     ],
 )

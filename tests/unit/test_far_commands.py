@@ -109,7 +109,7 @@ def test_the_profile_names_the_python_of_the_login_node(far: Far, project: Path,
     (far.base / "far/bin/python3").chmod(0o755)
     (far.home / "my python").symlink_to(sys.executable)
     far.profile("far", f"ssh: login\nssh_python: {far.home}/my python\n")
-    assert kit_here("nodes", "--cluster", "far").out == "kit: no node is left out\n"
+    assert kit_here("nodes", "--cluster", "far").out == "kit: kit knows no bad nodes\n"
 
 
 @pytest.mark.parametrize("text", ["python3; rm -rf ~", "module purge", "$(x)"])
@@ -330,7 +330,7 @@ def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, ki
 
 
 def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_here) -> None:
-    assert kit_here("nodes", "--cluster", "far").out == "kit: no node is left out\n"
+    assert kit_here("nodes", "--cluster", "far").out == "kit: kit knows no bad nodes\n"
     notes = far.home / ".local/state/kit/bad-nodes/far"
     notes.parent.mkdir(parents=True)
     notes.write_text(f"{int(time.time())} node3 does not answer\n{int(time.time())} node5 x y\n")

@@ -168,7 +168,7 @@ def test_ranks_that_are_all_in_one_collective_are_told_how_to_compare_what_they_
     lines = [line.replace("train.py:3)", f"train.py:{rank})") if "\t603\t" in line else line for line in lines]
     (tmp_path / "answers").write_text("\n".join([*lines, "node1\tend\t", "node2\tend\t", ""]))
     srun(f"cat '{tmp_path}/answers'")
-    fix = "  fix: ask twice; if they stay: run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
+    fix = "  fix: call kit hang twice; if they stay, run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
     told = ["kit: all ranks are in the same collective: shapes may differ, or the order before it", fix]
     assert [line for line in shown() if line in told] == (told if is_told else [])
 

@@ -300,7 +300,7 @@ def test_a_name_means_the_run_of_this_folder_and_where_it_is_acted_on_one_that_m
 
     assert found("mine") == "12" and found("mine", live=True) == "11"
     assert found("third", live=True) == "14" and found("new") == "15" and found("new", "13", live=True) == "13"
-    with pytest.raises(UsageError, match="3 of others may be running") as refused:
+    with pytest.raises(UsageError, match="3 of other folders may be running") as refused:
         found("new", live=True)
     assert all(f"{number} in {tmp_path}/" in str(refused.value) for number in (11, 13, 14))
     for number in (13, 14):

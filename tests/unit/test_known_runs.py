@@ -766,9 +766,9 @@ def test_a_command_that_needs_a_run_names_the_running_ones_of_this_folder(fake: 
     process, job_id = begin_here(tmp_path, "echo up; sleep 60")
     assert call("cancel") == (2, "", f"kit: no run is named\n  fix: name one: kit cancel {job_id} ({tmp_path.name})\n")
     deadline = time.monotonic() + 60
-    while "its ranks said nothing for" not in (said := call("why")[1]) and time.monotonic() < deadline:
+    while "its ranks have printed nothing for" not in (said := call("why")[1]) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert re.search(r"^  its ranks said nothing for \d+ s; where they are, if it runs: kit hang$", said, re.MULTILINE), said
+    assert re.search(r"^  its ranks have printed nothing for \d+ s; where they are, if it runs: kit hang$", said, re.MULTILINE), said
     call("cancel", job_id)
     process.wait(60)
     assert call("cancel")[2] == "kit: no run is named\n  fix: no run of this folder is running; kit runs lists all\n"

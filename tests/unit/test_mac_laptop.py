@@ -84,7 +84,7 @@ def test_a_job_is_submitted_seen_and_cancelled(mac, far: Far) -> None:
     assert mac("logs").stdout == "epoch 1\n"
     assert "PENDING" in mac("status").stdout and "PENDING" in mac("status", "1001").stdout
     assert mac("cancel", "1001").stdout == "kit: job (1001) is being cancelled\n"
-    assert mac("nodes", "--cluster", "far").stdout == "kit: no node is left out\n"
+    assert mac("nodes", "--cluster", "far").stdout == "kit: kit knows no bad nodes\n"
     assert mac("schema").returncode == 0 and mac("submit", "--help").returncode == 0
 
 

@@ -258,7 +258,7 @@ def test_of_several_programs_the_user_names_one_and_nothing_is_written(programs:
         init(slurm("laptop"))
     first = listed.partition(",")[0]
     fix = f"name it: kit init {first}; or for kit's own example name an empty folder: kit init FOLDER"
-    assert str(error.value) == f"kit: which program is to run cannot be told: {listed}\n  fix: {fix}"
+    assert str(error.value) == f"kit: kit cannot tell which program to run: {listed}\n  fix: {fix}"
     assert sorted(path.name for path in (tmp_path / "project").iterdir()) == sorted(programs)
 
 
@@ -322,7 +322,7 @@ def test_a_folder_that_nodes_do_not_see_is_told(slurm, init, tmp_path: Path) -> 
 def test_a_job_that_slurm_would_refuse_is_an_error_that_stops_a_chain_of_commands(slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
     (site / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2\nexit 1\n")
-    with pytest.raises(KitError, match=r"the files are written, but Slurm would not take the job: .*Invalid account"):
+    with pytest.raises(KitError, match=r"the files are written, but Slurm would not accept the job: .*Invalid account"):
         init(site)
     assert set(files(tmp_path)) == {"hydra.yaml", "job.yaml"}
 

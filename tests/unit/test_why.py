@@ -83,7 +83,7 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
     expected = (run / "cause").read_text().strip()
     assert len(said.splitlines()) <= 24
     if expected == "unknown":
-        assert "cause: not one that kit knows (unknown)\n" in said
+        assert "cause: kit does not know it (unknown)\n" in said
         return
     found = CAUSE.search(said)
     assert found and found[1] == expected, said
@@ -150,9 +150,9 @@ def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Pa
     late = {0: (PEER, "1 node1 0\n"), 3: ("ValueError: a bug of its own\n", "1 node2 1\n"), 1: (PEER, "1 node1 1\n")}
     show(str(run_directory(tmp_path / "run", late)))
     said = capsys.readouterr().out
-    assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks noted a failure\n" in said
+    assert "  first: rank 3 on node2 (local rank 1): exit code 1; 2 more ranks recorded a failure\n" in said
     assert "cause: ValueError: a bug of its own (exception)\n" in said
-    assert "hints, by words in the logs:\n  another rank ended first, and this one noticed (peer-gone), by run/log/7/rank0.out:1\n" in said
+    assert "hints, from messages in the logs:\n  another rank ended first, and this one noticed (peer-gone), by run/log/7/rank0.out:1\n" in said
 
 
 def test_files_are_named_as_they_open_from_the_folder_in_which_the_user_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys:
     show(str(run_directory(tmp_path / "run", {0: (caught + retried + last + teardown, "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert "cause: ZeroDivisionError: division by zero (exception)\n" in said
-    assert "(permission-denied)" in said.split("hints, by words in the logs")[1]
+    assert "(permission-denied)" in said.split("hints, from messages in the logs")[1]
 
 
 CALL = "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes={}, TensorDeviceTypes=TensorOptions())"
@@ -216,7 +216,7 @@ def test_the_rank_whose_collective_differs_is_named_with_what_it_has_and_the_pla
     ranks = {rank: end(rank, usual, 3, odd) for rank in range(3)}
     show(str(run_directory(tmp_path, {**ranks, 3: end(3, odd, 0, usual)})))
     shown = capsys.readouterr().out
-    assert "\n  first: rank 3 on node2 (local rank 1): exit code 1; 3 more ranks noted a failure\n" in shown
+    assert "\n  first: rank 3 on node2 (local rank 1): exit code 1; 3 more ranks recorded a failure\n" in shown
     place = "/home/me/train.py:41 (in torch/distributed/distributed_c10d.py:3245)"
     assert f"\ncause: the ranks' collectives differ: {said}, at {place} (ranks-disagree)\n" in shown
     assert "TORCH_DISTRIBUTED_DEBUG" not in shown.partition("  fix: ")[2]
@@ -298,7 +298,7 @@ def test_the_last_of_a_group_of_exceptions_is_the_cause(tmp_path: Path, capsys: 
     ("how", "words", "cause"),
     [
         ("left with code 0, while others still waited for it", "it left with exit code 0", "left-early"),
-        ("was not where the others waited for it: it hung, or was killed with its shell", "it noted no end", "rank-missing"),
+        ("was not where the others waited for it: it hung, or was killed with its shell", "it recorded no end", "rank-missing"),
     ],
 )
 def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
@@ -307,7 +307,7 @@ def test_the_rank_that_the_batch_script_blames_without_a_note_is_named(
     batch = f"kit: error: node2: rank 2 (local rank 0) {how}; the end of log/7/rank2.out:\n"
     show(str(run_directory(tmp_path / "run", {0: (PEER, "1 node1 0\n"), 2: ("epoch 3\n", "")}, batch)))
     said = capsys.readouterr().out
-    assert f"  first: rank 2 on node2 (local rank 0): {words}; 1 more rank noted a failure\n" in said and first_cause(said) == cause
+    assert f"  first: rank 2 on node2 (local rank 0): {words}; 1 more rank recorded a failure\n" in said and first_cause(said) == cause
     assert "cause: rank 2 " in said and "  | epoch 3\n" in said
 
 
@@ -321,7 +321,7 @@ def test_a_run_that_was_cancelled_after_a_silence_is_said_to_have_been_silent(
         os.utime(run / f"log/7/rank{rank}.out", (1_800_000_000 - silent_s - rank,) * 2)
     show(str(run))
     lines = [line for line in capsys.readouterr().out.splitlines() if "said nothing" in line]
-    assert lines == ([f"  before that its ranks had said nothing for {said}; next time, while it hangs: kit hang"] if said else [])
+    assert lines == ([f"  before that its ranks had printed nothing for {said}; next time, while it hangs: kit hang"] if said else [])
 
 
 def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,7 +385,7 @@ def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     show(None)
     said = capsys.readouterr().out
-    assert said.startswith("made (7), 2x2: it ended NODE_FAIL\n") and "  shown by Slurm's word for the job: NODE_FAIL\n" in said
+    assert said.startswith("made (7), 2x2: it ended NODE_FAIL\n") and "  shown by Slurm's state of the job: NODE_FAIL\n" in said
     assert "cause: a node went down: node1 (node-failed)\n" in said
 
 
@@ -605,7 +605,7 @@ def test_a_thousand_nodes_of_eight_ranks_cost_some_starts_of_kit(tmp_path: Path,
     said = kit_anew("why", str(run)).stdout
     elapsed_s = _time_of_children_s() - before_s
     assert first_cause(said) == "gpu-out-of-memory"
-    assert "  first: rank 3291 on node411 (local rank 3): exit code 1; 7999 more ranks noted a failure\n" in said
+    assert "  first: rank 3291 on node411 (local rank 3): exit code 1; 7999 more ranks recorded a failure\n" in said
     assert elapsed_s < 50 * (before_s - start_s)  # what a start of kit costs at this moment, as a measure of the machine
 
 

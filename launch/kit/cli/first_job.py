@@ -53,7 +53,7 @@ def write(
     for line in init.write(start, force=force, agrees=agrees):
         print(f"kit: {line}")
     if start.site.cluster:
-        print(f"kit: Slurm would take it: {init.estimate(start)}")
+        print(f"kit: Slurm would accept it: {init.estimate(start)}")
     print("kit: next")
     for line in init.next_commands(start, target):
         print(f"  {line}")
@@ -103,7 +103,8 @@ def _show(start: Start) -> None:
 
 
 def _say_asked(node: str) -> None:
-    words = f"asking {node} what it has, by a job of some seconds; without it: kit init --no-look"
+    words = f"asking {node} what it has, with a job of a few seconds"
+    words += "; to skip it: kit init --no-look"
     print(f"kit: {words}", file=sys.stderr, flush=True)
 
 

@@ -114,7 +114,7 @@ def rerun(
     name = again.folder.name
     said = f"the code and the scripts are those of {name}"
     if again.is_live:
-        said = f"{name} had live code: what runs now is {plan.program.workdir} as it is today"
+        said = f"{name} had live code: this run uses {plan.program.workdir} as it is today"
     messages.note(said)
     folder = reruns.write(again, plan)
     if again.is_local:

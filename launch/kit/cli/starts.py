@@ -31,7 +31,7 @@ def check(found: Estimates) -> None:
     """Raise KitError if Slurm would take the job nowhere."""
     if not found.starts:
         raise KitError(
-            "Slurm would take the job in none of these",
+            "Slurm would accept the job in none of these",
             "see the partitions: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
         )
 

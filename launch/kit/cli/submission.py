@@ -110,8 +110,8 @@ def submit(plan: Plan, options: list[str], answer: Answer) -> None:
     for node in plan.reasons.left_out:
         until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
         messages.say(
-            f"leaving out {node.name} until {until}, which {node.why};"
-            f" if it is well again: kit nodes --forget {node.name}"
+            f"avoiding {node.name} until {until}: it {node.why};"
+            f" to use it again: kit nodes --forget {node.name}"
         )
     if not is_submitted_already(plan, answer):
         hand_to_slurm(plan, run_dir.write(plan, render(plan)), options, answer)

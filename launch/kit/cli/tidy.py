@@ -176,7 +176,8 @@ def nodes(
     file = bad_nodes.file(site.name)
     if forget:
         if not bad_nodes.forget(file, forget):
-            raise UsageError(f"{forget} is not left out", "kit nodes lists those that are")
+            problem = f"{forget} is not on the list of bad nodes"
+            raise UsageError(problem, "to see the list: kit nodes")
         messages.say(f"{forget} is used again")
         return
     found = bad_nodes.bad(file)
@@ -186,7 +187,7 @@ def nodes(
         print(messages.json_text([report_json.of_node(node) for node in found]))
         return
     if not found:
-        messages.say("no node is left out")
+        messages.say("kit knows no bad nodes")
         return
     rows = [
         (node.name, time.strftime("%d %b %H:%M", time.localtime(node.until_s)), node.why)

@@ -191,7 +191,7 @@ def logs(
         if errors and not any(logging.has_ranks(found.paths, each.id) for each in runs):
             raise KitError(f"no rank of {which} began", f"see: kit why {which.id}")
         what = "failed rank" if errors else _missing(runs[0], rank, node)
-        raise KitError(f"{which} has no {what}", f"what there is: ls {messages.typed(folder)}")
+        raise KitError(f"{which} has no {what}", f"to see what it has: ls {messages.typed(folder)}")
     _print(files, found, tail)
 
 
@@ -217,7 +217,7 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
         sys.stdout.flush()
         with safe_read.opened(path) as file:
             if path.stem.startswith("rank") and not os.stat(file.fileno()).st_size:
-                messages.note(f"rank {path.stem.removeprefix('rank')} said nothing")
+                messages.note(f"rank {path.stem.removeprefix('rank')} printed nothing")
             if tail is not None:
                 logging.seek_last(file, tail)
             if console.has_colours():

@@ -48,7 +48,7 @@ def _meant(word: str, named: list[Run], *, live: bool) -> Run:
     going_on = [run for run in own or named if not run.state]
     if not own and len(going_on) > 1:
         each = ", ".join(f"{run.id or 'not submitted'} in {run.folder}" for run in going_on)
-        problem = f"no run {word} is of this folder, and {len(going_on)} of others may be running"
+        problem = f"this folder has no run {word}; {len(going_on)} of other folders may be running"
         raise UsageError(problem, f"name its job id or its directory: {each}")
     return (going_on or own or named)[0]
 

@@ -20,7 +20,7 @@ spares::choose() {
   # Some of the job's nodes may be lost by now.
   local -r needed=$((${SLURM_JOB_NUM_NODES:-${#hosts[@]}} - KIT_SPARES))
   local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
-  ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, of which ${KIT_SPARES} are to be spare" "ask for more: nodes, or sbatch --nodes" nodes-bad
+  ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, and ${KIT_SPARES} of them should be spares" "ask for more: nodes, or sbatch --nodes" nodes-bad
   local -A problem=() deaf=()
   spares::ask "${first[@]}"
   local master host

@@ -165,8 +165,8 @@ def _still_waiting(talk: Talk, wait_s: float) -> KitError:
         slurm.cancel_by_name(talk.job_name)
     because = f": {reason}" if reason else ""
     return KitError(
-        f"the job that looks into the nodes did not start within {wait_s:.0f} s{because}",
-        "later; or fewer nodes: --nodes N, --nodelist; or --wait",
+        f"the job that asks the nodes did not start within {wait_s:.0f} s{because}",
+        "try again later, with fewer nodes (--nodes N, --nodelist), or with a longer --wait",
     )
 
 
@@ -176,14 +176,14 @@ def _explain(talk: Talk) -> None:
     for node in talk.nodes.values():
         if not node.answered:
             unbegun = f"its task did not begin within {START_S} s"
-            unended = "it began, and did not come to an end"
+            unended = "it began, and did not finish"
             node.problem = _words_about(node.name, words) or (unended if node.said else unbegun)
     if not talk.ready() and not any(_words_about(name, words) for name in talk.nodes):
         lines = words.splitlines() or [f"srun ended with {talk.process.returncode}"]
         errors = [line for line in lines if "error" in line.lower()]
         raise KitError(
             (errors or lines)[0].strip(),
-            "partition, account and the like: kit doctor --partition NAME, "
+            "check the partition and account: kit doctor --partition NAME, "
             "or the cluster's profile; sinfo",
         )
 

@@ -173,7 +173,7 @@ def _slurm(
         addresses = _choose(wanted, cluster)
         if not addresses:
             problem = "no node is free to be asked"
-            fix = "see which are well: sinfo; more: kit doctor --partition NAME"
+            fix = "to see their states: sinfo; for others: kit doctor --partition NAME"
             login_node.said["no-nodes"] = [[problem, fix]]
             return cluster, problem
         ask.ask(cluster, addresses, wanted.wait_s)

@@ -32,7 +32,7 @@ def partition(site: Site, chosen: Partition) -> Decision:
     if chosen.default:
         which = "the default partition"
     elif chosen.has_gpus:
-        which = "has GPUs, which the default partition has not"
+        which = "has GPUs, unlike the default partition"
     usable = usable_of(site.facts, site.accounts)
     others = [item.name for item in usable if item.name != chosen.name]
     if not others:
@@ -190,7 +190,7 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
     engine = "" if runs.value or site.cluster else _engine_of(found, project)
     if found and (runs.value or site.cluster or engine):
         others = f"; also {', '.join(found[1:])}" if found[1:] else ""
-        change = "another is to be taken" if others else ""
+        change = "you want another" if others else ""
         runner = f", and {engine} has what it was made of" if engine else ""
         return Decision(found[0], f"{place} has it{runner}{others}", change)
     lack = f"nothing here runs {found[0]}" if found else f"no image in {place}"

@@ -89,7 +89,7 @@ def estimate(start: Start) -> str:
     except KitError as error:
         refusal = error.problems[0].problem
         raise KitError(
-            f"the files are written, but Slurm would not take the job: {refusal}",
+            f"the files are written, but Slurm would not accept the job: {refusal}",
             f"change {JOB} (partition, time, cpus-per-task) or the profile (account); "
             f"limits: scontrol show partition; then: kit submit {JOB} --test-only",
         ) from None

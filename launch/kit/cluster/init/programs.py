@@ -55,14 +55,14 @@ def choose(folder: Path, named: str = "") -> Program:
         return _of_user(folder, only, f"{only} is the only program here that imports torch")
     of_ranks = [name for name in with_torch if _says(folder / name, IS_STARTED, KNOWS_RANKS)]
     if len(of_ranks) == 1:
-        others = f"of the programs here that import torch, {of_ranks[0]} alone"
-        why = f"{others} is one of ranks: __main__ and torch.distributed"
+        others = f"of the programs here that import torch, only {of_ranks[0]}"
+        why = f"{others} has __main__ and torch.distributed"
         return _of_user(folder, of_ranks[0], why)
     listed = of_ranks or with_torch or names
     shown = f"{', '.join(listed[:10])}{' ...' if listed[10:] else ''}"
     example = "for kit's own example name an empty folder: kit init FOLDER"
     raise UsageError(
-        f"which program is to run cannot be told: {shown}",
+        f"kit cannot tell which program to run: {shown}",
         f"name it: kit init {listed[0]}; or {example}",
     )
 

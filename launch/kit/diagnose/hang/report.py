@@ -29,7 +29,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     if not seen.processes and not seen.silent:
         raise KitError(
             f"no rank of {run} has a process: they have not started yet, or have ended",
-            f"what they said: kit logs {run.id}",
+            f"their logs: kit logs {run.id}",
         )
     nodes = f"{len(seen.hosts)} node{'s' * (len(seen.hosts) > 1)}"
     counted = f"{len(seen.processes)} of {seen.ranks} ranks seen on {nodes}"
@@ -47,7 +47,8 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
         yield from _group(run, folder, group, full)
     if len(groups) == 1 and len(groups[0]) == seen.ranks > 1 and stacks.is_collective(groups[0][0]):
         yield "kit: all ranks are in the same collective: shapes may differ, or the order before it"
-        yield "  fix: ask twice; if they stay: run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
+        again = "run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
+        yield f"  fix: call kit hang twice; if they stay, {again}"
     waiting = map(stacks.waits_for_a_build, seen.processes)
     if seen.processes and not seen.missing and all(waiting):
         yield from _locks(ranks.plan)
@@ -138,7 +139,7 @@ def _means(seen: Seen) -> Iterator[str]:
 def _explain(why: str) -> tuple[str, str]:
     """Return why there is no stack, and what to do about it."""
     if why == "there is no py-spy":
-        return why, "beside kit is enough: pip install py-spy; or in the image (docs/hang.md)"
+        return why, "install it with kit: pip install py-spy; or in the image (docs/hang.md)"
     if "ermission" in why or "not permitted" in why:
         return why[:200], (
             "this system keeps users from looking into their own processes (ptrace): "

@@ -40,7 +40,7 @@ class Evidence:
     batch: Log
     events: list[Event]  # of its last attempt
     first: Optional[Failed]  # the rank at fault
-    failed: list[Failed]  # the ranks that noted a failure, the first one first
+    failed: list[Failed]  # the ranks that recorded a failure, the first one first
     logs: list[Log]  # all that was read, the most telling first
 
     @property

@@ -144,7 +144,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
     }
     head = [
         _head(run, ended.get(state, f"it ended {state}")),
-        f"  {_describe_first(first, evidence) if first else 'no rank noted a failure of its own'}",
+        f"  {_describe_first(first, evidence) if first else 'no rank recorded its own failure'}",
     ]
     if recorded := evidence.recorded():
         head.append(f"  flight recorder: {_printable(recorded, 400)}")
@@ -161,7 +161,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         known = facts.collect(evidence, None)
         title = _printable(facts.fill(by_slurm.title, known))
         fix = _printable(facts.fill(by_slurm.fix, known), 1000)
-        shown = f"  shown by Slurm's word for the job: {state}"
+        shown = f"  shown by Slurm's state of the job: {state}"
         lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
         lines += _hints(found, weighed.others, Weight.OWN, evidence, ended_by)
         return Report(run, state, (*head, *lines), first, by_slurm.name, title, fix)
@@ -193,7 +193,7 @@ def _describe_first(first: Failed, evidence: Evidence) -> str:
     is_spawned = evidence.plan.program.launcher == "spawn"
     local = f" (local rank {first.local_rank})" if first.local_rank and not is_spawned else ""
     more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
-    others = f"; {more} more rank{'s' * (more > 1)} noted a failure" if more else ""
+    others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
     return f"first: {facts.who(first, evidence)}{node}{local}: {outcome(first)}{others}"
 
 
@@ -206,7 +206,7 @@ def _hints(
         known = [finding for finding in known if finding.cause.name != "terminated"]
     hints = known[:OTHERS]
     if hints:
-        yield "hints, by words in the logs:"
+        yield "hints, from messages in the logs:"
     for finding in hints:
         title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
         if finding.cause.name == "terminated" and ended_by:
@@ -244,12 +244,12 @@ def _before(finding: Finding, evidence: Evidence, first: Optional[Failed]) -> It
 
 
 def _unknown(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
-    yield "cause: not one that kit knows (unknown)"
+    yield "cause: kit does not know it (unknown)"
     candidates = [evidence.log(RANK, first.rank)] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
     telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
     yield from _end(telling)
-    yield f"  fix: read the whole of it: less {shlex.quote(os.path.relpath(telling.path))}"
+    yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
 
 
 def _end(log: Log) -> Iterator[str]:
@@ -279,9 +279,9 @@ def _numbered(path: str, log: Log, index: int) -> str:
 def outcome(failed: Failed) -> str:
     """Return in words how a rank ended; an exit code over 128 stands for a signal."""
     if failed.how != "failed":
-        return "it left with exit code 0" if failed.how == "left" else "it noted no end"
+        return "it left with exit code 0" if failed.how == "left" else "it recorded no end"
     if failed.code is None:
-        return "it noted no end, but what it said last is an exception"
+        return "it recorded no end, but what it said last is an exception"
     try:
         return f"killed by {signal.Signals(failed.code - 128).name}"
     except ValueError:

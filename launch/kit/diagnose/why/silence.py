@@ -17,7 +17,7 @@ def until_now(run: history.Run, evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
     ages = [time.time() - path.stat().st_mtime for path in log_files.files(run.paths, run.id)[1:]]
     if ages and events.last(evidence.of_batch, "ranks_started"):
-        what = f"its ranks said nothing for {formats.duration(min(ages))}"
+        what = f"its ranks have printed nothing for {formats.duration(min(ages))}"
         yield f"  {what}; where they are, if it runs: kit hang"
 
 
@@ -28,5 +28,5 @@ def before_the_end(evidence: Evidence) -> Iterator[str]:
     logs = RunPaths(evidence.folder).logs(evidence.job_id).glob("rank*.out")
     last_s = max((path.stat().st_mtime for path in logs), default=0)
     if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
-        what = f"its ranks had said nothing for {formats.duration(stopped.at_s - last_s)}"
+        what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
         yield f"  before that {what}; next time, while it hangs: kit hang"
