@@ -29,10 +29,8 @@ RIDDLES = [
     "Slurm's own word",
     "what there is to",
     "with what it is called",
-    "all that it said",
     "do(?:es)? not go along",
     "which is for kit to do",
-    "says something else",
 ]
 
 

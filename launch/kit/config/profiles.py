@@ -144,7 +144,7 @@ class Cluster:
     )
     expect: Optional[Expectation] = key(
         bandwidth_target.parse,
-        "what kit bench should reach: allreduce_busbw_GBps; it fails below this share of it [0.8]",
+        "what kit bench should reach: allreduce_busbw_GBps; it fails below `share` of it [0.8]",
     )
     ssh: str = key(
         host,
