@@ -73,8 +73,8 @@ def test_of_two_ranks_that_fail_one_after_the_other_the_first_is_blamed_and_its_
 @pytest.mark.parametrize(
     ("words", "code", "fix"),
     [
-        ("task 1: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"),
-        ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"),
+        ("task 1: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"),
+        ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"),
         ("task 1: Exited with exit code 127", 127, "see whether local1 has {run}: it must be on a file system that every node sees"),
         ("task 1: Exited with exit code 3", 3, ""),
         ("task 1: Terminated", 9, ""),

@@ -60,7 +60,7 @@ CASES = {
     ),
     "SIGKILL of a rank": Case(
         f"{BEGIN}if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()\n", 8, 137,
-        r"rank 3 on local1: a process was killed with SIGKILL: by the kernel if memory ran out \(dmesg \| grep -i oom\), else by hand or an administrator \(killed\)",
+        r"rank 3 on local1: a process was killed with SIGKILL: by the kernel if memory ran out \(dmesg \| grep -i oom\), else by a user or an administrator \(killed\)",
         "check which it was; if memory ran out: use fewer ranks", "2x2",
     ),
     "SIGKILL of a node's torchrun": Case(

@@ -155,7 +155,7 @@ def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_pat
 def test_a_rank_that_fails_without_a_word_is_said_to_have_said_nothing(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "kill -KILL $$", launcher="srun")
     (line,) = [line for line in told(start(run)) if "rank 0" in line]
-    assert line.endswith("else by hand or an administrator); it said nothing")
+    assert line.endswith("else by a user or an administrator); it printed nothing")
 
 
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_failure_and_its_reason_are_found_under_the_tasks_name(run: Path) -> N
     (run / "env.sh").write_text(text.replace("KIT_COMMAND=(bash", "KIT_COMMAND=(bash -c 'exit 7'"))
     done = start(run, 2)
     assert done.returncode == 7
-    assert "the program of node 0 exited with code 7; it said nothing\n" in done.stderr
+    assert "the program of node 0 exited with code 7; it printed nothing\n" in done.stderr
     assert (run / f"log/{JOB_ID}_2/rank0.out").exists()
     assert json.loads((run / "run.json").read_text())["plan"]["layout"]["array"] == f"0-{len(HOSTILE) - 1}"
 

@@ -92,7 +92,7 @@ def test_a_rank_killed_by_the_kernel_is_named_with_its_signal(start: str, kit_cl
     done = fail(kit_cluster, project, tiny, start, "KILL")
     assert done.returncode == 137
     assert (
-        f"kit: error: node2: {who(start)[0]} was killed by SIGKILL (by the kernel if memory ran out: dmesg | grep -i oom; else by hand or an administrator)"
+        f"kit: error: node2: {who(start)[0]} was killed by SIGKILL (by the kernel if memory ran out: dmesg | grep -i oom; else by a user or an administrator)"
         in done.stdout
     )
     ended = kit_cluster.wait(job_id(project))
@@ -105,7 +105,7 @@ def test_of_two_ranks_that_fail_the_first_is_named_and_its_code_is_the_jobs(kit_
     done = submit(kit_cluster, project, "job.yaml", "-j", "2x2", "--output", "run", "--follow", check=False)
     assert event_lines.failed_ranks(project / f"run/log/{job_id(project)}") == {2: 7, 0: 9}
     assert done.returncode == 7
-    assert "kit: error: node2: rank 2 (local rank 0) exited with code 7; it said nothing\n" in done.stdout
+    assert "kit: error: node2: rank 2 (local rank 0) exited with code 7; it printed nothing\n" in done.stdout
     assert kit_cluster.wait(job_id(project)).exit_code == 7
     nothing_left(kit_cluster)
 

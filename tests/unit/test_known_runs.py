@@ -785,7 +785,7 @@ def test_the_rank_that_is_blamed_for_a_hang_is_among_those_that_failed(call, fak
     assert call("logs", "7", "--errors")[1] == "==> rank1.out <==\nstep 3\n==> rank0.out <==\ngone\n"
     (logs / "rank0.out").write_text("")
     said = call("logs", "7", "--errors")
-    assert said == (0, "==> rank1.out <==\nstep 3\n==> rank0.out <==\n", "kit: rank 0 said nothing\n")
+    assert said == (0, "==> rank1.out <==\nstep 3\n==> rank0.out <==\n", "kit: rank 0 printed nothing\n")
     assert call("logs", "7", "--rank", "2") == (2, "", "kit: train (7) has no rank 2\n  fix: they are 0 to 1\n")
     assert call("logs", "7", "--node", "n9")[2].startswith("kit: train (7) has no log of a node n9\n")
     assert call("logs", "7", "-f")[2] == "kit: train (7) has ended: FAILED\n  fix: see: kit why 7\n"

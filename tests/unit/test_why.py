@@ -320,7 +320,7 @@ def test_a_run_that_was_cancelled_after_a_silence_is_said_to_have_been_silent(
     for rank in (0, 1):
         os.utime(run / f"log/7/rank{rank}.out", (1_800_000_000 - silent_s - rank,) * 2)
     show(str(run))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "said nothing" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "printed nothing" in line]
     assert lines == ([f"  before that its ranks had printed nothing for {said}; next time, while it hangs: kit hang"] if said else [])
 
 
@@ -357,7 +357,7 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
         (run / "run.json").write_text(json.dumps({**record, "local": local}))
         show(str(run))
         said = capsys.readouterr().out
-        assert first_cause(said) == "killed" and "else by hand or an administrator" in said and words in said and ("mem=0" in said) != local
+        assert first_cause(said) == "killed" and "else by a user or an administrator" in said and words in said and ("mem=0" in said) != local
     # Of these only Slurm's words tell.
     by_slurm = {
         "node-failed",

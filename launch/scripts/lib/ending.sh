@@ -174,7 +174,7 @@ ending::explain_silence() {
   else
     problem="nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})"
     [[ ! -f "${KIT_LOG_DIR}/.first-task" ]] || problem="${problem/srun: /}" # of which the user of \`kit run\` knows nothing
-    [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by hand or an administrator"
+    [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"
     [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
     ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
   fi
@@ -200,7 +200,7 @@ ending::show_log() {
   local -i skipped="${3:-0}"
   ((skipped > 15)) || skipped=0
   said="$(ending::said "$2" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
-  [[ "$2" != rank[0-9]* ]] || what='it said nothing'
+  [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
   [[ -z "${said}" ]] || what="the end of log/${KIT_ID}/$2:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
 }
@@ -219,7 +219,7 @@ ending::outcome() {
   local -ri code="$1"
   if ((code > 128)) && kill -l "$((code - 128))" >/dev/null 2>&1; then
     printf 'was killed by SIG%s' "$(kill -l "$((code - 128))")"
-    ((code != 137)) || printf ' (by the kernel if memory ran out: dmesg | grep -i oom; else by hand or an administrator)'
+    ((code != 137)) || printf ' (by the kernel if memory ran out: dmesg | grep -i oom; else by a user or an administrator)'
   else
     printf 'exited with code %d' "${code}"
   fi
