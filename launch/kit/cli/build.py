@@ -2,10 +2,8 @@
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Callable, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -16,7 +14,6 @@ from kit.cli.help import START, Command, examples
 from kit.errors import Problems
 from kit.formats import size
 from kit.images.build_request import BuildRequest, Options
-from kit.progress import Progress
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
@@ -183,7 +180,7 @@ def make(request: BuildRequest) -> None:
     # Imported here: the help of kit needs no client of registries, which loads for long.
     from kit.images.build import build
 
-    built = build(request, messages.note, _progress)
+    built = build(request, messages.note)
     if built.file is None:
         messages.say(built.name)
     elif built.duration_s is None:
@@ -191,12 +188,6 @@ def make(request: BuildRequest) -> None:
     else:
         messages.say(f"{built.file}: {size(built.bytes)}, in {built.duration_s:.0f} s")
         print(f"  in a job: `image: {built.name}`")
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    with Progress(what, total) as progress:
-        yield progress.add
 
 
 def _check_word(option: str, word: str, known: tuple[str, ...], problems: Problems) -> None:
