@@ -94,9 +94,9 @@ def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> Non
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
     slurm_says("sacctmgr", "", code=1)
-    assert facts.accounts("ada") is None
+    assert facts.accounts() is None
     slurm_says("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
-    assert facts.accounts("ada") == {"ml": set(), "physics": {"gpu", "cpu"}}
+    assert facts.accounts() == {"ml": set(), "physics": {"gpu", "cpu"}}
 
 
 def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import re
 from dataclasses import dataclass, field
 from typing import Optional
@@ -90,44 +89,20 @@ def ask(within_s: float = 60) -> Facts:
     return Facts(partitions)
 
 
-def user() -> str:
-    """Return this user's name; "" if nobody has this number here."""
+def accounts(within_s: float = 60) -> Optional[dict[str, set[str]]]:
+    """Return this user's accounts with their partitions; None where Slurm has or tells none."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""
-
-
-def accounts(user: str, within_s: float = 60) -> Optional[dict[str, set[str]]]:
-    """Return the partitions of each account of a user; an empty set means all partitions.
-
-    None means that Slurm has no accounts.
-    """
-    if not user:
-        return None
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    command += [f"user={user}", "format=Account,Partition"]
-    try:
-        rows = [line.split("|") for line in slurm.ask_together([command], within_s)[0].splitlines()]
+        return slurm.accounts(within_s) or None
     except KitError:
         return None
-    found: dict[str, set[str]] = {}
-    for account, partition, *_ in (row for row in rows if row[0] and len(row) > 1):
-        found.setdefault(account, set()).add(partition)
-    for partitions in found.values():
-        if "" in partitions:
-            partitions.clear()
-    return found or None
 
 
-def setting(name: str, within_s: float = 60) -> Optional[str]:
-    """Return a setting of Slurm's configuration in lower case; None where it is not known."""
+def setting(name: str, within_s: float) -> str:
+    """Return a setting of Slurm's configuration in lower case; "unknown" where it is not known."""
     try:
-        text = slurm.ask_together([["scontrol", "show", "config"]], within_s)[0]
+        return slurm.config(within_s).get(name, "unknown").lower()
     except KitError:
-        return None
-    found = re.search(rf"^{name} *= (.*)$", text, re.MULTILINE)
-    return found[1].strip().lower() if found else None
+        return "unknown"
 
 
 def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:

@@ -1,6 +1,6 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
-from kit.slurm.client import Unsure, ask, ask_together, at, check, environment
+from kit.slurm.client import Unsure, ask, ask_together, at, check, environment, user
 from kit.slurm.jobs import (
     FINAL,
     ID,
@@ -76,6 +76,7 @@ __all__ = [
     "state",
     "submit",
     "test_only",
+    "user",
     "why_waiting",
     "would_start",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -104,7 +105,7 @@ def ask(
 
 
 def check(
-    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path]
+    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path] = None
 ) -> None:
     """Raise KitError with the cause if a command has failed."""
     if done.returncode != 0:
@@ -214,6 +215,14 @@ def environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("SLURM_", "SLURMD_")) or name in kept
     }
+
+
+def user() -> str:
+    """Return this user's name; the number where nobody here knows the name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def content(file: IO[bytes]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import math
 import os
 import re
@@ -10,7 +9,7 @@ import time
 from typing import Callable, NamedTuple, Optional
 
 from kit.errors import KitError
-from kit.slurm import client, task_numbers
+from kit.slurm import client, nodes, task_numbers
 
 # A job in one of these states has ended; in any other state, also one that a later Slurm invents,
 # it may still do something. https://slurm.schedmd.com/job_state_codes.html
@@ -138,7 +137,7 @@ def signal_batch_script(job_id: str, name: str) -> None:
 
 def cancel_by_name(job_name: str) -> None:
     """Cancel this user's jobs of that name; it is no error if there is none."""
-    client.run(["scancel", f"--user={getpass.getuser()}", f"--name={job_name}"])
+    client.run(["scancel", f"--user={client.user()}", f"--name={job_name}"])
 
 
 def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> Optional[State]:
@@ -221,11 +220,9 @@ def cluster_name() -> str:
     if inside:
         return inside
     try:
-        done = client.run(["scontrol", "show", "config"], within_s=NAME_S)
+        return nodes.config(NAME_S).get("ClusterName", "")
     except KitError:
         return ""
-    found = re.search(r"^ClusterName\s*= (\S+)\s*$", done.stdout, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def why_waiting(job_name: str) -> str:

@@ -71,8 +71,7 @@ def survey(
     except KitError as error:
         fix = "is it up? scontrol ping; without it, for this machine alone: kit init --local"
         raise KitError(f"Slurm does not answer: {error.problems[0].problem}", fix) from None
-    user = facts.user()
-    accounts = facts.accounts(user)
+    accounts = facts.accounts()
     chosen = _partition(found, accounts, partition)
     site = Site(
         config.get("ClusterName", ""),
@@ -82,7 +81,7 @@ def survey(
         chosen,
         partition is not None,
         accounts,
-        _account(user) if accounts else "",
+        _account() if accounts else "",
         tuple(option for option in plugins.srun_options() if option in known),
     )
     nodes = _nodes(chosen)
@@ -114,9 +113,9 @@ def _folders(project: Path) -> list[str]:
     return [path for path in paths if os.path.isabs(path)]
 
 
-def _account(user: str) -> str:
+def _account() -> str:
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "user"]
-    command += [f"name={user}", "format=DefaultAccount"]
+    command += [f"name={slurm.user()}", "format=DefaultAccount"]
     try:
         return slurm.ask(command).strip().split("\n")[0]
     except KitError:
