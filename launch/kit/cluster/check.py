@@ -16,7 +16,7 @@ from kit.cluster import account_check, costs, facts, fits, request
 from kit.cluster.facts import Facts, Partition
 from kit.cluster.fits import Violation
 from kit.cluster.request import ResourceRequest
-from kit.config import plugins
+from kit.config import plugins, sbatch_options
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
@@ -192,10 +192,11 @@ class Check:
                 return request.VARIABLES[name]
             if name in self.given and name in self.options:
                 return self.given[name].where
-            if place := self.job.where(request.KEYS.get(name, "")):
+            if place := self.job.where(sbatch_options.KEYS.get(name, "")):
                 return place
-        if option == "cpus-per-task":  # there are as many ranks as GPUs
-            return self.job.where("gpus_per_node") or self.job.where("command")
+        if option == "cpus-per-task":  # a rank has one, and there are as many ranks as GPUs
+            keys = ("processes_per_node", "gpus_per_node", "command")
+            return next(filter(None, map(self.job.where, keys)), "")
         if "partition" in self.given:
             return self.given["partition"].where
         return self.job.where("command")
