@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
-from kit.errors import did_you_mean
+from kit.errors import closest, did_you_mean
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -17,7 +16,7 @@ UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
     """Return the intended key, "" if none can be told, and the fix."""
     plain = word.lower().replace("-", "_")
-    intended = plain if plain in keys else by_other_name(plain, keys) or _closest(plain, keys)
+    intended = plain if plain in keys else by_other_name(plain, keys) or closest(plain, keys, 0.75)
     if intended:
         return intended, f"did you mean '{intended}'?"
     if (option := word.lower().replace("_", "-")) in sbatch_options.options():
@@ -28,10 +27,6 @@ def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
 def by_other_name(word: str, keys: Mapping[str, Key]) -> str:
     """Return the key that another tool calls by this word, or ""."""
     return next((key for key, facts in keys.items() if word in facts.other_names.split()), "")
-
-
-def _closest(word: str, keys: Mapping[str, Key]) -> str:
-    return next(iter(get_close_matches(word, keys, n=1, cutoff=0.75)), "")
 
 
 def time_in_words(text: str, where: str) -> str:
