@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from kit.config import image_files
 from kit.errors import KitError
-from kit.files import remove
+from kit.files import remove, replace
 from kit.remote import session
 from kit.remote.landing import BROUGHT, MARK, is_marked, read
 
@@ -103,9 +103,7 @@ def came(work: str) -> None:
 
 
 def _write(work: str, content: dict[str, Any]) -> None:
-    new = f"{work}/{BROUGHT}.new"
-    Path(new).write_text(json.dumps(content), encoding="utf-8")
-    os.replace(new, f"{work}/{BROUGHT}")
+    replace.text(Path(work, BROUGHT), json.dumps(content))
 
 
 def _link_images(work: str, folder: str) -> None:
