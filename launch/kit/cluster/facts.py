@@ -39,7 +39,6 @@ class Partition:
     default: bool = False
     up: bool = True  # it takes jobs and starts them
     time_limit_s: Optional[int] = None  # None where there is none
-    default_time_s: Optional[int] = None
     most_nodes: Optional[int] = None  # for one job
     memory_limit_mb: Optional[int] = None  # per node, for one job
     accounts: Optional[tuple[str, ...]] = None  # that may use it; None: all but those denied
@@ -64,17 +63,11 @@ class Partition:
         return is_named and account not in self.denied_accounts
 
 
-@dataclass(frozen=True)
-class Facts:
-    partitions: dict[str, Partition]
-
-    @property
-    def default(self) -> Optional[Partition]:
-        return next((item for item in self.partitions.values() if item.default), None)
+Partitions = dict[str, Partition]  # by name
 
 
-def ask(within_s: float = 60) -> Facts:
-    """Return the facts. Raises KitError if there is no Slurm or it does not answer in time."""
+def ask(within_s: float = 60) -> Partitions:
+    """Return the partitions. Raises KitError if there is no Slurm or it does not answer in time."""
     commands = [
         ["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"],
         ["scontrol", "--all", "--oneliner", "show", "partition"],
@@ -86,7 +79,12 @@ def ask(within_s: float = 60) -> Facts:
         fields = dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
         if name := fields.get("PartitionName"):
             partitions[name] = _partition(fields, kinds.get(name, ()))
-    return Facts(partitions)
+    return partitions
+
+
+def default(partitions: Partitions) -> Optional[Partition]:
+    """Return the partition of jobs that name none."""
+    return next((item for item in partitions.values() if item.default), None)
 
 
 def accounts(within_s: float = 60) -> Optional[dict[str, set[str]]]:
@@ -128,7 +126,6 @@ def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         default=fields.get("Default") == "YES",
         up=fields.get("State", "UP") == "UP",
         time_limit_s=numbers.seconds(fields.get("MaxTime", "")),
-        default_time_s=numbers.seconds(fields.get("DefaultTime", "")),
         most_nodes=_number(fields.get("MaxNodes", "")),
         memory_limit_mb=_number(fields.get("MaxMemPerNode", "")),
         accounts=None if allowed == "ALL" else tuple(allowed.split(",")),
