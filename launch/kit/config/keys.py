@@ -43,8 +43,10 @@ def key(
 
 
 def declared(of: Any) -> dict[str, Key]:
-    """Return the keys that a dataclass declares, in their order."""
-    return {item.name: item.metadata["key"] for item in fields(of) if "key" in item.metadata}
+    """Return the keys that a dataclass declares, in their order, and then those of its base."""
+    found = [item for item in fields(of) if "key" in item.metadata]
+    found.sort(key=lambda item: item.name not in of.__annotations__)
+    return {item.name: item.metadata["key"] for item in found}
 
 
 def parse(
