@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
 from kit.errors import closest, did_you_mean
+from kit.slurm import numbers
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -37,9 +38,7 @@ def time_in_words(text: str, where: str) -> str:
     parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
     if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
         return ""
-    days, rest = divmod(sum(int(count) * UNITS[unit] for count, unit in parts), UNITS["d"])
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    time = f"{days}-{clock}" if days else clock
+    time = numbers.time_limit(sum(int(count) * UNITS[unit] for count, unit in parts))
     return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
 
 
