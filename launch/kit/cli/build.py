@@ -13,6 +13,7 @@ from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.errors import Problems
 from kit.formats import size
+from kit.images import build_request
 from kit.images.build_request import BuildRequest, Options
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
@@ -197,12 +198,9 @@ def _check_word(option: str, word: str, known: tuple[str, ...], problems: Proble
 
 
 def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
-    """Return NAME=VALUE, or NAME alone with the environment's value, as Docker has it."""
-    found = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals and name not in os.environ:
+    """Return the values of build arguments; note a problem for each that has none."""
+    for name in items:
+        if "=" not in name and name not in os.environ:
             problem = f"{name} has no value, here or in the environment"
             problems.add("--build-arg", problem, f"write --build-arg {name}=VALUE")
-        found[name] = value if equals else os.environ.get(name, "")
-    return found
+    return build_request.arguments(items)
