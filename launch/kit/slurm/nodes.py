@@ -76,10 +76,8 @@ def hosts(nodes: str) -> list[str]:
 
 def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:
     """Return slurm.conf, as slurmctld has it."""
-    command = ["scontrol", "show", "config"]
-    done = client.run(command, within_s=within_s)
-    client.check(command, done)
-    return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", done.stdout, re.MULTILINE))
+    answer = client.ask(["scontrol", "show", "config"], within_s=within_s)
+    return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", answer, re.MULTILINE))
 
 
 def answers() -> str:
@@ -95,7 +93,7 @@ def accounts(within_s: float = client.PATIENCE_S) -> dict[str, set[str]]:
     """Return the partitions of each account of this user; an empty set means all partitions."""
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
     command += [f"user={client.user()}", "format=Account,Partition"]
-    (answer,) = client.ask_together([command], within_s)
+    answer = client.ask(command, within_s=within_s)
     found: dict[str, set[str]] = {}
     for account, partition in re.findall(r"^([^|\n]+)\|([^|\n]*)", answer, re.MULTILINE):
         found.setdefault(account, set()).add(partition)
