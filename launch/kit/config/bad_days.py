@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.config import plugins, values
-from kit.config.keys import key
+from kit.config import keys, plugins, values
+
+key = functools.partial(keys.key, panel="Bad days")
 
 
 @dataclass(frozen=True)
@@ -17,18 +19,15 @@ class BadDays:
         values.count_or_zero,
         "how often all ranks start again, in the same job, when one has failed [0]",
         "N",
-        panel="Bad days",
     )
     elastic: Optional[bool] = key(
         values.flag,
         "have torchrun itself start the ranks again, by its c10d rendezvous",
-        panel="Bad days",
     )
     stall_timeout: Optional[int] = key(
         values.duration,
         "time without output, checkpoint or work of any rank after which they stand still [never]",
         "10m",
-        panel="Bad days",
         other_names="stall_timeout_s hang_timeout watchdog",
     )
     on_stall: Optional[str] = key(
@@ -36,7 +35,6 @@ class BadDays:
         "end: end such ranks, or start them again as max_restarts says; report: only keep where"
         " they stand [end]",
         "end|report",
-        panel="Bad days",
         choices=lambda: list(values.ON_STALL),
     )
     health: Optional[str] = key(
@@ -44,7 +42,6 @@ class BadDays:
         "quick: look at each node's GPUs, disk and memory before the ranks start; or a program of"
         " the site's that fails on a bad node [none]",
         "quick|FILE",
-        panel="Bad days",
         other_names="health_check preflight",
         anchor=values.anchored_health,
     )
@@ -52,14 +49,12 @@ class BadDays:
         values.count,
         "seconds within which all nodes must have their container [1200]",
         "N",
-        panel="Bad days",
     )
     on_preempt: Optional[str] = key(
         values.line,
         "checkpoint: ask the ranks for a checkpoint in time, then start the job again; requeue: for"
         " programs that handle no signal, start it again without asking [none]",
         "NAME",
-        panel="Bad days",
         choices=lambda: plugins.choices("preempt"),
     )
     checkpoint_s: Optional[int] = key(
@@ -67,24 +62,20 @@ class BadDays:
         "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
         " goes back to the queue [120]",
         "N",
-        panel="Bad days",
     )
     checkpoints: Optional[str] = key(
         values.line,
         "the program's folder of checkpoints, from the working directory: a new file in it says"
         " that the run makes progress",
         "DIR",
-        panel="Bad days",
         other_names="checkpoint_dir checkpoint_folder ckpt_dir",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,
         "how often the job is started again [as long as it makes progress]",
         "N",
-        panel="Bad days",
     )
     resubmit: Optional[bool] = key(
         values.flag,
         "go on as a new job, at once: one that is requeued is held for two minutes at most sites",
-        panel="Bad days",
     )

@@ -37,7 +37,6 @@ class Job(BadDays):
         values.line,
         "the job's name [the file's name; that of job.yaml's folder]",
         "TEXT",
-        panel="Program",
         as_sbatch="-J --job-name",
         other_names="job_name",
     )
@@ -52,7 +51,6 @@ class Job(BadDays):
         "lines of bash in the place of `command`, for a program with a launcher of its own; they"
         " run once for each task",
         "TEXT",
-        panel="Program",
         other_names="run",
     )
     setup: Optional[str] = key(
@@ -60,7 +58,6 @@ class Job(BadDays):
         "lines of bash that run in the container before the program, once for each task; their"
         " variables reach the program",
         "TEXT",
-        panel="Program",
         other_names="before_script pre_script prologue",
     )
     host_setup: Optional[str] = key(
@@ -91,7 +88,6 @@ class Job(BadDays):
         values.line,
         "what starts the ranks [torchrun]",
         "NAME",
-        panel="Program",
         choices=lambda: plugins.choices("launchers"),
     )
     nodes: Optional[values.Nodes] = key(
@@ -147,7 +143,6 @@ class Job(BadDays):
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
         "snapshot|live",
-        panel="Program",
         choices=lambda: list(values.CODE),
     )
     mounts: Optional[tuple[values.Mount, ...]] = key(
@@ -165,7 +160,6 @@ class Job(BadDays):
         variables.environment,
         "variables for the training processes",
         "NAME=VALUE",
-        panel="Program",
         other_names="environment variables",
         from_words=variables.from_words,
         add=keys.merge,
@@ -174,7 +168,6 @@ class Job(BadDays):
         inherit.parse,
         "variables to pass on from this shell: names, patterns, all or none [none]",
         "NAME",
-        panel="Program",
         from_words=keys.as_list,
         add=inherit.add,
     )
@@ -183,7 +176,6 @@ class Job(BadDays):
         "variables whose values appear in no file or log, read at submission: from the environment,"
         " file:PATH or command:LINE",
         "NAME[=SOURCE]",
-        panel="Program",
         option="--secret",
         anchor=secrets.anchored,
         from_words=secrets.from_words,
@@ -223,7 +215,6 @@ class Job(BadDays):
         notify.parse,
         "whom the job tells of its end: webhook=SECRET, command=LINE; on=start,end",
         "KEY=VALUE",
-        panel="Program",
         from_words=keys.as_mapping,
     )
     remap_root: Optional[bool] = key(

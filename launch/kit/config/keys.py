@@ -16,7 +16,7 @@ class Key:
     parse: Callable[[Located, Problems], Any]  # its shape for editors is in schema.py
     meaning: str  # for the help, the documents and editors; in brackets what holds without the key
     metavar: str = ""  # of its option; empty for a flag
-    panel: str = "Job"  # the group of its option in a command's help
+    panel: str = "Program"  # the group of its option in a command's help
     option: str = ""  # if its name is not the key's
     as_sbatch: str = ""  # sbatch's names of the same option
     choices: Optional[Callable[[], list[str]]] = None  # the only values
