@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,11 @@ def has_colours() -> bool:
         return False
     is_forced, is_dumb = os.environ.get("FORCE_COLOR"), os.environ.get("TERM") == "dumb"
     return bool(is_forced) or (sys.stdout.isatty() and not is_dumb)
+
+
+def width(otherwise: int) -> int:
+    """Return how many columns stdout has; `otherwise` where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 @contextmanager

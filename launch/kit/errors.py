@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NamedTuple, Optional
 
@@ -83,7 +84,12 @@ def _reading_order(problem: Problem) -> tuple[str, int]:
     return (place, int(line)) if place and line.isdigit() else (problem.where, 0)
 
 
-def did_you_mean(word: str, known: list[str], otherwise: str, cutoff: float = 0.6) -> str:
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known word that is closest; "" if none is close."""
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
     """Return a question for the known word that is closest, or `otherwise` if none is close."""
-    found = get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"did you mean '{found[0]}'?" if found else otherwise
+    found = closest(word, known, cutoff)
+    return f"did you mean '{found}'?" if found else otherwise

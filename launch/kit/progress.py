@@ -22,9 +22,9 @@ QUIET_S = 0.5
 
 
 class Progress:
-    """with Progress("packing", total_bytes) as progress: ... progress.at(bytes_so_far)"""
+    """with Progress("packing", total_bytes) as progress: ... progress.add(bytes_more)"""
 
-    def __init__(self, what: str, total: Optional[int]) -> None:
+    def __init__(self, what: str, total: int) -> None:
         self.what, self.total, self.done = what, total, 0
         self.terminal = sys.stderr.isatty()
         self.start = self.shown = time.monotonic()
@@ -44,13 +44,10 @@ class Progress:
 
     def add(self, count: int) -> None:
         self.done += count
-        self.at(self.done)
-
-    def at(self, done: int) -> None:
         now = time.monotonic()
         if now - self.shown < EVERY_S[self.terminal] or now - self.start < QUIET_S:
             return
-        line = f"{self.what}: {self._figures(done, now - self.start)}"
+        line = f"{self.what}: {self._figures(now - self.start)}"
         if line == self.drawn or not console.is_of_a_command():
             return
         self.shown, self.drawn = now, line
@@ -59,13 +56,11 @@ class Progress:
         else:
             console.note(line)
 
-    def _figures(self, done: int, seconds: float) -> str:
-        if self.total and done >= self.total:  # whoever calls may not be done with it
+    def _figures(self, seconds: float) -> str:
+        if self.done >= self.total:  # whoever calls may not be done with it
             return f"all of {size(self.total)} read, finishing"
-        rate = f"{size(done)}, {size(int(done / seconds))}/s"
-        if not self.total:
-            return rate
-        part = min(0.99, done / self.total)
+        rate = f"{size(self.done)}, {size(int(self.done / seconds))}/s"
+        part = min(0.99, self.done / self.total)
         left = f", {seconds / part * (1 - part):.0f} s left" if part > 0.02 else ""
         return (
             f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Optional
 
@@ -64,7 +63,7 @@ def kind(text: str, name: str = "") -> Optional[str]:
     None means that it looks harmless.
     """
     for found, (hints, pattern) in KINDS.items():
-        if any(hint in text for hint in hints) and _compiled(pattern).search(text):
+        if any(hint in text for hint in hints) and re.search(pattern, text):
             return found
     if len(text) == 40 and re.match(_KEY, text) and is_secret(name):
         return "a key"
@@ -75,7 +74,7 @@ def hidden(text: str) -> str:
     """Return the text without secrets that have a form of their own."""
     for hints, pattern in KINDS.values():
         if any(hint in text for hint in hints):
-            text = _compiled(pattern).sub(HIDDEN, text)
+            text = re.sub(pattern, HIDDEN, text)
     return text
 
 
@@ -84,7 +83,7 @@ _SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
 
 def is_secret(name: str) -> bool:
     """Return True if a variable of this name holds a secret, by all that a name can tell."""
-    return bool(_compiled(_OF_NAMES).search(name.upper()))
+    return bool(re.search(_OF_NAMES, name.upper()))
 
 
 def hide(text: str) -> str:
@@ -95,8 +94,3 @@ def hide(text: str) -> str:
     ends = (found.end() for found in _SET.finditer(text) if is_secret(found[1]))
     end = next(ends, None)
     return text if end is None else text[:end] + HIDDEN
-
-
-@functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)

@@ -22,7 +22,7 @@ seconds = float(sys.argv[1])
 with progress.Progress("packing x", 100 << 20) as bar:
     for step in range(1000):
         clock.now_s = 1000.0 + step / 1000 * seconds
-        bar.at(int(step / 1000 * (100 << 20)))
+        bar.add((100 << 20) // 1000)
 """
 
 
@@ -64,7 +64,7 @@ def test_what_is_quick_says_nothing(tmp_path) -> None:
 
 def test_what_was_read_is_not_said_to_be_done(tmp_path) -> None:
     """Whoever reads it may go on working: it is said once, and with no 100 %."""
-    program = PROGRAM.replace("bar.at(int(step / 1000 * (100 << 20)))", "bar.at(min(int(step / 300 * (100 << 20)), 100 << 20))")
+    program = PROGRAM.replace("bar.add((100 << 20) // 1000)", "bar.add(min((100 << 20) // 302, (100 << 20) - bar.done))")
     assert program != PROGRAM
     with (tmp_path / "log").open("wb") as log:
         subprocess.run([sys.executable, "-c", program, "95"], stderr=log, check=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kit.cli import first_job
 from kit.cluster import probe
-from kit.cluster.facts import Facts, Kind, Partition
+from kit.cluster.facts import Kind, Partition
 from kit.cluster.init import init as its
 from kit.cluster.init import look, survey
 from kit.config.profiles import load
@@ -453,4 +453,4 @@ def test_the_partition_of_a_first_job(partitions: dict[str, dict[str, object]], 
     for name, facts in partitions.items():
         more = {key: value for key, value in facts.items() if key not in ("gpus", "count")}
         found[name] = Partition(name, (Kind(facts.get("count", 2), 8, 8000, {"": facts["gpus"]} if "gpus" in facts else {}),), **more)
-    assert survey._partition(Facts(found), {"ml": set()}, None).name == chosen
+    assert survey._partition(found, {"ml": set()}, None).name == chosen

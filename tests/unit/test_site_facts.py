@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.cluster import facts
-from kit.cluster.facts import Facts, Kind, Partition
+from kit.cluster.facts import Kind, Partition
 from kit.errors import KitError
 from kit.slurm import numbers
 
@@ -46,25 +46,22 @@ def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
     slurm_says("scontrol", PARTITIONS)
     found = facts.ask()
     a100, h100 = Kind(2, 128, 1031000, {"a100": 4}, ("ib", "a100")), Kind(1, 192, 2063000, {"h100": 8}, ("h100",))
-    assert found == Facts(
-        {
-            "cpu": Partition("cpu", (Kind(3, 2, 3000),), default=True),
-            "gpu": Partition(
-                "gpu",
-                (a100, h100),
-                time_limit_s=2 * 86400,
-                default_time_s=1800,
-                most_nodes=2,
-                memory_limit_mb=500000,
-                accounts=("ml", "physics"),
-                exclusive=True,
-            ),
-            "old": Partition("old", (Kind(4, 64, 256000, {"": 2}),), up=False, time_limit_s=4 * 3600, denied_accounts=("guests",)),
-            "empty": Partition("empty", (), time_limit_s=4 * 3600),
-        }
-    )
-    assert found.default == found.partitions["cpu"]
-    assert (found.partitions["gpu"].nodes, h100.all_gpus) == (3, 8)
+    assert found == {
+        "cpu": Partition("cpu", (Kind(3, 2, 3000),), default=True),
+        "gpu": Partition(
+            "gpu",
+            (a100, h100),
+            time_limit_s=2 * 86400,
+            most_nodes=2,
+            memory_limit_mb=500000,
+            accounts=("ml", "physics"),
+            exclusive=True,
+        ),
+        "old": Partition("old", (Kind(4, 64, 256000, {"": 2}),), up=False, time_limit_s=4 * 3600, denied_accounts=("guests",)),
+        "empty": Partition("empty", (), time_limit_s=4 * 3600),
+    }
+    assert facts.default(found) == found["cpu"]
+    assert (found["gpu"].nodes, h100.all_gpus) == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +91,9 @@ def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> Non
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
     slurm_says("sacctmgr", "", code=1)
-    assert facts.accounts("ada") is None
+    assert facts.accounts() is None
     slurm_says("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
-    assert facts.accounts("ada") == {"ml": set(), "physics": {"gpu", "cpu"}}
+    assert facts.accounts() == {"ml": set(), "physics": {"gpu", "cpu"}}
 
 
 def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import signals, svg
+from kit import console, signals, svg
 from kit.cli import measurement, messages, submission
 from kit.cluster.bench import bandwidth, bench
 from kit.cluster.bench.bandwidth import Measured
@@ -57,10 +56,9 @@ def _start(plan: Plan, request: Request, *, is_local: bool) -> None:
 def show(found: Measured, shown: Shown) -> int:
     """Print and draw; return kit's exit code."""
     if shown.as_json:
-        print(json.dumps(bandwidth.as_json(found), indent=2))
+        print(messages.json_text(bandwidth.as_json(found)))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
-        print("\n".join(measurement.lines(found, width)))
+        print("\n".join(measurement.lines(found, console.width(100))))
     if shown.svg:
         svg.write(Path(shown.svg), measurement.lines(found, 100), "kit bench")
         print(f"kit: wrote {shown.svg}", file=sys.stderr if shown.as_json else sys.stdout)

@@ -2,10 +2,8 @@
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Callable, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -15,8 +13,8 @@ from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.errors import Problems
 from kit.formats import size
+from kit.images import build_request
 from kit.images.build_request import BuildRequest, Options
-from kit.progress import Progress
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
@@ -183,7 +181,7 @@ def make(request: BuildRequest) -> None:
     # Imported here: the help of kit needs no client of registries, which loads for long.
     from kit.images.build import build
 
-    built = build(request, messages.note, _progress)
+    built = build(request, messages.note)
     if built.file is None:
         messages.say(built.name)
     elif built.duration_s is None:
@@ -193,12 +191,6 @@ def make(request: BuildRequest) -> None:
         print(f"  in a job: `image: {built.name}`")
 
 
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    with Progress(what, total) as progress:
-        yield progress.add
-
-
 def _check_word(option: str, word: str, known: tuple[str, ...], problems: Problems) -> None:
     if word not in known:
         problem = f"'{word}' is not one of {', '.join(known)}"
@@ -206,12 +198,9 @@ def _check_word(option: str, word: str, known: tuple[str, ...], problems: Proble
 
 
 def _build_arguments(items: list[str], problems: Problems) -> dict[str, str]:
-    """Return NAME=VALUE, or NAME alone with the environment's value, as Docker has it."""
-    found = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals and name not in os.environ:
+    """Return the values of build arguments; note a problem for each that has none."""
+    for name in items:
+        if "=" not in name and name not in os.environ:
             problem = f"{name} has no value, here or in the environment"
             problems.add("--build-arg", problem, f"write --build-arg {name}=VALUE")
-        found[name] = value if equals else os.environ.get(name, "")
-    return found
+    return build_request.arguments(items)

@@ -40,8 +40,7 @@ def when(
     kit submits nothing.
     """
     plan = job.plan(job.load(), None, Use(code="live"))
-    progress = starts.draw if sys.stderr.isatty() else starts.be_silent
-    found = estimates.estimate(plan, partition, other_shapes=shapes, progress=progress)
+    found = estimates.estimate(plan, partition, other_shapes=shapes, progress=starts.draw)
     if as_json:
         from kit.cli import report_json
 

@@ -5,15 +5,14 @@ as long.
 """
 
 import functools
-import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from kit import console
 from kit.cli import completion, messages
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
@@ -66,8 +65,7 @@ def timeline(
 
         print(messages.json_text(report_json.of_timeline(found)))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
-        for line in chart.picture(found, width):
+        for line in chart.picture(found, console.width(100)):
             print(line.plain)
     if svg:
         chart.save(found, Path(svg))
@@ -101,7 +99,7 @@ def hang(
 
     ranks = stacks.look(run, full=full, pause=pause)
     if as_json:
-        print(json.dumps(report.as_json(ranks), indent=2))
+        print(messages.json_text(report.as_json(ranks)))
     else:
         print(*report.lines(ranks, full), sep="\n")
 

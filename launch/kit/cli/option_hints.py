@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
 
 from kit.config import job as jobs
 from kit.config import other_tools, sbatch_options, suggest
-from kit.errors import Problems
+from kit.errors import Problems, closest
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
 OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}
@@ -66,9 +65,9 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         else name[2:].replace("_", "-")
     )
     if long not in sbatch_options.options():
-        if close := _close(name, known, 0.82):
+        if close := closest(name, known, 0.82):
             return f"did you mean '{close}'?"
-        long = _close(long, sbatch_options.options(), 0.8)
+        long = closest(long, sbatch_options.options(), 0.8)
     if long:
         return (
             f"an option of sbatch goes after --slurm: --slurm {long}{f'={value}' if value else ''}"
@@ -115,7 +114,3 @@ def _value_of(name: str, typed: list[str]) -> str:
         if len(name) == 2 and word.startswith(name):
             return word[2:]
     return ""
-
-
-def _close(word: str, known: list[str], cutoff: float) -> str:
-    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), "")

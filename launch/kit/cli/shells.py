@@ -80,7 +80,7 @@ def _unquoted(word: str) -> str:
 def script(shell: str) -> str:
     """Return what a shell reads once, so that its Tab key asks kit."""
     if shell not in SHELLS:
-        fix = did_you_mean(shell, list(SHELLS), f"there is one for {', '.join(SHELLS)}")
+        fix = did_you_mean(shell, SHELLS, f"there is one for {', '.join(SHELLS)}")
         raise UsageError(f"no completion for '{shell}'", fix)
     text = get_completion_script(prog_name="kit", complete_var=VARIABLE, shell=shell) + "\n"
     if shell == "zsh":  # where nobody has loaded its completion yet

@@ -1,16 +1,15 @@
 """Start: init, build, doctor, schema and completion."""
 
 import functools
-import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from kit import console
 from kit.cli import completion as values
-from kit.cli import options, shells
+from kit.cli import messages, options, shells
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.cli.options import Cluster, Json
@@ -146,10 +145,9 @@ def doctor(
     places = {"partition": partition, "account": account}
     found = rounds.examine(rounds.Wanted(job, count, nodelist, wait, of_job, places))
     if as_json:
-        print(json.dumps(examination.as_json(found), indent=2))
+        print(messages.json_text(examination.as_json(found)))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-        print("\n".join(examination.lines(found, examination.marks(), width)))
+        print("\n".join(examination.lines(found, examination.marks(), console.width(120))))
     sys.exit(0 if found.result.starts else 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 
 from kit import console, formats
@@ -37,12 +38,9 @@ def check(found: Estimates) -> None:
 
 
 def draw(number: int, count: int) -> None:
-    """Draw how many answers came on the terminal's line, and nothing after the last one."""
-    console.draw("" if number == count else f"kit: asking Slurm, {number} of {count}")
-
-
-def be_silent(_: int, __: int) -> None:
-    """Draw nothing: stderr is no terminal."""
+    """Draw how many answers came on the terminal's line, if there is one; clear it at the last."""
+    if sys.stderr.isatty():
+        console.draw("" if number == count else f"kit: asking Slurm, {number} of {count}")
 
 
 def _show_table(starts: list[Start], typed: list[str]) -> None:

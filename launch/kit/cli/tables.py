@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 
 from kit import console
@@ -40,11 +38,7 @@ def _draw(rows: Sequence[tuple[str, ...]]) -> None:
         table.add_column(Text(title), overflow="fold", no_wrap=is_state)
     for row in rows[1:]:
         table.add_row(*(Text(printable(cell), style=STYLES.get(cell, "")) for cell in row))
-    # In a pipe that wants colours, no line is folded.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _width(rows)
+    # In a pipe that wants colours, no line is folded; a character may be two cells wide.
+    width = console.width(max(map(len, lines(rows))) * 2 + 2)
     with console.unguarded():
         Console(width=width, highlight=False).print(table)
-
-
-def _width(rows: Sequence[tuple[str, ...]]) -> int:
-    return max(map(len, lines(rows))) * 2 + 2  # a character may be two cells wide

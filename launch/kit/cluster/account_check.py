@@ -12,7 +12,7 @@ from kit.errors import did_you_mean
 
 def violation(account: str, partitions: list[Partition], patience_s: float) -> Optional[Violation]:
     """Return why the user may not submit with this account; None if that is not certain."""
-    mine = facts.accounts(facts.user(), patience_s)
+    mine = facts.accounts(patience_s)
     names = [partition.name for partition in partitions]
     if mine is not None and account not in mine and _is_enforced(patience_s):
         fix = did_you_mean(account, sorted(mine), f"yours: {', '.join(sorted(mine))}")
@@ -52,5 +52,5 @@ def _suggest(mine: dict[str, set[str]], partitions: list[str]) -> str:
 
 def _is_enforced(patience_s: float) -> bool:
     """Return True if this Slurm refuses accounts that it does not know."""
-    value = facts.setting("AccountingStorageEnforce", patience_s) or "none"
+    value = facts.setting("AccountingStorageEnforce", patience_s)
     return any(word in value for word in ("associations", "limits", "qos", "safe", "all"))

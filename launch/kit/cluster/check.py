@@ -13,10 +13,10 @@ from typing import Optional
 
 from kit import slurm
 from kit.cluster import account_check, costs, facts, fits, request
-from kit.cluster.facts import Facts, Partition
+from kit.cluster.facts import Partition, Partitions
 from kit.cluster.fits import Violation
 from kit.cluster.request import ResourceRequest
-from kit.config import plugins
+from kit.config import plugins, sbatch_options
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
@@ -66,11 +66,11 @@ class Check:
             line for line in header if not self.site_counts_cpus or line[0] != "cpus-per-task"
         )
 
-    def _check_partitions(self, found: Facts) -> None:
+    def _check_partitions(self, found: Partitions) -> None:
         names = self._partition_names(found)
-        if not found.partitions or names is None:
+        if not found or names is None:
             return
-        partitions = [found.partitions[name] for name in names]
+        partitions = [found[name] for name in names]
         self._check_account(partitions)
         own_cpus = "cpus-per-task" in self.given
         wanted = request.read(self.options, self.job.spares or 0, own_cpus=own_cpus)
@@ -106,20 +106,20 @@ class Check:
             fix = "see why: sinfo --summarize; or name another partition"
             self._warn(Violation("partition", problem, fix))
 
-    def _partition_names(self, found: Facts) -> Optional[list[str]]:
+    def _partition_names(self, found: Partitions) -> Optional[list[str]]:
         """Return the partitions that the job may run in; None if that is not known."""
         text = self.options.get("partition")
         if not text:
             # A site's own plug-in may choose another partition than the default one.
-            default = found.default
+            default = facts.default(found)
             is_certain = default and (
                 not fits.violations(default, request.read(self.options)) or _has_no_submit_plugin()
             )
             return [default.name] if default and is_certain else None
         names = [name for name in text.split(",") if name]
-        unknown = [name for name in names if name not in found.partitions]
-        for name in unknown if found.partitions else []:
-            known = list(found.partitions)
+        unknown = [name for name in names if name not in found]
+        for name in unknown if found else []:
+            known = list(found)
             fix = did_you_mean(name, known, f"the partitions are {', '.join(known)}")
             self.problems.add(self._where("partition"), f"there is no partition '{name}' here", fix)
         return [name for name in names if name not in unknown]
@@ -153,10 +153,10 @@ class Check:
             self.problems.warn(self.job.where("launcher"), problem, fix)
 
     def _fix(
-        self, violation: Violation, partition: Partition, wanted: ResourceRequest, found: Facts
+        self, violation: Violation, partition: Partition, wanted: ResourceRequest, found: Partitions
     ) -> str:
         """Return what would fit in this partition, and partitions that the job fits as it is."""
-        every = list(found.partitions.values())
+        every = list(found.values())
         if violation.option in ("gres", "constraint"):  # the name may be right in another partition
             known = [
                 item.name for item in every if any(_knows(kind, wanted) for kind in item.kinds)
@@ -192,10 +192,11 @@ class Check:
                 return request.VARIABLES[name]
             if name in self.given and name in self.options:
                 return self.given[name].where
-            if place := self.job.where(request.KEYS.get(name, "")):
+            if place := self.job.where(sbatch_options.KEYS.get(name, "")):
                 return place
-        if option == "cpus-per-task":  # there are as many ranks as GPUs
-            return self.job.where("gpus_per_node") or self.job.where("command")
+        if option == "cpus-per-task":  # a rank has one, and there are as many ranks as GPUs
+            keys = ("processes_per_node", "gpus_per_node", "command")
+            return next(filter(None, map(self.job.where, keys)), "")
         if "partition" in self.given:
             return self.given["partition"].where
         return self.job.where("command")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import re
 from dataclasses import dataclass, field
 from typing import Optional
@@ -40,7 +39,6 @@ class Partition:
     default: bool = False
     up: bool = True  # it takes jobs and starts them
     time_limit_s: Optional[int] = None  # None where there is none
-    default_time_s: Optional[int] = None
     most_nodes: Optional[int] = None  # for one job
     memory_limit_mb: Optional[int] = None  # per node, for one job
     accounts: Optional[tuple[str, ...]] = None  # that may use it; None: all but those denied
@@ -65,17 +63,11 @@ class Partition:
         return is_named and account not in self.denied_accounts
 
 
-@dataclass(frozen=True)
-class Facts:
-    partitions: dict[str, Partition]
-
-    @property
-    def default(self) -> Optional[Partition]:
-        return next((item for item in self.partitions.values() if item.default), None)
+Partitions = dict[str, Partition]  # by name
 
 
-def ask(within_s: float = 60) -> Facts:
-    """Return the facts. Raises KitError if there is no Slurm or it does not answer in time."""
+def ask(within_s: float = 60) -> Partitions:
+    """Return the partitions. Raises KitError if there is no Slurm or it does not answer in time."""
     commands = [
         ["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"],
         ["scontrol", "--all", "--oneliner", "show", "partition"],
@@ -87,47 +79,28 @@ def ask(within_s: float = 60) -> Facts:
         fields = dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
         if name := fields.get("PartitionName"):
             partitions[name] = _partition(fields, kinds.get(name, ()))
-    return Facts(partitions)
+    return partitions
 
 
-def user() -> str:
-    """Return this user's name; "" if nobody has this number here."""
+def default(partitions: Partitions) -> Optional[Partition]:
+    """Return the partition of jobs that name none."""
+    return next((item for item in partitions.values() if item.default), None)
+
+
+def accounts(within_s: float = 60) -> Optional[dict[str, set[str]]]:
+    """Return this user's accounts with their partitions; None where Slurm has or tells none."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""
-
-
-def accounts(user: str, within_s: float = 60) -> Optional[dict[str, set[str]]]:
-    """Return the partitions of each account of a user; an empty set means all partitions.
-
-    None means that Slurm has no accounts.
-    """
-    if not user:
-        return None
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    command += [f"user={user}", "format=Account,Partition"]
-    try:
-        rows = [line.split("|") for line in slurm.ask_together([command], within_s)[0].splitlines()]
+        return slurm.accounts(within_s) or None
     except KitError:
         return None
-    found: dict[str, set[str]] = {}
-    for account, partition, *_ in (row for row in rows if row[0] and len(row) > 1):
-        found.setdefault(account, set()).add(partition)
-    for partitions in found.values():
-        if "" in partitions:
-            partitions.clear()
-    return found or None
 
 
-def setting(name: str, within_s: float = 60) -> Optional[str]:
-    """Return a setting of Slurm's configuration in lower case; None where it is not known."""
+def setting(name: str, within_s: float) -> str:
+    """Return a setting of Slurm's configuration in lower case; "unknown" where it is not known."""
     try:
-        text = slurm.ask_together([["scontrol", "show", "config"]], within_s)[0]
+        return slurm.config(within_s).get(name, "unknown").lower()
     except KitError:
-        return None
-    found = re.search(rf"^{name} *= (.*)$", text, re.MULTILINE)
-    return found[1].strip().lower() if found else None
+        return "unknown"
 
 
 def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
@@ -153,7 +126,6 @@ def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         default=fields.get("Default") == "YES",
         up=fields.get("State", "UP") == "UP",
         time_limit_s=numbers.seconds(fields.get("MaxTime", "")),
-        default_time_s=numbers.seconds(fields.get("DefaultTime", "")),
         most_nodes=_number(fields.get("MaxNodes", "")),
         memory_limit_mb=_number(fields.get("MaxMemPerNode", "")),
         accounts=None if allowed == "ALL" else tuple(allowed.split(",")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,12 @@ _NEEDED = "is there a bash of version 4.4 or later, with the usual tools? bash -
 # Interfaces that lead to no other node. NCCL skips lo and docker, too:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
 NOT_BETWEEN_NODES = ("lo", "docker", "virbr", "br-", "veth", "cni")
+# File systems that several machines see, and those in memory, as df calls them.
+SHARED = re.compile(
+    r"nfs|lustre|gpfs|beegfs|fhgfs|.*ceph|panfs|pvfs|smb|cifs|afs|weka|9p|virtiofs|orangefs|vast"
+    r"|dvs|gluster|fuse\.(sshfs|gluster|s3|gcs|rclone|juicefs)"
+)
+IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 # The number of values without which a line was cut off.
 LENGTHS = {
     **dict.fromkeys(("half-made", "unknown-name"), 1),

@@ -24,13 +24,6 @@ VARIABLES = {
     "qos": "SBATCH_QOS",
     "clusters": "SBATCH_CLUSTERS",
 }
-KEYS = {
-    "nodes": "nodes",
-    "ntasks-per-node": "processes_per_node",
-    "gpus-per-node": "gpus_per_node",
-    "time": "time",
-    "cpus-per-task": "processes_per_node",
-}
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 

@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple, Optional, Union
 
 from kit import slurm
 from kit.cluster import facts, shapes
-from kit.cluster.facts import Facts
+from kit.cluster.facts import Partitions
 from kit.cluster.shapes import Variant
 from kit.errors import KitError, UsageError, did_you_mean
 from kit.plan.plan import Plan
@@ -74,9 +74,9 @@ def estimate(
     return Estimates(starts, refused, len(variants[MOST:]), names)
 
 
-def _partition_names(plan: Plan, found: Facts, wanted: Optional[str]) -> list[str]:
+def _partition_names(plan: Plan, found: Partitions, wanted: Optional[str]) -> list[str]:
     """Return the wanted partitions, or all of them, the job's own first."""
-    known, own = list(found.partitions), _own_partitions(plan, found)
+    known, own = list(found), _own_partitions(plan, found)
     if wanted is None:
         rest = [name for name in known if name not in own]
         return [*(name for name in own if name in known), *rest]
@@ -88,15 +88,20 @@ def _partition_names(plan: Plan, found: Facts, wanted: Optional[str]) -> list[st
     return names
 
 
-def _own_partitions(plan: Plan, found: Facts) -> list[str]:
+def _own_partitions(plan: Plan, found: Partitions) -> list[str]:
     partition = dict(plan.header).get("partition")
     if partition:
         return partition.split(",")
-    return [found.default.name] if found.default else []
+    default = facts.default(found)
+    return [default.name] if default else []
 
 
 def _variants(
-    plan: Plan, found: Facts, names: list[str], refused: dict[str, list[str]], other_shapes: bool
+    plan: Plan,
+    found: Partitions,
+    names: list[str],
+    refused: dict[str, list[str]],
+    other_shapes: bool,
 ) -> list[Variant]:
     """Return the variants to ask about, the most important first.
 
@@ -105,7 +110,7 @@ def _variants(
     same_shape, short, other = [], [], []
     own = _own_partitions(plan, found)
     for name in names:
-        partition = found.partitions[name]
+        partition = found[name]
         variant = shapes.own(plan, name, named=[name] == own)
         if not partition.up:
             refused.setdefault("it starts no jobs at present", []).append(name)

@@ -26,7 +26,7 @@ def parse(given: Located, problems: Problems) -> Optional[Expectation]:
         problems.add(given.where, "expected NAME: VALUE lines", fix)
         return None
     for name in [name for name in keys if name not in KEYS]:
-        fix = did_you_mean(name, list(KEYS), f"the keys are {', '.join(KEYS)}")
+        fix = did_you_mean(name, KEYS, f"the keys are {', '.join(KEYS)}")
         problems.add(keys[name].where, f"unknown key '{name}' in expect", fix)
     busbw = (
         number(keys["allreduce_busbw_GBps"], problems) if "allreduce_busbw_GBps" in keys else None

@@ -22,6 +22,7 @@ from kit.config import (
     values,
     variables,
 )
+from kit.config.bad_days import BadDays
 from kit.config.keys import key
 from kit.config.notify import Notify
 from kit.config.secrets import Secret
@@ -29,14 +30,13 @@ from kit.config.yaml_source import Located
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(BadDays):
     """A job as the user wrote it; None: not given. Only `command`, or `script`, is required."""
 
     name: Optional[str] = key(
         values.line,
         "the job's name [the file's name; that of job.yaml's folder]",
         "TEXT",
-        panel="Program",
         as_sbatch="-J --job-name",
         other_names="job_name",
     )
@@ -51,7 +51,6 @@ class Job:
         "lines of bash instead of `command`, for a program with a launcher of its own; they run "
         "once for each task",
         "TEXT",
-        panel="Program",
         other_names="run",
     )
     setup: Optional[str] = key(
@@ -59,7 +58,6 @@ class Job:
         "lines of bash that run in the container before the program, once for each task; their"
         " variables reach the program",
         "TEXT",
-        panel="Program",
         other_names="before_script pre_script prologue",
     )
     host_setup: Optional[str] = key(
@@ -91,7 +89,6 @@ class Job:
         values.line,
         "the launcher, which starts the ranks [torchrun]",
         "NAME",
-        panel="Program",
         choices=lambda: plugins.choices("launchers"),
     )
     nodes: Optional[values.Nodes] = key(
@@ -118,42 +115,6 @@ class Job:
     gpus_per_node: Optional[int] = key(
         values.count_or_zero, "GPUs per node [0]", "N", panel="Nodes", other_names="gpus num_gpus"
     )
-    max_restarts: Optional[int] = key(
-        values.count_or_zero,
-        "how often all ranks start again, in the same job, when one has failed [0]",
-        "N",
-        panel="Bad days",
-    )
-    elastic: Optional[bool] = key(
-        values.flag,
-        "let torchrun itself start the ranks again, by its c10d rendezvous",
-        panel="Bad days",
-    )
-    stall_timeout: Optional[int] = key(
-        values.duration,
-        "time without output, checkpoint or work of any rank after which the run counts as hanging"
-        " [never]",
-        "10m",
-        panel="Bad days",
-        other_names="stall_timeout_s hang_timeout watchdog",
-    )
-    on_stall: Optional[str] = key(
-        values.on_stall,
-        "if the run hangs: end its ranks, and start them again if max_restarts allows it; or "
-        "report: only record where they are [end]",
-        "end|report",
-        panel="Bad days",
-        choices=lambda: list(values.ON_STALL),
-    )
-    health: Optional[str] = key(
-        values.health,
-        "check each node before the ranks start: quick checks GPUs, disk and memory; or a program "
-        "of the site that fails on a bad node [none]",
-        "quick|FILE",
-        panel="Bad days",
-        other_names="health_check preflight",
-        anchor=values.anchored_health,
-    )
     stage: Optional[str] = key(
         values.line,
         "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"
@@ -161,46 +122,6 @@ class Job:
         "NAME",
         panel="Container",
         choices=lambda: plugins.choices("stages"),
-    )
-    ready_timeout_s: Optional[int] = key(
-        values.count,
-        "seconds within which all nodes must have their container [1200]",
-        "N",
-        panel="Bad days",
-    )
-    on_preempt: Optional[str] = key(
-        values.line,
-        "checkpoint: ask the ranks for a checkpoint in time, then start the job again; requeue: "
-        "start it again without asking, for programs that handle no signal [none]",
-        "NAME",
-        panel="Bad days",
-        choices=lambda: plugins.choices("preempt"),
-    )
-    checkpoint_s: Optional[int] = key(
-        values.count,
-        "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
-        " goes back to the queue [120]",
-        "N",
-        panel="Bad days",
-    )
-    checkpoints: Optional[str] = key(
-        values.line,
-        "the program's folder of checkpoints, relative to the working directory; a new file in it"
-        " shows that the run makes progress",
-        "DIR",
-        panel="Bad days",
-        other_names="checkpoint_dir checkpoint_folder ckpt_dir",
-    )
-    max_requeues: Optional[int] = key(
-        values.count_or_zero,
-        "how often the job may start again [as long as it makes progress]",
-        "N",
-        panel="Bad days",
-    )
-    resubmit: Optional[bool] = key(
-        values.flag,
-        "continue at once as a new job; most sites hold a requeued job for two minutes",
-        panel="Bad days",
     )
     time: Optional[str] = key(
         values.time_limit,
@@ -223,7 +144,6 @@ class Job:
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
         "snapshot|live",
-        panel="Program",
         choices=lambda: list(values.CODE),
     )
     mounts: Optional[tuple[values.Mount, ...]] = key(
@@ -241,7 +161,6 @@ class Job:
         variables.environment,
         "variables for the training processes",
         "NAME=VALUE",
-        panel="Program",
         other_names="environment variables",
         from_words=variables.from_words,
         add=keys.merge,
@@ -250,7 +169,6 @@ class Job:
         inherit.parse,
         "variables to pass on from this shell: names, patterns, all or none [none]",
         "NAME",
-        panel="Program",
         from_words=keys.as_list,
         add=inherit.add,
     )
@@ -259,7 +177,6 @@ class Job:
         "variables whose values appear in no file or log; read at submission from the environment,"
         " file:PATH or command:LINE",
         "NAME[=SOURCE]",
-        panel="Program",
         option="--secret",
         anchor=secrets.anchored,
         from_words=secrets.from_words,
@@ -299,7 +216,6 @@ class Job:
         notify.parse,
         "where to send a message when the job ends: webhook=SECRET, command=LINE; on=start,end",
         "KEY=VALUE",
-        panel="Program",
         from_words=keys.as_mapping,
     )
     remap_root: Optional[bool] = key(

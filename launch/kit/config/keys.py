@@ -16,7 +16,7 @@ class Key:
     parse: Callable[[Located, Problems], Any]  # its shape for editors is in schema.py
     meaning: str  # for the help, the documents and editors; in brackets what holds without the key
     metavar: str = ""  # of its option; empty for a flag
-    panel: str = "Job"  # the group of its option in a command's help
+    panel: str = "Program"  # the group of its option in a command's help
     option: str = ""  # if its name is not the key's
     as_sbatch: str = ""  # sbatch's names of the same option
     choices: Optional[Callable[[], list[str]]] = None  # the only values
@@ -43,8 +43,10 @@ def key(
 
 
 def declared(of: Any) -> dict[str, Key]:
-    """Return the keys that a dataclass declares, in their order."""
-    return {item.name: item.metadata["key"] for item in fields(of) if "key" in item.metadata}
+    """Return the keys that a dataclass declares, in their order, and then those of its base."""
+    found = [item for item in fields(of) if "key" in item.metadata]
+    found.sort(key=lambda item: item.name not in of.__annotations__)
+    return {item.name: item.metadata["key"] for item in found}
 
 
 def parse(

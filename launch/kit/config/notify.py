@@ -30,7 +30,7 @@ def parse(given: Located, problems: Problems) -> Optional[Notify]:
         problems.add(given.where, f"expected a mapping, not {values.kind(given)}", _EXAMPLE)
         return None
     for name in given.value.keys() - set(KEYS):
-        fix = did_you_mean(name, list(KEYS), f"it has {', '.join(KEYS)}")
+        fix = did_you_mean(name, KEYS, f"it has {', '.join(KEYS)}")
         problems.add(given.value[name].where, f"notify has no key '{name}'", fix)
     if not {"webhook", "command"} & given.value.keys():
         problems.add(given.where, "notify names neither a web hook nor a command", _EXAMPLE)
@@ -75,7 +75,7 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
     words = [word for item in items for word in str(item.value or "").split(",")]
     for word in words:
         if word not in EVENTS:
-            fix = did_you_mean(word, list(EVENTS), "write `on: [start, end]`")
+            fix = did_you_mean(word, EVENTS, "write `on: [start, end]`")
             if word == "stall":
                 fix = (
                     "there is no message when a run hangs; `stall_timeout` ends it, and `on: [end]`"

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 
+def existing(path: Path) -> Path:
+    """Return a folder, or the nearest one above it that is there."""
+    return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)
+
+
 def absolute(path: str, base: Path) -> str:
     """Return `path` as an absolute path: a relative one starts at `base`, ~ is the home folder."""
     return os.path.normpath(os.path.join(base, os.path.expanduser(path)))

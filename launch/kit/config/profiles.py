@@ -182,7 +182,7 @@ def load(
     path = _find(name or "generic", where)
     given = yaml_source.read(path, problems)
     for word in [word for word in given if word not in KEYS]:
-        fix = did_you_mean(word, list(KEYS), f"the keys are {', '.join(KEYS)}")
+        fix = did_you_mean(word, KEYS, f"the keys are {', '.join(KEYS)}")
         problems.add(given.pop(word).where, f"unknown key '{word}' in a cluster profile", fix)
     if elsewhere and "ssh" in given and "$" in str(given.get("scratch")):
         del given["scratch"]  # kit on the login node judges it

@@ -86,7 +86,7 @@ KNOWN = """
 
 def options() -> list[str]:
     """Return the known options that a job or a profile may set; plug-ins such as Pyxis add more."""
-    return sorted(set(KNOWN) | {"signal"})
+    return sorted(KNOWN)
 
 
 def every() -> set[str]:

@@ -86,7 +86,7 @@ def _parse_one(name: str, item: Located, problems: Problems) -> Optional[Secret]
         return None
     ((source, at),) = item.value.items()
     if source not in SOURCES:
-        fix = did_you_mean(source, list(SOURCES), _HOW)
+        fix = did_you_mean(source, SOURCES, _HOW)
         problems.add(item.where, f"{name} has a source that kit does not know", fix)
     elif not isinstance(at.value, str) or not at.value or "\0" in at.value:
         problems.add(item.where, f"the {source} of {name} is not named", _HOW)

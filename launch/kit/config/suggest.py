@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
-from kit.errors import did_you_mean
+from kit.errors import closest, did_you_mean
+from kit.slurm import numbers
 
 UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -17,7 +17,7 @@ UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
     """Return the intended key, "" if none can be told, and the fix."""
     plain = word.lower().replace("-", "_")
-    intended = plain if plain in keys else by_other_name(plain, keys) or _closest(plain, keys)
+    intended = plain if plain in keys else by_other_name(plain, keys) or closest(plain, keys, 0.75)
     if intended:
         return intended, f"did you mean '{intended}'?"
     if (option := word.lower().replace("_", "-")) in sbatch_options.options():
@@ -30,10 +30,6 @@ def by_other_name(word: str, keys: Mapping[str, Key]) -> str:
     return next((key for key, facts in keys.items() if word in facts.other_names.split()), "")
 
 
-def _closest(word: str, keys: Mapping[str, Key]) -> str:
-    return next(iter(get_close_matches(word, keys, n=1, cutoff=0.75)), "")
-
-
 def time_in_words(text: str, where: str) -> str:
     """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text.
 
@@ -42,9 +38,7 @@ def time_in_words(text: str, where: str) -> str:
     parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
     if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
         return ""
-    days, rest = divmod(sum(int(count) * UNITS[unit] for count, unit in parts), UNITS["d"])
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    time = f"{days}-{clock}" if days else clock
+    time = numbers.time_limit(sum(int(count) * UNITS[unit] for count, unit in parts))
     return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.files import safe_read
+from kit.files import replace, safe_read
 
 
 def cache() -> Path:
@@ -45,9 +45,7 @@ class Digests:
         kept += self._new.items()
         with suppress(OSError):  # the files will be read again
             self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary = self._place.with_name(f".{self._place.name}.{os.getpid()}")
-            temporary.write_text(json.dumps(dict(kept[-self._most :])), encoding="utf-8")
-            os.replace(temporary, self._place)
+            replace.text(self._place, json.dumps(dict(kept[-self._most :])))
 
 
 def _stamp(facts: os.stat_result) -> list[int]:

@@ -37,11 +37,11 @@ def start(path: str | Path, most: int = 1 << 20) -> bytes:
         return file.read(most)
 
 
-def mapping(path: str | Path, most: int = MOST) -> dict[str, Any]:
+def mapping(path: str | Path) -> dict[str, Any]:
     """Return the JSON object in a regular file. Raise OSError or ValueError if it holds none."""
     found = None
     with suppress(RecursionError):
-        found = json.loads(read(path, most).decode())
+        found = json.loads(read(path).decode())
     if not isinstance(found, dict) or _is_deeper(found, DEEPEST):
         raise ValueError("it holds no JSON object, or one that is nested too deep")
     return found

@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Callable, NamedTuple, Optional
@@ -28,12 +26,9 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
-from kit.progress import Count, Note, silent
+from kit.progress import Note, Progress, silent
 
 BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
-
-# Called with the name and the size of something long; its context counts the bytes that are done.
-Counting = Callable[[str, int], AbstractContextManager[Count]]
 
 
 class Built(NamedTuple):
@@ -45,12 +40,7 @@ class Built(NamedTuple):
     duration_s: Optional[float] = None  # None if it was up to date
 
 
-@contextmanager
-def _uncounted(what: str, total: int) -> Iterator[Count]:
-    yield lambda count: None
-
-
-def build(request: BuildRequest, note: Note = silent, progress: Counting = _uncounted) -> Built:
+def build(request: BuildRequest, note: Note = silent) -> Built:
     """Return the image, which is made unless it is up to date. Raise KitError if that fails."""
     name = request.name
     if name and (recipe.tidy(name) != name or name.endswith(image_files.SUFFIXES)):
@@ -64,9 +54,9 @@ def build(request: BuildRequest, note: Note = silent, progress: Counting = _unco
     source = find.source(request.target, note) if request.target else None
     _refuse_conflicts(request, is_image=source is not None)
     if source is None:
-        return _build(request, note, progress)
+        return _build(request, note)
     identity = hashlib.sha256(f"{source.identity} {pack.FORMAT}".encode()).hexdigest()
-    making = Making(request, _place(request, source.name, identity), None, note, progress)
+    making = Making(request, _place(request, source.name, identity), None, note)
     return making.run(lambda log: making.write(source, log))
 
 
@@ -107,7 +97,7 @@ def _refuse_tokens(arguments: dict[str, str]) -> None:
             )
 
 
-def _build(request: BuildRequest, note: Note, progress: Counting) -> Built:
+def _build(request: BuildRequest, note: Note) -> Built:
     """Build a recipe."""
     engine, file, project, name = choose.choose(request.target, request.engine, request.device)
     if not isinstance(engine, Docker):
@@ -123,7 +113,7 @@ def _build(request: BuildRequest, note: Note, progress: Counting) -> Built:
     frozen = freeze.read(request.locked) if request.locked else None
     pinned = _pin(request, found, engine, frozen, note)
     place = _place(request, found.name, found.digest(pinned, contents))
-    making = Making(request, place, frozen, note, progress)
+    making = Making(request, place, frozen, note)
     return making.run(lambda log: making.build(engine, found, pinned, log))
 
 
@@ -162,7 +152,6 @@ class Making:
     place: store.Place
     frozen: Optional[freeze.Frozen] = None  # the record of --locked
     note: Note = silent
-    progress: Counting = _uncounted
 
     def run(self, make: Callable[[IO[bytes]], object]) -> Built:
         """Return the image. Call `make` with the build's log, unless the image is up to date."""
@@ -255,11 +244,12 @@ class Making:
                 f"{tool.version} reads no tar stream: the image's files are unpacked in "
                 f"{target.parent} and packed after that"
             )
-        with self.progress(f"packing {self.place.file.name}", source.size) as count:
+        with Progress(f"packing {self.place.file.name}", source.size) as progress:
             if source.files is None:
-                adopt.write(source, target, log, count)
+                adopt.write(source, target, log, progress.add)
                 return {}
-            with source.files(f"{self.place.folder}:{self.place.stem}", count) as files:
+            label = f"{self.place.folder}:{self.place.stem}"
+            with source.files(label, progress.add) as files:
                 return pack.squash(files, source.config, target, log)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -55,6 +57,12 @@ class BuildRequest:
     lock_timeout_s: float = 3600
     options: Options = Options()
     locked: Optional[Path] = None  # a record; a build that differs from it is refused
+
+
+def arguments(items: Iterable[str]) -> dict[str, str]:
+    """Return the values of NAME=VALUE; NAME alone has the environment's, as for Docker."""
+    pairs = (item.partition("=") for item in items)
+    return {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
 
 
 def _parts(secret: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Optional
 from kit import assets, slurm
 from kit.config import profiles
 from kit.errors import KitError, Problems, UsageError, warn
+from kit.formats import DAY_S
 from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
@@ -96,7 +97,7 @@ def remove(found: Leftovers) -> list[Path]:
 
 
 def _local(path: Path, size: int, used_s: float) -> Leftover:
-    days = int((time.time() - used_s) // inventory.DAY_S)
+    days = int((time.time() - used_s) // DAY_S)
     return Leftover("", size // 1024, days, str(path))
 
 

@@ -13,10 +13,10 @@ from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.config import image_files
+from kit.formats import DAY_S
 from kit.plan.run_paths import RECORD, RunPaths
 from kit.runs import history
 
-DAY_S = 86400
 # The names that kit.images.store gives.
 _RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif)?\.json")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from kit.importing import container_settings, python_path, shell
-from kit.importing.launch import Launch, Tools
+from kit.importing.launch import Launch
 from kit.importing.placing import ACTION, DEFINE, Candidate, Item
 from kit.importing.shell import Node, Script, Span
 from kit.importing.statements import Reader
@@ -37,13 +37,8 @@ def finish(reader: Reader) -> None:
         elif each is not chosen:
             way = "a job of its own, which `kit submit --after RUN` makes wait"
             reader.draft.decide(each.span, f"another program than the job's: {way}")
-    launch = Launch(
-        reader.draft,
-        reader.scope,
-        Tools(functools.partial(_inner, reader)),
-        reader.tasks,
-        chosen.span,
-    )
+    inner = functools.partial(_inner, reader)
+    launch = Launch(reader.draft, reader.scope, inner, reader.tasks, chosen.span)
     for remark in chosen.remarks:
         launch.decide(remark)
     launch.read(chosen.words)

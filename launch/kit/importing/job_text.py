@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from kit.importing.draft import DECIDE, LEFT_OUT, Draft, Entry
+from kit.table import printable
 
 _ORDER = (
     *("name", "command", "script", "launcher", "image", "runtime", "nodes", "processes_per_node"),
@@ -113,5 +114,4 @@ def _place(entry: Entry) -> tuple[int, int]:
 
 def _comment(entry: Entry) -> str:
     lines = f"{entry.first}" if entry.first == entry.last else f"{entry.first}-{entry.last}"
-    text = "".join(letter if letter.isprintable() else "?" for letter in entry.text)
-    return f"#   {lines}: {text}\n"
+    return f"#   {lines}: {printable(entry.text)}\n"

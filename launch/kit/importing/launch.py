@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 from kit.errors import KitError
 from kit.importing import commands, containers, header
@@ -15,22 +15,17 @@ from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
 _ALL = {"$@", "${@}"}
-
-
-class Tools(NamedTuple):
-    """What a launch asks of the reader of the statements around it."""
-
-    # Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and
-    # None where there is more than that.
-    inner: Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
+# Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and None
+# where there is more than that.
+Inner = Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
 
 
 class Launch(Starters):
     def __init__(
-        self, draft: Draft, scope: Scope, tools: Tools, tasks: Optional[int], span: Span
+        self, draft: Draft, scope: Scope, inner: Inner, tasks: Optional[int], span: Span
     ) -> None:
         super().__init__(draft, scope, tasks, span)
-        self.tools = tools
+        self.inner = inner
         self.is_in_task = False  # behind `bash -c`, which each task runs
         self.lines: list[str] = []  # of bash, in the place of a command
 
@@ -89,7 +84,7 @@ class Launch(Starters):
         mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
         try:
             lines = self.scope.inner(text)
-            found = self.tools.inner(lines, self.span, mounts)
+            found = self.inner(lines, self.span, mounts)
         except KitError:
             self.decide("kit import cannot read what bash -c is given")
             lines, found = self.scope.source(text), None

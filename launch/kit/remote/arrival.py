@@ -17,7 +17,8 @@ from typing import Any, Optional
 
 from kit.config import image_files
 from kit.errors import KitError
-from kit.files import remove
+from kit.files import remove, replace
+from kit.formats import DAY_S
 from kit.remote import session
 from kit.remote.landing import BROUGHT, MARK, is_marked, read
 
@@ -25,7 +26,6 @@ State = list[Any]  # [size, seconds, whether it is a program] of a file, [target
 REMEMBERED = 4  # states of one file
 GIVEN = "given"  # in kit's folder: files that belong to no project
 _COPIES = r"(kit-[^/]+-[0-9a-f]{16}|\.kit-[^/]+-[0-9a-f]{16}\.[0-9a-f]{8})"
-_DAY_S = 86400.0
 
 
 def state(path: str) -> Optional[State]:
@@ -103,9 +103,7 @@ def came(work: str) -> None:
 
 
 def _write(work: str, content: dict[str, Any]) -> None:
-    new = f"{work}/{BROUGHT}.new"
-    Path(new).write_text(json.dumps(content), encoding="utf-8")
-    os.replace(new, f"{work}/{BROUGHT}")
+    replace.text(Path(work, BROUGHT), json.dumps(content))
 
 
 def _link_images(work: str, folder: str) -> None:
@@ -129,9 +127,9 @@ def settle(part: str, place: str, python: str) -> None:
         if not is_marked(place):  # else another call was quicker
             raise
     folder = Path(place).parent
-    session.sweep(folder, _COPIES, 7 * _DAY_S)
+    session.sweep(folder, _COPIES, 7 * DAY_S)
     for name in ("build", GIVEN):  # an earlier kit's, and this one's
-        session.sweep(folder / name, r"[^/]+-[0-9a-f]{16}", 2 * _DAY_S)
+        session.sweep(folder / name, r"[^/]+-[0-9a-f]{16}", 2 * DAY_S)
 
 
 def give(

@@ -15,7 +15,7 @@ from kit import assets, redact
 from kit.config import image_files
 from kit.errors import UsageError
 from kit.formats import size
-from kit.images import choose, recipe
+from kit.images import build_request, choose, recipe
 from kit.images.build_request import BuildRequest
 from kit.images.sources.find import ARCHIVES
 from kit.remote import packing, rsync
@@ -74,17 +74,11 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
     for item in typed.value("arguments") or []:
         name, equals, _ = item.partition("=")
         if not equals or redact.is_secret(name):
-            variables |= _arguments([item])
+            variables |= build_request.arguments([item])
             item = name
         own += ["--build-arg", item]
     own += ["--images", f"{folder}/{image_files.FOLDER}"]
     return [*own, *([context.word] if context.word else []), *typed.words[end:]], variables
-
-
-def _arguments(items: list[str]) -> dict[str, str]:
-    """Return the values of build arguments; those without one have it from the environment."""
-    pairs = (item.partition("=") for item in items)
-    return {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
 
 
 def send(copy: Copy, context: Context) -> str:
@@ -148,7 +142,7 @@ def _recipe(typed: Typed, target: Optional[str], place: Path) -> Context:
     file, folder = kinds[0]
     if folder.is_relative_to(assets.folder("containers")) and not folder.is_relative_to(Path.cwd()):
         return Context(target, "kit")
-    arguments = _arguments(typed.value("arguments") or [])
+    arguments = build_request.arguments(typed.value("arguments") or [])
     for number, (path, base) in enumerate(kinds):
         # One of another kind may not have the same arguments.
         with suppress(*([UsageError] if number else [])):

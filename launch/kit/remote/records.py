@@ -16,6 +16,7 @@ from typing import IO, Any, Optional
 
 from kit.config.secrets import Secret
 from kit.files import safe_read
+from kit.runs import history
 
 OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
 
@@ -53,8 +54,7 @@ class Record:
 
 
 def _folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state, "kit")
+    return history.path().parent
 
 
 def _open_own(file: Path, mode: str) -> IO[bytes]:

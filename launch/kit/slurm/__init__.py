@@ -1,6 +1,6 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
-from kit.slurm.client import Unsure, ask, ask_together, at, check, environment
+from kit.slurm.client import Unsure, ask, ask_together, at, environment, user
 from kit.slurm.jobs import (
     FINAL,
     ID,
@@ -20,7 +20,6 @@ from kit.slurm.jobs import (
     why_waiting,
 )
 from kit.slurm.nodes import (
-    NodeFacts,
     accounts,
     all_nodes,
     answers,
@@ -34,48 +33,3 @@ from kit.slurm.nodes import (
 )
 from kit.slurm.steps import begin_on_nodes, in_job, on_nodes
 from kit.slurm.submission import Unknown, allocate, estimate, submit, test_only, would_start
-
-__all__ = [
-    "FINAL",
-    "ID",
-    "Job",
-    "NodeFacts",
-    "Queued",
-    "State",
-    "Unknown",
-    "Unsure",
-    "accounted",
-    "accounts",
-    "all_nodes",
-    "allocate",
-    "answers",
-    "ask",
-    "ask_together",
-    "at",
-    "begin_on_nodes",
-    "cancel",
-    "cancel_by_name",
-    "check",
-    "cluster_name",
-    "config",
-    "default_partition",
-    "down_nodes",
-    "environment",
-    "estimate",
-    "hosts",
-    "in_job",
-    "is_active",
-    "mpi_types",
-    "of_folder",
-    "on_nodes",
-    "partitions",
-    "queue",
-    "same_folder",
-    "signal_batch_script",
-    "srun_has",
-    "state",
-    "submit",
-    "test_only",
-    "why_waiting",
-    "would_start",
-]

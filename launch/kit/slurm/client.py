@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,13 +90,17 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def ask(
-    command: list[str], script: Optional[Path] = None, given: str = "", **variables: str
+    command: list[str],
+    script: Optional[Path] = None,
+    *,
+    within_s: float = PATIENCE_S,
+    **variables: str,
 ) -> str:
     """Run a command of Slurm, and return its output. Raise KitError if it fails.
 
-    `script` is the batch script that it reads, `given` its standard input.
+    `script` is the batch script that it reads.
     """
-    done = run(command, given, variables)
+    done = run(command, variables=variables, within_s=within_s)
     check(command, done, script)
     # --test-only answers on stderr.
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
@@ -150,22 +153,20 @@ def run(
 
     A command that `is_alone` gets no signals of this terminal.
     """
-    variables = variables or {}
+    env = {**environment(), **(variables or {})}
+    if _cluster == "" and command[0] in _OF_JOBS:
+        env.pop("SLURM_CLUSTERS", None)
     try:
-        env = {**environment(), **variables}
-        if _cluster == "" and command[0] in _OF_JOBS:
-            env.pop("SLURM_CLUSTERS", None)
-        with _file(given) as file:
-            return subprocess.run(
-                command,
-                env=env,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=file,
-                timeout=within_s,
-                start_new_session=is_alone,
-            )
+        return subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            input=given,
+            timeout=within_s,
+            start_new_session=is_alone,
+        )
     except FileNotFoundError:
         raise missing(command[0]) from None
     except subprocess.TimeoutExpired:
@@ -179,24 +180,9 @@ def run(
         ) from None
 
 
-def _file(text: str) -> IO[bytes]:
-    """Return an open file with this text that has no name."""
-    if not text:
-        return open(os.devnull, "rb")
-
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    file.write(text.encode("utf-8", "surrogateescape"))
-    file.seek(0)
-    return file
-
-
 def flags(options: dict[str, str]) -> list[str]:
     """Return options as a command line has them; an empty value is a flag."""
     return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-
-
-def has(tool: str) -> bool:
-    return bool(shutil.which(tool))
 
 
 def missing(command: str) -> KitError:
@@ -214,6 +200,14 @@ def environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("SLURM_", "SLURMD_")) or name in kept
     }
+
+
+def user() -> str:
+    """Return this user's name; the number where nobody here knows the name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def content(file: IO[bytes]) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import math
 import os
 import re
+import shutil
 import time
 from typing import Callable, NamedTuple, Optional
 
 from kit.errors import KitError
-from kit.slurm import client, task_numbers
+from kit.slurm import client, nodes, task_numbers
 
 # A job in one of these states has ended; in any other state, also one that a later Slurm invents,
 # it may still do something. https://slurm.schedmd.com/job_state_codes.html
@@ -70,7 +70,7 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     """
     squeue = client.of_cluster("squeue", "--me", "--states=all", "--format=%F|%V|%Z")
     rows = _rows(client.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
-    if client.has("sacct"):
+    if shutil.which("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
         cluster = "Cluster," if client.names_clusters() else ""
         sacct = client.of_cluster(
@@ -138,7 +138,7 @@ def signal_batch_script(job_id: str, name: str) -> None:
 
 def cancel_by_name(job_name: str) -> None:
     """Cancel this user's jobs of that name; it is no error if there is none."""
-    client.run(["scancel", f"--user={getpass.getuser()}", f"--name={job_name}"])
+    client.run(["scancel", f"--user={client.user()}", f"--name={job_name}"])
 
 
 def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> Optional[State]:
@@ -197,7 +197,7 @@ def queue() -> dict[str, list[Queued]]:
 
 def accounted(job_ids: list[str]) -> dict[str, dict[str, str]]:
     """Return {job id: {folder: state}} by the site's accounts; empty if it keeps none."""
-    if not client.has("sacct"):
+    if not shutil.which("sacct"):
         return {}
     options = "--allocations --noheader --parsable2 --format=JobID,State,WorkDir".split()
     done = client.run(client.of_cluster("sacct", *options, f"--jobs={','.join(job_ids)}"))
@@ -221,11 +221,9 @@ def cluster_name() -> str:
     if inside:
         return inside
     try:
-        done = client.run(["scontrol", "show", "config"], within_s=NAME_S)
+        return nodes.config(NAME_S).get("ClusterName", "")
     except KitError:
         return ""
-    found = re.search(r"^ClusterName\s*= (\S+)\s*$", done.stdout, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def why_waiting(job_name: str) -> str:

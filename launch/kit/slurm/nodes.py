@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import signal
@@ -75,9 +74,9 @@ def hosts(nodes: str) -> list[str]:
     return client.ask(["scontrol", "show", "hostnames", nodes]).split()
 
 
-def config() -> dict[str, str]:
+def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:
     """Return slurm.conf, as slurmctld has it."""
-    answer = client.ask(["scontrol", "show", "config"])
+    answer = client.ask(["scontrol", "show", "config"], within_s=within_s)
     return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", answer, re.MULTILINE))
 
 
@@ -90,10 +89,15 @@ def answers() -> str:
     return words or f"scontrol ping ended with {done.returncode}"
 
 
-def accounts() -> list[str]:
-    """Return those that this user may use; none if sacctmgr knows none."""
-    show = f"show assoc user={getpass.getuser()} format=Account"
-    return client.ask(["sacctmgr", "--noheader", "--parsable2", *show.split()]).split()
+def accounts(within_s: float = client.PATIENCE_S) -> dict[str, set[str]]:
+    """Return the partitions of each account of this user; an empty set means all partitions."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    command += [f"user={client.user()}", "format=Account,Partition"]
+    answer = client.ask(command, within_s=within_s)
+    found: dict[str, set[str]] = {}
+    for account, partition in re.findall(r"^([^|\n]+)\|([^|\n]*)", answer, re.MULTILINE):
+        found.setdefault(account, set()).add(partition)
+    return {account: set() if "" in only else only for account, only in found.items()}
 
 
 def mpi_types() -> Optional[list[str]]:

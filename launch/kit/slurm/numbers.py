@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-DAY_S = 24 * 3600
+from kit.formats import DAY_S
 
 
 def seconds(text: str) -> Optional[int]:

@@ -7,14 +7,9 @@ from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.probe import IN_MEMORY, SHARED
 from kit.config import plugins
 
-# df's names of network file systems: scratch is to be local.
-REMOTE = re.compile(
-    r"nfs|lustre|gpfs|beegfs|fhgfs|.*ceph|panfs|smb|cifs|afs|weka|9p|virtiofs|orangefs"
-    r"|fuse\.(sshfs|gluster|s3|gcs|rclone|juicefs)|gluster"
-)
-MEMORY = ("tmpfs", "ramfs")
 LITTLE_MIB, SOME_MIB = 1024, 5 * 1024  # KIT_DISK_MB of lib/spares.sh, and room for an image
 UNPACKED = 3  # times the size of its squashfs that an image mostly takes
 FEW_INODES = 10000
@@ -131,9 +126,9 @@ def disk(node: Node, cluster: Cluster) -> Iterator[Found]:
     folder, _, _, kind = _place(node, cluster)[:4]
     variable = cluster.fact("containers-variable")
     fields = {"folder": folder, "runtime": cluster.runtime(), "variable": variable}
-    if REMOTE.match(kind):
+    if SHARED.match(kind):
         yield Found("remote" if cluster.fact("own-disk") == "yes" else "shared", kind, fields)
-    elif kind in MEMORY:
+    elif kind in IN_MEMORY:
         yield Found("memory", kind, fields)
 
 

@@ -14,14 +14,15 @@ from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import Check, Found, check, in_order
 from kit.cluster.doctor.facts import Asked, Cluster, Node
 from kit.errors import KitError
+from kit.runs import history
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
 
 def look(asked: Asked) -> Node:
     """Return the facts of this machine that need no answer of Slurm."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "kit"
-    folders = {"home": Path("~").expanduser(), "history": state, "here": Path(asked.folder)}
+    state, home = history.path().parent, Path("~").expanduser()
+    folders = {"home": home, "history": state, "here": Path(asked.folder)}
     node = Node(facts.LOGIN)
     node.said["command"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
     for name, folder in folders.items():

@@ -6,13 +6,14 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Optional
 
 from kit import slurm
 from kit.cluster.doctor import ask, checks, local_checks, login
 from kit.cluster.doctor.facts import Asked, Cluster, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
-from kit.config import job_file
+from kit.config import job_file, paths
 from kit.config import profiles as clusters
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems, UsageError
@@ -116,7 +117,7 @@ def _of_plan(plan: Plan) -> Asked:
         fingerprint=container.fingerprint,
         mounts=tuple(mounts),
         scratch=plan.profile.scratch,
-        folder=_existing(layout.run_dir),
+        folder=str(paths.existing(Path(layout.run_dir))),
         remap_root=container.remap_root,
         unpacks=container.stage != "none",
         nodes=layout.nodes,
@@ -151,13 +152,6 @@ def _program(plan: Plan) -> str:
         return first
     path = os.path.normpath(os.path.join(plan.program.workdir, first))
     return path if plan.container.view.on_this_side(path) is None else ""
-
-
-def _existing(path: str) -> str:
-    """Return the path, or the nearest folder above it that exists."""
-    while not os.path.isdir(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
 
 
 def _slurm(

@@ -33,7 +33,7 @@ def partition(site: Site, chosen: Partition) -> Decision:
         which = "the default partition"
     elif chosen.has_gpus:
         which = "has GPUs, unlike the default partition"
-    usable = usable_of(site.facts, site.accounts)
+    usable = usable_of(site.partitions, site.accounts)
     others = [item.name for item in usable if item.name != chosen.name]
     if not others:
         return Decision(chosen.name, f"{which}, {limit}")
@@ -78,7 +78,7 @@ def engines_here(site: Site) -> list[Plugin]:
 
 
 def gpu_directive(site: Site) -> Decision:
-    if not any(item.has_gpus for item in site.facts.partitions.values()):
+    if not any(item.has_gpus for item in site.partitions.values()):
         change = "nodes are given whole with GPUs that Slurm does not know: none"
         return Decision("", "Slurm knows of no GPUs here", change)
     select = site.config.get("SelectType", "")

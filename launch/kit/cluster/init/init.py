@@ -61,7 +61,7 @@ def look(
     """
     project, program = _project(target)
     named = _image(image, project) if image is not None else None
-    site = survey(_existing(project), partition, local=local, tell=tell)
+    site = survey(paths.existing(project), partition, local=local, tell=tell)
     return Start(project, site, choose(site, project, named, program))
 
 
@@ -158,7 +158,7 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
     profile = choices.profile_name(site.cluster, taken)
     runtime = _sites_runtime(profile) or choices.runtime(site)
     decisions = {
-        "folder": choices.folder(site, _existing(project)),
+        "folder": choices.folder(site, paths.existing(project)),
         "program": program.decision,
         "shape": shape_decision,
         "runtime": runtime,
@@ -191,11 +191,6 @@ def _sites_runtime(profile: str) -> Optional[Decision]:
     file = profile_files.site_file(profile)
     named = profiles.load(profile, str(file), Problems()).runtime if file else None
     return Decision(named, f"{file} says so") if named else None
-
-
-def _existing(path: Path) -> Path:
-    """Return the folder, or the one in which it will be made."""
-    return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)
 
 
 def _image(image: str, project: Path) -> str:

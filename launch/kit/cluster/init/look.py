@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kit.cluster.probe import NOT_BETWEEN_NODES, Machine
-
-# Names of file systems, as df prints them.
-SHARED = tuple(
-    "nfs lustre gpfs beegfs ceph wekafs panfs cifs smb afs orangefs pvfs glusterfs fuse. 9p "
-    "vast dvs".split()
-)
-IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
+from kit.cluster.probe import IN_MEMORY, NOT_BETWEEN_NODES, SHARED, Machine
 
 
 @dataclass(frozen=True)
@@ -24,7 +17,7 @@ class Folder:
 
     @property
     def is_shared(self) -> bool:
-        return self.type.startswith(SHARED)
+        return bool(SHARED.match(self.type)) or self.type.startswith("fuse.")
 
     def is_same(self, other: Folder) -> bool:
         """Return True if two machines see the same folder.

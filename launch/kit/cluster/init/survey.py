@@ -11,7 +11,7 @@ from typing import Callable, NamedTuple, Optional
 
 from kit import slurm
 from kit.cluster import facts, probe
-from kit.cluster.facts import Facts, Partition
+from kit.cluster.facts import Partition, Partitions
 from kit.cluster.init import look
 from kit.cluster.init.look import Look
 from kit.config import plugins
@@ -29,7 +29,7 @@ class Site:
     cluster: str  # Slurm's own name for it; empty where there is no Slurm
     here: Look
     config: dict[str, str] = field(default_factory=dict)  # of `scontrol show config`
-    facts: Facts = field(default_factory=lambda: Facts({}))
+    partitions: Partitions = field(default_factory=dict)
     partition: Optional[Partition] = None  # the one for a first job
     is_partition_named: bool = False  # by the user
     accounts: Optional[dict[str, set[str]]] = None  # None where Slurm keeps none
@@ -71,8 +71,7 @@ def survey(
     except KitError as error:
         fix = "is it up? scontrol ping; without it, for this machine only: kit init --local"
         raise KitError(f"Slurm does not answer: {error.problems[0].problem}", fix) from None
-    user = facts.user()
-    accounts = facts.accounts(user)
+    accounts = facts.accounts()
     chosen = _partition(found, accounts, partition)
     site = Site(
         config.get("ClusterName", ""),
@@ -82,7 +81,7 @@ def survey(
         chosen,
         partition is not None,
         accounts,
-        _account(user) if accounts else "",
+        _account() if accounts else "",
         tuple(option for option in plugins.srun_options() if option in known),
     )
     nodes = _nodes(chosen)
@@ -114,9 +113,9 @@ def _folders(project: Path) -> list[str]:
     return [path for path in paths if os.path.isabs(path)]
 
 
-def _account(user: str) -> str:
+def _account() -> str:
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "user"]
-    command += [f"name={user}", "format=DefaultAccount"]
+    command += [f"name={slurm.user()}", "format=DefaultAccount"]
     try:
         return slurm.ask(command).strip().split("\n")[0]
     except KitError:
@@ -124,21 +123,21 @@ def _account(user: str) -> str:
 
 
 def _partition(
-    found: Facts, accounts: Optional[dict[str, set[str]]], wanted: Optional[str]
+    found: Partitions, accounts: Optional[dict[str, set[str]]], wanted: Optional[str]
 ) -> Partition:
     """Return the wanted partition, otherwise one with GPUs.
 
     The default one comes first, then those whose jobs never give way, then the largest.
     """
     if wanted is not None:
-        if wanted not in found.partitions:
+        if wanted not in found:
             problem = f"Slurm knows no partition '{wanted}'"
-            fix = f"one of: {', '.join(found.partitions)}"
+            fix = f"one of: {', '.join(found)}"
             raise UsageError(problem, fix, where="--partition")
-        if not found.partitions[wanted].nodes:
+        if not found[wanted].nodes:
             problem, fix = f"the partition '{wanted}' has no nodes", "see the partitions: sinfo"
             raise UsageError(problem, fix, where="--partition")
-        return found.partitions[wanted]
+        return found[wanted]
     usable = usable_of(found, accounts)
     if not usable:
         raise KitError(
@@ -151,10 +150,10 @@ def _partition(
     )
 
 
-def usable_of(found: Facts, accounts: Optional[dict[str, set[str]]]) -> list[Partition]:
+def usable_of(found: Partitions, accounts: Optional[dict[str, set[str]]]) -> list[Partition]:
     return [
         item
-        for item in found.partitions.values()
+        for item in found.values()
         if item.up and item.nodes and not item.hidden
         if accounts is None or _accounts(item, accounts)
     ]
