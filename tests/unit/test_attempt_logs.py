@@ -118,7 +118,7 @@ def test_a_rank_that_began_only_in_a_later_attempt_has_begun(run: history.Run) -
     assert not has_ranks(run.paths, "7")
 
 
-RAISED = "[rank1] Traceback (most recent call last):\n[rank1]   File \"x.py\", line 1\n[rank1] KeyError: 1\n"
+RAISED = '[rank1] Traceback (most recent call last):\n[rank1]   File "x.py", line 1\n[rank1] KeyError: 1\n'
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -146,9 +146,9 @@ def test_who_follows_goes_on_into_the_next_attempt_without_losing_or_repeating_a
         says("attempt2/node1.out", "[rank0] step 2\n", copy=False)
         seen.clear()
         tail.copy(last=True)
-        assert b"".join(seen).decode() == f"cut o{RAISED}[rank0] step 2\n"
+        assert b"".join(seen).decode() == f"cut o\n{RAISED}[rank0] step 2\n"
         return
-    assert says("attempt2/node1.out", "[rank0] step 2\n[rank0] s") == f"cut o{RAISED}[rank0] step 2\n"
+    assert says("attempt2/node1.out", "[rank0] step 2\n[rank0] s") == f"cut o\n{RAISED}[rank0] step 2\n"
     assert says("attempt2/node1.out", "tep 3\n") == "[rank0] step 3\n"
     # A node that was lost wakes up.
     assert says("node1.out", "ff\n[rank0] late\n") == "ff\n[rank0] late\n"

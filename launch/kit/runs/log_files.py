@@ -171,7 +171,8 @@ class Tail:
                         break
                     start += end
                     self.read[path] = start
-                    data = data[:end]
+                    is_cut_off = last and len(data) < PIECE and not data.endswith(b"\n")
+                    data = data[:end] + b"\n" * is_cut_off
                     self.write(self._filtered(path, self._without_refusals(path, data)))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
