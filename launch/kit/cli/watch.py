@@ -166,7 +166,7 @@ def logs(
         typer.Option(
             "--attempt",
             metavar="N",
-            help="Only what nodes and ranks said in this attempt of a job that was started again.",
+            help="Only the logs of this attempt of a job that was started again.",
             min=1,
         ),
     ] = None,
