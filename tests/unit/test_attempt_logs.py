@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from kit.api.handle import RunHandle
+from kit.diagnose.hang import hang, report
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, log_files
 from kit.runs.log_choice import Choice, has_ranks
@@ -116,6 +118,16 @@ def test_a_rank_that_began_only_in_a_later_attempt_has_begun(run: history.Run) -
     assert has_ranks(run.paths, "7")
     shutil.rmtree(logs / "attempt2")
     assert not has_ranks(run.paths, "7")
+
+
+def test_hang_tells_what_ranks_said_last_in_the_attempt_in_which_they_stood_still(run: history.Run) -> None:
+    plan = {"nodes": 1, "processes_per_node": 2, "tasks_per_node": 1, "launcher": "torchrun", "workdir": "/shared/project"}
+    (Path(run.folder) / "run.json").write_text(json.dumps({"plan": plan}))
+    logs = run.paths.logs("7")
+    event_lines.add(logs, "batch", "stalled", 1050, quiet_s=5, idle_s=5)
+    shutil.copy(Path(__file__).parent / "stacks/cluster.txt", logs / "stacks.1")
+    last = report.last_words(hang.look("7", full=False, pause=False), 0)
+    assert last and last[1] == "rank 0 in 1"
 
 
 RAISED = '[rank1] Traceback (most recent call last):\n[rank1]   File "x.py", line 1\n[rank1] KeyError: 1\n'
