@@ -112,8 +112,8 @@ class Sample:
 
     def steps(self) -> list[tuple[int, str]]:
         """The steps that rank 0 took, in order, and their losses."""
-        log = self.folder / f"run/log/{self.id}/rank0.out"
-        said = log.read_text() if log.exists() else ""
+        logs = self.folder.glob(f"run/log/{self.id}/**/rank0.out")  # one for each attempt
+        said = "".join(log.read_text() for log in sorted(logs, key=lambda log: log.stat().st_mtime))
         return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", said, re.M)]
 
     def begun_again_s(self) -> float:

@@ -73,6 +73,6 @@ def _add_error(logs: Path, at_s: float, attempt: int, **values: object) -> None:
 def of_rank(logs: Path, rank: int, note: str, at_s: float = 1_700_000_000.0, attempt: int = 1) -> None:
     """Adds that a rank began, and with a note "CODE NODE LOCAL_RANK" that it failed."""
     code, node, local_rank = note.split() or ("0", "node1", "0")
-    add(logs, node, "rank_started", at_s - 50, attempt, node=node, rank=rank, begun=at_s - 52, entered=at_s - 51, log=0)
+    add(logs, node, "rank_started", at_s - 50, attempt, node=node, rank=rank, begun=at_s - 52, entered=at_s - 51)
     if note:
         add(logs, node, "rank_ended", at_s, attempt, node=node, rank=rank, local_rank=int(local_rank), code=int(code), stopped=False)

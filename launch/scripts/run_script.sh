@@ -80,8 +80,6 @@ job::main() {
 node::prepare() {
   local answer begun staged
   exec {answer}>&1 >&2 # what tools print is for the log
-  ((KIT_ATTEMPT == 1)) || kit::say "attempt ${KIT_ATTEMPT}"
-  KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::now
   begun="${KIT_NOW}"
   [[ -z "${KIT_HEALTH:-}" ]] || health::check
@@ -92,7 +90,7 @@ node::prepare() {
   staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
-  event::line node_ready begun "${begun}" staged "${staged}" log "${KIT_LOG_FROM}"
+  event::line node_ready begun "${begun}" staged "${staged}"
   printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }
 

@@ -101,7 +101,7 @@ def ready_nodes(*nodes: str) -> str:
     """Return bash that prints what nodes answer when they are ready."""
     words = " ".join(nodes)
     return f"""for node in {words}; do
-      printf '{{"t": 3, "attempt": 1, "event": "node_ready", "node": "%s", "begun": 1, "staged": 2, "log": 0}}\\n' "${{node}}"
+      printf '{{"t": 3, "attempt": 1, "event": "node_ready", "node": "%s", "begun": 1, "staged": 2}}\\n' "${{node}}"
     done
     """
 

@@ -170,7 +170,7 @@ def test_a_node_that_never_answers_ends_the_job_whatever_sruns_code_is(tmp_path:
     assert not (run / "started").exists()
 
 
-SECOND = '{"t": 1, "attempt": 1, "event": "rank_started", "node": "local1", "rank": 2, "begun": 1, "entered": 1, "log": 0}'
+SECOND = '{"t": 1, "attempt": 1, "event": "rank_started", "node": "local1", "rank": 2, "begun": 1, "entered": 1}'
 
 
 # None began there; or one began beside the task's own, as torchrun starts them, and was lost.

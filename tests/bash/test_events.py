@@ -156,7 +156,7 @@ def test_an_event_is_takes_little_time_and_starts_no_process(tmp_path: Path) -> 
     KIT_EVENTS="$1"
     event::now
     begun="${KIT_NOW/./}"
-    for ((i = 0; i < 200; i++)); do event::note rank_started rank 7 begun 1700000000.123456 entered 1700000000.123456 log 0; done
+    for ((i = 0; i < 200; i++)); do event::note rank_started rank 7 begun 1700000000.123456 entered 1700000000.123456; done
     event::now
     echo "$((${KIT_NOW/./} - begun))"
     read -ra own <"/proc/$$/stat"

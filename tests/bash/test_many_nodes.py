@@ -42,7 +42,7 @@ def own_address() -> str:
 
 
 def answer(node: str, begun: str, staged: str, ready: str) -> str:
-    return f'{{"t": {ready}, "attempt": 1, "event": "node_ready", "node": "{node}", "begun": {begun}, "staged": {staged}, "log": 0}}\n'
+    return f'{{"t": {ready}, "attempt": 1, "event": "node_ready", "node": "{node}", "begun": {begun}, "staged": {staged}}}\n'
 
 
 def ready(*times: str) -> str:

@@ -147,14 +147,15 @@ def test_whoever_handles_the_signal_gets_it_once(program: str, tmp_path: Path, t
     assert commands(tag) == []
 
 
-def test_an_older_attempts_log_stays_and_where_this_one_begins_is_noted(tmp_path: Path, tag: str) -> None:
-    (tmp_path / "rank3.out").write_text("first\n")
-    process = start(tmp_path, "shell", "echo second", tag, KIT_ATTEMPT="2")
-    out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "[rank3] second\n")
-    assert log(tmp_path) == "first\nkit: node7: attempt 2\nsecond\n"
-    (started,) = event_lines.read(tmp_path, "rank_started")
-    assert (started["attempt"], started["log"]) == (2, len("first\nkit: node7: attempt 2\n"))
+def test_a_rank_that_torchrun_starts_again_goes_on_in_the_log_of_its_attempt(tmp_path: Path, tag: str) -> None:
+    own = tmp_path / "attempt2"
+    own.mkdir()
+    (tmp_path / "rank3.out").write_text("first attempt\n")
+    for word in ("one", "two"):
+        out, _ = start(tmp_path, "shell", f"echo {word}", tag, KIT_ATTEMPT="2", KIT_ATTEMPT_DIR=str(own)).communicate(timeout=60)
+        assert out == f"[rank3] {word}\n"
+    assert (log(tmp_path), log(own)) == ("first attempt\n", "one\ntwo\n")
+    assert [event["attempt"] for event in event_lines.read(tmp_path, "rank_started")] == [2, 2]
 
 
 def test_a_process_that_the_program_leaves_behind_does_not_hold_the_rank(tmp_path: Path, tag: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from kit.config.secrets import Secret
+from kit.diagnose.why import evidence
+from kit.plan.run_paths import RunPaths
+from kit.runs import log_files
 from running import SCRIPTS, TAG, bash, environment, processes, until
 from test_preemption_script import requeue
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
@@ -33,9 +37,55 @@ def test_when_a_rank_fails_all_start_again_at_another_port(launcher: str, tmp_pa
     assert AGAIN.format(1, 3) in done.stderr and AGAIN.format(2, 3) not in done.stderr
     run = tmp_path / "run"
     assert attempts(run) == [1, 2]
-    for rank in ("rank0.out", "rank1.out"):
-        found = re.findall(r"^attempt (\d) of 2 at (\d+)$", logs(run)[rank], re.MULTILINE)
-        assert [attempt for attempt, _ in found] == ["1", "2"] and found[0][1] != found[1][1]
+    ports = []
+    for attempt in (1, 2):
+        for rank in ("rank0.out", "rank1.out"):
+            (found,) = re.findall(rf"^attempt {attempt} of 2 at (\d+)$", logs(run, attempt)[rank], re.MULTILINE)
+            ports.append(found)
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+    assert sorted(logs(run, 2)) == ["local0.out", "local1.out", "rank0.out", "rank1.out"]
+
+
+def test_what_a_rank_of_an_earlier_attempt_still_says_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    # As a node does that was frozen, and wakes up.
+    late = """printf 'Traceback (most recent call last):\\nMemoryError\\n' >>"${KIT_LOG_DIR}/rank0.out\""""
+    program = f"((RANK == 0)) || exec sleep 60; ((KIT_ATTEMPT > 1)) || exit 3; echo again; {late}; exit 4"
+    done = start(run_dir(tmp_path, program, processes=2, max_restarts=1))
+    assert done.returncode == 4
+    run = tmp_path / "run"
+    assert "MemoryError" in logs(run)["rank0.out"] and logs(run, 2)["rank0.out"] == "again\n"
+    found = evidence.gather(run, str(JOB_ID), {})
+    assert found.first and (found.first.rank, found.first.code) == (0, 4)
+    assert next(log.text for log in found.logs if log.rank == 0) == "again"
+    assert f"; the end of log/{JOB_ID}/attempt2/rank0.out:\n  | again\n" in done.stderr
+
+
+def test_where_no_folder_can_be_made_the_logs_of_all_attempts_stand_in_the_same_files(tmp_path: Path) -> None:
+    program = 'echo "attempt ${KIT_ATTEMPT}"; touch "${KIT_LOG_DIR}/attempt2"; exit "$((KIT_ATTEMPT < 3))"'
+    done = start(run_dir(tmp_path, program, max_restarts=2), env=slurm(KIT_SOON_S="-1"))
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    assert logs(run)["rank0.out"] == "attempt 1\nattempt 2\n"
+    assert logs(run, 3)["rank0.out"] == "attempt 3\n"
+    paths = RunPaths(run)
+    assert log_files.files(paths, str(JOB_ID))[1:] == [paths.node_log(str(JOB_ID), attempt, "local0") for attempt in (1, 3)]
+
+
+def test_a_run_that_is_not_started_again_has_its_logs_where_they_always_were(tmp_path: Path) -> None:
+    assert start(run_dir(tmp_path, "echo one", max_restarts=2)).returncode == 0
+    run = tmp_path / "run"
+    assert sorted(path.name for path in (run / f"log/{JOB_ID}").glob("[!.]*")) == ["events", "local0.out", "rank0.out"]
+
+
+def test_who_follows_a_run_sees_every_line_of_all_attempts_once(kit, tmp_path: Path) -> None:
+    program = 'for i in {1..20}; do echo "attempt ${KIT_ATTEMPT} line ${i}"; sleep 0.02; done; printf "unfinished"; exit "$((KIT_ATTEMPT % 3))"'
+    (tmp_path / "job.yaml").write_text(f"command: [bash, -c, {json.dumps(program)}]\nlauncher: srun\nmax_restarts: 2\nnodes: 2\n")
+    said = kit("run", "job.yaml", "--output", "run").stdout
+    expected = [f"attempt {attempt} line {line}" for attempt in (1, 2, 3) for line in range(1, 21)]
+    for rank in range(2):
+        assert re.findall(rf"^\[rank{rank}\] (attempt \d line \d+)$", said, re.MULTILINE) == expected
+        assert said.count(f"[rank{rank}] unfinished") == 3
+    assert [kit("logs", "run", "--rank", "1", "--attempt", str(attempt)).stdout.count("line") for attempt in (1, 2, 3)] == [20] * 3
 
 
 def test_what_fails_twice_at_the_same_place_ends_with_its_code(tmp_path: Path) -> None:
@@ -105,7 +155,7 @@ def test_what_host_setup_has_exported_holds_and_it_runs_once(tmp_path: Path) -> 
     run = run_dir(tmp_path, program, max_restarts=1, host_setup=lines, env=(("LANG", "C.UTF-8"), ("OWN", "job's")))
     done = start(run, env=slurm(LANG="C.UTF-8"))
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^1 C\.UTF-8 job's$", logs(run)["rank0.out"], re.MULTILINE) == ["1 C.UTF-8 job's"] * 2
+    assert [logs(run, attempt)["rank0.out"] for attempt in (1, 2)] == ["1 C.UTF-8 job's\n"] * 2
 
 
 def test_the_values_of_secrets_are_there_until_the_last_attempt_has_ended(tmp_path: Path) -> None:
@@ -114,7 +164,7 @@ def test_the_values_of_secrets_are_there_until_the_last_attempt_has_ended(tmp_pa
     (run / ".secrets/values").write_bytes(b"OTHER=a value\0")
     done = start(run, env=slurm(KIT_SOON_S="-1"))
     assert done.returncode == 0, done.stderr
-    assert logs(run)["rank0.out"].count("has a value\n") == 3
+    assert [logs(run, attempt)["rank0.out"] for attempt in (1, 2, 3)] == ["has a value\n"] * 3
     assert not (run / ".secrets").exists()
 
 

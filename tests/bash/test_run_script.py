@@ -96,9 +96,10 @@ def wrap_nodes(folder: Path, body: str) -> None:
     (folder / "bash").write_text((folder / "bash").read_text().replace("#!/usr/bin/env bash", f"#!{real}"))
 
 
-def logs(run: Path) -> dict[str, str]:
-    """The files of log/JOB_ID; those of the nodes hold torchrun's own messages, too."""
-    return {path.name: path.read_text() for path in sorted((run / "log" / str(JOB_ID)).glob("*")) if path.is_file() and not path.name.startswith(".")}
+def logs(run: Path, attempt: int = 1) -> dict[str, str]:
+    """The files of log/JOB_ID, or of a later attempt's folder there; those of the nodes hold torchrun's own messages, too."""
+    folder = run / "log" / str(JOB_ID) / ("" if attempt == 1 else f"attempt{attempt}")
+    return {path.name: path.read_text() for path in sorted(folder.glob("*")) if path.is_file() and not path.name.startswith(".")}
 
 
 def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
@@ -200,13 +201,11 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
     first = start(run)
     assert first.returncode == 9
     assert told(first)[0] == f"kit: error: local0: rank 0 (local rank 0) exited with code 9; the end of log/{JOB_ID}/rank0.out:"
-    node_log = logs(run)["local0.out"]
+    before = logs(run)
     again = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
     assert (again.returncode, told(again, port=PORT + 997)) == (0, ["kit: local0: all ranks ended well"])
-    found = logs(run)
-    assert sorted(found) == ["local0.out", "rank0.out"]
-    assert found["rank0.out"] == "attempt 0\nkit: local0: attempt 2\nattempt 1\n"
-    assert found["local0.out"].startswith(node_log) and found["local0.out"].endswith("[rank0] attempt 1\n")
+    assert logs(run) == before and before["rank0.out"] == "attempt 0\n"
+    assert logs(run, 2) == {"local0.out": "[rank0] attempt 1\n", "rank0.out": "attempt 1\n"}
 
 
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
@@ -219,7 +218,7 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     common = ["--nodes=3", "--kill-on-bad-exit=1", "--wait=0", "--export=ALL", "--open-mode=append", "--cpus-per-task=12", "--ntasks=3", "--ntasks-per-node=1"]
     bound = ["--cpu-bind=none", "--mpi=none"]
     facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={run}/log/{JOB_ID}"]
-    facts += ["KIT_ATTEMPT=1", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
+    facts += ["KIT_ATTEMPT=1", f"KIT_ATTEMPT_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
     facts += ["KIT_ADDRESSES=", "KIT_FINGERPRINT="]
     for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block:block", *bound], facts)):
         expected = [*common, *options, f"--{log}=log/{JOB_ID}/%N.out", "bash", f"{run}/run_script.sh", mode, *more]
@@ -612,7 +611,7 @@ def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path)
     done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
     assert (done.returncode, told(done, port=PORT + 997)) == (
         5,
-        [f"kit: error: no rank could say why it ended, or none started (srun: code 5); log/{JOB_ID}/local0.out is empty"],
+        [f"kit: error: no rank could say why it ended, or none started (srun: code 5); log/{JOB_ID}/attempt2/local0.out is empty"],
     )
 
 

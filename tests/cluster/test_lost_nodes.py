@@ -67,7 +67,7 @@ def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
 
 def began_again(folder: Path) -> list[tuple[str, str, float]]:
     """How many ranks there were in the second attempt, where each began, and when."""
-    said = "".join(read(path) for path in (folder / f"run/log/{job_id(folder)}").glob("rank*.out"))
+    said = "".join(read(path) for path in (folder / f"run/log/{job_id(folder)}/attempt2").glob("rank*.out"))
     found = re.findall(r"^attempt 2 of (\d) on (\S+) at ([\d.]+)$", said, re.MULTILINE)
     return sorted((ranks, node, float(at_s)) for ranks, node, at_s in found)
 

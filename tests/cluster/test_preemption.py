@@ -73,9 +73,15 @@ def said(project: Path, run: str = "run") -> str:
     return "".join(read(path) for path in sorted((project / run / "log").glob("slurm-*.out")))
 
 
+def said_by(rank: int, project: Path, run: str = "run") -> str:
+    """What a rank said in all attempts of a run, in order."""
+    logs = sorted((project / run / "log").glob(f"**/rank{rank}.out"), key=lambda log: log.stat().st_mtime)
+    return "".join(map(read, logs))
+
+
 def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "run") -> None:
     def found() -> bool:
-        return len(re.findall(pattern, "".join(read(path) for path in (project / run / "log").glob("*/rank0.out")), re.MULTILINE)) >= times
+        return len(re.findall(pattern, said_by(0, project, run), re.MULTILINE)) >= times
 
     until(found, 120, f"no {times} times {pattern!r} in rank 0's log; the batch script said:\n{said(project, run)}")
 
@@ -111,12 +117,11 @@ def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed
     assert kit_cluster.wait(job_id(folder), timeout=120).state == "COMPLETED", said(folder)
 
     def steps(run: str) -> list[str]:
-        (log,) = (folder / run / "log").glob("*/rank0.out")
-        return re.findall(r"^step .*|^epoch .*(?=  images/s)|^test accuracy .*", read(log), re.MULTILINE)
+        return re.findall(r"^step .*|^epoch .*(?=  images/s)|^test accuracy .*", said_by(0, folder, run), re.MULTILINE)
 
     assert len(steps("undisturbed")) == 40 + 2 + 1
     assert steps("run") == steps("undisturbed")
-    assert len(re.findall(r"^stopped at step", read(next((folder / "run/log").glob("*/rank0.out"))), re.MULTILINE)) == 2
+    assert len(re.findall(r"^stopped at step", said_by(0, folder), re.MULTILINE)) == 2
     assert len(re.findall(r"Slurm takes this job back into the queue, for attempt [23]:", said(folder))) == 2
     nothing_left(kit_cluster)
 
@@ -165,11 +170,10 @@ def test_a_program_that_knows_of_no_signal_goes_on_from_its_own_checkpoints_to_t
     kit_cluster.run(kit_cluster.controller, "touch", kit_cluster.path(counts / "enough"))
     ended = kit_cluster.wait(job_id(counts))
     assert (ended.state, ended.fields["Restarts"]) == ("COMPLETED", "2"), said(counts)
-    begun = [int(place) for place in re.findall(r"^begins at (\d+)$", read(next((counts / "run/log").glob("*/rank0.out"))), re.MULTILINE)]
+    begun = [int(place) for place in re.findall(r"^begins at (\d+)$", said_by(0, counts), re.MULTILINE)]
     assert len(begun) == 3 and begun[0] == 0 < begun[1] <= begun[2]
     for rank in range(4):
-        log = read(next((counts / "run/log").glob(f"*/rank{rank}.out")))
-        assert len(re.findall("^ends behind", log, re.MULTILINE)) == 1, log
+        assert len(re.findall("^ends behind", said_by(rank, counts), re.MULTILINE)) == 1, said_by(rank, counts)
     assert re.search(r"the time limit is near, progress: \S+/own/step_\d+, 20\S+; Slurm starts this job again$", said(counts), re.MULTILINE), said(counts)
     nothing_left(kit_cluster)
 
@@ -220,4 +224,4 @@ def test_a_run_that_does_not_get_on_or_was_started_often_enough_stops(how: str, 
     ended = kit_cluster.wait(job_id(counts))
     assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("FAILED", 1, "1")
     assert f"kit: error: node1: {why}\n  fix: see what they did: " in said(counts)
-    assert len(re.findall("^begins at", read(next((counts / "run/log").glob("*/rank0.out"))), re.MULTILINE)) == 2
+    assert len(re.findall("^begins at", said_by(0, counts), re.MULTILINE)) == 2

@@ -190,8 +190,8 @@ def check_the_search_itself(searched: Searched) -> None:
 
 def until_up(folder: Path, run: str, attempt: int) -> None:
     def up() -> bool:
-        logs = list((folder / run / "log").glob("*/rank*.out"))
-        return len(logs) == 2 and all(read(log).count("up ") == attempt for log in logs)
+        logs = list((folder / run / "log").glob("*/rank*.out" if attempt == 1 else f"*/attempt{attempt}/rank*.out"))
+        return len(logs) == 2 and all(read(log).count("up ") == 1 for log in logs)
 
     until(up, 120, f"{run} is not up: {[read(log) for log in (folder / run / 'log').glob('**/*.out')]}")
 

@@ -38,9 +38,11 @@ def test_a_killed_rank_starts_all_again_in_the_same_job_and_container(runtime: s
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0)
     logs = folder / f"run/log/{job_id(folder)}"
     assert [event["attempt"] for event in event_lines.read(logs, "start")] == [1, 2]
-    said = "".join(read(logs / f"rank{rank}.out") for rank in range(4))
-    begun = [float(time) for time in re.findall(r"^attempt 2 at ([\d.]+)", said, re.MULTILINE)]
-    killed = re.findall(r"^killed at ([\d.]+)$", said, re.MULTILINE)
+    first, second = ("".join(read(folder / f"rank{rank}.out") for rank in range(4)) for folder in (logs, logs / "attempt2"))
+    begun = [float(time) for time in re.findall(r"^attempt 2 at ([\d.]+)", second, re.MULTILINE)]
+    killed = re.findall(r"^killed at ([\d.]+)$", first, re.MULTILINE)
+    assert "attempt 2" not in first and "attempt 1" not in second
+    assert sorted(re.findall(r"^\[rank(\d)\] attempt 2 ", done.stdout, re.MULTILINE)) == list("0123")
     took_s = max(begun) - float(killed[0])
     assert len(begun) == 4 and len(killed) == 1 and took_s < SLOWEST_S, took_s
     print(f"{runtime}: all ranks began again {took_s:.1f} s after one was killed")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from kit.diagnose.why import ends, evidence
+from kit.diagnose.why.cause import RANK
 
 from event_lines import line
 from samples import ROOT
@@ -137,7 +139,7 @@ ONLY_ALL_ENDS = {  # which the batch script alone knows
 def make(case: Case, run: Path) -> Path:
     logs = run / "log/7"
     (logs / "events").mkdir(parents=True)
-    begun = [line("rank_started", EPOCH_S - 2000, node="n0", rank=rank, begun=1, entered=2, log=0) for rank in case.ranks]
+    begun = [line("rank_started", EPOCH_S - 2000, node="n0", rank=rank, begun=1, entered=2) for rank in case.ranks]
     ended: dict[str, list[tuple[int, str]]] = {"n0": []}
     for age, (rank, (text, note)) in enumerate(case.ranks.items()):
         second = 0 if case.same_time else age
@@ -161,10 +163,11 @@ def make(case: Case, run: Path) -> Path:
     return logs
 
 
-def judge(logs: Path) -> list[str]:
+def judge(logs: Path, attempt: int = 1) -> list[str]:
     """RANK CODE NODE LOCAL_RANK HOW AFTER, by the batch script's judge."""
+    own = logs if attempt == 1 else logs / f"attempt{attempt}"
     script = 'set -euo pipefail\nsource "${KIT_RUN_DIR}/lib/events.sh"\nsource "$1"\nblame::first\n'
-    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs)}
+    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "KIT_ATTEMPT": str(attempt), "KIT_ATTEMPT_DIR": str(own)}
     done = subprocess.run(["bash", "-c", script, "bash", str(SCRIPTS / "lib/blame.sh")], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
@@ -198,21 +201,17 @@ def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_k
     assert found and "".join(re.findall(r'"([^"]*)"', found[1])) == ends.OTHERS_GONE.pattern
 
 
-def test_what_a_rank_said_in_an_attempt_before_a_requeue_does_not_count(tmp_path: Path) -> None:
-    logs = make(Case({0: (OWN + MISSED, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1), tmp_path)
-    path = logs / "events/n0.jsonl"
-    first = path.read_text()
-    second = first.replace('"attempt": 1', '"attempt": 2').replace(
-        '"rank": 0, "begun": 1, "entered": 2, "log": 0', f'"rank": 0, "begun": 1, "entered": 2, "log": {len(OWN)}'
-    )
-    path.write_text(first + second)
+def test_what_ranks_said_and_noted_in_an_attempt_before_does_not_count(tmp_path: Path) -> None:
+    logs = make(Case({0: (OWN, "1 n0 0"), 1: (MISSED, "1 n0 1"), 2: (OWN, "1 n0 2")}, 0), tmp_path)
+    noted = (logs / "events/n0.jsonl").read_text()
+    again = make(Case({0: (MISSED, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1), tmp_path / "again")
+    (logs / "events/n0.jsonl").write_text(noted + (again / "events/n0.jsonl").read_text().replace('"attempt": 1', '"attempt": 2'))
     (logs / "events/batch.jsonl").write_text(line("start", EPOCH_S - 3000, 1) + line("start", EPOCH_S - 2500, 2))
-    env = {**os.environ, "KIT_RUN_DIR": str(SCRIPTS), "KIT_LOG_DIR": str(logs), "KIT_ATTEMPT": "2"}
-    script = f'set -euo pipefail\nsource "{SCRIPTS}/lib/events.sh"\nsource "{SCRIPTS}/lib/blame.sh"\nblame::first\n'
-    assert subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60).stdout.split()[:2] == ["1", "1"]
+    shutil.copytree(again, logs / "attempt2", ignore=shutil.ignore_patterns("events"))
+    assert judge(logs, 2)[:2] == ["1", "1"]
     judged = evidence.gather(tmp_path, "7", {})
     assert judged.first and judged.first.rank == 1
-    assert OWN not in next(log.text for log in judged.logs if log.rank == 0)
+    assert {log.path.parent.name for log in judged.logs if log.kind == RANK} == {"attempt2"}
 
 
 def test_how_far_an_exception_is_from_the_end_of_the_log_is_known(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) ->
 @pytest.mark.parametrize("text", [OWN_FAULT, "plain\nlines\n", "Traceback (most recent call last)\n  cut off"])
 @pytest.mark.parametrize("pieces", [1, 3, 1000])
 def test_what_torchrun_says_of_itself_is_shown_whole(text: str, pieces: int, shown) -> None:
-    assert shown(text, pieces=pieces) == text + "kit: error: the end\n"
+    assert shown(text, pieces=pieces) == text.rstrip("\n") + "\nkit: error: the end\n"
 
 
 def test_a_traceback_after_which_the_program_goes_on_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(t
         log.flush()
         clock.now_s = 8.0
         tail.copy()
-        paths.node_log("7", "n1").write_bytes(b"[rank2] goes on\n")
+        paths.node_log("7", 1, "n1").write_bytes(b"[rank2] goes on\n")
         log.write(b"  | Traceback\n")
         log.flush()
         tail.copy(last=True)

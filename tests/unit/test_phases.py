@@ -262,10 +262,10 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in names:
         late = spread.random() / 10
         staged = START + 3 + late + (20 if name == "node0500" else 0)
-        ready.append((staged + 0.05, {"node": name, "begun": START + late + 0.1, "staged": staged, "log": 0}))
+        ready.append((staged + 0.05, {"node": name, "begun": START + late + 0.1, "staged": staged}))
         begun = START + 25 + late
         for rank in range(8):
-            rank_begun = {"node": name, "rank": rank, "begun": begun, "entered": begun + 1, "log": 0}
+            rank_begun = {"node": name, "rank": rank, "begun": begun, "entered": begun + 1}
             event_lines.add(logs, name, "rank_started", begun + 5 + spread.random(), **rank_begun)
             event_lines.add(logs, name, "first_step", begun + 9, node=name, rank=rank)
     event_lines.add(logs, "batch", "start", START, nodes="node[0000-0999]")

@@ -437,16 +437,32 @@ def test_the_job_that_went_on_for_another_is_the_one_that_counts(tmp_path: Path,
     assert job_chain.last_job(str(run), "7") in ("7", "9")
 
 
-def test_what_a_rank_said_in_an_earlier_attempt_is_not_its_last_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\n"
-    run = run_directory(tmp_path / "run", {0: (f"{log}quiet\n", "")})
+RAISED = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\n"
+
+
+def second_attempt(place: Path, said: str) -> Path:
+    """A run whose rank failed in the first attempt, and in the second with code 3."""
+    run = run_directory(place, {0: (RAISED, "")})
     logs = run / "log/7"
     event_lines.add(logs, "batch", "start", 10**9, 2, node="node1", log=0)
-    event_lines.add(logs, "node1", "rank_started", 10**9, 2, node="node1", rank=0, log=len(log))
-    event_lines.add(logs, "node1", "rank_ended", 10**9, 2, node="node1", rank=0, local_rank=0, code=3, stopped=False)
-    print(report.why(str(run)))
-    said = capsys.readouterr().out
-    assert "ModuleNotFoundError" not in said and "quiet" in said
+    event_lines.of_rank(logs, 0, "3 node1 0", 10**9, 2)
+    (logs / "attempt2").mkdir()
+    (logs / "attempt2/rank0.out").write_text(said)
+    return run
+
+
+def test_what_a_rank_said_in_an_earlier_attempt_is_not_its_last_word(tmp_path: Path) -> None:
+    found = report.why(str(second_attempt(tmp_path / "run", "one\nquiet\n")))
+    assert found.cause == "exit-code" and "ModuleNotFoundError" not in str(found) and "run/log/7/attempt2/rank0.out:2" in str(found)
+
+
+def test_a_run_whose_attempts_share_their_logs_as_older_ones_do_is_explained_as_well(tmp_path: Path) -> None:
+    run = second_attempt(tmp_path / "run", "")
+    shutil.rmtree(run / "log/7/attempt2")
+    with (run / "log/7/rank0.out").open("a") as log:
+        log.write("kit: node1: attempt 2\nquiet\n")
+    found = report.why(str(run))
+    assert (found.cause, found.rank) == ("exit-code", 0) and "run/log/7/rank0.out:5" in str(found)
 
 
 def test_a_job_that_was_to_start_again_and_was_refused_has_died(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

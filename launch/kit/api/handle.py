@@ -10,9 +10,10 @@ from typing import Optional
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, array_watch, asking, cancelling, log_files, lookup, status
+from kit.runs import array_status, array_watch, asking, cancelling, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.log_choice import Choice
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,19 @@ class RunHandle:
         return _with_tasks(ended)
 
     def logs(
-        self, rank: Optional[int] = None, *, node: Optional[str] = None, errors: bool = False
+        self,
+        rank: Optional[int] = None,
+        *,
+        node: Optional[str] = None,
+        errors: bool = False,
+        attempt: Optional[int] = None,
     ) -> str:
-        """Return what the run wrote: all, a rank's, a node's, or that of the ranks that failed."""
-        files = array_status.logs(self._run(), self.task, log_files.Choice(node, rank, errors))
+        """Return what the run wrote: all, a rank's, a node's, or that of the ranks that failed.
+
+        Without an attempt it is that of all attempts, of the ranks that failed that of the last.
+        """
+        choice = Choice(node, rank, errors, attempt)
+        files = array_status.logs(self._run(), self.task, choice)
         return b"".join(map(safe_read.read, files)).decode("utf-8", "replace")
 
     def why(self) -> Report:

@@ -17,7 +17,7 @@ from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import All, Json, LastRun, Task
 from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
-from kit.runs import array_status, history, log_outcome, lookup
+from kit.runs import array_status, history, log_choice, log_outcome, lookup
 from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
@@ -162,6 +162,15 @@ def logs(
         Optional[int], typer.Option("--rank", metavar="N", help="Only this rank.")
     ] = None,
     errors: Annotated[bool, typer.Option("--errors", help="Only the ranks that failed.")] = False,
+    attempt: Annotated[
+        Optional[int],
+        typer.Option(
+            "--attempt",
+            metavar="N",
+            help="Only the logs of this attempt of a job that was started again.",
+            min=1,
+        ),
+    ] = None,
     tail: Annotated[
         Optional[int],
         typer.Option("--tail", metavar="N", help="Only the last N lines of each log.", min=0),
@@ -176,7 +185,7 @@ def logs(
     found, number = array_status.find(run, task)
     runs = array_status.chosen(found, number)
     if follow:
-        if tail is not None or rank is not None or node or errors:
+        if tail is not None or rank is not None or node or errors or attempt:
             fix = "leave out -f; or follow one file: tail -f"
             raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
         if len(runs) > 1:
@@ -184,18 +193,19 @@ def logs(
             raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
         following.follow_again(runs[0])
         return
-    files = array_status.logs(found, number, logging.Choice(node, rank, errors))
+    files = array_status.logs(found, number, log_choice.Choice(node, rank, errors, attempt))
     if not files:
         folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
         which = runs[0] if number is not None else found
-        if errors and not any(logging.has_ranks(found.paths, each.id) for each in runs):
+        if errors and not any(log_choice.has_ranks(found.paths, each.id) for each in runs):
             raise KitError(f"no rank of {which} began", f"see: kit why {which.id}")
-        what = "failed rank" if errors else _missing(runs[0], rank, node)
+        where = f" in attempt {attempt}" if attempt else ""
+        what = f"failed rank{where}" if errors else _missing(runs[0], rank, node, where)
         raise KitError(f"{which} has no {what}", f"to see what it has: ls {messages.typed(folder)}")
     _print(files, found, tail)
 
 
-def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
+def _missing(run: Run, rank: Optional[int], node: Optional[str], where: str) -> str:
     """Return what a run has not, in words. Raise UsageError for a rank that it never has."""
     nodes, _, processes = run.shape.partition("x")
     if rank is not None and nodes.isdecimal() and processes.isdecimal():
@@ -205,15 +215,15 @@ def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
             raise UsageError(f"{run} has no rank {rank}", fix)
     of = f" of rank {rank}" if rank is not None else f" of a node {node}" if node else ""
     yet = "" if run.state or log_outcome.read(run)[0] else " yet"
-    return f"log{of}{yet}"
+    return f"log{of}{where}{yet}"
 
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
     """Print logs as they are: the program may draw on its user's terminal."""
     for path in files:
         if len(files) > 1:
-            name = path.relative_to(run.paths.log) if run.array else path.name
-            print(f"==> {name} <==")
+            parts = path.relative_to(run.paths.log).parts  # the first is the job's, if not alone
+            print(f"==> {'/'.join(parts if run.array else parts[1:] or parts)} <==")
         sys.stdout.flush()
         with safe_read.opened(path) as file:
             if path.stem.startswith("rank") and not os.stat(file.fileno()).st_size:

@@ -19,6 +19,7 @@ CODE = "code"
 LOG = "log"
 EVENTS = "events"  # in the folder of a job
 SECRETS = ".secrets"
+ATTEMPT = "attempt"  # before the number, the folder of a later attempt in that of a job
 CONTINUED_BY = "continued-by"  # in the folder of a job: the id of the one that goes on with it
 
 
@@ -49,14 +50,30 @@ class RunPaths:
         return {path.stem[len("slurm-") :]: path for path in self.log.glob("slurm-*.out")}
 
     def logs(self, job_id: str) -> Path:
-        """Return the folder of the nodes' and ranks' logs, and of what the scripts note."""
+        """Return the folder of a job: what the scripts note, and the logs of its first attempt."""
         return self.log / job_id
 
-    def node_log(self, job_id: str, node: str) -> Path:
-        return self.logs(job_id) / f"{node}.out"
+    def attempts(self, job_id: str) -> list[int]:
+        """Return the attempts that have logs of their own; in older runs that is the first."""
+        folders = (path for path in self.logs(job_id).glob(f"{ATTEMPT}[0-9]*") if path.is_dir())
+        found = (path.name[len(ATTEMPT) :] for path in folders)
+        return [1, *sorted({int(number) for number in found if number.isdecimal()} - {0, 1})]
 
-    def rank_log(self, job_id: str, rank: int) -> Path:
-        return self.logs(job_id) / f"rank{rank}.out"
+    def attempt_logs(self, job_id: str, attempt: int) -> Path:
+        """Return the folder of an attempt's logs: the job's where it has none of its own."""
+        own = self.logs(job_id) / f"{ATTEMPT}{attempt}"
+        return own if attempt > 1 and own.is_dir() else self.logs(job_id)
+
+    def node_logs(self, job_id: str, attempt: int) -> list[Path]:
+        """Return the nodes' logs of an attempt."""
+        found = self.attempt_logs(job_id, attempt).glob("*.out")
+        return sorted(path for path in found if not path.name.startswith("rank"))
+
+    def node_log(self, job_id: str, attempt: int, node: str) -> Path:
+        return self.attempt_logs(job_id, attempt) / f"{node}.out"
+
+    def rank_log(self, job_id: str, attempt: int, rank: int) -> Path:
+        return self.attempt_logs(job_id, attempt) / f"rank{rank}.out"
 
     def stacks(self, job_id: str, attempt: int) -> Path:
         """Return where the ranks of an attempt were when they stood still, as STACKS prints it."""

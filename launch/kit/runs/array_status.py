@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Optional
 
 from kit.errors import UsageError
-from kit.runs import history, job_chain, job_status, log_files, log_outcome, lookup
+from kit.runs import history, job_chain, job_status, log_outcome, lookup
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.log_choice import Choice
 from kit.slurm import task_numbers
 
 
@@ -67,7 +68,7 @@ def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
     return [item for item in all_of(run) if wanted is None or number(item) == wanted]
 
 
-def logs(run: Run, wanted: Optional[int], choice: log_files.Choice) -> list[Path]:
+def logs(run: Run, wanted: Optional[int], choice: Choice) -> list[Path]:
     """Return the chosen logs of all tasks of a run, or of one."""
     tasks = chosen(run, wanted)
     return [path for item in tasks for path in choice.of(run.paths, item.id)]

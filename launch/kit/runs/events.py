@@ -99,9 +99,14 @@ def batch(logs: Path) -> list[Event]:
     return read_file(folder(logs) / BATCH)
 
 
+def last_number(found: list[Event]) -> int:
+    """Return the number of the last attempt."""
+    return max((event.attempt for event in found), default=1)
+
+
 def last_attempt(found: list[Event]) -> list[Event]:
     """Return those of the last attempt."""
-    last = max((event.attempt for event in found), default=1)
+    last = last_number(found)
     return [event for event in found if event.attempt == last]
 
 
@@ -202,11 +207,6 @@ def _ahead_s(found: list[Event]) -> dict[Path, float]:
             written_s = os.stat(file).st_mtime
             ahead_s[file] = written_s - at_s if abs(written_s - at_s) < _COPIED_S else 0.0
     return ahead_s
-
-
-def starts(found: list[Event], name: str, key: str) -> dict[str, int]:
-    """Return {rank or node: the bytes of its log that are of earlier attempts}."""
-    return {event.text(key): event.number("log") or 0 for event in found if event.name == name}
 
 
 def hosts(found: list[Event]) -> list[str]:

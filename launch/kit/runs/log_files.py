@@ -46,41 +46,9 @@ def period_s() -> float:
 
 def files(run: RunPaths, job_id: str) -> list[Path]:
     """Return the logs that hold everything once: the nodes' have every rank's lines already."""
-    nodes = (path for path in run.logs(job_id).glob("*.out") if not path.name.startswith("rank"))
-    return [run.batch_log(job_id), *sorted(nodes)]
-
-
-class Choice(NamedTuple):
-    """Which logs of a job: all, or those of a node, of a rank, of the ranks that failed."""
-
-    node: Optional[str] = None
-    rank: Optional[int] = None
-    errors: bool = False
-
-    def of(self, run: RunPaths, job_id: str) -> list[Path]:
-        """Return the chosen logs that exist."""
-        found = files(run, job_id)
-        if self.errors:
-            found = [run.rank_log(job_id, rank) for rank in _failed(run, job_id)]
-        elif self.rank is not None:
-            found = [run.rank_log(job_id, self.rank)]
-        elif self.node is not None:
-            found = [run.node_log(job_id, self.node)]
-        return [path for path in found if path.is_file()]
-
-
-def has_ranks(run: RunPaths, job_id: str) -> bool:
-    """Return whether a rank of a job has begun."""
-    return any(run.logs(job_id).glob("rank*.out"))
-
-
-def _failed(run: RunPaths, job_id: str) -> list[int]:
-    """Return the ranks that failed, behind one that did not but is blamed for a hang."""
-    noted = events.read(run.logs(job_id))
-    blamed = events.last(noted, "blamed")
-    rank = blamed.number("rank") if blamed else None
-    failed = [each.rank for each in events.failed_ranks(noted)]
-    return failed if rank is None or rank in failed else [rank, *failed]
+    attempts = run.attempts(job_id)
+    of_nodes = (log for attempt in attempts for log in run.node_logs(job_id, attempt))
+    return [run.batch_log(job_id), *of_nodes]
 
 
 class Tail:
@@ -99,13 +67,15 @@ class Tail:
 
     def copy(self, last: bool = False) -> None:
         """Copies what is new; the last time, an unfinished line, too."""
+        latest = self.run.attempt_logs(self.job_id, self.run.attempts(self.job_id)[-1])
         batch, *nodes = files(self.run, self.job_id)
         if not last:
             self._copy(batch, last)
         for path in nodes:
-            self._copy(path, last)
-            if path in self.filters:
-                self.write(self.filters[path].overdue())
+            is_over = path.parent != latest  # another attempt has begun
+            self._copy(path, last or is_over)
+            if held_back := self.filters.get(path):
+                self.write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
             attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
             blamed = events.last(attempt, "blamed")
@@ -201,7 +171,8 @@ class Tail:
                         break
                     start += end
                     self.read[path] = start
-                    data = data[:end]
+                    is_cut_off = last and len(data) < PIECE and not data.endswith(b"\n")
+                    data = data[:end] + b"\n" * is_cut_off
                     self.write(self._filtered(path, self._without_refusals(path, data)))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
@@ -277,12 +248,12 @@ class LogEnd(NamedTuple):
 
 
 def ends(run: RunPaths, job_id: str) -> list[LogEnd]:
-    """Return the ends of a job's logs, those of its nodes first."""
+    """Return the ends of the logs of a job's last attempt, those of its nodes first."""
+    found = events.read(run.logs(job_id))
     # There may be 10,000 of them: only names are handled that need no look at the file system.
-    place = str(run.logs(job_id))
+    place = str(run.attempt_logs(job_id, events.last_number(found)))
     names = set(os.listdir(place)) if os.path.isdir(place) else set()
     stems = sorted((name[: -len(".out")] for name in names if name.endswith(".out")), key=_order)
-    found = events.read(Path(place))
     codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
     has_ended = events.last(found, "ends") is not None
     found_ends = []

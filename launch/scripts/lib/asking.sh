@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2154  # RANK and kit_file are rank.sh's
+# shellcheck disable=SC2154  # RANK and kit_log are rank.sh's
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
 # only: checkpoint
 
@@ -68,5 +68,5 @@ rank::handles() {
 rank::note_not_asked() {
   event::note not_asked rank "${RANK}"
   kit::say "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for \$KIT_CHECKPOINT_FILE, or use \`on_preempt: requeue\`" \
-    2>>"${kit_file}.out"
+    2>>"${kit_log}"
 }

@@ -70,7 +70,7 @@ part == "events" {
   if (value("t") + 0 > last[FILENAME]) last[FILENAME] = value("t") + 0
   if (!index($0, "\"attempt\": " attempt ",")) next
   r = value("rank")
-  if (/"event": "rank_started"/) { from[r] = value("log") + 0; delete noted[r]; delete ended[r] }
+  if (/"event": "rank_started"/) { delete noted[r]; delete ended[r] }
   else if (/"event": "rank_ended"/) {
     code[r] = ended[r] = value("code") + 0; ended_time[r] = value("t") + 0; local_rank[r] = value("local_rank")
     if (code[r] != 0 && value("stopped") == "false") noted[r] = 1
@@ -78,15 +78,12 @@ part == "events" {
   node[r] = value("node"); file_of[r] = FILENAME
   next
 }
-# When each file was last written, by the file server's clock, and its size.
-part == "files" { if ($1 == "@logs") part = "logs"; else { time[$3] = $1; size[$3] = $2 } next }
+# When each file was last written, by the file server's clock.
+part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 /^==> rank[0-9]+\.out <==$/ {
   keep(); rank = $2; gsub(/[^0-9]/, "", rank); seen[rank] = 1; reset()
-  at = size[$2] > most ? size[$2] - most : 0
   next
 }
-{ begin = at; at += length($0) + 1 }
-begin < from[rank] { next } # of an attempt before a requeue
 {
   sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^\[rank[0-9]+\]: ?/, "")
   # An exception group is drawn in a box.

@@ -5,8 +5,10 @@
 # ended with 0, and others missed it; or "missing": the others waited for it. AFTER is how many lines of its log follow the
 # exception that ended it. CODE is the job's. It reads the nodes' events, and the ends of all ranks' logs, 64 MB in all.
 blame::first() (
-  cd -- "${KIT_LOG_DIR}" || return 0
-  event::regular events/*.jsonl
+  cd -- "${KIT_ATTEMPT_DIR}" || return 0
+  up='' # with the folders' whole names the files would be too long for a command
+  [[ "${KIT_ATTEMPT_DIR}" == "${KIT_LOG_DIR}" ]] || up=../
+  event::regular "${up}"events/*.jsonl
   events=("${KIT_FILES[@]}")
   event::regular rank*.out
   logs=("${KIT_FILES[@]}")
@@ -14,8 +16,8 @@ blame::first() (
   most=$((67108864 / ${#logs[@]}))
   most=$((most > 1048576 ? 1048576 : most < 16384 ? 16384 : most))
   {
-    printf '%s\0' "${events[@]}" "${logs[@]}" | xargs -0 stat -c '%.9Y %s %n' -- || true
+    printf '%s\0' "${events[@]}" "${logs[@]}" | xargs -0 stat -c '%.9Y %n' -- || true
     printf '@logs\n'
     printf '%s\0' "${logs[@]}" | xargs -0 tail -v -c "${most}" --
-  } 2>/dev/null | LC_ALL=C awk -v attempt="${KIT_ATTEMPT}" -v most="${most}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events "${events[@]}" part=files - 2>/dev/null || true
+  } 2>/dev/null | LC_ALL=C awk -v attempt="${KIT_ATTEMPT}" -f "${KIT_RUN_DIR}/lib/blame.awk" part=events "${events[@]}" part=files - 2>/dev/null || true
 )

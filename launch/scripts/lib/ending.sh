@@ -79,7 +79,7 @@ ending::explain_failure() {
   local -r srun_code="$1"
   local failed before node='' words='' code='' local_rank='' rank='' at='' how='' after=0
   event::keep
-  ending::refresh "${KIT_LOG_DIR}"
+  ending::refresh "${KIT_ATTEMPT_DIR}"
   ending::refresh "${KIT_EVENTS%/*}"
   failed="$(ending::failed)" before="${failed}"
   ending::ask_srun
@@ -169,7 +169,7 @@ ending::explain_silence() {
   local log="${node}.out" fix='' cause=''
   code="${srun_code}"
   if [[ -z "${node}" ]]; then
-    log="$(cd -- "${KIT_LOG_DIR}" && compgen -G '*.out' | head -n 1)" || true
+    log="$(cd -- "${KIT_ATTEMPT_DIR}" && compgen -G '*.out' | head -n 1)" || true
     ((code != 143)) || cause=terminated
   else
     problem="nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})"
@@ -193,26 +193,22 @@ ending::explain_absence() {
   exit 1
 }
 
-# ending::show_log PROBLEM LOG [AFTER] - the problem, and the last lines of one of the job's logs, of this attempt alone; without
-# those AFTER its exception, where they are many.
+# ending::show_log PROBLEM LOG [AFTER] - the problem, and the last lines of one of this attempt's logs; without those AFTER its
+# exception, where they are many.
 ending::show_log() {
-  local said='' what="log/${KIT_ID}/$2 is empty"
+  local -r log="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/$2"
+  local said='' what="${log} is empty"
   local -i skipped="${3:-0}"
   ((skipped > 15)) || skipped=0
   said="$(ending::said "$2" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
-  [[ -z "${said}" ]] || what="the end of log/${KIT_ID}/$2:"$'\n'"${said}"
+  [[ -z "${said}" ]] || what="the end of ${log}:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
 }
 
-# ending::said LOG - prints the last 200 lines that this attempt has written to one of the job's logs, without torch's "[rank3]: ".
+# ending::said LOG - prints the last 200 lines of one of this attempt's logs, without torch's "[rank3]: ".
 ending::said() {
-  local -i begin
-  begin="$(case "$1" in
-    rank[0-9]*) event::of rank_started | grep -F "\"rank\": ${1//[!0-9]/}," ;;
-    *) event::of node_ready ready.jsonl | grep -F "\"node\": \"${1%.out}\"," ;;
-  esac | sed -n '$s/.*"log": \([0-9]*\)}$/\1/p')" || begin=0
-  [[ ! -f "${KIT_LOG_DIR}/$1" ]] || tail -c "+$((begin + 1))" -- "${KIT_LOG_DIR}/$1" 2>/dev/null | tail -n 200 | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//'
+  [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n 200 -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//'
 }
 
 ending::outcome() {

@@ -16,8 +16,10 @@ event::begin() {
   # Slurm counts how often it has started the job; in between, job::again starts the ranks again.
   local -i attempt="${SLURM_RESTART_COUNT:-0}+1"
   [[ ! -f "${KIT_EVENTS}" ]] || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
-  KIT_ATTEMPT="${attempt}"
-  export KIT_ATTEMPT
+  KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
+  # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
+  ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"
+  export KIT_ATTEMPT KIT_ATTEMPT_DIR
 }
 
 # event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.

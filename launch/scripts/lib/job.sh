@@ -82,6 +82,6 @@ job::choose_master() {
 job::note_facts() {
   local name
   KIT_FACTS=()
-  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
+  for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
   event::note told facts "$(printf '%s\n' "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}")"
 }

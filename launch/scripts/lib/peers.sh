@@ -130,7 +130,7 @@ peers::judge() {
   kit_found="$({
     grep -oE '(^| |/)(accelerate launch|torchrun) ' <<<"$*" | tr -d ' '
     grep -ohE 'lightning|accelerate|deepspeed|torchrun|torch\.distributed|init_process_group|DistributedDataParallel' -- "${kit_files[@]}" /dev/null
-    head -c 100000 -- "${KIT_LOG_DIR}/rank${RANK}.out" | grep -oE '[Ll]ightning'
+    head -c 100000 -- "${kit_log}" | grep -oE '[Ll]ightning'
   } 2>/dev/null || true)"
   for kit_word in ightning:lightning accelerate deepspeed torchrun torch.distributed init_process_group:torch.distributed DistributedDataParallel:torch.distributed; do
     [[ "${kit_found}" != *"${kit_word%:*}"* ]] || { event::note shares framework "${kit_word#*:}" && return; }

@@ -8,14 +8,8 @@ source "${KIT_RUN_DIR}/lib/peers.sh"
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_LOGGED is "node" where the program is its node's only one. Ends this
 # shell with the program's exit code.
 rank::run() {
-  local -r kit_file="${KIT_LOG_DIR}/rank${RANK}" kit_path="${PATH}"
+  local -r kit_log="${KIT_ATTEMPT_DIR:-${KIT_LOG_DIR}}/rank${RANK}.out" kit_path="${PATH}"
   PATH="${KIT_PATH:-${PATH}}"
-  # The log of an attempt before is kept.
-  local -i kit_from=0
-  if ((KIT_ATTEMPT > 1)); then
-    kit::say "attempt ${KIT_ATTEMPT}" 2>>"${kit_file}.out"
-    kit_from="$(stat -c %s -- "${kit_file}.out" 2>/dev/null)" || kit_from=0
-  fi
   exec {kit_asking}>/dev/null {kit_watching}>/dev/null
   if [[ -n "${KIT_CHECKPOINT_FILE:-}" ]]; then
     # shellcheck source=lib/asking.sh
@@ -28,12 +22,12 @@ rank::run() {
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
     exec {kit_asking}>&- {kit_watching}>&-
-    tee -a -- "${kit_file}.out" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
+    tee -a -- "${kit_log}" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
   ) 2>&1
   local -r kit_logger=$!
 
   # When its task began outside the container, and when it was inside. The program may note its first step: docs/timeline.md.
-  event::note rank_started rank "${RANK}" begun "${KIT_BEGUN:-0}" entered "${KIT_ENTERED:-0}" log "${kit_from}"
+  event::note rank_started rank "${RANK}" begun "${KIT_BEGUN:-0}" entered "${KIT_ENTERED:-0}"
   local kit_stopped='' kit_code=0
   rank::start "$@"
   # A rank that was told to stop did not cause the failure; unless what it said last is an exception: see blame.awk.

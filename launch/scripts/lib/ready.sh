@@ -47,7 +47,7 @@ ready::report_late() {
   if ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
     kill -TERM "${srun_pid}" 2>/dev/null || true
     kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(ready::late | kit::first_ten)" \
-      "what they were doing: ${KIT_LOG_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s" node-not-ready
+      "what they were doing: ${KIT_ATTEMPT_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s" node-not-ready
   elif ((SECONDS - begin_s >= report_s)); then
     kit::say "waiting since ${report_s} s for $(ready::late | wc -l) of ${NNODES} nodes: $(ready::late | kit::first_ten)"
     report_s+=report_s # 30 s, 60 s, 2 minutes ...

@@ -66,7 +66,7 @@ spares::ask() {
   local -a step=(
     srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
     --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
-    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="log/${KIT_ID}/%N.out"
+    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
   local host answers rc said unreached
   local -ri begin_s=SECONDS

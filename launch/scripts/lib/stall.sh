@@ -30,7 +30,7 @@ stall::check() {
 stall::has_progress() {
   local -r looked="${KIT_LOG_DIR}/.looked"
   : 2>/dev/null >"${looked}.now" || return 0
-  local -a places=("${KIT_LOG_DIR}"/rank*.out "${KIT_LOG_DIR}/progress")
+  local -a places=("${KIT_ATTEMPT_DIR}"/rank*.out "${KIT_LOG_DIR}/progress")
   local found
   found="$(
     find "${places[@]}" -maxdepth 0 -newer "${looked}" -print -quit 2>/dev/null

@@ -22,7 +22,7 @@ step::choose_options() {
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   KIT_SRUN_EACH=(
     "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
-    ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="log/${KIT_ID}/%N.out"
+    ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
 }
 
@@ -41,7 +41,7 @@ step::choose_ranks_options() {
     # Where the ranks share the node's one task, binding would pin them all to its CPUs.
     ${KIT_BINDS:+--cpu-bind="${KIT_CPU_BIND}"}
     --mpi="${KIT_MPI_TYPE}" # a site's default of pmix makes srun wait for an MPI program
-    --output="log/${KIT_ID}/%N.out"
+    --output="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
   # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
   if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((${SLURM_CPUS_ON_NODE:-0} > KIT_TASKS_PER_NODE)); then

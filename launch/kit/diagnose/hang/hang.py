@@ -36,6 +36,7 @@ class Ranks:
     elapsed: str  # and its limit
     plan: Plan
     seen: Seen
+    attempt: int
 
 
 def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
@@ -51,7 +52,8 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     if not found.run.local:
         hosts = _started_on(found.run) or slurm.hosts(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
-    return Ranks(found.run, found.elapsed, plan, seen)
+    attempt = found.run.paths.attempts(found.run.id)[-1]
+    return Ranks(found.run, found.elapsed, plan, seen, attempt)
 
 
 def _kept(found: Status) -> Optional[Ranks]:
@@ -69,7 +71,7 @@ def _kept(found: Status) -> Optional[Ranks]:
     hosts = events.hosts(events.read(run.paths.logs(run.id), stalled.attempt))
     when = time.strftime("%F %T", time.localtime(stalled.at_s))
     seen = _compared(answers, hosts, _ranks_per_node(run, plan, hosts))
-    return Ranks(run, f"as its ranks stood still at {when}", plan, seen)
+    return Ranks(run, f"as its ranks stood still at {when}", plan, seen, stalled.attempt)
 
 
 def _running_here() -> Status:

@@ -17,7 +17,6 @@ from kit.errors import KitError
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.runs import log_files
-from kit.runs.history import Run
 
 
 def lines(ranks: Ranks, full: bool) -> Iterator[str]:
@@ -44,7 +43,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
         yield f"{_named(missing)} {verb} no process on {node or 'any node that answered'}"
     groups = stacks.groups(seen.processes)
     for group in groups:
-        yield from _group(run, folder, group, full)
+        yield from _group(ranks, folder, group, full)
     if len(groups) == 1 and len(groups[0]) == seen.ranks > 1 and stacks.is_collective(groups[0][0]):
         yield "kit: all ranks are in the same collective: shapes may differ, or the order before it"
         again = "run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
@@ -76,7 +75,7 @@ def _project(ranks: Ranks) -> str:
     return code if os.path.isdir(code) else ranks.plan.program.workdir
 
 
-def _group(run: Run, folder: str, group: list[Process], full: bool) -> Iterator[str]:
+def _group(ranks: Ranks, folder: str, group: list[Process], full: bool) -> Iterator[str]:
     """Yield where the ranks of a group are, with the first rank's frames and last line."""
     first = group[0]
     name = f"{len(group)} ranks ({numbers([process.rank for process in group])})"
@@ -93,7 +92,7 @@ def _group(run: Run, folder: str, group: list[Process], full: bool) -> Iterator[
         yield f"  its {name} {stacks.where(children[0], folder)}"
         if full:
             yield from _whole(children[0], folder)
-    if last := last_words(run, first.rank):
+    if last := last_words(ranks, first.rank):
         who = f"rank {first.rank} " if len(group) > 1 else ""
         yield f"  {who}said {formats.elapsed(last[0])} ago: {last[1]}"
 
@@ -151,9 +150,9 @@ def _explain(why: str) -> tuple[str, str]:
     return why[:200], "kit hang again; docs/hang.md has more"
 
 
-def last_words(run: Run, rank: int) -> Optional[tuple[float, str]]:
+def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
     """Return (seconds ago, the last line of a rank's log); None where it has no log."""
-    path = run.paths.rank_log(run.id, rank)
+    path = ranks.run.paths.rank_log(ranks.run.id, ranks.attempt, rank)
     try:
         age_s = time.time() - path.stat().st_mtime
     except OSError:
@@ -185,7 +184,7 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
         {
             "ranks": [process.rank for process in group],
             "where": stacks.where(group[0], _project(ranks)),
-            "processes": [_process_as_json(run, process) for process in group],
+            "processes": [_process_as_json(ranks, process) for process in group],
         }
         for group in stacks.groups(seen.processes)
     ]
@@ -199,8 +198,8 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _process_as_json(run: Run, process: Process) -> dict[str, Any]:
-    last = last_words(run, process.rank)
+def _process_as_json(ranks: Ranks, process: Process) -> dict[str, Any]:
+    last = last_words(ranks, process.rank)
     threads = [
         {**thread._asdict(), "frames": [frame._asdict() for frame in thread.frames]}
         for thread in process.threads
@@ -214,5 +213,5 @@ def _process_as_json(run: Run, process: Process) -> dict[str, Any]:
         "threads": threads,
         "kernel": process.facts,
         "last_line": {"seconds_ago": round(last[0]), "text": last[1]} if last else None,
-        "children": [_process_as_json(run, child) for child in process.children],
+        "children": [_process_as_json(ranks, child) for child in process.children],
     }

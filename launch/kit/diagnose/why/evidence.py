@@ -53,16 +53,20 @@ class Evidence:
         """Return the events of the batch script."""
         return [event for event in self.events if event.file.name == events.BATCH]
 
+    @property
+    def attempt(self) -> int:
+        """Return the number of the last attempt."""
+        return events.last_number(self.events)
+
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
-        log = RunPaths(self.folder).rank_log(self.job_id, failed.rank)
+        log = RunPaths(self.folder).rank_log(self.job_id, self.attempt, failed.rank)
         return (failed.at_ns - logs.changed_ns(log)) / 1e9 if failed.at_ns else 0
 
     def recorded(self) -> str:
         """Return what PyTorch's flight recorder knows of a collective that did not end."""
-        attempt = max((event.attempt for event in self.events), default=1)
         layout = self.plan.layout
-        dumps = RunPaths(self.folder).flights(self.job_id, attempt)
+        dumps = RunPaths(self.folder).flights(self.job_id, self.attempt)
         return flight.explain(dumps, layout.nodes * layout.processes_per_node)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:
@@ -85,15 +89,13 @@ def job_of(folder: Path, record: RunRecord) -> str:
 
 def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     """Read what may explain the end of a job."""
-    log_folder = RunPaths(folder).logs(job_id)
-    found = events.read(log_folder)
+    paths = RunPaths(folder)
+    found = events.read(paths.logs(job_id))
     start = events.last(found, "start")
     begin = (start and start.number("log")) or 0
-    batch = logs.read(RunPaths(folder).batch_log(job_id), BATCH, begin=begin)
-    begins = events.starts(found, "node_ready", "node")
-    ranks_begin = events.starts(found, "rank_started", "rank")
-    begins |= {f"rank{rank}": begin for rank, begin in ranks_begin.items()}
-    all_logs = Logs(log_folder, logs.names(log_folder), begins)
+    batch = logs.read(paths.batch_log(job_id), BATCH, begin=begin)
+    log_folder = paths.attempt_logs(job_id, events.last_number(found))
+    all_logs = Logs(log_folder, logs.names(log_folder))
     failed = [blame.noted(each) for each in events.failed_ranks(found)]
     well = events.ranks_ended_well(found)
     first = blame.by_batch_script(found, failed) or blame.by_logs(all_logs, failed, well)

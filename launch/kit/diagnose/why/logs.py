@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -49,7 +48,7 @@ class Log:
 def read(path: Path, kind: str, most: int = TAIL, begin: int = 0) -> Log:
     """Return the last `most` bytes of a file; an empty log where there is no such file.
 
-    What is before `begin` is of earlier attempts, and is left out.
+    What is before `begin` is left out: in the batch script's log it is of earlier attempts.
     """
     found = re.fullmatch(r"rank(\d+)", path.stem) if kind == RANK else None
     rank = int(found[1]) if found else None
@@ -74,11 +73,10 @@ class Logs:
 
     folder: Path
     names: list[str]
-    begins: Mapping[str, int]  # {log's name: the bytes of it that are of earlier attempts}
 
     def read(self, stem: str, kind: str, most: int = TAIL) -> Log:
         """Return the end of a log."""
-        return read(self.folder / f"{stem}.out", kind, most, self.begins.get(stem, 0))
+        return read(self.folder / f"{stem}.out", kind, most)
 
     @property
     def ranks(self) -> list[int]:

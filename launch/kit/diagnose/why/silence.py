@@ -25,8 +25,8 @@ def before_the_end(evidence: Evidence) -> Iterator[str]:
     """Yield for how long the ranks had said nothing when Slurm or a person ended the run."""
     stopped = events.last(evidence.of_batch, "stopped_by")
     # A node's log has the words of torchrun, too, which speaks of the end itself.
-    logs = RunPaths(evidence.folder).logs(evidence.job_id).glob("rank*.out")
-    last_s = max((path.stat().st_mtime for path in logs), default=0)
+    logs = RunPaths(evidence.folder).attempt_logs(evidence.job_id, evidence.attempt)
+    last_s = max((path.stat().st_mtime for path in logs.glob("rank*.out")), default=0)
     if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
         what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
         yield f"  before that {what}; next time, while it hangs: kit hang"
