@@ -48,7 +48,11 @@ def test_runs_wait_for_others_as_asked(kit_cluster: Cluster, project: Path) -> N
     until(lambda: state(kit_cluster, project, "last") == "COMPLETED", 120, "the last run does not end well")
     assert state(kit_cluster, project, "failing") == "FAILED node1: rank 0 (local rank 0) exited with code 9"
     assert (state(kit_cluster, project, "always"), state(kit_cluster, project, "rescue")) == ("COMPLETED", "COMPLETED")
-    until(lambda: state(kit_cluster, project, "never") == "CANCELLED it never started: the run that it waited for ended otherwise", 120, "the vain wait is not ended")
+    until(
+        lambda: state(kit_cluster, project, "never") == "CANCELLED it never started: the run that it waited for ended otherwise",
+        120,
+        "the vain wait is not ended",
+    )
 
     refused = submit(kit_cluster, project, "job.yaml", "--after", "failing", check=False)
     assert refused.returncode == 2 and "failing" in refused.stderr and "has ended: FAILED; a job that waits for its success would never start" in refused.stderr

@@ -409,7 +409,10 @@ DOCKER_CONFIG, DOCKER_LAYER = "application/vnd.docker.container.image.v1+json", 
 @pytest.mark.parametrize(
     ("manifest", "problem"),
     [
-        (typed("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"), "is not a container image: its configuration"),
+        (
+            typed("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"),
+            "is not a container image: its configuration",
+        ),
         (typed("application/vnd.oci.empty.v1+json", "text/plain", artifactType="application/vnd.me"), "is not a container image: its configuration"),
         (typed("application/vnd.sylabs.sif.config.v1+json", "application/vnd.sylabs.sif.layer.v1.sif"), "is not a container image: its configuration"),
         (typed("application/vnd.docker.plugin.v1+json", DOCKER_LAYER), "is not a container image: its configuration"),

@@ -221,7 +221,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "nowhere.py"], "kit: nowhere.py: no such script: nowhere.py"),
         (["submit", "train.py", "-j", "2x"], "kit: -j: '2x' is not NODESxPROCESSES\n  fix: write -j 2x8 for 2 nodes of 8 processes"),
         (["submit", "train.py", "--env", "A"], "kit: --env: 'A' is not NAME=VALUE\n  fix: write --env A=VALUE"),
-        (["run", "train.py", "--gpu", "2"], "kit: there is no option --gpu\n  fix: Slurm counts them for the whole job, kit for each node: --gpus-per-node N\n"),
+        (
+            ["run", "train.py", "--gpu", "2"],
+            "kit: there is no option --gpu\n  fix: Slurm counts them for the whole job, kit for each node: --gpus-per-node N\n",
+        ),
         (["submit", "train.py", "--nodez", "2"], "kit: there is no option --nodez\n  fix: did you mean '--nodes'?\n"),
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
@@ -304,7 +307,9 @@ def test_the_help_is_the_same_however_it_is_asked_for(kit) -> None:
     shown = kit("--help").stdout
     assert shown == kit().stdout == kit("-h", "submit").stdout == kit("help").stdout
     assert kit("help", "why").stdout == kit("why", "--help").stdout
-    assert all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List the images that kit build made" in shown and "\n  complete " not in shown
+    assert (
+        all(len(line) <= 80 for line in shown.splitlines()) and "\n  images      List the images that kit build made" in shown and "\n  complete " not in shown
+    )
 
 
 def test_the_run_directory_is_mounted_last_so_that_nothing_hides_it(kit, tmp_path: Path, program: Path) -> None:
