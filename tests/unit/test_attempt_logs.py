@@ -61,9 +61,9 @@ def test_one_attempt_is_shown_where_it_is_named(words: tuple[str, ...], shown: s
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--attempt", "3"), "train (7) has no log in attempt 3\n  fix: what there is: ls run/log/7"),
-        (("--attempt", "3", "--rank", "1"), "train (7) has no log of rank 1 in attempt 3\n  fix: what there is: ls run/log/7"),
-        (("--attempt", "3", "--errors"), "train (7) has no failed rank in attempt 3\n  fix: what there is: ls run/log/7"),
+        (("--attempt", "3"), "train (7) has no log in attempt 3\n  fix: to see what it has: ls run/log/7"),
+        (("--attempt", "3", "--rank", "1"), "train (7) has no log of rank 1 in attempt 3\n  fix: to see what it has: ls run/log/7"),
+        (("--attempt", "3", "--errors"), "train (7) has no failed rank in attempt 3\n  fix: to see what it has: ls run/log/7"),
         (("--attempt", "2", "-f"), "-f shows the logs of all nodes, from the beginning\n  fix: leave out -f; or follow one file: tail -f"),
     ],
 )
