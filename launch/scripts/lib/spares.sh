@@ -68,7 +68,7 @@ spares::ask() {
     --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
     --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
-  local host answers rc said unreached
+  local host answers rc said unreached part line=''
   local -ri begin_s=SECONDS
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
@@ -77,7 +77,8 @@ spares::ask() {
   local -r srun_pid=$!
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
-    IFS='|' read -r -t 1 -u "${answers}" host unreached said || rc=$?
+    IFS= read -r -t 1 -u "${answers}" part || rc=$?
+    line+="${part}" # where the second is over, it may be half a line
     if ((rc != 0 && rc <= 128)); then # all have ended
       rc=0
       wait "${srun_pid}" || rc=$?
@@ -85,7 +86,10 @@ spares::ask() {
         kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
       break
     fi
-    ((rc != 0)) || [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+    ((rc == 0)) || continue
+    IFS='|' read -r host unreached said <<<"${line}"
+    line=''
+    [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
   done
   exec {answers}<&-
   kill -TERM "${srun_pid}" 2>/dev/null || true
