@@ -118,3 +118,32 @@ def test_a_node_of_a_job_with_spares_says_it_where_it_is_asked(tmp_path: Path) -
     done = start(run, "check", env=slurm(SLURMD_NODENAME="n2", KIT_SLURMD_PORT="1"))
     assert done.stdout == "n2||does not pass site check: link 3 is down\n"
     assert not (tmp_path / "bad").exists()  # the first node does that
+
+
+LOOKS = 'echo "${SLURMD_NODENAME} ${KIT_ATTEMPT}" >>"${0%/*}/looked"\n'
+
+
+@pytest.mark.parametrize(("ends", "code"), [("", 0), ('[ "${KIT_ATTEMPT}" = 1 ] || { echo link 3 is down; exit 1; }', 1)])
+def test_when_the_ranks_start_again_the_node_that_is_to_blame_is_looked_at_and_no_other(ends: str, code: int, tmp_path: Path) -> None:
+    site = program(tmp_path, LOOKS + ends)
+    fails_once = "((KIT_ATTEMPT == 2)) || { ((RANK == 1)) && exit 7; exec sleep 60; }"
+    done = start(run_dir(tmp_path, fails_once, nodes=3, max_restarts=1, health=site, bad_nodes=str(tmp_path / "bad")), env=slurm(nodes=3))
+    assert done.returncode == code, done.stderr
+    looked = (tmp_path / "looked").read_text().splitlines()
+    assert sorted(looked[:3]) == ["local0 1", "local1 1", "local2 1"] and looked[3:] == ["local1 2"]
+    assert ("kit: error: local1: this node does not pass site check: link 3 is down\n" in done.stderr) == bool(code)
+
+
+def test_where_nobody_is_to_blame_every_node_is_looked_at_again(tmp_path: Path) -> None:
+    site = program(tmp_path, LOOKS)
+    stands_still = "((KIT_ATTEMPT == 2)) || exec sleep 60"
+    run = run_dir(tmp_path, stands_still, nodes=2, max_restarts=1, health=site, bad_nodes=str(tmp_path / "bad"), stall_s=1, on_stall="end")
+    assert start(run, env=slurm(nodes=2)).returncode == 0
+    assert sorted((tmp_path / "looked").read_text().splitlines()) == ["local0 1", "local0 2", "local1 1", "local1 2"]
+
+
+@pytest.mark.parametrize(("suspect", "said"), [("", "n2||does not pass site check: link 3 is down\n"), ("n3", "n2||\n")])
+def test_a_job_with_spares_asks_the_node_that_is_to_blame(suspect: str, said: str, tmp_path: Path) -> None:
+    site = program(tmp_path, "echo link 3 is down; exit 1")
+    run = run_dir(tmp_path, "true", nodes=1, spares=1, health=site, bad_nodes=str(tmp_path / "bad"))
+    assert start(run, "check", env=slurm(SLURMD_NODENAME="n2", KIT_SLURMD_PORT="1", KIT_SUSPECT=suspect)).stdout == said

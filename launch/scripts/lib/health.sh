@@ -13,6 +13,7 @@ readonly KIT_LEAST_MB=1024 # of memory
 # health::check - ends the job where this node is not well, and remembers the node. With spares it was asked before.
 health::check() {
   ((KIT_SPARES == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || return 0
+  health::is_due || return 0
   local problem
   problem="$(health::problem)"
   [[ -n "${problem}" ]] || return 0
@@ -20,6 +21,10 @@ health::check() {
   kit::die "this node ${problem}" \
     "tell those who run the cluster; new jobs leave it out for a day: kit submit; with \`spares: 1\` the job goes on without it" node-unhealthy
 }
+
+# health::is_due - whether this node is to be looked at: when the job starts, each of them; when its ranks start again, the one
+# that is to blame, where that is known.
+health::is_due() { [[ -z "${KIT_SUSPECT:-}" || "${KIT_SUSPECT}" == "$(kit::node)" ]]; }
 
 # health::problem - prints what is wrong with this node, as in "node3 has ..."; nothing where it is well.
 health::problem() {

@@ -123,7 +123,7 @@ spares::answer() {
     gpus="$(gpus::list 2>/dev/null | grep -c .)" || gpus=0
     ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
   fi
-  [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || problem="$(health::problem)"
+  [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || ! health::is_due || problem="$(health::problem)"
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
 }
 
