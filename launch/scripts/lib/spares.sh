@@ -72,7 +72,7 @@ spares::ask() {
   local -ri begin_s=SECONDS
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
-  export KIT_SLURMD_PORT
+  export KIT_SLURMD_PORT KIT_LOG_DIR
   exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
   local -r srun_pid=$!
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
@@ -109,7 +109,8 @@ spares::remember() {
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
   local master problem='' unreached
-  local -i free_mb gpus
+  local -i free_mb
+  [[ -z "${KIT_LOG_DIR:-}" ]] || export KIT_EVENTS="${KIT_LOG_DIR}/events/$(kit::node).jsonl"
   unreached="$(
     for master in "$@"; do # at the same time
       [[ "${master}" == "$(kit::node)" ]] || spares::reaches "${master}" || printf '%s ' "${master}" &
@@ -120,8 +121,7 @@ spares::answer() {
   if ((free_mb < KIT_DISK_MB)); then
     problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
   elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
-    gpus="$(gpus::list 2>/dev/null | grep -c .)" || gpus=0
-    ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
+    problem="$(gpus::missing)"
   fi
   [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || ! health::is_due || problem="$(health::problem)"
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
