@@ -78,7 +78,7 @@ spares::ask() {
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
     IFS= read -r -t 1 -u "${answers}" part || rc=$?
-    line+="${part}" # where the second is over, it may be half a line
+    line+="${part}"                   # where the second is over, it may be half a line
     if ((rc != 0 && rc <= 128)); then # all have ended
       rc=0
       wait "${srun_pid}" || rc=$?
@@ -110,7 +110,7 @@ spares::remember() {
 spares::answer() {
   local master problem='' unreached
   local -i free_mb
-  [[ -z "${KIT_LOG_DIR:-}" ]] || export KIT_EVENTS="${KIT_LOG_DIR}/events/$(kit::node).jsonl"
+  export KIT_EVENTS="${KIT_LOG_DIR:+${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl}"
   unreached="$(
     for master in "$@"; do # at the same time
       [[ "${master}" == "$(kit::node)" ]] || spares::reaches "${master}" || printf '%s ' "${master}" &
