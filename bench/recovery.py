@@ -158,16 +158,11 @@ def freeze(_: Sample) -> None:
 
 
 def cut_off(_: Sample) -> None:
-    lines = "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP"
-    cluster.bash(HIT, lines, root=True)
+    cluster.said("cut-off", HIT)
 
 
-def heal(cause: Callable[[Sample], None]) -> None:
+def heal() -> None:
     """The node is as it was."""
-    if cause is freeze:
-        cluster.said("thaw-node", HIT)
-    if cause is cut_off:
-        cluster.bash(HIT, "iptables -F INPUT; iptables -F OUTPUT", root=True)
     cluster.said("restore", HIT)
     cluster.bash("ctl", "rm -rf ~/.local/state/kit/bad-nodes")
 
@@ -184,7 +179,7 @@ def recovered(
         sample.until("the first all-reduce behind the fault", sample.begun_again_s)
     finally:
         if cause is not kill_rank:
-            heal(cause)
+            heal()
     sample.check(undisturbed)
     return sample.begun_again_s() - at_s
 

@@ -5,6 +5,7 @@ is for DDP, for clusters where TensorFlow is to run. No download, seconds on a C
     python train/tensorflow_digits.py                         one process, all its GPUs
     kit run train/tensorflow_digits.yaml                      two "nodes" on this machine
     kit submit train/tensorflow_digits.yaml --image tf.sif -- --epochs 40
+    kit submit train/tensorflow_digits.yaml --image tf.sif --max-restarts 3 -- --checkpoint saved
 
 Two workers by hand, the second with "index": 1 in a shell of its own; each waits for the other:
 
@@ -49,6 +50,11 @@ def parse_args():
     )
     parser.add_argument("--lr", type=float, default=0.003, help="learning rate of Adam")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="save after each epoch, and go on from there when started again",
+    )
     return parser.parse_args()
 
 
@@ -150,12 +156,14 @@ def main():
             print(f"epoch {epoch + 1}/{args.epochs}  loss {logs['loss']:.4f}", flush=True)
 
     start = time.time()
-    tell = keras.callbacks.LambdaCallback(on_epoch_end=say)
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=say)]
+    if args.checkpoint:  # every worker needs it; it is gone when the training is over
+        callbacks.append(keras.callbacks.BackupAndRestore(args.checkpoint))
     model.fit(
         batches(tf, *train, args.batch_size, args.seed),
         epochs=args.epochs,
         verbose=0,
-        callbacks=[tell],
+        callbacks=callbacks,
     )
     # Every worker takes part, each with its share of the test images.
     accuracy = model.evaluate(batches(tf, *test, args.batch_size), verbose=0, return_dict=True)[

@@ -231,6 +231,16 @@ def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_r
     assert last["outcome"] == "REQUEUED"
 
 
+def test_the_job_that_goes_on_counts_its_own_restarts(tmp_path: Path) -> None:
+    fails_once = 'echo "${KIT_ATTEMPT}"; exit "$((KIT_ATTEMPT == 1 ? 3 : 75))"'
+    run = run_dir(tmp_path, fails_once, launcher="srun", on_preempt="checkpoint", resubmit=True, max_restarts=1)
+    requeue(tmp_path)
+    stub(tmp_path / "bin", "sbatch", "env >sbatch.env\necho 99\n")
+    assert start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="")).returncode == AGAIN
+    inherited = [line for line in (run / "sbatch.env").read_text().splitlines() if line.startswith("KIT_")]
+    assert inherited and not [line for line in inherited if line.startswith(("KIT_IS_AGAIN", "KIT_RESTARTS", "KIT_PLACE", "KIT_LOST", "KIT_SUSPECT"))]
+
+
 def test_a_job_that_is_to_stop_is_not_started_again_when_a_rank_fails_meanwhile(tmp_path: Path) -> None:
     program = "trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done"
     run = run_dir(tmp_path, program, launcher="srun", on_preempt="checkpoint", max_restarts=3)

@@ -238,7 +238,7 @@ lost::handle 1 node2
 @pytest.mark.parametrize(
     ("least", "considered", "why"),
     [
-        ("2", "considered: 143  node2 lost\n", "node2: lost, and the ranks are not started again\n  fix: raise `max_restarts`, or submit it again\n"),
+        ("2", "considered: 143  node2 node2 lost\n", "node2: lost, and the ranks are not started again\n  fix: raise `max_restarts`, or submit it again\n"),
         ("3", "", "node2: lost, and the job cannot go on with the nodes that are left\n  fix: with `spares: 1` or a range"),
     ],
 )

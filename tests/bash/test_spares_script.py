@@ -82,3 +82,13 @@ def test_a_bad_node_is_noted_with_the_time_and_the_reason(tmp_path: Path) -> Non
     when, node, reason = bad.read_text().rstrip("\n").split(" ", 2)
     assert (node, reason) == ("n1", "has 5 MB free") and abs(int(when) - os.stat(bad).st_mtime) < 100
     assert all("--nodelist=n2 " in line for line in (tmp_path / "started").read_text().splitlines())
+
+
+def test_an_answer_that_comes_in_two_parts_is_an_answer(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"))
+    answers = "printf 'n1||\\nn2'; sleep 2.5; printf '||\\nn3||\\n'"
+    stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || exit 0\n{answers}\n')
+    stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-3]" ]] && tr , "\\n" <<<"$3" || printf "n1\\nn2\\nn3\\n"; }\n')
+    env = slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]")
+    done = start(run, env=env)
+    assert "kit: n1: starting on n1 n2\n" in done.stderr and "leaving out" not in done.stderr

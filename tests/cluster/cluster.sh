@@ -10,8 +10,9 @@
 #   cluster.sh serve NODE                  one command after the other: see node-shell
 #   cluster.sh kill-slurmd NODE            kill the daemon, leave the container
 #   cluster.sh kill-node NODE              kill the container
-#   cluster.sh freeze-node NODE            stop all of its processes; thaw-node has them go on
-#   cluster.sh restore NODE                bring either back, wait until the node is usable
+#   cluster.sh freeze-node NODE            stop all of its processes
+#   cluster.sh cut-off NODE                drop all that it sends and receives
+#   cluster.sh restore NODE                undo any of these, wait until the node is usable
 #   cluster.sh enroot                      what `enroot` is on the nodes: real, stub or none
 #   cluster.sh pyxis                       the same of Pyxis: real or stub
 #   cluster.sh where                       the host's folder of /shared
@@ -378,6 +379,22 @@ cluster::kill_node() {
   docker kill "${container}" >/dev/null
 }
 
+# `docker exec` needs no network.
+cluster::cut_off() {
+  local container
+  container="$(cluster::container "$1")"
+  cluster::need_running "$1"
+  cluster::is_cut_off "${container}" || cluster::firewall "${container}" -I
+}
+
+cluster::is_cut_off() { docker exec "$1" iptables -C INPUT ! -i lo -j DROP 2>/dev/null; }
+
+cluster::firewall() {
+  local -r container="$1" change="$2"
+  docker exec "${container}" iptables "${change}" INPUT ! -i lo -j DROP
+  docker exec "${container}" iptables "${change}" OUTPUT ! -o lo -j DROP
+}
+
 # Seconds since the epoch at which slurmd of a node started, as the controller knows it; 0: never.
 cluster::slurmd_start_s() {
   local -r name="$1"
@@ -390,8 +407,12 @@ cluster::restore() {
   local -r node="$1" begin_s="$(date +%s)" deadline=$((SECONDS + 120))
   local container name state known_s=0
   container="$(cluster::container "${node}")"
+  [[ "$(docker container inspect --format '{{.State.Paused}}' "${container}")" != true ]] || docker unpause "${container}" >/dev/null
   if ! cluster::running "${node}"; then
     docker start "${container}" >/dev/null
+  elif cluster::is_cut_off "${container}"; then
+    cluster::firewall "${container}" -D
+    known_s="${begin_s}"
   elif [[ "${node}" != ctl ]] && ! docker exec "${container}" pgrep -x slurmd >/dev/null; then
     docker exec "${container}" cluster-entrypoint start-slurmd
   else
@@ -434,7 +455,7 @@ cluster::main() {
   cluster::check_settings
   need docker "run ${here}/engine.sh"
   case "${command}" in
-    exec | serve | kill-slurmd | kill-node | freeze-node | thaw-node | restore)
+    exec | serve | kill-slurmd | kill-node | freeze-node | cut-off | restore)
       (($# >= 2)) || die "${command}: which node?" "cluster.sh ${command} node1" 2
       ;;
   esac
@@ -448,7 +469,7 @@ cluster::main() {
     kill-slurmd) cluster::kill_slurmd "$2" ;;
     kill-node) cluster::kill_node "$2" ;;
     freeze-node) cluster::freeze_node "$2" ;;
-    thaw-node) docker unpause "$(cluster::container "$2")" >/dev/null ;;
+    cut-off) cluster::cut_off "$2" ;;
     restore) cluster::restore "$2" ;;
     enroot) cluster::enroot ;;
     pyxis) cluster::pyxis ;;

@@ -21,46 +21,24 @@ echo "attempt ${KIT_ATTEMPT} of ${WORLD_SIZE} on ${SLURMD_NODENAME} at ${EPOCHRE
 ((KIT_ATTEMPT > 1)) || sleep 300
 """
 SLOWEST_S = 40  # some 15 s on a quiet machine
-FAULTS = ("dead", "frozen", "cut off")
-
-
-def cause(cluster: Cluster, fault: str, node: str) -> None:
-    if fault == "dead":
-        cluster.kill_node(node)
-    elif fault == "frozen":
-        control("freeze-node", node)
-    else:
-        for chain, option in (("INPUT", "-i"), ("OUTPUT", "-o")):
-            cluster.run(node, "iptables", "-I", chain, "!", option, "lo", "-j", "DROP", root=True)
-
-
-def heal(cluster: Cluster, fault: str, node: str) -> None:
-    if fault == "frozen":
-        control("thaw-node", node)
-    elif fault == "cut off":
-        cluster.run(node, "iptables", "-D", "INPUT", "!", "-i", "lo", "-j", "DROP", root=True)
-        cluster.run(node, "iptables", "-D", "OUTPUT", "!", "-o", "lo", "-j", "DROP", root=True)
-    cluster.restore(node)
+FAULTS = {"dead": "kill-node", "frozen": "freeze-node", "cut off": "cut-off"}  # each with the command of cluster.sh that causes it
 
 
 @pytest.fixture
 def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
     (folder / "waiting.sh").write_text(WAITING)
     (folder / "job.yaml").write_text("command: [bash, waiting.sh]\nlauncher: srun\nmax_restarts: 1\n")
-    faults: list[str] = []
 
     def begin_and_lose(fault: str, *options: str) -> float:
         submit(kit_cluster, folder, "job.yaml", "--output", "run", *options)
         log = folder / f"run/log/{job_id(folder)}/rank1.out"
         until(lambda: log.exists() and "attempt 1" in read(log), 60, "the ranks do not start")
         at_s = float(kit_cluster.run("ctl", "date", "+%s.%N").stdout)
-        faults.append(fault)
-        cause(kit_cluster, fault, "node2")
+        control(FAULTS[fault], "node2")
         return at_s
 
     yield begin_and_lose
-    for fault in faults:
-        heal(kit_cluster, fault, "node2")
+    kit_cluster.restore("node2")
     kit_cluster.run("ctl", "rm", "-rf", "/home/ada/.local/state/kit/bad-nodes")
     nothing_left(kit_cluster)
 

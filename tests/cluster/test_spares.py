@@ -113,3 +113,17 @@ def test_a_node_that_the_sites_program_does_not_pass_is_left_out_and_without_a_s
     assert re.search(r"^node2 .* does not pass check.sh: link 3 is down$", kit_cluster.run("ctl", "kit", "nodes").stdout, re.MULTILINE)
     assert why(kit_cluster, who, "alone") == "node-unhealthy"
     nothing_left(kit_cluster)
+
+
+def test_a_node_whose_rank_has_failed_is_looked_at_again_and_gives_its_place_to_a_spare(kit_cluster: Cluster, who: Path) -> None:
+    (who / "who.sh").write_text(WHO + '[ "${KIT_ATTEMPT}" = 2 ] || { [ "${RANK}" = 0 ] || exit 7; exec sleep 100; }\n')
+    looks = 'echo "${SLURMD_NODENAME} ${KIT_ATTEMPT}" >>"${0%/*}/looked"\n'
+    (who / "check.sh").write_text(f'#!/bin/sh\n{looks}[ "${{SLURMD_NODENAME}} ${{KIT_ATTEMPT}}" != "node2 2" ] || {{ echo link 3 is down; exit 1; }}\n')
+    (who / "check.sh").chmod(0o755)
+    done = submit_who(kit_cluster, who, "run", "--health", "./check.sh", "--max-restarts", "1")
+    first, second = done.stdout.split("starting all ranks again: restart 1 of 1\n")
+    assert (nodes_of(first), nodes_of(second)) == (["node1", "node2"], ["node1", "node3"])
+    assert "kit: node1: leaving out node2: does not pass check.sh: link 3 is down\n" in second
+    looked = read(who / "looked").splitlines()
+    assert sorted(looked[:3]) == ["node1 1", "node2 1", "node3 1"] and looked[3:] == ["node2 2"]
+    nothing_left(kit_cluster)

@@ -124,7 +124,7 @@ ending::name_rank() {
   esac
   event::note blamed node "${at#-}" rank "${rank}" local_rank "${local_rank#-}" code "${code}" how "${how}" problem "${who} ${outcome}"
   ending::show_log "${at}: ${who} ${outcome}" "rank${rank}.out" "${after}"
-  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}"
+  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}" "${at#-}"
   exit "${code}"
 }
 
@@ -181,7 +181,7 @@ ending::explain_silence() {
   event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
   ending::show_log "${node:+${node}: }${problem}" "${log}"
   [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2
-  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}"
+  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}" "${node}"
   exit "${code}"
 }
 

@@ -17,6 +17,13 @@ gpus::list() {
   fi
 }
 
+# gpus::missing - prints "shows 1 GPUs of 2" where there are fewer than the job asked for. What are GPUs to Slurm may be parts of one.
+gpus::missing() {
+  local -i kit_count
+  kit_count="$(gpus::list 2>/dev/null | grep -c .)" || kit_count=0
+  ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$(timeout 10 nvidia-smi --list-gpus 2>/dev/null)" == *' MIG '* ]] || printf 'shows %d GPUs of %d' "${kit_count}" "${KIT_GPUS_PER_NODE}"
+}
+
 # gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
 # train on its CPUs. CUDA_VISIBLE_DEVICES is Slurm's word, whether or not the container has these devices.
 gpus::check() {

@@ -6,6 +6,10 @@
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 # shellcheck source=lib/gpus.sh
 source "${KIT_RUN_DIR}/lib/gpus.sh"
+# shellcheck source=lib/xids.sh
+source "${KIT_RUN_DIR}/lib/xids.sh"
+# shellcheck source=lib/clocks.sh
+source "${KIT_RUN_DIR}/lib/clocks.sh"
 
 readonly KIT_ANSWER_S=20   # for the site's program to answer; a node with spares has 30 s for all
 readonly KIT_LEAST_MB=1024 # of memory
@@ -13,6 +17,7 @@ readonly KIT_LEAST_MB=1024 # of memory
 # health::check - ends the job where this node is not well, and remembers the node. With spares it was asked before.
 health::check() {
   ((KIT_SPARES == 0)) || [[ -n "${KIT_LOOPBACK:-}" ]] || return 0
+  health::is_due || return 0
   local problem
   problem="$(health::problem)"
   [[ -n "${problem}" ]] || return 0
@@ -20,6 +25,10 @@ health::check() {
   kit::die "this node ${problem}" \
     "tell those who run the cluster; new jobs leave it out for a day: kit submit; with \`spares: 1\` the job goes on without it" node-unhealthy
 }
+
+# health::is_due - whether this node is to be looked at: when the job starts, each of them; when its ranks start again, the one
+# that is to blame, where that is known.
+health::is_due() { [[ -z "${KIT_SUSPECT:-}" || "${KIT_SUSPECT}" == "$(kit::node)" ]]; }
 
 # health::problem - prints what is wrong with this node, as in "node3 has ..."; nothing where it is well.
 health::problem() {
@@ -69,6 +78,8 @@ health::look_at_gpus() {
   local said gpu value
   said="$(gpus::list 2>&1 >/dev/null)" ||
     { printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${said#nvidia-smi: }")" && return; }
+  said="$(gpus::missing)"
+  printf '%s' "${said:+${said}$'\n'}"
   while IFS=', ' read -r gpu value; do
     [[ ! "${value}" =~ ^[1-9][0-9]*$ ]] || printf 'has GPU %s with %s uncorrected memory errors\n' "${gpu}" "${value}"
   done < <(health::query --query-gpu=index,ecc.errors.uncorrected.volatile.total)
@@ -78,7 +89,46 @@ health::look_at_gpus() {
   while IFS=', ' read -r gpu value; do
     [[ ", ${value}," != *', Active,'* ]] || printf 'has GPU %s slowed down by its hardware, for heat or power\n' "${gpu}"
   done < <(health::query --query-gpu=index,clocks_throttle_reasons.hw_thermal_slowdown,clocks_throttle_reasons.hw_power_brake_slowdown)
+  health::look_at_faults
+  health::look_at_links
+}
+
+# health::look_at_faults - GPUs that have to be reset. Since R570 the driver itself says of each whether that is so now; where it
+# does not, what the kernel's log has of the last day counts.
+health::look_at_faults() {
+  local gpus bus action
+  local -a untold=()
+  gpus="$(health::query --query-gpu=pci.bus_id,gpu_recovery_action)"
+  [[ "${gpus}" =~ ^[0-9A-Fa-f]+: ]] || gpus="$(health::query --query-gpu=pci.bus_id)"
+  while IFS=', ' read -r bus action; do
+    [[ "${bus}" =~ ^[0-9A-Fa-f]+: ]] || continue
+    case "${action,,}" in
+      none) ;;
+      *reset* | *reboot* | *drain* | *recover*) printf 'has GPU %s, whose driver asks for: %s\n' "${bus}" "${action//[^A-Za-z0-9_ ]/?}" ;;
+      *) untold+=("${bus}") ;;
+    esac
+  done <<<"${gpus}"
+  xids::find "${untold[@]}"
+}
+
+# health::look_at_links - a GPU that has fewer NVLinks up than others of its kind in this node. Links that none of them uses are
+# no fault: bridges connect some GPUs by less than all of their links.
+health::look_at_links() {
+  { timeout 10 nvidia-smi nvlink --status 2>/dev/null || true; } | LC_ALL=C awk '
+    /^GPU [0-9]+: / { name = $0; sub(/^GPU [0-9]+: /, "", name); sub(/ \(UUID: .*/, "", name); gpu = $2 + 0; kind[gpu] = name; next }
+    /Link [0-9]+: *[0-9.]+ *GB/ { if (++up[gpu] > most[kind[gpu]]) most[kind[gpu]] = up[gpu]; if (gpu > last) last = gpu }
+    END {
+      for (gpu = 0; gpu <= last; gpu++)
+        if (up[gpu] && up[gpu] < most[kind[gpu]]) printf "has GPU %d with %d NVLinks up, while another has %d\n", gpu, up[gpu], most[kind[gpu]]
+    }'
 }
 
 # health::query OPTION - prints a line for each GPU.
 health::query() { timeout 10 nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null || true; }
+
+# health::warn - on the first node, when all are ready: what makes no node bad.
+health::warn() {
+  [[ "${KIT_HEALTH}" == quick && -z "${KIT_IS_AGAIN:-}" ]] || return 0
+  xids::warn
+  clocks::warn
+}

@@ -41,13 +41,13 @@ job::begin() {
   [[ -z "${KIT_IS_AGAIN:-}" || -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
 }
 
-# job::again CODE RESTARTS PLACE - this script begins anew, in its own place: the ranks, which ended with CODE, start again on the
-# job's nodes, in the containers that are there.
+# job::again CODE RESTARTS PLACE SUSPECT - this script begins anew, in its own place: the ranks, which ended with CODE, start again on
+# the job's nodes, in the containers that are there. SUSPECT is the node to blame, if one is known.
 job::again() {
   event::note restarting code "$1"
   event::keep
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
-  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}"
+  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "$4"
 }
 
 # job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.

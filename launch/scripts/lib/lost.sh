@@ -19,7 +19,7 @@ lost::handle() {
   beat::end_ranks "$1"
   mapfile -t left < <(lost::hosts)
   if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
-    restart::consider 143 '' "${*:2} lost"
+    restart::consider 143 '' "${*:2}" "${*:2} lost"
     lost::give_up "the ranks are not started again" "raise \`max_restarts\`, or submit it again"
   fi
   lost::give_up

@@ -4,6 +4,7 @@
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2; } # without a fork
 kit::error() { printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2; }
+kit::warn() { printf 'kit: warning: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2; }
 
 # kit::die PROBLEM FIX [CAUSE] - CAUSE is the name that `kit why` has for it. The first node learns it from the event.
 kit::die() {

@@ -160,7 +160,7 @@ preempt::sbatch() {
   # Of an array this one alone goes on.
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
   # With this job's variables the new one would have its restarts for its own.
-  for name in "${!SLURM_@}"; do
+  for name in "${!SLURM_@}" KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT; do
     case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
   done
   next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" || return

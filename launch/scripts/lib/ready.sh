@@ -32,6 +32,7 @@ ready::wait_for_nodes() {
   ((${number:-0} >= NNODES)) || [[ -z "$(ready::late)" ]] ||
     ending::explain_absence run-directory-missing-on-a-node "$(ready::late | kit::first_ten)" 'no answer to the preparing step'
   event::note nodes_ready
+  [[ -z "${KIT_HEALTH:-}" ]] || health::warn
 }
 
 # ready::is_waiting - whether srun still runs, after a second; else the caller's `number` has the answers' number.

@@ -8,14 +8,14 @@
 KIT_RESTARTS="${KIT_RESTARTS:-0}" KIT_PLACE="${KIT_PLACE:-}"
 KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' start did not end at its start
 
-# restart::consider CODE RANK [WHAT] - returns where the job is to end with this code. Else this script begins anew, in its own
-# place. WHAT has happened where no rank has failed.
+# restart::consider CODE RANK NODE [WHAT] - returns where the job is to end with this code. Else this script begins anew, in its own
+# place. NODE is to blame, where that is known; WHAT has happened where no rank has failed.
 restart::consider() {
   local place='' why=''
   [[ -z "${KIT_SIGNAL}" && "${KIT_REQUEST:-}" != stop ]] || return 0 # somebody wants the job to end
   # Slurm has told it already that the time limit is near, and does so once.
   [[ -z "${KIT_NEAR_END:-}" || -n "${KIT_LOOPBACK:-}" ]] || preempt::go_on "a rank has failed near the time limit"
-  ((${KIT_PROGRESS_AT:-${SECONDS}} - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$@")"
+  ((${KIT_PROGRESS_AT:-${SECONDS}} - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2" "${4:-}")"
   if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
     why="\`max_restarts: ${KIT_MAX_RESTARTS}\` allows no more"
   elif [[ -n "${place}" && "${place}" == "${KIT_PLACE}" ]]; then
@@ -27,7 +27,7 @@ restart::consider() {
     return
   fi
   kit::say "starting all ranks again: restart $((KIT_RESTARTS + 1)) of ${KIT_MAX_RESTARTS}"
-  job::again "$1" "$((KIT_RESTARTS + 1))" "${place}"
+  job::again "$1" "$((KIT_RESTARTS + 1))" "${place}" "$3"
 }
 
 # restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last

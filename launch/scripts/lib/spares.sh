@@ -68,16 +68,17 @@ spares::ask() {
     --overlap # where a node never answers, this step never ends: the others must not wait for its CPUs
     --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
-  local host answers rc said unreached
+  local host answers rc said unreached part line=''
   local -ri begin_s=SECONDS
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
-  export KIT_SLURMD_PORT
+  export KIT_SLURMD_PORT KIT_LOG_DIR
   exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
   local -r srun_pid=$!
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
-    IFS='|' read -r -t 1 -u "${answers}" host unreached said || rc=$?
+    IFS= read -r -t 1 -u "${answers}" part || rc=$?
+    line+="${part}"                   # where the second is over, it may be half a line
     if ((rc != 0 && rc <= 128)); then # all have ended
       rc=0
       wait "${srun_pid}" || rc=$?
@@ -85,7 +86,10 @@ spares::ask() {
         kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
       break
     fi
-    ((rc != 0)) || [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+    ((rc == 0)) || continue
+    IFS='|' read -r host unreached said <<<"${line}"
+    line=''
+    [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
   done
   exec {answers}<&-
   kill -TERM "${srun_pid}" 2>/dev/null || true
@@ -105,7 +109,8 @@ spares::remember() {
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
   local master problem='' unreached
-  local -i free_mb gpus
+  local -i free_mb
+  export KIT_EVENTS="${KIT_LOG_DIR:+${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl}"
   unreached="$(
     for master in "$@"; do # at the same time
       [[ "${master}" == "$(kit::node)" ]] || spares::reaches "${master}" || printf '%s ' "${master}" &
@@ -116,10 +121,9 @@ spares::answer() {
   if ((free_mb < KIT_DISK_MB)); then
     problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
   elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
-    gpus="$(gpus::list 2>/dev/null | grep -c .)" || gpus=0
-    ((gpus >= KIT_GPUS_PER_NODE)) || problem="shows ${gpus} GPUs of ${KIT_GPUS_PER_NODE}"
+    problem="$(gpus::missing)"
   fi
-  [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || problem="$(health::problem)"
+  [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || ! health::is_due || problem="$(health::problem)"
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
 }
 
