@@ -195,6 +195,37 @@ def test_a_person_has_a_run_save_and_go_on_and_then_save_and_stop(kit_cluster: C
     nothing_left(kit_cluster)
 
 
+def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_cluster: Cluster, counts: Path) -> None:
+    """bob is of ada's group on all nodes. What slurmstepd and srun write is open to the group alone, though ada's umask is another."""
+    for node in (kit_cluster.controller, *kit_cluster.nodes):
+        kit_cluster.run(node, "bash", "-c", "id -u bob 2>/dev/null || useradd --groups ada --create-home bob", root=True)
+
+    def bob(*words: str, check: bool = True):
+        line = 'cd / && exec setpriv --reuid=bob --regid=bob --init-groups env HOME=/home/bob USER=bob "$@"'
+        return kit_cluster.run("ctl", "bash", "-c", line, "bash", *words, check=check, root=True)
+
+    run = str(kit_cluster.path(counts / "run"))
+    line = f"cd {kit_cluster.path(counts)} && umask 002 && kit submit counts.yaml -j 2x1 --launcher srun --share-with group --resubmit --output run -- 2000"
+    assert "the group ada may read its logs" in kit_cluster.run("ctl", "bash", "-c", f"{line} 2>&1").stdout
+    until_a_rank_says(counts, "^begins at 0$")
+    listed = kit_cluster.run("ctl", "bash", "-c", f"cd {run} && find log run.json -printf '%f %m %g\\n'").stdout.splitlines()
+    logs = ["run.json", f"slurm-{job_id(counts)}.out", "attempts", *(f"{name}.out" for name in ("node1", "node2", "rank0", "rank1"))]
+    logs += [f"{name}.jsonl" for name in ("batch", "ready", "node1", "node2")]
+    folders = {**dict.fromkeys(("log", str(job_id(counts)), "events"), "2750 ada"), "requests": "3730 ada"}
+    assert dict(line.split(" ", 1) for line in listed) == {**dict.fromkeys(logs, "640 ada"), **folders}
+    assert re.search(rf"^{job_id(counts)} +counts +RUNNING ", bob("kit", "status", run).stdout, re.MULTILINE)
+    assert bob("cat", f"{run}/env.sh", check=False).returncode == 1
+    assert "ermission denied" in bob("kit", "cancel", run, check=False).stderr
+    assert " was asked for a checkpoint; " in bob("kit", "checkpoint", run).stdout
+    until_a_rank_says(counts, r"^begins at [1-9]\d*$")
+    assert " was asked for a checkpoint; " in bob("kit", "stop", str(job_id(counts))).stdout
+    ended = kit_cluster.wait(job_id(counts))
+    assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("COMPLETED", 0, "0"), said(counts)
+    shown = bob("kit", "status", run).stdout
+    assert re.search(r" COMPLETED .* by kit stop of bob, at step \d+$", shown, re.MULTILINE), shown
+    nothing_left(kit_cluster)
+
+
 def test_a_run_that_resubmits_itself_goes_on_at_once_as_another_job(kit_cluster: Cluster, counts: Path) -> None:
     start_counting(kit_cluster, counts, "--resubmit", "--max-requeues", "1", "--launcher", "srun", "--", "2000", "stop")
     first = job_id(counts)

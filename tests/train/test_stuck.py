@@ -16,12 +16,36 @@ import pytest
 
 from hanging import PROGRAM, line_of, py_spy
 
+# Three ranks wait in their second sum, to which rank 3 does not come; each leaves a dump, as NCCL's watchdog has them do.
+RECORDS = """\
+import os, threading, time
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+def dump():
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"], "wb") as file:
+        file.write(_dump_fr_trace())
+
+def main():
+    dist.init_process_group("gloo")
+    values = torch.ones(1)
+    dist.all_reduce(values)
+    threading.Timer(1, dump).start()
+    print("up", dist.get_rank(), flush=True)
+    if dist.get_rank() == 3:
+        time.sleep(1000)
+    dist.all_reduce(values)
+
+main()
+"""
+
 
 @pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
     """The id of a run whose ranks are all where they hang."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "stuck.py").write_text(PROGRAM)
+    (tmp_path / "stuck.py").write_text(getattr(request, "param", PROGRAM))
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen([sys.executable, "-m", "kit", "run", "stuck.py", "-j", "2x2", "--output", "run"], cwd=tmp_path, stdout=out, stderr=out)
         try:
@@ -74,3 +98,15 @@ def test_every_rank_is_shown_where_it_hangs(hanging: str, tmp_path: Path) -> Non
     assert re.search(r"^2 ranks \(0, 1\) waiting in futex", outside, re.M)
     assert re.search(r"^rank 3 on local1 waiting in .*nanosleep", outside, re.M)
     assert re.search(r"^kit: no stack of ranks 0-3, only what the kernel says: py-spy is left out, as --no-pause asks\n  fix: ", outside, re.M)
+
+
+@pytest.mark.parametrize("hanging", [RECORDS], indirect=True)
+def test_the_flight_recorders_dumps_say_who_is_missing_beside_the_stacks(hanging: str, tmp_path: Path) -> None:
+    end = time.monotonic() + 120
+    while "flight recorder" not in (said := ask(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.5)
+    recorded = r"  flight recorder, \d+s ago: all_reduce 2 of default_pg; rank 3 has not called it, and was last at all_reduce 1, stuck.py:13"
+    assert re.search(rf"^3 ranks \(0-2\) in all_reduce, called at stuck.py:18 in main\n(    .*\n)+  rank 0 said .*\n{recorded}$", said, re.M), said
+    assert said.count("flight recorder") == 1 and re.search(r"^rank 3 on local1 in main at stuck.py:17$", said, re.M)
+    (found,) = [json.loads(ask(tmp_path, hanging, "--json"))["flight_recorder"]]
+    assert (found["waiting_ranks"], found["missing_ranks"], found["ranks_without_dump"]) == ([0, 1, 2], [3], [])

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from kit.plan.render import render
-from kit.runs import history, run_dir
+from kit.runs import history, run_dir, sharing
 from kit.runs.history import Run
 from test_known_runs import until
 
+import event_lines
 from far_side import Slurm
 from plans import plan_of
 
@@ -117,3 +118,44 @@ def test_a_job_that_has_no_logs_yet_is_asked_later(fake_slurm: Slurm, kit_here, 
     (run / "log/7").rmdir()
     assert kit_here("stop", "7").err == "kit: seven (7) has only just begun\n  fix: ask again in a moment; where it is: kit status 7\n"
     assert fake_slurm.calls("scancel") == []
+
+
+@pytest.fixture
+def of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs are another user's, whom this machine does not know; tests/bash/test_group_runs.py has real users."""
+    monkeypatch.setattr(sharing, "owner", lambda folder: 4242)
+    monkeypatch.setattr(sharing, "is_own", lambda folder: False)
+
+
+@pytest.mark.usefixtures("of_another")
+def test_another_users_run_is_left_a_file_and_no_signal(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
+    run = submitted(tmp_path / "run", fake_slurm, share="group")
+    assert kit_here("stop", "7").err == "kit: seven (7) has only just begun\n  fix: ask again in a moment; where it is: kit status 7\n"
+    (run / "log/7/requests").mkdir()
+    done = kit_here("stop", "7")
+    assert (done.code, done.err) == (0, "") and done.out.startswith("kit: seven (7) was asked ")
+    (left,) = (run / "log/7/requests").iterdir()
+    assert left.name.startswith("stop.") and left.stat().st_size == 0
+    assert fake_slurm.calls("scancel") == [] and fake_slurm.calls("squeue")[-1].startswith(f"--user={os.geteuid()},4242 ")
+
+
+@pytest.mark.usefixtures("of_another")
+def test_another_users_run_is_not_asked_unless_it_is_shared(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
+    run = submitted(tmp_path / "run", fake_slurm)
+    assert kit_here("stop", "7").err == "kit: seven (7) is 4242's, and its job does not say `share: group`\n  fix: ask 4242\n"
+    assert sorted(path.name for path in (run / "log/7").iterdir()) == []
+
+
+@pytest.mark.usefixtures("of_another")
+def test_where_a_site_hides_other_users_jobs_the_runs_own_events_tell_whether_it_runs(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
+    run = submitted(tmp_path / "run", fake_slurm, share="group")
+    (tmp_path / "slurm/jobs/7").unlink()
+    (run / "log/7/requests").mkdir()
+    hidden = "Slurm does not show you this job of 4242's"
+    assert re.search(rf" UNKNOWN .* {hidden}$", kit_here("status", "7").out, re.MULTILINE)
+    assert kit_here("stop", "7").err == f"kit: seven (7) is not running: UNKNOWN ({hidden})\n  fix: why it ended: kit why 7\n"
+    event_lines.add(run / "log/7", "batch", "ranks_started")
+    assert re.search(rf" RUNNING .* by its log; {hidden}$", kit_here("status", "7").out, re.MULTILINE)
+    assert kit_here("stop", "7").code == 0
+    event_lines.add(run / "log/7", "batch", "ends", code=0, outcome="COMPLETED")
+    assert re.search(" COMPLETED ", kit_here("status", "7").out)

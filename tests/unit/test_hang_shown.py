@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from kit.diagnose.hang import hang, report, stacks
 from kit.errors import KitError
 from kit.runs import history
 
+import event_lines
 from documented_json import check
 from plans import noted_run
 
@@ -190,3 +193,101 @@ def test_all_ranks_that_wait_for_a_killed_build_are_told_which_lock_to_remove(sr
     assert f"  fix: rm {lock}; the ranks then go on; if a build runs elsewhere, wait for it" in said
     (tmp_path / "answers").write_text("\n".join(lines).replace("file_baton.py:47", "cpp_extension.py:99", 1) + "\nnode1\tend\t\nnode2\tend\t\n")
     assert "lock of an extension" not in "\n".join(shown())  # one of them compiles it
+
+
+def dumped(folder: Path, attempt: int, late: int, line: int, sizes: dict[int, int] | None = None) -> None:
+    """The flight recorder's dumps of a run whose ranks are in their second collective, but for one, in the form of NCCL's."""
+
+    def entry(number: int, *, over: bool, size: int) -> dict[str, object]:
+        frames = [
+            {"name": "all_reduce", "filename": "/venv/torch/distributed/x.py", "line": 9},
+            {"name": "main", "filename": "/shared/project/train.py", "line": line},
+        ]
+        facts = {"collective_seq_id": number, "profiling_name": "nccl:all_reduce", "process_group": ("0", "default_pg"), "is_p2p": False}
+        return {**facts, "state": "completed" if over else "started", "retired": over, "frames": frames, "input_sizes": [[size]]}
+
+    for rank in range(4):
+        entries = [entry(1, over=True, size=8), *([] if rank == late else [entry(2, over=False, size=(sizes or {}).get(rank, 8))])]
+        (folder / f"runs/train/log/7/flight.{attempt}.{rank}").write_bytes(pickle.dumps({"version": "2.10", "entries": entries}))
+
+
+IN_SUM = ["all_reduce (/venv/lib/python3.11/site-packages/torch/distributed/x.py:3252)"]
+
+
+def at_line(lines: list[str], rank: int, line: int) -> str:
+    """The answers, but for one rank at another line."""
+    found = [text.replace("train.py:3)", f"train.py:{line})") if f"\t60{rank}\t" in text else text for text in lines]
+    return "\n".join([*found, "node1\tend\t", "node2\tend\t", ""])
+
+
+def test_where_the_stacks_show_who_waits_the_flight_recorder_says_only_what_they_do_not(srun, tmp_path: Path) -> None:
+    (tmp_path / "answers").write_text(at_line(answers(IN_SUM), 3, 40))
+    srun(f"cat '{tmp_path}/answers'")
+    dumped(tmp_path, attempt=1, late=3, line=3)
+    said = shown()
+    (told,) = [number for number, line in enumerate(said) if "flight" in line]
+    assert re.fullmatch(
+        r"  flight recorder, \ds ago: all_reduce 2 of default_pg; rank 3 has not called it, and was last at all_reduce 1, train.py:3", said[told]
+    )
+    assert said[told - 3] == "3 ranks (0-2) in all_reduce, called at train.py:3 in <module>"
+    found = json.loads(json.dumps(report.as_json(hang.look(None, full=False, pause=True))))
+    check(found, "Hang")
+    assert found["flight_recorder"] == {
+        "seconds_ago": found["flight_recorder"]["seconds_ago"], "collective": "all_reduce", "number": 2, "process_group": "default_pg",
+        "place": "/shared/project/train.py:3", "waiting_ranks": [0, 1, 2], "missing_ranks": [3], "ranks_without_dump": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("differs", ["line", "ranks"])
+def test_where_the_stacks_show_something_else_it_comes_first_and_whole(differs: str, srun, tmp_path: Path) -> None:
+    """NCCL's ranks are at the line that waits for a result; or one more is where the others wait."""
+    (tmp_path / "answers").write_text(at_line(answers(IN_SUM), 3, 40 if differs == "line" else 3))
+    srun(f"cat '{tmp_path}/answers'")
+    dumped(tmp_path, attempt=1, late=3, line=7 if differs == "line" else 3)
+    place = f"train.py:{7 if differs == 'line' else 3}"
+    said = shown()
+    assert [number for number, line in enumerate(said) if "flight" in line] == [1]
+    rest = f"ranks 0-2 wait in all_reduce 2 of default_pg, at {place}; rank 3 has not called it, and was last at all_reduce 1, {place}"
+    assert re.fullmatch(r"flight recorder, \ds ago: (.*)", said[1])[1] == rest  # type: ignore[index]
+
+
+def test_what_the_flight_recorder_knows_of_shapes_is_not_left_to_another_run(srun, tmp_path: Path) -> None:
+    (tmp_path / "answers").write_text(at_line(answers(IN_SUM), 3, 3))
+    srun(f"cat '{tmp_path}/answers'")
+    dumped(tmp_path, attempt=1, late=9, line=3, sizes={1: 9})
+    said = "\n".join(shown())
+    assert "ago: all_reduce 2 of default_pg, where the ranks differ: [[8]], [[9]], all_reduce\n" in said
+    assert "DETAIL" not in said
+
+
+def test_dumps_of_another_attempt_and_a_strangers_say_nothing(srun, tmp_path: Path) -> None:
+    (tmp_path / "answers").write_text(at_line(answers(IN_SUM), 3, 40))
+    srun(f"cat '{tmp_path}/answers'")
+    dumped(tmp_path, attempt=2, late=3, line=3)
+    (tmp_path / "runs/train/log/7/flight.1.0").write_bytes(b"\x80\x04" + b"(" * 5000)
+    assert "flight" not in "\n".join(shown())
+    assert report.as_json(hang.look(None, full=False, pause=True))["flight_recorder"] is None
+
+
+@pytest.mark.parametrize("has_stacks", [True, False])
+def test_of_a_run_that_was_ended_what_was_kept_is_shown(has_stacks: bool, srun, tmp_path: Path) -> None:
+    """By the job's own watchdog, which keeps stacks as well, or by NCCL's, which keeps dumps alone."""
+    srun("exit 9", QUEUE.replace("RUNNING", "FAILED"))
+    logs = tmp_path / "runs/train/log/7"
+    for attempt in (1, 2):
+        event_lines.add(logs, "batch", "start", attempt=attempt, nodes="node[1-2]")
+    if has_stacks:
+        event_lines.add(logs, "batch", "stalled", attempt=2)
+        (logs / "stacks.2").write_text(at_line(answers(IN_SUM), 3, 40))
+    with pytest.raises(KitError) if not has_stacks else nullcontext():
+        assert "flight" not in "\n".join(shown())
+    dumped(tmp_path, attempt=2, late=3, line=3)
+    said = shown()
+    when = r"kit: train \(7\), as its ranks stood still at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d: "
+    if has_stacks:
+        assert re.fullmatch(f"{when}4 of 4 ranks seen on 2 nodes", said[0])
+        assert sum("flight recorder" in line for line in said) == 1 and said[-2].startswith("  flight recorder, ") and "2 of default_pg; rank 3" in said[-2]
+    else:
+        assert re.fullmatch(f"{when}no stacks of its ranks were kept", said[0])
+        assert re.fullmatch(r"flight recorder, \ds ago: ranks 0-2 wait in all_reduce 2 of default_pg, at train.py:3; rank 3 has not .*", said[1])
+        assert len(said) == 2

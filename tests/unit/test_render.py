@@ -105,6 +105,7 @@ def cases() -> dict[str, Plan]:
         plan("none"), secrets=(Secret("HOOK", "env", "HOOK", ""),), notify=Notify(("start", "end"), "HOOK", ("mail", "-s", "it's $HOME\n", "me"), "")
     )
     found["stall"] = changed(plan("none"), stall_s=600, nodes=4, least=2, max_restarts=3)
+    found["share"] = changed(plan("none"), on_preempt="checkpoint", share="group")
     found["module"] = changed(plan("none"), code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
     found["lines"] = changed(
         plan("none"),

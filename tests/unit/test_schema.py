@@ -75,6 +75,7 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.code: ([], ["", "now", "[live]"]),
     values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
     values.on_stall: ([], ["", "restart", "[end]"]),
+    values.share: ([], ["", "everyone", "[group]"]),
     values.health: (["quick", "./check.sh", "/opt/site/node health"], ["", "slow", "[quick]"]),
 }
 # Those of keys with a kind of their own.

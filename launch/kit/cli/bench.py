@@ -75,7 +75,7 @@ def bench(
     pairs: Pairs = False,
     local: Local = False,
     expect: Expected = None,
-    share: Share = None,
+    least_part: Share = None,
     show: Measured = None,
     svg: Svg = None,
     as_json: Json = False,
@@ -92,7 +92,7 @@ def bench(
     shown = benchmarking.Shown(svg, as_json)
     if show is not None:
         sys.exit(benchmarking.show(bandwidth.of(show), shown))
-    request = benchmark.Request(sizes, repeats, pairs, local, expect, share, dry_run)
+    request = benchmark.Request(sizes, repeats, pairs, local, expect, least_part, dry_run)
     found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
     plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))
     sys.exit(benchmarking.run(plan, request, shown))

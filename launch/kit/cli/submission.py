@@ -14,7 +14,7 @@ from kit import formats, signals, slurm
 from kit.cli import following, messages, run_views
 from kit.plan.plan import Plan
 from kit.plan.render import render
-from kit.runs import dependencies, local, run_dir, secret_file
+from kit.runs import dependencies, local, run_dir, secret_file, sharing
 from kit.runs import submit as submitting
 from kit.runs.history import Run
 from kit.slurm import task_numbers
@@ -134,8 +134,16 @@ def is_submitted_already(plan: Plan, answer: Answer) -> bool:
     return earlier is not None
 
 
+def say_sharing(plan: Plan, run: Path) -> None:
+    """Say whom the job lets read its run, and stop it."""
+    if plan.policy.share:
+        can = "" if plan.policy.on_preempt == "none" else ", and have it save and stop"
+        messages.note(f"the group {sharing.group(run)} may read its logs and run.json{can}")
+
+
 def hand_to_slurm(plan: Plan, run: Path, options: list[str], answer: Answer) -> None:
     """Submit a run directory; where Slurm refuses it, nothing of it is kept."""
+    say_sharing(plan, run)
 
     def say(noted: Run) -> None:
         answer.give(noted, f"submitted job {noted.id}", of_code(plan))
@@ -171,6 +179,7 @@ def run_here(plan: Plan, task: Optional[int] = None) -> None:
 def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
     """Run a run directory, and end with its exit code."""
     folder = Path(noted.folder)
+    say_sharing(plan, folder)
     try:
         local.place_secrets(plan, folder, task)
         start_s = time.monotonic()

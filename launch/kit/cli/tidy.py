@@ -57,7 +57,7 @@ def cancel(
 def checkpoint(run: OneRun, task: Task = None) -> None:
     """Make the ranks write a checkpoint, and continue from it in the same job.
 
-    For jobs with `on_preempt: checkpoint`.
+    For jobs with `on_preempt: checkpoint`. With `share: group`, members of its group may, too.
     """
     messages.say(asking.ask(run, asking.CHECKPOINT, task))
 
@@ -68,7 +68,7 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
 def stop(run: OneRun, task: Task = None) -> None:
     """Make the ranks write a checkpoint, and end the job with exit code 0.
 
-    For jobs with `on_preempt`.
+    For jobs with `on_preempt`. With `share: group`, members of its group may, too.
     """
     messages.say(asking.ask(run, asking.STOP, task))
 

@@ -80,3 +80,11 @@ class BadDays:
         values.flag,
         "continue at once as a new job; most sites hold a requeued job for two minutes",
     )
+    share: Optional[str] = key(
+        values.share,
+        "group: the run directory's group may read the logs and run.json, and may use kit"
+        " checkpoint and kit stop [nobody]",
+        "group",
+        option="--share-with",  # kit bench has a --share of its own
+        choices=lambda: list(values.SHARE),
+    )

@@ -223,6 +223,7 @@ def add_mounts(of_file: tuple[Mount, ...], of_option: tuple[Mount, ...]) -> tupl
 
 CODE = ("snapshot", "live")
 ON_STALL = ("end", "report")
+SHARE = ("group",)
 QUICK = "quick"  # kit's own look at a node
 
 
@@ -234,6 +235,11 @@ def code(given: Located, problems: Problems) -> Optional[str]:
 def on_stall(given: Located, problems: Problems) -> Optional[str]:
     fix = "end: end ranks that stand still; report: only keep where they stand"
     return _one_of(ON_STALL, given, fix, problems)
+
+
+def share(given: Located, problems: Problems) -> Optional[str]:
+    fix = "group: the group of the run directory reads the logs, and may stop the run"
+    return _one_of(SHARE, given, fix, problems)
 
 
 def health(given: Located, problems: Problems) -> Optional[str]:

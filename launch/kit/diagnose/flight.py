@@ -11,13 +11,14 @@ import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from kit.files import safe_read
 from kit.slurm import task_numbers
 
 ALL_RANKS = "default_pg"  # the group of init_process_group
 MOST_RANKS = 1024  # whose dumps are read
+Shorten = Callable[[str], str]
 _OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transformers/")
 
 
@@ -58,39 +59,75 @@ class Group:
         return sorted(self.ranks - called)
 
 
-def explain(dumps: Mapping[int, Path], ranks: int) -> str:
-    """Return in a sentence what did not end, of {rank: its dump}; empty where nothing tells.
+@dataclass(frozen=True)
+class Stuck:
+    """A collective that did not end."""
+
+    group: Group
+    have_dumps: frozenset[int]  # the ranks
+    at_s: float  # when the last dump was written, in seconds since 1970
+
+    @property
+    def call(self) -> Call:
+        """Return the collective, as the first rank that waits in it called it."""
+        return self.group.last[self.group.waiting[0]]
+
+    @property
+    def what(self) -> str:
+        """Return the collective's name, its number and its group."""
+        return f"{self.call.name} {self.call.number} of {self.group.name}"
+
+    def sentence(self, short: Shorten = str) -> str:
+        """Return who waits in what, and why; `short` makes a place, file:line, shorter."""
+        place = f", at {short(self.call.place)}" if self.call.place else ""
+        return f"{_ranks(self.group.waiting)} in {self.what}{place}{self.why(short)}"
+
+    def why(self, short: Shorten = str) -> str:
+        """Return who is missing, or by what the calls differ, as the end of a sentence."""
+        group, missing = self.group, self.group.missing
+        if not missing:
+            names = {group.last[rank].name for rank in group.waiting}
+            sizes = {group.last[rank].sizes for rank in group.waiting}
+            if len(names) > 1 or len(sizes) > 1:
+                return f", where the ranks differ: {', '.join(sorted(names | sizes))}"
+            fault = "a link or a GPU may be at fault"
+            return f"; all have called it, and it does not end: {fault}"
+        late = [rank for rank in missing if rank in self.have_dumps]
+        if not late:
+            return f"; {_ranks(missing, 'has', 'have')} left no dump"
+        said = f"; {_ranks(late, 'has', 'have')} not called it"
+        last = group.last.get(late[0])
+        if not last:
+            return said
+        return f"{said}, and was last at {last.name} {last.number}, {short(last.place)}"
+
+
+def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
+    """Return what did not end, of {rank: its dump}; None where nothing tells.
 
     ranks: how many the run has.
     """
     traces = {rank: found for rank in sorted(dumps)[:MOST_RANKS] if (found := _load(dumps[rank]))}
     stuck = [group for group in _groups(traces, ranks) if group.waiting]
     if not stuck:
-        return ""
+        return None
     waiting = {rank for group in stuck for rank in group.waiting}
     # A rank that is missing here may itself wait in another group: that one comes first.
     stuck.sort(key=lambda group: not group.missing or not waiting.isdisjoint(group.missing))
-    return _told(stuck[0], set(traces))
+    return Stuck(stuck[0], frozenset(traces), max(map(_written_s, dumps.values())))
 
 
-def _told(group: Group, have_dumps: set[int]) -> str:
-    first = group.last[group.waiting[0]]
-    what = f"{first.name} {first.number} of {group.name}"
-    place = f", at {first.place}" if first.place else ""
-    said = f"{_ranks(group.waiting)} in {what}{place}"
-    names = {group.last[rank].name for rank in group.waiting}
-    sizes = {group.last[rank].sizes for rank in group.waiting}
-    if not group.missing:
-        if len(names) > 1 or len(sizes) > 1:
-            return f"{said}, where the ranks differ: {', '.join(sorted(names | sizes))}"
-        return f"{said}; all have called it, and it does not end: a link or a GPU may be at fault"
-    silent = [rank for rank in group.missing if rank not in have_dumps]
-    if silent == group.missing:
-        return f"{said}; {_ranks(silent, 'has', 'have')} left no dump"
-    late = [rank for rank in group.missing if rank in have_dumps]
-    said = f"{said}; {_ranks(late, 'has', 'have')} not called it"
-    last = group.last.get(late[0])
-    return f"{said}, and was last at {last.name} {last.number}, {last.place}" if last else said
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def explain(dumps: Mapping[int, Path], ranks: int) -> str:
+    """Return in a sentence what did not end; empty where nothing tells."""
+    stuck = find(dumps, ranks)
+    return stuck.sentence() if stuck else ""
 
 
 def _ranks(ranks: list[int], one: str = "waits", several: str = "wait") -> str:

@@ -8,12 +8,17 @@ import tempfile
 from pathlib import Path
 
 
-def text(place: Path, content: str) -> None:
-    """Write a file that its user alone may read. Raise OSError where that is not possible."""
+def text(place: Path, content: str, mode: int = 0o600) -> None:
+    """Write a file, which its user alone may read unless `mode` says otherwise.
+
+    Raise OSError where that is not possible.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(content)
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
         os.replace(name, place)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -92,6 +92,7 @@ class Policy:
     on_stall: str = "end"
     resubmit: bool = False  # goes on as a new job, and not by being requeued
     health: str = ""  # how nodes are looked at first: `quick`, or the path of a program
+    share: str = ""  # with whom: `group`, that of the run directory; empty for nobody
 
     @property
     def has_beat(self) -> bool:

@@ -67,6 +67,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "health": bool(plan.policy.health),
         "beat": plan.policy.has_beat,
         "stall": plan.policy.stall_s > 0,
+        "share": bool(plan.policy.share),
     }
     found: dict[str, str] = {}
     texts = list(scripts.values())
@@ -172,6 +173,11 @@ def _policy(plan: Plan) -> list[str]:
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # until all nodes must have their container",
         *(stall if policy.stall_s else []),
+        *(
+            [f"KIT_SHARE={policy.share} # who may read the logs, and stop it"]
+            if policy.share
+            else []
+        ),
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
         *_notify(policy.notify),
     ]

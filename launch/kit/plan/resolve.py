@@ -272,6 +272,7 @@ def _policy(job: Job, on_preempt: str, checkpoints: str, looked_at_by: str, told
         stall_s=job.stall_timeout or 0,
         on_stall=job.on_stall or "end",
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
+        share=job.share or "",
         notify=told,
     )
 

@@ -92,6 +92,10 @@ class RunPaths:
         """Return what a person asks of the batch script: `kit checkpoint` or `kit stop`."""
         return self.logs(job_id) / "request"
 
+    def requests(self, job_id: str) -> Path:
+        """Return the folder in which members of the group ask for the same: `share: group`."""
+        return self.logs(job_id) / "requests"
+
     def bandwidths(self, job_id: str) -> Path:
         """Return what train/bandwidth.py measured."""
         return self.logs(job_id) / "bench.json"

@@ -11,7 +11,7 @@ from typing import Optional
 from kit import slurm
 from kit.errors import KitError
 from kit.files import replace, safe_read
-from kit.runs import history, local_processes, status
+from kit.runs import history, local_processes, sharing, status
 from kit.runs.history import Run
 
 CHECKPOINT = "checkpoint"  # the ranks write one, and start again in the same job
@@ -25,10 +25,15 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
     Raise KitError for a run that is not running, and for one that cannot do it.
     """
     run = status.running(word, task)
-    on_preempt = history.recorded_plan(Path(run.folder)).policy.on_preempt
+    policy = history.recorded_plan(Path(run.folder)).policy
+    on_preempt = policy.on_preempt
     _refuse(run, request, on_preempt)
-    _write(run, request)
-    _wake(run)
+    if sharing.is_own(run.folder):
+        _refuse_older(run)
+        _write(run, request)
+        _wake(run)
+    else:
+        _leave(run, request, policy.share)
     if request == CHECKPOINT:
         return f"{run} was asked for a checkpoint; its ranks start again from it"
     if on_preempt == "requeue":
@@ -40,10 +45,15 @@ def _refuse(run: Run, request: str, on_preempt: str) -> None:
     """Raise KitError where the ranks cannot be asked."""
     if on_preempt == "none":
         problem = f"{run} cannot be asked for a checkpoint: its job has no `on_preempt`"
-        raise KitError(problem, f"to end it without one: kit cancel {run.id}")
+        to_end = f"to end it without one: kit cancel {run.id}"
+        is_own = sharing.is_own(run.folder)
+        raise KitError(problem, to_end if is_own else f"ask {sharing.owner_name(run.folder)}")
     if on_preempt == "requeue" and request == CHECKPOINT:
         problem = f"{run} cannot be asked for a checkpoint: `on_preempt: requeue` says so"
         raise KitError(problem, "let the program handle SIGUSR1: `on_preempt: checkpoint`")
+
+
+def _refuse_older(run: Run) -> None:
     script = Path(run.folder) / _PREEMPT
     if b"preempt::read_request" not in safe_read.start(script):
         fix = f"start it again with this one: kit rerun {run.id}"
@@ -55,8 +65,27 @@ def _write(run: Run, request: str) -> None:
     try:
         replace.text(run.paths.request(run.id), f"{request}\n")
     except FileNotFoundError:
-        fix = f"ask again in a moment; where it is: kit status {run.id}"
-        raise KitError(f"{run} has only just begun", fix) from None
+        raise _early(run) from None
+
+
+def _early(run: Run) -> KitError:
+    fix = f"ask again in a moment; where it is: kit status {run.id}"
+    return KitError(f"{run} has only just begun", fix)
+
+
+def _leave(run: Run, request: str, share: str) -> None:
+    """Leave another user's run a request, for which its batch script looks by itself."""
+    whose = sharing.owner_name(run.folder)
+    if not share:
+        problem = f"{run} is {whose}'s, and its job does not say `share: group`"
+        raise KitError(problem, f"ask {whose}")
+    try:
+        sharing.leave_request(run.paths.requests(run.id), request)
+    except FileNotFoundError:
+        raise _early(run) from None
+    except PermissionError:
+        problem = f"{run} is {whose}'s, who shares it with the group {sharing.group(run.paths.log)}"
+        raise KitError(problem, f"become a member of it, or ask {whose}") from None
 
 
 def _wake(run: Run) -> None:

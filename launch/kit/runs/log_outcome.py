@@ -32,8 +32,9 @@ def read(run: Run) -> tuple[str, str]:
     if not ends or ends.number("code") != 0:
         return "", ""
     if stop := events.last(found, "stopped"):
-        progress = stop.text("progress")
-        return "COMPLETED", f"by kit stop{f', at {progress}' if progress != '-' else ''}"
+        progress, by = stop.text("progress"), stop.text("by")
+        who = f" of {by}" if by else ""
+        return "COMPLETED", f"by kit stop{who}{f', at {progress}' if progress != '-' else ''}"
     never_met = events.last(found, "never_met")
     if never_met:
         return "COMPLETED", f"warning: {never_met.text('problem')}"

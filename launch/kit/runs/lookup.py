@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.errors import UsageError, did_you_mean
-from kit.runs import history, run_record, submit
+from kit.runs import history, run_record, sharing, submit
 from kit.runs.history import Run
 
 MOST = 5  # runs to name
@@ -32,6 +32,8 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
             return _fresh(run)
     if named := [run for run in reversed(known) if word in _names(run)]:
         return _fresh(_meant(word, named, live=live))
+    if refusal := sharing.refusal(folder):
+        raise refusal
     names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
     fix = "give a job id, a run directory, or a name; kit runs lists them"
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))

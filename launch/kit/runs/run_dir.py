@@ -1,4 +1,4 @@
-"""Run directories: written whole or not at all, readable by their owner alone."""
+"""Run directories: written whole or not at all, readable by their owner alone, unless shared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import run_record, secret_file
+from kit.runs import run_record, secret_file, sharing
 from kit.runs.run_record import RunRecord
 
 RUNS = "runs"  # below the current folder: for runs without a place of their own
@@ -71,7 +71,15 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
 
 def make_run(plan: Plan, fill: Callable[[Path], None]) -> Path:
     """Create the plan's run directory, and note that its image is used."""
-    place = make(Path(plan.layout.run_dir), fill)
+
+    def fill_and_share(folder: Path) -> None:
+        fill(folder)
+        if plan.policy.share:
+            sharing.open_to_group(folder)
+
+    place = make(Path(plan.layout.run_dir), fill_and_share)
+    if plan.policy.share:
+        sharing.warn_of_closed_folders(place)
     container = plan.container
     if used := container.made_file or (container.sha256 and container.image):
         image_files.note_use(Path(used))
@@ -206,16 +214,16 @@ def _content(run: Path) -> dict[str, Any]:
         raise KitError(f"{run} is not a run directory: {error}", fix) from None
 
 
-def save(run: Path, record: Mapping[str, Any]) -> None:
+def save(run: Path, record: Mapping[str, Any], mode: int = 0o600) -> None:
     """Replace run.json in one step."""
     content = json.dumps(typed_json.plain(record), indent=2)
-    replace.text(RunPaths(run).record, f"{content}\n")
+    replace.text(RunPaths(run).record, f"{content}\n", mode)
 
 
 def update(run: Path, changes: RunRecord) -> None:
-    """Replace values of run.json; all others stay as they are.
+    """Replace values of run.json; all others, and who may read it, stay as they are.
 
     Raise KitError where it is not as kit writes it.
     """
     load(run)
-    save(run, {**_content(run), **changes})
+    save(run, {**_content(run), **changes}, sharing.mode_of_record(run))

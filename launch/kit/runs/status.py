@@ -12,6 +12,7 @@ from kit import formats, slurm
 from kit.errors import KitError, UsageError
 from kit.runs import (
     array_status,
+    events,
     history,
     job_status,
     local_processes,
@@ -19,6 +20,7 @@ from kit.runs import (
     lookup,
     run_dir,
     secret_file,
+    sharing,
     submit,
 )
 from kit.runs.history import Run
@@ -45,7 +47,8 @@ def of(runs: list[Run]) -> list[Status]:
 def _of(runs: list[Run]) -> list[Status]:
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = [run for run in runs if run.id and not run.state and not run.local]
-    queue = slurm.queue() if unknown else {}
+    others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
+    queue = slurm.queue(others) if unknown else {}
     found = {run.folder: _one(run, queue, None) for run in runs}
     lost = [
         status.run for status in found.values() if status.state == "LOST" and not status.run.local
@@ -67,6 +70,8 @@ def _lost(status: Status, own: str) -> Status:
     It may be a job of another cluster than `own`, which was asked. Remove its secrets if it is not.
     """
     run = status.run
+    if not sharing.is_own(run.folder):
+        return _unseen(status)
     if run.cluster not in ("", own) and not run.is_member:
         detail = (
             f"a job of the cluster {run.cluster}, and this is {own}: ask there"
@@ -82,6 +87,16 @@ def _lost(status: Status, own: str) -> Status:
             if not slurm.of_folder(run.folder, run.created_s):
                 secret_file.forget(Path(run.folder))
     return status
+
+
+def _unseen(status: Status) -> Status:
+    """Return the status of another user's job, which Slurm does not show: sites may hide them."""
+    run = status.run
+    found = events.last_attempt(events.batch(run.paths.logs(run.id)))
+    who = f"Slurm does not show you this job of {sharing.owner_name(run.folder)}'s"
+    if events.last(found, "ranks_started") and not events.last(found, "ends"):
+        return status._replace(state="RUNNING", detail=f"by its log; {who}")
+    return status._replace(state="UNKNOWN", detail=who)
 
 
 def _one(

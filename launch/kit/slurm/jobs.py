@@ -6,6 +6,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Collection
 from typing import Callable, NamedTuple, Optional
 
 from kit.errors import KitError
@@ -171,15 +172,17 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
     )
 
 
-def queue() -> dict[str, list[Queued]]:
-    """Return this user's jobs by id, or by the ids of an array's tasks (12_3).
+def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
+    """Return jobs by id, or by the ids of an array's tasks (12_3).
 
-    Jobs that ended some minutes ago are included. Two jobs of several clusters may have one id.
-    Lines that are not squeue's, such as a wrapper's, are ignored.
+    They are this user's, and those of `others`, by their numbers, as far as Slurm shows them. Jobs
+    that ended some minutes ago are included. Two jobs of several clusters may have one id. Lines
+    that are not squeue's, such as a wrapper's, are ignored.
     """
     found: dict[str, list[Queued]] = {}
+    of = f"--user={','.join(map(str, (os.geteuid(), *others)))}" if others else "--me"
     command = client.of_cluster(
-        "squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"
+        "squeue", of, "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"
     )
     # An array's waiting tasks are one line, which Slurm would cut off.
     for line in client.ask(command, SLURM_BITSTR_LEN="0").splitlines():

@@ -16,6 +16,7 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   event::keep
   [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
+  [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
 }

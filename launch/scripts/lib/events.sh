@@ -11,6 +11,9 @@ event::begin() {
   KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
   [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
+  local kit_umask
+  kit_umask="$(umask)"
+  [[ -z "${KIT_SHARE:-}" ]] || umask 027 # for these folders, as for log/
   mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
   # Slurm counts how often it has started the job; in between, job::again starts the ranks again.
@@ -19,6 +22,7 @@ event::begin() {
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
   # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
   ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"
+  umask "${kit_umask}"
   export KIT_ATTEMPT KIT_ATTEMPT_DIR
 }
 
@@ -61,7 +65,7 @@ event::line() {
 event::value() {
   local LC_ALL=C kit_rest="$2" kit_char kit_code
   KIT_VALUE="$2"
-  case "$1" in node | nodes | job | state | cause | problem | fix | facts | progress) ;; *)
+  case "$1" in node | nodes | job | state | cause | problem | fix | facts | progress | by) ;; *)
     [[ ! "$2" =~ ^(true|false|(0|-?[1-9][0-9]{0,14})([.][0-9]{1,9})?)$ ]] || return 0
     ;;
   esac

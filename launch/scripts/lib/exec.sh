@@ -33,6 +33,7 @@ exec::shell() {
   event::note ranks_started
   event::keep
   trap - EXIT # nothing of this script is left to note the end
+  [[ -z "${KIT_SHARE:-}" ]] || share::leave
   exec <&"${KIT_TERMINAL}" {KIT_TERMINAL}<&-
   exec::attach "${host}" "${facts[@]}" "KIT_HOSTS=${KIT_HOSTS}" -- "${command[@]}"
 }

@@ -18,6 +18,8 @@ source "${KIT_RUN_DIR}/lib/peers.sh"
 [[ -z "${KIT_LEAST_NODES:-}" ]] || source "${KIT_RUN_DIR}/lib/beat.sh"
 # shellcheck source=lib/notify.sh
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
+# shellcheck source=lib/share.sh
+[[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_RUN_DIR}/lib/preempt/${KIT_ON_PREEMPT}.sh"
 
@@ -29,6 +31,7 @@ job::begin() {
     kit::die "this is a heterogeneous job" "ask for nodes of one kind; torchrun needs the same number of ranks on each"
   ending::listen
   event::begin
+  [[ -z "${KIT_SHARE:-}" ]] || share::begin
   KIT_HOLDS=yes
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
@@ -46,6 +49,7 @@ job::begin() {
 job::again() {
   event::note restarting code "$1"
   event::keep
+  [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
   exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "$4"
 }

@@ -10,6 +10,14 @@ node::begin() {
   [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
     kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
   export KIT_EVENTS="${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl"
+  [[ -z "${KIT_UMASK:-}" ]] || node::take_umask
+}
+
+# node::take_umask - with `share`: once the group can read what this node notes, the user's umask holds again, for the ranks.
+node::take_umask() {
+  [[ -e "${KIT_EVENTS}" ]] || { : >>"${KIT_EVENTS}"; } 2>/dev/null || true # a full disk
+  umask "${KIT_UMASK}"
+  unset KIT_UMASK
 }
 
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what

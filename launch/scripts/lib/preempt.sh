@@ -9,7 +9,7 @@ readonly KIT_GO_ON=75
 # preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too. And to
 # SIGURG, by which kit says that a person has asked: it does nothing to a script that does not listen yet.
 preempt::listen() {
-  KIT_ASKED='' KIT_REQUEST=''
+  KIT_ASKED='' KIT_REQUEST='' KIT_ASKED_BY=''
   KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
   trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
   trap 'KIT_ASKED=yes' URG
@@ -24,6 +24,8 @@ preempt::read_request() {
   ending::refresh "${KIT_LOG_DIR}"
   [[ ! -f "${file}" ]] || read -r request <"${file}" || true
   rm -f -- "${file}"
+  [[ "${KIT_REQUEST}" == stop ]] || KIT_ASKED_BY='' # another user, by name
+  [[ -z "${KIT_SHARE:-}" ]] || share::read_requests
   [[ "${request}" != stop ]] || KIT_REQUEST=stop
   [[ "${KIT_REQUEST}" != stop ]] || return 0
   KIT_REQUEST=''
@@ -133,8 +135,8 @@ preempt::answer_request() {
   local progress
   progress="$(preempt::progress)"
   if [[ "${KIT_REQUEST}" == stop ]]; then
-    event::note stopped progress "${progress}"
-    kit::say "$1, progress: ${progress}; the job ends, as was asked for"
+    event::note stopped progress "${progress}" ${KIT_ASKED_BY:+by "${KIT_ASKED_BY}"}
+    kit::say "$1, progress: ${progress}; the job ends, as was asked for${KIT_ASKED_BY:+ by ${KIT_ASKED_BY}}"
     exit 0
   fi
   kit::say "$1, progress: ${progress}; all ranks start again"
@@ -163,7 +165,10 @@ preempt::sbatch() {
   for name in "${!SLURM_@}" KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT; do
     case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
   done
-  next="$(env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh")" || return
+  next="$(
+    [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}" # which sbatch hands on
+    env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh"
+  )" || return
   next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes

@@ -22,6 +22,7 @@ rank::run() {
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
     exec {kit_asking}>&- {kit_watching}>&-
+    [[ -z "${KIT_SHARE:-}" ]] || umask 027 # the log is for the group
     tee -a -- "${kit_log}" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
   ) 2>&1
   local -r kit_logger=$!

@@ -1,6 +1,7 @@
 """Asks every node at once where the ranks of a running run are (`kit hang`).
 
 Of one that has ended, it reads where they were when they stood still, if the job watched that.
+Of both, it reads what PyTorch's flight recorder has left.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Optional
 
 from kit import assets, slurm
+from kit.diagnose import flight
+from kit.diagnose.flight import Stuck
 from kit.diagnose.hang import stacks
 from kit.diagnose.hang.stacks import Answers, Seen
 from kit.errors import KitError, UsageError
@@ -30,13 +33,14 @@ MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where the ranks of a running run are."""
+    """Where the ranks of a run are, or were when they stood still."""
 
     run: Run
-    elapsed: str  # and its limit
+    elapsed: str  # and its limit; or when they stood still
     plan: Plan
     seen: Seen
     attempt: int
+    recorded: Optional[Stuck] = None  # by PyTorch's flight recorder
 
 
 def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
@@ -53,25 +57,48 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
         hosts = _started_on(found.run) or slurm.hosts(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     attempt = found.run.paths.attempts(found.run.id)[-1]
-    return Ranks(found.run, found.elapsed, plan, seen, attempt)
+    recorded = _recorded(found.run, plan, attempt)
+    return Ranks(found.run, found.elapsed, plan, seen, attempt, recorded)
 
 
 def _kept(found: Status) -> Optional[Ranks]:
-    """Return where the ranks were when they last stood still; None where nobody saw that."""
+    """Return where the ranks were when they last stood still; None where nobody saw that.
+
+    The job saw it, or NCCL's watchdog, which ends the ranks.
+    """
     run = found.run
-    stalled = events.last(events.batch(run.paths.logs(run.id)), "stalled")
-    if not stalled:
+    noted = events.batch(run.paths.logs(run.id))
+    stalled = events.last(noted, "stalled")
+    attempt = stalled.attempt if stalled else max((event.attempt for event in noted), default=1)
+    if not stalled and not run.paths.flights(run.id, attempt):
         return None
+    plan = run_record.plan_of(run_dir.load(Path(run.folder)))
+    hosts = events.hosts(events.read(run.paths.logs(run.id), attempt))
+    recorded = _recorded(run, plan, attempt)
+    seen = _seen_then(run, plan, attempt, hosts) if stalled else None
+    if not seen and not recorded:
+        return None
+    per_node = plan.layout.processes_per_node
+    seen = seen or Seen([], {}, [], len(hosts) * per_node, hosts)
+    at_s = stalled.at_s if stalled else recorded.at_s if recorded else 0
+    when = time.strftime("%F %T", time.localtime(at_s))
+    return Ranks(run, f"as its ranks stood still at {when}", plan, seen, attempt, recorded)
+
+
+def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional[Seen]:
+    """Return the stacks that the job has kept of an attempt; None where it has none."""
     try:
-        text = safe_read.read(run.paths.stacks(run.id, stalled.attempt))
+        text = safe_read.read(run.paths.stacks(run.id, attempt))
     except OSError:
         return None
     answers = stacks.read(text.decode("utf-8", "replace"))
-    plan = run_record.plan_of(run_dir.load(Path(run.folder)))
-    hosts = events.hosts(events.read(run.paths.logs(run.id), stalled.attempt))
-    when = time.strftime("%F %T", time.localtime(stalled.at_s))
-    seen = _compared(answers, hosts, _ranks_per_node(run, plan, hosts))
-    return Ranks(run, f"as its ranks stood still at {when}", plan, seen, stalled.attempt)
+    return _compared(answers, hosts, _ranks_per_node(run, plan, hosts))
+
+
+def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
+    """Return what the dumps of an attempt tell of a collective that did not end."""
+    ranks = plan.layout.nodes * plan.layout.processes_per_node
+    return flight.find(run.paths.flights(run.id, attempt), ranks)
 
 
 def _running_here() -> Status:

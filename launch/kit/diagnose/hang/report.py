@@ -7,9 +7,10 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from kit import formats
+from kit.diagnose.flight import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
@@ -17,6 +18,9 @@ from kit.errors import KitError
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.runs import log_files
+from kit.table import printable
+
+MOST_RECORDED = 400  # characters
 
 
 def lines(ranks: Ranks, full: bool) -> Iterator[str]:
@@ -25,13 +29,15 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     Raises KitError if there is nothing to show.
     """
     run, seen, folder = ranks.run, ranks.seen, _project(ranks)
-    if not seen.processes and not seen.silent:
+    if not seen.processes and not seen.silent and not ranks.recorded:
         raise KitError(
             f"no rank of {run} has a process: they have not started yet, or have ended",
             f"their logs: kit logs {run.id}",
         )
     nodes = f"{len(seen.hosts)} node{'s' * (len(seen.hosts) > 1)}"
     counted = f"{len(seen.processes)} of {seen.ranks} ranks seen on {nodes}"
+    if not seen.processes and not seen.silent:
+        counted = "no stacks of its ranks were kept"
     yield f"kit: {run}, {ranks.elapsed}: {counted}"
     if seen.silent:
         some = any(process.node in seen.silent for process in seen.processes)
@@ -42,9 +48,15 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
         verb = "has" if len(missing) == 1 else "have"
         yield f"{_named(missing)} {verb} no process on {node or 'any node that answered'}"
     groups = stacks.groups(seen.processes)
+    stuck = ranks.recorded
+    if stuck and not any(_shows(group, stuck) for group in groups):
+        yield f"{_age(stuck)}: {_recorded(stuck.sentence, folder)}"
     for group in groups:
         yield from _group(ranks, folder, group, full)
-    if len(groups) == 1 and len(groups[0]) == seen.ranks > 1 and stacks.is_collective(groups[0][0]):
+        if stuck and _shows(group, stuck):
+            yield f"  {_age(stuck)}: {stuck.what}{_recorded(stuck.why, folder)}"
+    all_in_one = len(groups) == 1 and len(groups[0]) == seen.ranks > 1
+    if all_in_one and stacks.is_collective(groups[0][0]) and not stuck:
         yield "kit: all ranks are in the same collective: shapes may differ, or the order before it"
         again = "run again with --env TORCH_DISTRIBUTED_DEBUG=DETAIL"
         yield f"  fix: call kit hang twice; if they stay, {again}"
@@ -52,6 +64,22 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     if seen.processes and not seen.missing and all(waiting):
         yield from _locks(ranks.plan)
     yield from _means(seen)
+
+
+def _shows(group: list[Process], stuck: Stuck) -> bool:
+    """Return whether a group of stacks says who waits, and at which line."""
+    at = stacks.place(group[0].frames).users
+    is_same_line = at is not None and f"{at.file}:{at.line}" == stuck.call.place
+    return is_same_line and sorted(process.rank for process in group) == stuck.group.waiting
+
+
+def _age(stuck: Stuck) -> str:
+    return f"flight recorder, {formats.elapsed(max(0.0, time.time() - stuck.at_s))} ago"
+
+
+def _recorded(words: Callable[[Shorten], str], folder: str) -> str:
+    """Return a sentence, or the end of one, with short paths, as it may be printed."""
+    return printable(words(lambda place: stacks.short(place, folder)))[:MOST_RECORDED]
 
 
 def _locks(plan: Plan) -> Iterator[str]:
@@ -195,6 +223,20 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
         "silent_nodes": seen.silent,
         "missing_ranks": missing,
         "groups": groups,
+        "flight_recorder": _stuck_as_json(ranks.recorded) if ranks.recorded else None,
+    }
+
+
+def _stuck_as_json(stuck: Stuck) -> dict[str, Any]:
+    return {
+        "seconds_ago": round(max(0.0, time.time() - stuck.at_s)),
+        "collective": stuck.call.name,
+        "number": stuck.call.number,
+        "process_group": stuck.group.name,
+        "place": stuck.call.place,
+        "waiting_ranks": stuck.group.waiting,
+        "missing_ranks": stuck.group.missing,
+        "ranks_without_dump": [r for r in stuck.group.missing if r not in stuck.have_dumps],
     }
 
 

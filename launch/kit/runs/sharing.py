@@ -1,0 +1,124 @@
+"""Share a run with the members of its directory's group: they read it, and leave requests.
+
+What is opened to them is what `kit status`, `logs` and `why` read, and nothing else: log/ and
+run.json. launch/scripts/lib/share.sh does the same for what a job writes.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+import tempfile
+from pathlib import Path
+from typing import Optional
+
+from kit.errors import KitError, UsageError, warn
+from kit.plan.run_paths import RunPaths
+
+_RECORD = 0o640
+_FOLDERS = 0o2750  # what is made in them has the same group
+_ENTRY = 0o2710  # the names of its files need not be known
+
+
+def open_to_group(folder: Path) -> None:
+    """Open a run directory that is being made to its group, as far as members need it.
+
+    Raise KitError where this user cannot do that.
+    """
+    gid = os.stat(folder).st_gid
+    if gid not in (os.getegid(), *os.getgroups()) and os.geteuid() != 0:
+        problem = f"`share: group` would share with {_group(gid)}, which you are no member of"
+        fix = "start in a folder of a group of yours: chgrp GROUP DIR; chmod g+s DIR"
+        raise KitError(f"{problem}: it is the group of {folder.parent}", fix)
+    paths = RunPaths(folder)
+    for entry in os.scandir(folder):
+        if not entry.is_symlink():
+            os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
+    for path, mode in ((paths.record, _RECORD), (paths.log, _FOLDERS), (folder, _ENTRY)):
+        os.chown(path, -1, gid)
+        os.chmod(path, mode)
+        if stat.S_IMODE(os.stat(path).st_mode) != mode:
+            problem = f"the file system of {folder.parent} does not keep who may read what"
+            raise KitError(f"`share: group` cannot share: {problem}", "start in another folder")
+
+
+def mode_of_record(folder: Path) -> int:
+    """Return the mode with which run.json is to be written again."""
+    mode = stat.S_IMODE(os.stat(RunPaths(folder).record).st_mode)
+    return mode if mode == _RECORD else 0o600
+
+
+def warn_of_closed_folders(folder: Path) -> None:
+    """Warn where members cannot come to a shared run directory."""
+    gid = os.stat(folder).st_gid
+    for parent in reversed(Path(os.path.realpath(folder)).parents):
+        facts = os.stat(parent)
+        if not facts.st_mode & (0o010 if facts.st_gid == gid else 0o001):
+            who = f"the group {_group(gid)}, with which this run is shared,"
+            fix = f"chmod {'g' if facts.st_gid == gid else 'o'}+x {parent}"
+            elsewhere = "or start in a folder that the group can enter"
+            warn(f"kit: {who} may not be able to enter {parent}\n  fix: {fix}; {elsewhere}")
+            return
+
+
+def group(folder: Path) -> str:
+    """Return the name of a run directory's group."""
+    return _group(os.stat(folder).st_gid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def owner(folder: str) -> int:
+    """Return whose a run directory is, as a number; this user's where it is gone."""
+    try:
+        return os.stat(folder).st_uid
+    except OSError:
+        return os.geteuid()
+
+
+def is_own(folder: str) -> bool:
+    """Return whether this user may do with a run what its owner may."""
+    return os.geteuid() in (0, owner(folder))
+
+
+def owner_name(folder: str) -> str:
+    """Return whose a run directory is, by name."""
+    try:
+        return pwd.getpwuid(owner(folder)).pw_name
+    except KeyError:
+        return str(owner(folder))
+
+
+def leave_request(place: Path, request: str) -> None:
+    """Leave a request: an empty file of that name, whose owner is who asks.
+
+    Raise OSError where that is not possible.
+    """
+    handle, _ = tempfile.mkstemp(prefix=f"{request}.", dir=place)
+    os.close(handle)
+
+
+def refusal(folder: str) -> Optional[UsageError]:
+    """Return why this user cannot read a run directory; None where that is not the problem."""
+    try:
+        os.close(os.open(RunPaths(folder).record, os.O_RDONLY | os.O_NONBLOCK))
+        return None
+    except PermissionError:
+        pass
+    except OSError:
+        return None
+    ways = [*reversed(Path(folder).parents), Path(folder)]
+    closed = next((path for path in ways if not os.access(path, os.X_OK)), None)
+    whose = f"{owner_name(str(closed or folder))}'s"
+    if closed and str(closed) != folder:
+        fix = f"have it opened: chmod o+x {closed}; or the run started in a shared folder"
+        return UsageError(f"{folder} cannot be read: {closed} is {whose}, and closed to you", fix)
+    fix = "let the job say `share: group`, in a folder whose group you are a member of"
+    return UsageError(f"{folder} cannot be read: it is {whose}, and not shared with you", fix)

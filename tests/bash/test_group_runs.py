@@ -1,0 +1,241 @@
+"""`share: group` with three real users: the owner of a run, a member of its group, and a stranger."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import until
+
+from samples import ROOT
+
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can become several users"),
+    pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap makes the users"),
+]
+
+TEAM = 2100
+USERS = {"ada": 2001, "bob": 2002, "eve": 2003}  # ada and bob are of the team
+COUNTS = """\
+trap 'asked=yes' USR1
+asked='' step=0
+[[ ! -e place ]] || read -r step <place
+umask >umask
+echo "begins at ${step}"
+while [[ -z "${asked}" ]]; do
+  step=$((step + 1))
+  sleep 0.1
+done
+echo "${step}" >place && echo "step ${step}" >"${KIT_PROGRESS}"
+exit 75
+"""
+JOB = """\
+name: counts
+command: [bash, counts.sh]
+launcher: srun
+on_preempt: checkpoint
+share: group
+env: {COLOUR: green}
+secrets: {TOKEN: env}
+"""
+
+
+class Team:
+    """Users of this machine, in a namespace: their names are in an /etc/passwd of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.project = folder, folder / "project"
+        users = "".join(f"{name}:x:{uid}:{uid}::{folder}/{name}:/bin/bash\n" for name, uid in USERS.items())
+        groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
+        (folder / "passwd").write_text(f"root:x:0:0::/root:/bin/bash\n{users}")
+        (folder / "group").write_text(f"root:x:0:\nteam:x:{TEAM}:ada,bob\n{groups}")
+        for name, uid in USERS.items():
+            (folder / name).mkdir(mode=0o700)
+            os.chown(folder / name, uid, uid)
+        self.project.mkdir()
+        os.chown(self.project, USERS["ada"], TEAM)
+        self.project.chmod(0o2750)
+        for name, text in (("counts.sh", COUNTS), ("job.yaml", JOB)):
+            (self.project / name).write_text(text)
+
+    def command(self, user: str, *words: str | Path, umask: str = "022") -> list[str]:
+        # What runs kit may lie in root's own home, which no other user can enter.
+        needed = {str(Path(path).resolve()) for path in (sys.base_prefix, sys.prefix, ROOT)}
+        hidden = [Path(path) for path in sorted(needed) if path.startswith("/root/")]
+        home = ["--perms", "0755", "--tmpfs", "/root"] if hidden else []
+        for path in hidden:
+            above = (str(parent) for parent in reversed(path.parents) if "/root/" in str(parent))
+            home += [*(word for parent in above for word in ("--perms", "0755", "--dir", parent)), "--ro-bind", str(path), str(path)]
+        own = ["--ro-bind", str(self.folder / "passwd"), "/etc/passwd", "--ro-bind", str(self.folder / "group"), "/etc/group"]
+        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all", "--bounding-set=-all"]
+        jail = ["bwrap", "--die-with-parent", "--dev-bind", "/", "/", *home, *own, "--cap-add", "ALL", "--chdir", str(self.project), "--"]
+        variables = [f"HOME={self.folder}/{user}", f"USER={user}", "TOKEN=not-for-the-team", "PYTHONDONTWRITEBYTECODE=1", f"PATH={os.environ['PATH']}"]
+        shell = ["bash", "-c", 'umask "$1" && shift && exec "$@"', "bash", umask]
+        return [*jail, *become, "env", "-i", *variables, *shell, *map(str, words)]
+
+    def run(self, user: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(user, *words), capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+    def kit(self, user: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.run(user, sys.executable, "-m", "kit", *words)
+
+    def begun(self) -> int:
+        return sum(path.read_text().count("begins at ") for path in self.project.glob("run/log/**/rank0.out"))
+
+    @property
+    def logs(self) -> Path:
+        (found,) = self.project.glob("run/log/[0-9]*/")
+        return found
+
+
+@pytest.fixture
+def team(open_folder: Path) -> Team:
+    return Team(open_folder)
+
+
+@pytest.fixture(params=["022", "002", "077"])
+def running(team: Team, request: pytest.FixtureRequest) -> Iterator[Team]:
+    """A run of ada's, whose umask is an usual one, that of a group of friends, or that of a careful site."""
+    command = team.command("ada", sys.executable, "-m", "kit", "run", "job.yaml", "--output", team.project / "run", umask=request.param)
+    with (team.folder / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+        try:
+            until(lambda: team.begun() == 1 or process.poll() is not None)
+            assert process.poll() is None, (team.folder / "said").read_text()
+            team.process, team.umask = process, request.param
+            yield team
+        finally:
+            if process.poll() is None:  # bubblewrap would leave it behind
+                os.kill(json.loads((team.project / "run/run.json").read_text())["pid"], signal.SIGTERM)
+            process.wait(60)
+
+
+def modes(run: Path) -> dict[str, str]:
+    """{path: its mode} of all that the group, or anybody else, may use in some way."""
+    found = {}
+    for path in [run, *run.rglob("*")]:
+        facts = path.lstat()
+        if facts.st_mode & 0o077 and all(parent.lstat().st_mode & 0o011 for parent in path.parents if parent == run or run in parent.parents):
+            name = re.sub(r"\b\d{9,10}\b", "ID", str(path.relative_to(run)))
+            found[name] = f"{stat.S_IMODE(facts.st_mode):o} {facts.st_gid}"
+    return found
+
+
+def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running: Team) -> None:
+    run, said = running.project / "run", (running.folder / "said").read_text
+    assert "kit: the group team may read its logs and run.json, and have it save and stop\n" in said()
+    # What is opened, whatever the umask. Of the program's own files its umask decides, but for its progress, which is closed at the end.
+    until(lambda: (running.logs / "events/local0.jsonl").exists())
+    files = dict.fromkeys(("run.json", "log/slurm-ID.out", "log/ID/local0.out", "log/ID/rank0.out", "log/ID/attempts"), f"640 {TEAM}")
+    files |= {f"log/ID/events/{name}.jsonl": f"640 {TEAM}" for name in ("batch", "local0", "ready")}
+    folders = {".": f"2710 {TEAM}", **dict.fromkeys(("log", "log/ID", "log/ID/events"), f"2750 {TEAM}")}
+    assert modes(run) == {**files, **folders, "log/ID/requests": f"3730 {TEAM}"}
+    assert (running.project / "umask").read_text() == f"0{running.umask}\n"
+
+    for name in ("env.sh", "run_script.sh", "lib/share.sh", ".secrets/values", "lib", ".secrets", "."):
+        done = running.run("bob", "ls" if (run / name).is_dir() else "cat", run / name)
+        assert done.returncode != 0 and done.stdout == "" and "Permission denied" in done.stderr, name
+    for command in (f"echo x >>{running.logs}/rank0.out", f"rm {running.logs}/rank0.out", f"echo stop >{running.logs}/request", f"ls {running.logs}/requests"):
+        assert running.run("bob", "bash", "-c", command).returncode != 0, command
+    assert running.run("bob", "cat", run / "run.json").returncode == 0
+    assert re.search(r"^\d+ +counts +RUNNING ", running.kit("bob", "status", run).stdout, re.MULTILINE)
+    assert "begins at 0\n" in running.kit("bob", "logs", run, "--rank", "0").stdout
+
+    for word, times in (("checkpoint", 2), ("checkpoint", 3), ("stop", 3)):
+        done = running.kit("bob", word, run if times < 3 else running.logs.name)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        if word == "checkpoint":
+            until(lambda: running.begun() == times)
+    assert running.process.wait(60) == 0
+    place = (running.project / "place").read_text().strip()
+    for user in ("ada", "bob"):
+        shown = running.kit(user, "status", run).stdout
+        assert re.search(rf" COMPLETED .* by kit stop of bob, at step {place}$", shown, re.MULTILINE), shown
+    assert "asked all ranks for a checkpoint, as bob wishes\n" in said()
+    assert "it COMPLETED" in running.kit("bob", "why", run).stdout
+    opened = {name: mode for name, mode in modes(run).items() if re.search("progress|rank0|attempt[23]$", name)}
+    folders = dict.fromkeys(("log/ID/attempt2", "log/ID/attempt3"), f"2750 {TEAM}")
+    files = dict.fromkeys(("log/ID/progress", *(f"log/ID/{part}rank0.out" for part in ("", "attempt2/", "attempt3/"))), f"640 {TEAM}")
+    assert opened == {**files, **folders}
+    until(lambda: not running.run("root", "pgrep", "-u", str(USERS["ada"])).stdout)
+
+
+@pytest.mark.parametrize("running", ["022"], indirect=True)
+def test_a_stranger_can_do_nothing_and_is_told_so(running: Team) -> None:
+    run = running.project / "run"
+    for word in ("stop", "status", "logs", "why"):
+        done = running.kit("eve", word, run)
+        fix = f"have it opened: chmod o+x {running.project}; or the run started in a shared folder"
+        assert (done.returncode, done.stderr) == (2, f"kit: {run} cannot be read: {running.project} is ada's, and closed to you\n  fix: {fix}\n")
+    running.project.chmod(0o2755)
+    done = running.kit("eve", "stop", run)
+    fix = "let the job say `share: group`, in a folder whose group you are a member of"
+    assert (done.returncode, done.stderr) == (2, f"kit: {run} cannot be read: it is ada's, and not shared with you\n  fix: {fix}\n")
+    assert running.run("eve", "touch", running.logs / "requests/stop.12345678").returncode != 0
+    assert running.process.poll() is None
+
+
+@pytest.mark.parametrize("running", ["022"], indirect=True)
+def test_what_only_looks_like_a_request_is_not_followed(running: Team) -> None:
+    """Links, devices and folders are left alone; files that are not empty, or not of a member, are removed, and the log says so."""
+    place, folder = running.logs / "requests", running.folder
+    (folder / "eves").touch()
+    os.chown(folder / "eves", USERS["eve"], USERS["eve"])
+    running.run(
+        "bob",
+        "bash",
+        "-c",
+        f"cd {place}; ln -s /dev/zero stop.link; ln -s {running.project}/run/env.sh stop.own; mkdir stop.folder; mkfifo stop.fifo; touch stopped",
+    )
+    os.mknod(place / "stop.device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    large = running.run("bob", "truncate", "--size=1T", place / "stop.large")
+    assert large.returncode == 0, large.stderr
+    os.link(folder / "eves", place / "stop.linked")
+    for number, name in ((USERS["eve"], "stop.eves"), (4242, "stop.nobodys")):
+        (place / name).touch()
+        os.chown(place / name, number, TEAM)
+    log = folder / "said"
+    until(lambda: log.read_text().count("is not followed: it is not an empty file of a member") == 4)
+    assert sorted(path.name for path in place.iterdir()) == ["stop.device", "stop.fifo", "stop.folder", "stop.link", "stop.own", "stopped"]
+    assert re.findall(r"\((\w+), as this node knows its users\)", log.read_text()) == ["eve", "bob", "eve", "UNKNOWN"]
+    assert running.process.poll() is None and running.begun() == 1
+    assert running.kit("bob", "stop", running.project / "run").returncode == 0
+    assert running.process.wait(60) == 0
+
+
+def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:
+    (team.project / "job.yaml").write_text("command: [bash, counts.sh]\nlauncher: srun\nshare: group\n")
+    os.chown(team.project, USERS["ada"], USERS["eve"])
+    team.project.chmod(0o2755)
+    refused = team.kit("ada", "render", "job.yaml", "--output", "run")
+    problem = f"`share: group` would share with eve, which you are no member of: it is the group of {team.project}"
+    fix = "start in a folder of a group of yours: chgrp GROUP DIR; chmod g+s DIR"
+    assert (refused.returncode, refused.stderr) == (1, f"kit: {problem}\n  fix: {fix}\n")
+    assert list(team.project.glob("run*")) + list(team.project.glob(".kit*")) == []
+    os.chown(team.project, USERS["ada"], TEAM)
+    team.project.chmod(0o2700)
+    warned = team.kit("ada", "render", "job.yaml", "--output", "run")
+    who = f"the group team, with which this run is shared, may not be able to enter {team.project}"
+    assert warned.stderr.startswith(f"kit: {who}\n  fix: chmod g+x {team.project}; or start in a folder that the group can enter\n")
+    assert warned.returncode == 0 and stat.S_IMODE((team.project / "run/run.json").stat().st_mode) == 0o640
+
+
+def test_a_run_that_is_not_shared_is_closed_to_the_group(team: Team) -> None:
+    (team.project / "job.yaml").write_text("command: [bash, counts.sh]\nlauncher: srun\non_preempt: checkpoint\n")
+    assert team.kit("ada", "render", "job.yaml", "--output", "run").returncode == 0
+    run = team.project / "run"
+    assert stat.S_IMODE(run.stat().st_mode) & 0o777 == 0o700
+    assert "is ada's, and not shared with you" in team.kit("bob", "stop", run).stderr
+    run.chmod(0o755)
+    for path in [run / "run.json", *run.rglob("log")]:
+        path.chmod(0o755)
+    assert "is not running" in team.kit("bob", "stop", run).stderr
