@@ -42,8 +42,10 @@ def test_a_run_here_saves_and_goes_on_as_often_as_it_is_asked_and_then_stops_wel
     process = subprocess.Popen([sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run"], stdout=subprocess.DEVNULL)
 
     def begun() -> list[list[int]]:
-        logs = [path.read_text() for path in sorted((tmp_path / "run/log").glob("*/rank*.out"))]
-        return [[int(step) for step in re.findall(r"^begins at (\d+)$", log, re.MULTILINE)] for log in logs]
+        log = tmp_path / "run/log"
+        logs = [[*log.glob(f"*/rank{rank}.out"), *sorted(log.glob(f"*/attempt*/rank{rank}.out"))] for rank in (0, 1)]
+        said = ["".join(path.read_text() for path in files) for files in logs]
+        return [[int(step) for step in re.findall(r"^begins at (\d+)$", text, re.MULTILINE)] for text in said]
 
     def has_begun(times: int) -> None:
         until(lambda: [len(steps) for steps in begun()] == [times, times], 60)
