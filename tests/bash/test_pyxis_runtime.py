@@ -24,6 +24,7 @@ OPTIONS = """\
       --no-container-entrypoint
       --container-writable
 """
+SINCE_0_15 = "      --container-env=NAME[,NAME...]\n"
 
 
 def ask(folder: Path, options: str, remap_root: str = ""):
@@ -33,11 +34,11 @@ def ask(folder: Path, options: str, remap_root: str = ""):
 
 
 def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp_path: Path) -> None:
-    done = ask(tmp_path / "bin", OPTIONS, remap_root="yes")
+    done = ask(tmp_path / "bin", OPTIONS + SINCE_0_15, remap_root="yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "--container-image=/i.sqsh",
-        "--container-name=kit-0123456789abcdef",
+        "--container-name=kit-0123456789abcdef:no_exec",
         f"--container-workdir={SCRIPTS}",
         "--container-writable",
         "--no-container-mount-home",
@@ -45,6 +46,10 @@ def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp
         "--container-mounts=/data:/in data:ro,/out:/out:rw",
         "--container-remap-root",
     ]
+
+
+def test_an_old_pyxis_gets_the_name_alone_of_which_all_it_reads_is_the_name(tmp_path: Path) -> None:
+    assert "--container-name=kit-0123456789abcdef" in ask(tmp_path / "bin", OPTIONS).stdout.splitlines()
 
 
 def test_the_container_is_started_without_a_login_shell(tmp_path: Path) -> None:

@@ -81,6 +81,27 @@ def test_two_jobs_at_the_same_time_share_what_is_made_once(runtime: str, kit_clu
     assert created(place, "one", "other") == (2 if runtime in CREATES else 0)
 
 
+@pytest.fixture
+def own_disk(kit_cluster: Cluster) -> Iterator[None]:
+    """The site's folder of containers is a file system of its own: only there Enroot tells Pyxis which of them run, not in a Docker volume."""
+    on_all_nodes(kit_cluster, "mount", "-t", "tmpfs", "-o", "mode=1777", "own", "/scratch/enroot")
+    yield
+    on_all_nodes(kit_cluster, "umount", "--lazy", "/scratch/enroot")
+
+
+def test_two_jobs_in_one_image_on_one_node_have_each_its_own_mounts(runtime: str, kit_cluster: Cluster, place: Path, tiny: Path, own_disk: None) -> None:
+    (place / "program.sh").write_text('echo "has $(ls /data)"\n[[ "${1:-}" != wait ]] || sleep 300\n')
+    image = tiny_image(kit_cluster, tiny, runtime)
+    for run, words in (("waits", ["--", "wait"]), ("ends", [])):
+        inside = f"{kit_cluster.path(place)}/of-{run}"
+        kit_cluster.run("ctl", "bash", "-c", f"mkdir {inside} && touch {inside}/{run}")
+        options = ["--mount", f"{inside}:/data", "--slurm", "nodelist=node[1-2]"]
+        submit_two(kit_cluster, place, runtime, image, run, *options, *words, follow=not words)
+        until(lambda run=run: ranks(place, run) == [f"has {run}"] * 2, 90, lambda run=run: f"{run}: {ranks(place, run)}")
+    kit_cluster.run("ctl", "scancel", str(job_id(place, "waits")))
+    kit_cluster.wait(job_id(place, "waits"))
+
+
 def test_a_rebuilt_image_is_used_while_a_job_runs_in_the_old_one(runtime: str, kit_cluster: Cluster, place: Path, tiny: Path) -> None:
     kit_cluster.run("node1", "tiny-image", kit_cluster.path(place / "rebuilt"), "VARIANT=rebuilt")
     kit_cluster.run("ctl", "cp", kit_cluster.path(tiny / "image.sqsh"), kit_cluster.path(place / "image.sqsh"))

@@ -20,28 +20,32 @@ runtime::srun_args() {
   enroot::set_devices
   # Pyxis hands it on. A login shell would reset the image's PATH, and end where the image's HOME is missing.
   export ENROOT_LOGIN_SHELL=no
-  local flags=''
+  local flags='' own='' help
   local -i i
+  help="$(srun --help 2>&1 || true)"
+  # Pyxis would enter the container of another job that runs under this name, and leave out the mounts of this one. It can be told
+  # not to since 0.14; of that its help says nothing, but it names what came next.
+  [[ "${help}" != *--container-env* ]] || own=:no_exec
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
     flags+="${flags:+,}${KIT_MOUNTS[i]}:${KIT_MOUNTS[i + 1]}:${KIT_MOUNTS[i + 2]}"
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="$(container_name::of_image)" # under a name that exists, Pyxis ignores the image
-    --container-workdir="${KIT_RUN_DIR}"           # where run_script.sh finds itself
+    --container-name="$(container_name::of_image)${own}" # under a name that exists, Pyxis ignores the image
+    --container-workdir="${KIT_RUN_DIR}"                 # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
     --no-container-entrypoint
   )
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
-  pyxis::check_version
+  pyxis::check_version "${help}"
 }
 
-# Old versions lack some of these, and srun would only say that it does not know the option.
+# pyxis::check_version HELP - old versions lack some of these, and srun would only say that it does not know the option.
 pyxis::check_version() {
-  local help option
-  help="$(srun --help 2>&1)"
+  local -r help="$1"
+  local option
   [[ "${help}" == *--container-image* ]] ||
     kit::die "srun has no --container-image here: Pyxis is not set up" "use \`runtime: enroot\` or apptainer" runtime-missing
   for option in "${KIT_SRUN_ARGS[@]%%=*}"; do
