@@ -42,13 +42,11 @@ class Run:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
-    def log(self) -> str:
-        return "".join(path.read_text() for path in self.folder.glob("run/log/*/rank0.out"))
-
     def attempts(self) -> list[dict[int, float]]:
         """Of each attempt: the loss by its step."""
-        parts = re.split(r"^kit: \S+ attempt \d+$", self.log(), flags=re.MULTILINE)
-        return [{int(step): float(loss) for step, loss in re.findall(r"^step (\d+)\S* +loss (\S+)$", part, re.MULTILINE)} for part in parts]
+        logs = [*self.folder.glob("run/log/*/rank0.out"), *sorted(self.folder.glob("run/log/*/attempt*/rank0.out"))]
+        found = (re.findall(r"^step (\d+)\S* +loss (\S+)$", path.read_text(), re.MULTILINE) for path in logs)
+        return [{int(step): float(loss) for step, loss in lines} for lines in found] or [{}]
 
     def until(self, condition: Callable[[list[dict[int, float]]], bool]) -> None:
         end = time.monotonic() + 600
