@@ -1,0 +1,133 @@
+"""Each program of train/frameworks, and train/fsdp.py, goes on where its checkpoint was: asked for one, and after SIGKILL in the middle of an epoch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from samples import ROOT
+
+FOLDER = ROOT / "train/frameworks"
+FRAMEWORKS = sorted(path.parent.name for path in FOLDER.glob("*/job.yaml"))
+FILES = ("job.yaml", "requirements.txt", "train.py")
+SAVE_EVERY = 21  # so that no checkpoint is at the end of an epoch, which has 32 steps, or 40
+ARGUMENTS = ["--epochs", "8", "--save-every", str(SAVE_EVERY), "--pause", "0.02"]
+
+
+class Run:
+    """`kit run` of two local nodes with two ranks each."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        self.said = folder / "said"
+        command = [sys.executable, "-m", "kit", "run", *arguments]
+        with self.said.open("w") as out:
+            self.process = subprocess.Popen(command, cwd=folder, env=self.env, stdout=out, stderr=out)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def attempts(self) -> list[dict[int, float]]:
+        """Of each attempt: the loss by its step."""
+        logs = [*self.folder.glob("run/log/*/rank0.out"), *sorted(self.folder.glob("run/log/*/attempt*/rank0.out"))]
+        found = (re.findall(r"^step (\d+)\S* +loss (\S+)$", path.read_text(), re.MULTILINE) for path in logs)
+        return [{int(step): float(loss) for step, loss in lines} for lines in found] or [{}]
+
+    def until(self, condition: Callable[[list[dict[int, float]]], bool]) -> None:
+        end = time.monotonic() + 600
+        while not condition(self.attempts()):
+            assert self.process.poll() is None and time.monotonic() < end, self.said.read_text()
+            time.sleep(0.01)
+
+    def ask_for_a_checkpoint(self) -> None:
+        subprocess.run([sys.executable, "-m", "kit", "checkpoint", "run"], cwd=self.folder, env=self.env, check=True)
+
+    def finish(self) -> str:
+        """Wait for a good end, and return what kit said."""
+        code = self.process.wait(600)
+        said = self.said.read_text()
+        assert code == 0, said
+        return said
+
+    def kill(self, rank: int) -> None:
+        wanted = {f"RANK={rank}", f"KIT_RUN_DIR={self.folder / 'run'}"}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words, environment = ((path / name).read_text().split("\0") for name in ("cmdline", "environ"))
+            except OSError:
+                continue
+            if wanted <= set(environment) and words[0].rpartition("/")[2].startswith("python"):
+                return os.kill(int(path.name), signal.SIGKILL)
+        raise AssertionError(f"no process of rank {rank}")
+
+
+def continues(attempts: list[dict[int, float]]) -> None:
+    """Each attempt begins behind a checkpoint of the one before, what is computed twice is the same twice, and the loss falls."""
+    assert min(attempts[0]) == 1
+    for before, after in itertools.pairwise(attempts):
+        assert list(after) == list(range(min(after), max(after) + 1))
+        assert min(before) < min(after) <= max(before) + 1
+        again = set(before) & set(after)
+        assert [after[step] for step in again] == pytest.approx([before[step] for step in again], rel=1e-4)
+    everything = [loss for attempt in attempts for loss in attempt.values()]
+    assert sum(everything[-10:]) < sum(everything[:10]) * 0.7
+
+
+# Under srun Lightning takes Slurm's signals for its own.
+@pytest.mark.parametrize(("framework", "launcher"), [*((name, "torchrun") for name in FRAMEWORKS), ("lightning", "srun")])
+def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed(framework: str, launcher: str, tmp_path: Path) -> None:
+    for name in FILES:
+        shutil.copy(FOLDER / framework / name, tmp_path)
+    with Run(tmp_path, "job.yaml", "--runtime", "none", "--launcher", launcher, "--output", "run", "--", *ARGUMENTS) as run:
+        run.until(lambda attempts: len(attempts[0]) > SAVE_EVERY)
+        run.ask_for_a_checkpoint()
+        run.until(lambda attempts: len(attempts) == 2 and len(attempts[1]) > 2 * SAVE_EVERY)
+        run.kill(rank=3)
+        said = run.finish()
+    attempts = run.attempts()
+    assert len(attempts) == 3, said
+    continues(attempts)
+    # Nothing is computed again after a request, and at most what was done since the last checkpoint after a kill.
+    assert min(attempts[1]) == max(attempts[0]) + 1
+    assert (min(attempts[2]) - 1) % SAVE_EVERY == 0 and len(set(attempts[1]) & set(attempts[2])) <= SAVE_EVERY
+    assert re.search(r"all ranks have stopped for a checkpoint, progress: step \d+; all ranks start again$", said, re.MULTILINE), said
+    assert "starting all ranks again: restart 1 of 3" in said
+    assert "all ranks ended well" in said
+
+
+def test_the_program_of_torchs_distributed_checkpoint_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
+    """It knows of no signal."""
+    arguments = ["--steps", "60", "--batch-size", "4", "--checkpoint", str(tmp_path / "checkpoints"), "--save-every", "10"]
+    job = str(ROOT / "train/fsdp.yaml")
+    with Run(tmp_path, job, "--runtime", "none", "--output", "run", "--max-restarts", "1", "--", *arguments) as run:
+        run.until(lambda attempts: len(attempts[0]) > 12)
+        run.kill(rank=3)
+        said = run.finish()
+    attempts = run.attempts()
+    assert len(attempts) == 2, said
+    continues(attempts)
+    assert (min(attempts[1]) - 1) % 10 == 0 and max(attempts[1]) == 60
+    assert "all ranks ended well" in said
+
+
+def test_every_program_is_a_folder_to_copy_and_on_the_page() -> None:
+    page = (ROOT / "docs/frameworks.md").read_text()
+    for framework in FRAMEWORKS:
+        assert {path.name for path in (FOLDER / framework).iterdir() if path.is_file()} == set(FILES)
+        assert f"(../train/frameworks/{framework}/train.py)" in page
+    assert {path.name for path in FOLDER.iterdir()} == set(FRAMEWORKS)

@@ -1,0 +1,135 @@
+"""
+Train a small network with Lightning's Trainer. Killed at any moment, it goes on from its newest checkpoint.
+
+    python train.py --epochs 2                        one process
+    kit run job.yaml                                  two "nodes" of two ranks on this machine
+    kit submit job.yaml --image my.sif                on the cluster
+
+Asked by SIGUSR1 or SIGTERM, it writes a checkpoint after the step at hand and ends with code 75: `kit` then starts it
+again. The data is made up, so there is nothing to download. Needs lightning; written for 2.6.
+"""
+
+import argparse
+import itertools
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+GO_ON = 75  # the exit code that asks to be started again
+
+
+class Network(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    def training_step(self, batch, index):
+        points, classes = batch
+        return F.cross_entropy(self.layers(points), classes)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.003)
+
+
+class Resumable(DataLoader):
+    """Lightning asks a loader with these two methods for its place. Any other it begins anew, in the middle of an epoch, too."""
+
+    done = begin = 0
+
+    def __iter__(self):
+        self.done, self.begin = self.begin, 0
+        for batch in itertools.islice(super().__iter__(), self.done, None):
+            self.done += 1
+            yield batch
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    def load_state_dict(self, state):
+        self.begin = state["done"]
+
+
+class StopWhenAsked(Callback):
+    """What kit and a program agree on, as docs/preemption.md says it."""
+
+    def __init__(self, folder, pause_s):
+        self.folder, self.pause_s, self.asked, self.stopped = folder, pause_s, [], False
+
+    def on_train_start(self, trainer, module):
+        # Only here, in place of Lightning's own: in 2.6 that of SIGTERM begins a broadcast wherever its rank happens to be,
+        # and under `launcher: srun` that of SIGUSR1 calls `scontrol requeue`, which is kit's work.
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: self.asked.append(number))
+
+    def on_train_batch_end(self, trainer, module, loss, batch, index):
+        if trainer.is_global_zero:
+            print(f"step {trainer.global_step}  loss {loss['loss'].item():.6f}", flush=True)
+        time.sleep(self.pause_s)
+        self.stopped = trainer.strategy.reduce_boolean_decision(bool(self.asked), all=False)
+        if self.stopped:  # in all ranks, when one was asked
+            trainer.save_checkpoint(self.folder / "last.ckpt")
+            trainer.should_stop = True
+
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        if trainer.is_global_zero and "KIT_PROGRESS" in os.environ:
+            Path(os.environ["KIT_PROGRESS"]).write_text(f"step {trainer.global_step}\n")
+
+
+def make_data():
+    """4,096 points, and which of ten classes a fixed network says that each belongs to."""
+    random = torch.Generator().manual_seed(1)
+    points = torch.randn(4096, 32, generator=random)
+    return TensorDataset(points, (points @ torch.randn(32, 10, generator=random)).argmax(1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="A small network with Lightning")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
+    parser.add_argument("--checkpoints", type=Path, default="checkpoints", metavar="FOLDER")
+    parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="after each step: time to kill a rank",
+    )
+    args = parser.parse_args()
+
+    seed_everything(0)
+    stop = StopWhenAsked(args.checkpoints, args.pause)
+    saving = ModelCheckpoint(args.checkpoints, every_n_train_steps=args.save_every, save_last=True)
+    trainer = Trainer(
+        # What kit knows. Without these two, Lightning takes the devices of one node, and each node trains alone.
+        num_nodes=int(os.environ.get("NNODES", 1)),
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        strategy="ddp" if "RANK" in os.environ else "auto",
+        max_epochs=args.epochs,
+        callbacks=[stop, saving],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader = Resumable(make_data(), batch_size=args.batch_size, shuffle=True)
+    trainer.fit(Network(), loader, ckpt_path="last")  # from the beginning, where there is none
+    if dist.is_initialized():
+        # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
+        last_barrier = dist.barrier(async_op=True)
+        last_barrier.wait()
+        dist.destroy_process_group()
+    sys.exit(GO_ON if stop.stopped else 0)
+
+
+if __name__ == "__main__":
+    main()
