@@ -45,7 +45,7 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
     found = _running_here() if word is None else status.one(word, live=True)
-    if found.state != "RUNNING" and (last := _kept(found)):
+    if found.state != "RUNNING" and (last := kept(found.run)):
         return last
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
@@ -56,9 +56,8 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     return Ranks(found.run, found.elapsed, plan, seen, attempt)
 
 
-def _kept(found: Status) -> Optional[Ranks]:
+def kept(run: Run) -> Optional[Ranks]:
     """Return where the ranks were when they last stood still; None where nobody saw that."""
-    run = found.run
     stalled = events.last(events.batch(run.paths.logs(run.id)), "stalled")
     if not stalled:
         return None
