@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from measure import ROOT, CannotMeasure
@@ -64,6 +65,40 @@ def runtimes() -> list[str]:
     costs says nothing."""
     enroot, pyxis = (said(part) == "real" for part in ("enroot", "pyxis"))
     return ["apptainer", *(["enroot"] if enroot else []), *(["pyxis"] if enroot and pyxis else [])]
+
+
+def kill(node: str) -> None:
+    """Its container, and with it slurmd and the ranks."""
+    said("kill-node", node)
+
+
+def freeze(node: str) -> None:
+    said("freeze-node", node)
+
+
+def cut_off(node: str) -> None:
+    """It neither sends nor receives any more."""
+    said("cut-off", node)
+
+
+def heal(node: str) -> None:
+    """The node is as it was before any of that."""
+    said("restore", node)
+    bash("ctl", "rm -rf ~/.local/state/kit/bad-nodes")
+
+
+def check_times() -> None:
+    """Raise CannotMeasure unless Slurm has its own time-outs."""
+    given_up_s = bash("ctl", "scontrol show config | sed -n 's/^SlurmdTimeout *= *//p'")
+    if given_up_s != "300 sec":
+        raise CannotMeasure(
+            f"SlurmdTimeout is {given_up_s}: KIT_CLUSTER_TIMES=default make cluster"
+        )
+
+
+def slurm_versions() -> dict[str, str]:
+    lines = bash("node1", "sbatch --version; apptainer --version").splitlines()
+    return {line.split()[0]: line.split()[-1] for line in lines}
 
 
 def install_kit(name: str = "") -> None:

@@ -101,6 +101,29 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """A claim that is counted. Of each kind `right` says which cases came out as they should, and
+    `values` holds how long each took, or ran."""
+
+    claim: str
+    does: str
+    right: dict[str, list[bool]]
+    values: dict[str, list[float]]
+    measured: str  # what the values are
+    share: float  # of all cases that have to be right
+    why: str = ""  # of what went wrong, the measured reason
+
+    def counted(self) -> tuple[int, int]:
+        """How many were right, and how many there were."""
+        every = [is_right for kind in self.right.values() for is_right in kind]
+        return sum(every), len(every)
+
+    def is_missed(self) -> bool:
+        right, every = self.counted()
+        return right < self.share * every
+
+
+@dataclass(frozen=True)
 class Lines:
     """A picture beside the comparisons: y against x, a line for each name."""
 
@@ -205,7 +228,7 @@ def lines_of(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
-Run = Callable[[int], Iterator["Comparison | Lines"]]
+Run = Callable[[int], Iterator["Comparison | Lines | Tally"]]
 
 
 def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -> None:
@@ -241,10 +264,14 @@ def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -
         sys.exit(130)
     progress("")
     comparisons = [item for item in found if isinstance(item, Comparison)]
+    tallies = [item for item in found if isinstance(item, Tally)]
     for comparison in comparisons:
         print(told(comparison))
+    for tally in tallies:
+        print("{}: {} of {} right".format(tally.claim, *tally.counted()))
     if asked.check:
         worse = slower_than_before(name, comparisons)
+        worse += [f"{tally.claim}: too few are right" for tally in tallies if tally.is_missed()]
         for line in worse:
             print(f"{name}: {line}", file=sys.stderr)
         sys.exit(1 if worse else 0)
@@ -256,6 +283,7 @@ def main(run: Run, rounds: int, versions: Callable[[], dict[str, str]] = dict) -
         "versions": beside,
         "comparisons": [rounded(asdict(item)) for item in comparisons],
         "lines": [rounded(asdict(item)) for item in found if isinstance(item, Lines)],
+        **({"tallies": [rounded(asdict(item)) for item in tallies]} if tallies else {}),
     }
     RESULTS.mkdir(exist_ok=True)
     kept(name).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
@@ -309,6 +337,10 @@ def load(name: str) -> tuple[dict[str, Any], list[Comparison], list[Lines]]:
         for item in record["comparisons"]
     ]
     return record, comparisons, [Lines(**item) for item in record["lines"]]
+
+
+def tallies(name: str) -> list[Tally]:
+    return [Tally(**item) for item in json.loads(kept(name).read_text()).get("tallies", [])]
 
 
 def slower_than_before(name: str, now: list[Comparison]) -> list[str]:

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import cluster
 import measure
-from measure import KIT, CannotMeasure, Comparison, Goal
+from measure import KIT, Comparison, Goal
 
 FLOOR, TORCHRUN = "torch import alone", "torchrun's own restarts"
 OF_RANK_S, OF_NODE_S = 3.0, 15.0  # goals, over the floor
@@ -149,37 +149,22 @@ def kill_rank(sample: Sample) -> None:
     cluster.on(HIT, "kill", "-KILL", (sample.folder / f"pid-{HIT}").read_text(), root=True)
 
 
-def kill_node(_: Sample) -> None:
-    cluster.said("kill-node", HIT)
-
-
-def freeze(_: Sample) -> None:
-    cluster.said("freeze-node", HIT)
-
-
-def cut_off(_: Sample) -> None:
-    cluster.said("cut-off", HIT)
-
-
-def heal() -> None:
-    """The node is as it was."""
-    cluster.said("restore", HIT)
-    cluster.bash("ctl", "rm -rf ~/.local/state/kit/bad-nodes")
-
-
 def recovered(
-    folder: str, undisturbed: dict[int, str], cause: Callable[[Sample], None], *options: str
+    folder: str, undisturbed: dict[int, str], cause: Callable[[str], None] | None, *options: str
 ) -> float:
-    """Seconds from a fault to the first all-reduce behind it."""
+    """Seconds from a fault to the first all-reduce behind it; without a cause a rank is killed."""
     sample = Sample(folder, f"sample.{time.time_ns()}", *options)
     sample.until("its first steps", lambda: len(sample.steps()) >= STEPS_BEFORE)
     at_s = time.time()
     try:
-        cause(sample)
+        if cause:
+            cause(HIT)
+        else:
+            kill_rank(sample)
         sample.until("the first all-reduce behind the fault", sample.begun_again_s)
     finally:
-        if cause is not kill_rank:
-            heal()
+        if cause:
+            cluster.heal(HIT)
     sample.check(undisturbed)
     return sample.begun_again_s() - at_s
 
@@ -196,20 +181,16 @@ def imported() -> float:
 
 
 FAULTS = {
-    "a rank dies": kill_rank,
-    "a node dies": kill_node,
-    "a node freezes": freeze,
-    "a node is cut off": cut_off,
+    "a rank dies": None,
+    "a node dies": cluster.kill,
+    "a node freezes": cluster.freeze,
+    "a node is cut off": cluster.cut_off,
 }
 
 
 def run(rounds: int) -> Iterator[Comparison]:
     cluster.install_kit()
-    given_up_s = cluster.bash("ctl", "scontrol show config | sed -n 's/^SlurmdTimeout *= *//p'")
-    if given_up_s != "300 sec":
-        raise CannotMeasure(
-            f"SlurmdTimeout is {given_up_s}: KIT_CLUSTER_TIMES=default make cluster"
-        )
+    cluster.check_times()
     with contextlib.ExitStack() as afterwards:
         folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared recovery.XXXXXX")
         afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
@@ -220,21 +201,21 @@ def run(rounds: int) -> Iterator[Comparison]:
         cluster.on("ctl", "scancel", whole.id)
         for claim, cause in FAULTS.items():
             own = ["--max-restarts", "1"]
-            spare = [] if cause is kill_rank else ["--spares", "1"]
+            spare = ["--spares", "1"] if cause else []
             sides: dict[str, Callable[[], float]] = {
                 KIT: functools.partial(recovered, folder, undisturbed, cause, *own, *spare),
                 FLOOR: imported,
             }
-            if cause is kill_rank:
+            if not cause:
                 sides[TORCHRUN] = functools.partial(sides[KIT], "--elastic")
-            goal = OF_RANK_S if cause is kill_rank else OF_NODE_S
+            goal = OF_NODE_S if cause else OF_RANK_S
             yield Comparison(
                 claim,
-                DOES[cause is kill_rank],
+                DOES[cause is None],
                 measure.take_turns(sides, rounds, warm_up=0),
                 goals=[Goal(FLOOR, goal, over=True)],
                 headline=True,
-                why=WHY if cause is kill_rank else "",
+                why="" if cause else WHY,
             )
 
 
@@ -248,10 +229,5 @@ WHY = (
 )
 
 
-def versions() -> dict[str, str]:
-    lines = cluster.bash("node1", "sbatch --version; apptainer --version").splitlines()
-    return {line.split()[0]: line.split()[-1] for line in lines}
-
-
 if __name__ == "__main__":
-    measure.main(run, rounds=10, versions=versions)
+    measure.main(run, rounds=10, versions=cluster.slurm_versions)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from measure import HERE, KIT, RESULTS, ROOT, Comparison, Lines, goal_told, load
+from measure import (
+    HERE,
+    KIT,
+    RESULTS,
+    ROOT,
+    Comparison,
+    Lines,
+    Tally,
+    goal_told,
+    load,
+    spread,
+    tallies,
+)
 
 HEAD = (
     "| claim | kit | beside | its value | kit / its (quartiles) | goal | reached"
@@ -40,7 +52,8 @@ def write() -> None:
     (ROOT / "README.md").write_text(readme.replace(quoted(readme), sentences()))
     for name in measured():
         _, comparisons, pictures = load(name)
-        draw_ratios(name, comparisons)
+        if comparisons:
+            draw_ratios(name, comparisons)
         for number, picture in enumerate(pictures, 1):
             draw_lines(RESULTS / f"{name}-{number}.svg", picture)
 
@@ -60,7 +73,12 @@ def text() -> str:
 
 def section(name: str) -> str:
     record, comparisons, pictures = load(name)
-    lines = [f"## {name}\n", f"{where(record)}. By `python bench/{name}.py`.\n", HEAD]
+    lines = [f"## {name}\n", f"{where(record)}. By `python bench/{name}.py`.\n"]
+    for tally in tallies(name):
+        lines += counts(tally)
+    if not comparisons:
+        return "\n".join(lines) + "\n"
+    lines += [HEAD]
     lines += [row for comparison in comparisons for row in rows(comparison)]
     lines += [
         f"\n{comparison.claim}: {comparison.does}{' ' + comparison.why if comparison.why else ''}"
@@ -95,6 +113,7 @@ def goals() -> str:
     places, reasons = [], []
     for name in measured():
         record, comparisons, _ = load(name)
+        lines += map(counted_goal, tallies(name))
         for comparison in comparisons:
             missed = comparison.missed()
             for goal in comparison.goals if comparison.headline else missed:
@@ -169,6 +188,31 @@ def ratio(name: str, claim: str, side: str) -> float:
 def quoted(readme: str) -> str:
     """The README's part between the two marks, with them."""
     return readme[readme.index(BEGIN) : readme.index(END) + len(END)]
+
+
+def counts(tally: Tally) -> list[str]:
+    """A table with a line for each kind."""
+    lines = [f"| {tally.claim} | right | {tally.measured}: median (quartiles) | longest |"]
+    lines.append("|---|---|---|---|")
+    every = [value for values in tally.values.values() for value in values]
+    right, of_all = tally.counted()
+    right_of_kind = {kind: (sum(cases), len(cases)) for kind, cases in tally.right.items()}
+    for kind, values in {**tally.values, "**all**": every}.items():
+        low, middle, high = spread(values)
+        count = "{} of {}".format(*right_of_kind.get(kind, (right, of_all)))
+        lines.append(
+            f"| {kind} | {count} | {middle:.1f} s ({low:.1f}-{high:.1f}) | {max(values):.1f} s |"
+        )
+    return [*lines, "", f"{tally.does}{' ' + tally.why if tally.why else ''}"]
+
+
+def counted_goal(tally: Tally) -> str:
+    right, every = tally.counted()
+    wanted = f"at least {tally.share * every:g}"
+    return (
+        f"| {tally.claim} | {right} of {every} | | | "
+        f"{'**missed:** ' if tally.is_missed() else ''}{wanted} | {every} |"
+    )
 
 
 def rows(comparison: Comparison) -> list[str]:

@@ -147,6 +147,7 @@ def test_a_stopped_process_is_read_as_it_is_and_stays_stopped(start: Start) -> N
     until(lambda: " T " in state.read_text())
     (found,) = look(py_spy())
     assert names(found) == ["deep", "<module>"]
+    assert stacks.where(found, str(Path(found.frames[0].file).parent)) == "stopped (kill -CONT would let it go on) in deep at program.py:5"
     assert " T " in state.read_text()
     (found,) = look(pause="no-pause")
     assert stacks.where(found, "/").startswith("stopped (kill -CONT would let it go on)")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from running import TAG, processes, until
+import pytest
+from running import SCRIPTS, TAG, bash, environment, processes, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -83,6 +87,56 @@ def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None
     assert "no rank has said or saved anything\n" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="not here: a kernel that tells how long processes wait for a CPU")
+def test_a_rank_that_waits_for_a_cpu_is_given_the_time_that_it_waits(tmp_path: Path) -> None:
+    """It computes for two seconds, at an eighth of a CPU at most: others have its CPU as well."""
+    cpu = str(min(os.sched_getaffinity(0)))
+    others = [subprocess.Popen(["taskset", "-c", cpu, "bash", "-c", "while :; do :; done"], start_new_session=True) for _ in range(7)]
+    program = f"exec taskset -c {cpu} {sys.executable} -S -c 'import time\nwhile time.process_time() < 2: pass'"
+    try:
+        begun_s = time.monotonic()
+        done = start(stalling(tmp_path, program, processes=1))
+        took_s = time.monotonic() - begun_s
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert done.returncode == 0, done.stderr
+    assert took_s > 4 * STALL_S  # longer than a rank that works may be silent where it has a CPU
+    assert not event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
+
+
+IN_PIECES = """
+KIT_STALL_S=9 NNODES=3
+source "${KIT_RUN_DIR}/lib/beat.sh"
+exec {KIT_BEATS}< <(printf '2 '; sleep 0.6; printf '1 7'; sleep 0.6; printf '7\\n'; exec sleep 30)
+for ((i = 0; i < 200 && ${#KIT_SHARES[@]} == 0; i++)); do beat::listen; done
+printf '%s %s' "${!KIT_SHARES[*]}" "${KIT_SHARES[*]}"
+"""
+
+
+def test_a_beat_that_is_read_in_pieces_is_heard(tag: str) -> None:
+    """A busy machine interrupts who reads it in the middle."""
+    done = bash(IN_PIECES, env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}))
+    assert (done.stdout, done.stderr) == ("2 77", "")
+
+
+def test_a_node_of_kit_run_is_not_lost_where_its_beats_are_late(tmp_path: Path, tag: str) -> None:
+    """All of them are this machine, and a busy one may keep the task that sends them from running."""
+    run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..18}; do echo $i; sleep 1; done', stall_s=PATIENT_S, nodes=2)
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=2, **{TAG: tag}), stderr=subprocess.PIPE, text=True)
+    until(lambda: (run / f"log/{JOB_ID}/up").exists())
+    time.sleep(2)
+    for process in processes(tag):
+        with suppress(OSError):  # it may have ended
+            is_pulse = b"lib/pulse.sh" in Path(f"/proc/{process}/cmdline").read_bytes()
+            if is_pulse and b"SLURM_NODEID=1\0" in Path(f"/proc/{process}/environ").read_bytes():
+                os.kill(process, signal.SIGSTOP)
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, said
+    assert not event_lines.read(run / f"log/{JOB_ID}", "node_lost")
+
+
 def test_a_report_leaves_the_ranks_running(tmp_path: Path) -> None:
     done = start(stalling(tmp_path, "echo begins; sleep 12; echo ends", on_stall="report"))
     assert done.returncode == 0, done.stderr
@@ -96,12 +150,28 @@ def test_ranks_are_watched_further_when_the_tasks_beside_them_are_gone(tmp_path:
     job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.PIPE, text=True)
     until(lambda: (run / f"log/{JOB_ID}/up").exists())
     for process in processes(tag):
-        if b"lib/pulse.sh" in Path(f"/proc/{process}/cmdline").read_bytes():
-            os.kill(process, signal.SIGKILL)
+        with suppress(OSError):  # it may have ended
+            if b"lib/pulse.sh" in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
     said = job.communicate(timeout=120)[1]
     assert job.returncode == 1 and "the ranks stood still: for " in said
     (stalled,) = event_lines.read(run / f"log/{JOB_ID}", "stalled")
     assert stalled["quiet_s"] >= 3 * stall_s and stalled["idle_s"] < stall_s  # whether they work is not known
+
+
+def test_ranks_that_were_stopped_together_with_the_watchdog_are_left_alone(tmp_path: Path, tag: str) -> None:
+    """As with a machine that is suspended."""
+    run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..8}; do echo $i; sleep 1; done', stall_s=PATIENT_S)
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.PIPE, text=True)
+    until(lambda: (run / f"log/{JOB_ID}/up").exists())
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for process in processes(tag):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+        time.sleep(4 * PATIENT_S)
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, said
+    assert not event_lines.read(run / f"log/{JOB_ID}", "stalled")
 
 
 def test_a_signal_ends_a_job_that_is_watched(tmp_path: Path, tag: str) -> None:
@@ -117,7 +187,11 @@ def test_kit_tells_afterwards_which_rank_stood_where(kit, tmp_path: Path) -> Non
     (tmp_path / "waits.py").write_text("import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(300)\nwhile True:\n    time.sleep(1)\n")
     (tmp_path / "job.yaml").write_text("name: waits\ncommand: waits.py\nlauncher: srun\nprocesses_per_node: 3\nstall_timeout: 3s\n")
     assert kit("run", "job.yaml", check=False).returncode == 1
-    assert "cause: the ranks stood still (stalled)\n" in kit("why").stdout
+    why = kit("why").stdout
+    assert "cause: the ranks stood still (stalled)\n" in why
+    assert "  apart: rank 1 on local0: in <module> at waits.py:3; 2 others in <module> at waits.py:5\n" in why
+    found = json.loads(kit("why", "--json").stdout)
+    assert [found[name] for name in ("rank", "node", "outcome", "cause")] == [1, "local0", "it stood still", "stalled"]
     first, *rest = kit("hang").stdout.splitlines()
     assert re.fullmatch(r"kit: waits \(\S+\), as its ranks stood still at \S+ \S+: 3 of 3 ranks seen on 1 node", first)
     shown = "\n".join(rest)

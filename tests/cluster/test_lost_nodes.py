@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +80,5 @@ def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cl
     said = read(folder / f"run/log/slurm-{job_id(folder)}.out")
     assert "kit: error: node1: node2: lost, and the job cannot go on with the nodes that are left\n" in said
     assert why(kit_cluster, folder) == "node-failed"
+    found = json.loads(kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why ./run --json', "bash", kit_cluster.path(folder)).stdout)
+    assert (found["rank"], found["node"]) == (None, "node2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import measure
 import pytest
 import table
-from measure import Comparison, Goal
+from measure import Comparison, Goal, Tally
 
 from samples import ROOT
 
@@ -56,6 +56,24 @@ def test_a_goal_may_leave_out_what_no_side_goes_below() -> None:
     compared = Comparison("x", "", values, goals=goals)
     assert compared.missed() == goals[:1] and compared.reached(goals[0]) == 0.5
     assert measure.told(compared).endswith("goal missed: at most 0.4 of peer, both over bare: 0.5")
+
+
+def test_what_is_counted_is_shown_with_its_spread_and_a_missed_goal_is_told(kept: Path) -> None:
+    counted = Tally("x", "It is so.", {"a": [True, False], "b": [True]}, {"a": [1.0, 3.0], "b": [2.0]}, "its time", 0.9, "One was slow.")
+    assert counted.counted() == (2, 3) and counted.is_missed()
+    record = {"measured": "2026-01-01", "rounds": 3, "machine": {"cpu": "2 x A"}, "versions": {}, "comparisons": [], "lines": [], "tallies": [vars(counted)]}
+    (kept / "some.json").write_text(json.dumps(record))
+    assert measure.tallies("some") == [counted]
+    assert table.section("some").splitlines()[4:] == [
+        "| x | right | its time: median (quartiles) | longest |",
+        "|---|---|---|---|",
+        "| a | 1 of 2 | 2.0 s (1.5-2.5) | 3.0 s |",
+        "| b | 1 of 1 | 2.0 s (2.0-2.0) | 2.0 s |",
+        "| **all** | 2 of 3 | 2.0 s (1.5-2.5) | 3.0 s |",
+        "",
+        "It is so. One was slow.",
+    ]
+    assert table.counted_goal(counted) == "| x | 2 of 3 | | | **missed:** at least 2.7 | 3 |"
 
 
 @pytest.fixture

@@ -90,6 +90,36 @@ def test_a_node_that_was_cut_off_has_not_ended_and_its_whole_lines_count(cluster
     assert stacks.read("srun: error: no such thing\n\nnode1\tprocess\tx\n") == ([], set())
 
 
+IN_SUM = (stacks.Frame("all_reduce", "/x/site-packages/torch/distributed/distributed_c10d.py", 9), stacks.Frame("main", "/home/ada/train.py", 7))
+AT_WORK = (stacks.Frame("load", "/home/ada/train.py", 3),)
+READING = (stacks.Frame("read", "/home/ada/train.py", 5),)
+
+
+@pytest.mark.parametrize(
+    ("places", "halted", "apart"),
+    [
+        ([IN_SUM, AT_WORK, IN_SUM, IN_SUM], (), [1]),
+        ([AT_WORK, IN_SUM, AT_WORK, AT_WORK], (), [1]),  # a backward pass waits in no function of torch.distributed
+        ([IN_SUM, AT_WORK], (), [1]),
+        ([IN_SUM, AT_WORK, READING, IN_SUM], (), [1, 2]),
+        ([IN_SUM, IN_SUM, IN_SUM], (2,), [2]),  # stopped in the collective in which the others wait
+        ([IN_SUM, AT_WORK, IN_SUM], (0,), [0]),
+        ([IN_SUM, IN_SUM], (), []),
+        ([AT_WORK, READING], (), []),
+        ([IN_SUM, IN_SUM], (0, 1), []),
+        ([], (), []),
+    ],
+)
+def test_the_others_wait_for_what_is_stopped_or_else_in_the_smallest_group(
+    places: list[tuple[stacks.Frame, ...]], halted: tuple[int, ...], apart: list[int]
+) -> None:
+    processes = []
+    for rank, frames in enumerate(places):
+        facts = {"state": "T"} if rank in halted else {"state": "t"} if rank == 0 else {}  # py-spy's own pause is no stop
+        processes.append(stacks.Process("node1", 100 + rank, rank, 1, "python train.py", threads=[stacks.Thread("MainThread", "idle", frames)], facts=facts))
+    assert [process.rank for process in stacks.apart(stacks.groups(processes))] == apart
+
+
 @pytest.mark.parametrize(
     ("facts", "words"),
     [

@@ -378,6 +378,18 @@ def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytes
     assert "  first: rank 3 on node2 (local rank 1): exit code 4; 1 more rank" in capsys.readouterr().out
 
 
+def test_a_lost_node_is_named_where_no_rank_is_at_fault(tmp_path: Path) -> None:
+    missed = "RuntimeError: [pair.cc:537] Read error [172.30.0.12]:22202: Connection reset by peer\n"
+    run = run_directory(
+        tmp_path / "run",
+        {0: (f'epoch 1\nTraceback (most recent call last):\n  File "train.py", line 8, in main\n{missed}', "1 node1 0\n"), 1: ("epoch 1\n", "")},
+    )
+    event_lines.add(run / "log/7", "batch", "node_lost", node="node2", state="silent")
+    event_lines.add(run / "log/7", "batch", "ends", node="node1", code=1, outcome="FAILED")
+    found = report.why(str(run))
+    assert (found.cause, found.rank, found.node) == ("node-failed", None, "node2")
+
+
 def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # beat.sh - while the ranks run, a task on each node (pulse.sh) sends the first node a line now and then, over srun's own
 # connection: a node that falls silent is dead, frozen or cut off, long before Slurm gives it up. A line is the node's number in
-# the step, and with `stall_timeout` 1 where its ranks work.
+# the step, and with `stall_timeout` 1 where its ranks work, and how much of the CPU that they want they get, in percent.
 # only: beat
 
 # shellcheck source=lib/lost.sh
@@ -10,7 +11,9 @@ source "${KIT_RUN_DIR}/lib/lost.sh"
 [[ -z "${KIT_STALL_S:-}" ]] || source "${KIT_RUN_DIR}/lib/stall.sh"
 
 KIT_BEATS=''   # what srun prints
+KIT_HEARD=''   # the beginning of a line
 KIT_BEAT_AT=() # when each node was last heard, by its number in the step
+KIT_SHARES=()  # how much of the CPU that its ranks want they get, in percent
 
 # beat::begin - on the first node: starts those tasks. Without `stall_timeout` a node alone needs none, nor does `kit run`.
 beat::begin() {
@@ -18,6 +21,7 @@ beat::begin() {
   [[ -n "${KIT_STALL_S:-}" ]] || ((NNODES > 1)) || return 0
   [[ -n "${KIT_STALL_S:-}" || -z "${KIT_LOOPBACK:-}" ]] || return 0
   beat::step beat
+  KIT_HEARD=''
   KIT_BEAT_S=$((2 + NNODES / 500)) # the first node reads some hundred lines a second at most
   KIT_SILENT_S=$((5 * KIT_BEAT_S)) # after which a node is lost
   # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
@@ -47,6 +51,7 @@ beat::wait() {
     ((SECONDS > looked_s)) || continue
     # A first node that was itself stopped has heard nobody.
     ((SECONDS - looked_s < KIT_SILENT_S / 2)) || beat::forgive
+    ! declare -F stall::forgive >/dev/null || stall::forgive "$((SECONDS - looked_s - 1))"
     looked_s="${SECONDS}"
     beat::look "$1"
   done
@@ -55,27 +60,31 @@ beat::wait() {
 
 # beat::listen - hears the next line, or waits for it a quarter of a second.
 beat::listen() {
-  local number working
+  local line
+  local -a words
   local -i rc=0
   if [[ -z "${KIT_BEATS}" ]]; then # nobody can tell any more whether the ranks work
     sleep 0.25
     KIT_WORKED_AT="${SECONDS}"
     return
   fi
-  read -r -t 0.25 -u "${KIT_BEATS}" number working || rc=$?
+  IFS= read -r -t 0.25 -u "${KIT_BEATS}" line || rc=$?
+  KIT_HEARD+="${line}" # it may have been interrupted in the middle of a line, where this machine is busy
   if ((rc == 0)); then
-    beat::hear "${number}" "${working}"
+    read -ra words <<<"${KIT_HEARD}"
+    KIT_HEARD=''
+    ((${#words[@]} != 3)) || beat::hear "${words[@]}"
   elif ((rc <= 128)); then
     [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
     beat::end
-    KIT_BEAT_AT=()
+    KIT_BEAT_AT=() KIT_SHARES=()
   fi
 }
 
-# beat::hear NUMBER WORKING - notes what a line says, and passes over a line that srun has cut in two.
+# beat::hear NUMBER WORKING SHARE - notes what a line says, and passes over a line that srun has cut in two.
 beat::hear() {
-  [[ "$1" =~ ^(0|[1-9][0-9]{0,5})$ && "$2" == [01] ]] && (($1 < NNODES)) || return 0
-  KIT_BEAT_AT[$1]="${SECONDS}"
+  [[ "$1" =~ ^(0|[1-9][0-9]{0,5})$ && "$2" == [01] && "$3" =~ ^(0|[1-9][0-9]{0,2})$ ]] && (($1 < NNODES)) || return 0
+  KIT_BEAT_AT[$1]="${SECONDS}" KIT_SHARES[$1]="$3"
   (($2 == 0)) || KIT_WORKED_AT="${SECONDS}"
 }
 
@@ -89,7 +98,8 @@ beat::forgive() {
 beat::look() {
   local number
   local -a hosts=() lost=()
-  for number in "${!KIT_BEAT_AT[@]}"; do
+  # The "nodes" of `kit run` are this machine, which is there; on a busy one a line may be late.
+  [[ -n "${KIT_LOOPBACK:-}" ]] || for number in "${!KIT_BEAT_AT[@]}"; do
     ((SECONDS - KIT_BEAT_AT[number] <= KIT_SILENT_S)) || lost+=("${number}")
   done
   if ((${#lost[@]} > 0)); then

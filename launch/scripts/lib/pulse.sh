@@ -7,34 +7,44 @@ set -euo pipefail +o posix
 
 readonly BUSY_TICKS=10       # hundredths of a second of CPU time in a second, of all ranks of a node, from which on they work
 readonly MOVED_BYTES=1048576 # or what they read and write in a second
+readonly WANTED_NS=500000000 # or what one of them wants of a CPU in a second, where it does not get it
 seen=()                      # what each process had used when it was last looked at
-working=0
+seen_s="${SECONDS}"
+working=0 share=100
 
-# pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look.
+# pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look. Of the process that
+# wanted most of a CPU, `share` is how much of that it got, in percent: others may use the node, too.
 pulse::look() {
-  local pid name value text
+  local pid name value text run waited
   local -a stat
-  local -i ticks moved used=0 bytes=0
+  local -i ticks moved used=0 bytes=0 wanted most=0 elapsed_s
   local -A now=()
-  # The job's processes, without this one and its like: under `kit run` every node has one on this machine.
+  # What the job's tasks are, without this one and its like: under `kit run` all nodes are this machine.
   while read -r pid; do
     pid="${pid#/proc/}" pid="${pid%/environ}"
     text=''
     { read -r -d '' text <"/proc/${pid}/stat"; } 2>/dev/null || [[ -n "${text}" ]] || continue
     read -ra stat <<<"${text##*) }"
     ticks=$((stat[11] + stat[12] + stat[13] + stat[14])) moved=0
-    while read -r name value; do [[ "${name}" != [rw]char: ]] || moved+=value; done 2>/dev/null <"/proc/${pid}/io" || true
-    now["${pid}"]="${ticks} ${moved}"
-    read -r name value <<<"${seen["${pid}"]:-0 0}"
-    used+=$((ticks - name)) bytes+=$((moved - value))
-  done < <(grep -lazx -- "SLURM_JOB_ID=${SLURM_JOB_ID}" /proc/[0-9]*/environ 2>/dev/null | xargs -r grep -LazE '^KIT_BEAT_S=' 2>/dev/null)
-  ((used < BUSY_TICKS * KIT_BEAT_S && bytes < MOVED_BYTES * KIT_BEAT_S)) && working=0 || working=1
+    while read -r name value; do [[ "${name}" != [rw]char: ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true
+    run=0 waited=0
+    { read -r run waited _ <"/proc/${pid}/schedstat"; } 2>/dev/null || true # not every kernel has it
+    now["${pid}"]="${ticks} ${moved} ${run} ${waited}"
+    read -ra stat <<<"${seen["${pid}"]:-0 0 0 0}"
+    used+=$((ticks - stat[0])) bytes+=$((moved - stat[1])) wanted=$((run - stat[2] + waited - stat[3]))
+    ((wanted <= most)) || most=wanted share=$((100 * (run - stat[2]) / wanted))
+  done < <(grep -lazx -- "SLURM_JOB_ID=${SLURM_JOB_ID}" /proc/[0-9]*/environ 2>/dev/null | xargs -r grep -lazE '^SLURM_PROCID=' 2>/dev/null | xargs -r grep -LazE '^KIT_BEAT_S=' 2>/dev/null)
+  elapsed_s=$((SECONDS - seen_s)) seen_s="${SECONDS}" # this process, too, may have to wait
+  ((elapsed_s >= KIT_BEAT_S)) || elapsed_s=KIT_BEAT_S
+  # Who wants little of a CPU wakes up now and then, and waits for it longer than it takes.
+  ((most >= WANTED_NS * elapsed_s)) || share=100
+  ((used < BUSY_TICKS * elapsed_s && bytes < MOVED_BYTES * elapsed_s && most < WANTED_NS * elapsed_s)) && working=0 || working=1
   seen=()
   for pid in "${!now[@]}"; do seen["${pid}"]="${now["${pid}"]}"; done
 }
 
 while :; do
   [[ -z "${KIT_STALL_S}" ]] || pulse::look
-  printf '%d %d\n' "${SLURM_NODEID}" "${working}"
+  printf '%d %d %d\n' "${SLURM_NODEID}" "${working}" "${share}"
   sleep "${KIT_BEAT_S}"
 done

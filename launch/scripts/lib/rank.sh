@@ -30,7 +30,14 @@ rank::run() {
   # When its task began outside the container, and when it was inside. The program may note its first step: docs/timeline.md.
   event::note rank_started rank "${RANK}" begun "${KIT_BEGUN:-0}" entered "${KIT_ENTERED:-0}"
   local kit_stopped='' kit_code=0
+  local -i kit_killed kit_killed_before
+  rank::count_killed
+  kit_killed_before=kit_killed
   rank::start "$@"
+  if ((kit_code == 137)); then
+    rank::count_killed
+    ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process of this node since memory had run out"
+  fi
   # A rank that was told to stop did not cause the failure; unless what it said last is an exception: see blame.awk.
   event::note rank_ended rank "${RANK}" local_rank "${LOCAL_RANK}" code "${kit_code}" stopped "${kit_stopped:-false}"
   exec {kit_asking}>&- {kit_watching}>&-
@@ -40,6 +47,14 @@ rank::run() {
   # was killed, or that crashed (SIGBUS, SIGSEGV), has not itself missed another.
   if ((kit_code != 0 && ${WORLD_SIZE:-1} > 1)) && [[ -z "${kit_stopped}" && "${kit_code}" != 13[579] ]]; then sleep 1; fi
   exit "${kit_code}"
+}
+
+# rank::count_killed - sets kit_killed to how many processes this node's kernel has killed since memory had run out, its own or that
+# of a control group.
+rank::count_killed() {
+  local kit_name kit_value
+  kit_killed=0
+  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed=kit_value; done 2>/dev/null </proc/vmstat || true
 }
 
 # rank::become PROGRAM... - the program in this shell's place, with all that the job says.

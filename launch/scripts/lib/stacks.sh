@@ -198,6 +198,9 @@ stacks::show() {
   local -r pid="$1"
   local -ra facts=("${RANK_OF[${pid}]}" "${PARENT_OF[${pid}]}" "$(stacks::command "${pid}")")
   stacks::say "${pid}" process "${facts[@]}"
+  stacks::stat "${pid}" || return 0
+  # What a signal has stopped may be at the same place as those that wait for it. (t is somebody else's look.)
+  [[ "${STAT[0]}" != T ]] || stacks::say "${pid}" facts state T
   if [[ -z "${IS_PYTHON[${pid}]:-}" ]]; then
     stacks::say "${pid}" means 'none: it is not a Python program'
   elif stacks::dump "$@"; then

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# shellcheck disable=SC2034,SC2153  # other files of lib/ read what this one sets, and set what it reads
 # stall.sh - with `stall_timeout`: ranks that stand still are noticed, and where each of them stands is kept. See docs/hang.md.
 # only: stall
 
@@ -7,22 +7,49 @@ KIT_WORKING_TIMES=3 # as long as the timeout, after which work alone is no progr
 
 # stall::begin - on the first node, when the ranks start.
 stall::begin() {
-  KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}"
+  KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}" KIT_LOOKED_AT="${SECONDS}"
+  KIT_RAN=0 KIT_AT_START=yes # for how long the ranks had a CPU since the last progress, in hundredths of a second
   KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
   : 2>/dev/null >"${KIT_LOG_DIR}/.looked" || true
+}
+
+# stall::forgive SECONDS - so long this script did not look: it was stopped, with its machine perhaps, or waited for the disk. The
+# ranks may have been, too.
+stall::forgive() {
+  (($1 > 1)) || return 0 # looking takes its time
+  KIT_PROGRESS_AT=$((KIT_PROGRESS_AT + $1 < SECONDS ? KIT_PROGRESS_AT + $1 : SECONDS))
+  KIT_WORKED_AT=$((KIT_WORKED_AT + $1 < SECONDS ? KIT_WORKED_AT + $1 : SECONDS))
 }
 
 # stall::check SRUN_PID - acts where the ranks have shown no progress for too long. What computes is given more time: it may load,
 # compile, evaluate, or write a large checkpoint.
 stall::check() {
-  local -i quiet_s idle_s
-  ((SECONDS >= KIT_LOOK_AT)) || return 0
-  KIT_LOOK_AT=$((SECONDS + KIT_LOOK_S))
-  ! stall::has_progress || KIT_PROGRESS_AT="${SECONDS}"
-  quiet_s=$((SECONDS - KIT_PROGRESS_AT)) idle_s=$((SECONDS - KIT_WORKED_AT))
+  local -i quiet_s idle_s now="${SECONDS}" # this script, too, may be stopped while it looks
+  ((now >= KIT_LOOK_AT)) || return 0
+  KIT_LOOK_AT=$((now + KIT_LOOK_S))
+  KIT_RAN=$((KIT_RAN + (now - KIT_LOOKED_AT) * $(stall::share))) KIT_LOOKED_AT="${now}"
+  ! stall::has_progress || KIT_PROGRESS_AT="${now}" KIT_RAN=0
+  quiet_s=$((now - KIT_PROGRESS_AT)) idle_s=$((now - KIT_WORKED_AT))
   ((quiet_s >= KIT_STALL_S)) || return 0
-  ((idle_s >= KIT_STALL_S + 2 * KIT_BEAT_S || quiet_s >= KIT_STALL_S * KIT_WORKING_TIMES)) || return 0
+  ((idle_s >= KIT_STALL_S + 2 * KIT_BEAT_S)) || stall::works_in_vain || return 0
   stall::act "$1"
+}
+
+# stall::works_in_vain - whether the caller's `quiet_s` is too long for ranks that work. Where others use the CPUs, too, they need
+# longer for the same: at their start, when all of them load at once, only time counts in which they had a CPU; later a third will do.
+stall::works_in_vain() {
+  local -i needed_s=KIT_STALL_S
+  [[ -z "${KIT_AT_START}" ]] || needed_s="$((KIT_STALL_S * KIT_WORKING_TIMES))"
+  ((quiet_s >= KIT_STALL_S * KIT_WORKING_TIMES && KIT_RAN >= 100 * needed_s))
+}
+
+# stall::share - prints how much of the CPU that they want the ranks get on the node that has the least of it, in percent; 0 as long
+# as no node has said that.
+stall::share() {
+  local -i least=100 each
+  [[ -z "${KIT_BEATS}" ]] || ((${#KIT_SHARES[@]} > 0)) || least=0
+  for each in "${KIT_SHARES[@]}"; do ((each >= least)) || least=each; done
+  printf '%d' "${least}"
 }
 
 # stall::has_progress - whether a rank has said something, or saved something, since the last look. Where the disk takes no note
@@ -37,6 +64,7 @@ stall::has_progress() {
     [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -newer "${looked}" -print -quit 2>/dev/null
   )" || true
   mv -- "${looked}.now" "${looked}"
+  [[ ! -s "${found%%$'\n'*}" ]] || KIT_AT_START='' # the log of a rank that begins is empty
   [[ -n "${found}" ]]
 }
 

@@ -49,7 +49,7 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
     found = _running_here() if word is None else status.one(word, live=True)
-    if found.state != "RUNNING" and (last := _kept(found)):
+    if found.state != "RUNNING" and (last := kept(found.run)):
         return last
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
@@ -61,12 +61,11 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     return Ranks(found.run, found.elapsed, plan, seen, attempt, recorded)
 
 
-def _kept(found: Status) -> Optional[Ranks]:
+def kept(run: Run) -> Optional[Ranks]:
     """Return where the ranks were when they last stood still; None where nobody saw that.
 
     The job saw it, or NCCL's watchdog, which ends the ranks.
     """
-    run = found.run
     noted = events.batch(run.paths.logs(run.id))
     stalled = events.last(noted, "stalled")
     attempt = stalled.attempt if stalled else max((event.attempt for event in noted), default=1)

@@ -28,7 +28,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
 
     Raises KitError if there is nothing to show.
     """
-    run, seen, folder = ranks.run, ranks.seen, _project(ranks)
+    run, seen, folder = ranks.run, ranks.seen, project(ranks)
     if not seen.processes and not seen.silent and not ranks.recorded:
         raise KitError(
             f"no rank of {run} has a process: they have not started yet, or have ended",
@@ -97,7 +97,7 @@ def _locks(plan: Plan) -> Iterator[str]:
     yield f"  fix: rm {locks}; the ranks then go on; if a build runs elsewhere, wait for it"
 
 
-def _project(ranks: Ranks) -> str:
+def project(ranks: Ranks) -> str:
     """Return the folder of the program's own files: the run's copy of the code, or its workdir."""
     code = os.path.join(ranks.run.folder, run_paths.CODE)
     return code if os.path.isdir(code) else ranks.plan.program.workdir
@@ -211,7 +211,7 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
     groups = [
         {
             "ranks": [process.rank for process in group],
-            "where": stacks.where(group[0], _project(ranks)),
+            "where": stacks.where(group[0], project(ranks)),
             "processes": [_process_as_json(ranks, process) for process in group],
         }
         for group in stacks.groups(seen.processes)

@@ -57,7 +57,7 @@ class Process:
     command: str
     means: str = ""  # "py-spy: FILE", or "none: WHY"
     threads: list[Thread] = field(default_factory=list)
-    # Without a stack: state, wchan, kernel, threads, cpu.
+    # Without a stack: state, wchan, kernel, threads, cpu; with one: state, where it is stopped.
     facts: dict[str, str] = field(default_factory=dict)
     children: list[Process] = field(default_factory=list)
 
@@ -163,7 +163,9 @@ def key(process: Process) -> tuple[object, ...]:
     """
     if process.frames:
         frames = _steady(process.frames)
-        return tuple((f.function, f.file, f.line if f.is_users else 0) for f in frames)
+        return is_stopped(process), *(
+            (f.function, f.file, f.line if f.is_users else 0) for f in frames
+        )
     facts = process.facts
     names = re.sub(r"\d+", "", facts.get("threads", ""))
     waits = (facts.get("state"), facts.get("wchan"), kernel.is_busy(facts))
@@ -193,6 +195,11 @@ def waits_for_a_build(process: Process) -> bool:
     )
 
 
+def is_stopped(process: Process) -> bool:
+    """Return True if a signal has stopped a rank; t is what py-spy does for a moment."""
+    return process.facts.get("state") == "T"
+
+
 def is_collective(process: Process) -> bool:
     """Return True if the user's program called torch.distributed, and waits in it."""
     call = place(process.frames).call
@@ -207,6 +214,19 @@ def groups(processes: list[Process]) -> list[list[Process]]:
     return sorted(found.values(), key=lambda group: (len(group), group[0].rank))
 
 
+def apart(groups: list[list[Process]]) -> list[Process]:
+    """Return the ranks for which the others wait, as far as their places tell.
+
+    What is stopped comes first, then the smallest group; of equal ones what is in no collective.
+    """
+    everyone = [process for group in groups for process in group]
+    stopped = [process for process in everyone if is_stopped(process)]
+    smallest = [group for group in groups if len(group) == len(groups[0])]
+    busy = [group for group in smallest if not is_collective(group[0])]
+    found = stopped or [process for group in busy or smallest for process in group]
+    return found if len(found) < len(everyone) else []
+
+
 def where(process: Process, folder: str) -> str:
     """Return a process's place: in all_reduce, called at train.py:88 in main.
 
@@ -214,6 +234,11 @@ def where(process: Process, folder: str) -> str:
     """
     if not process.frames:
         return kernel.waiting(process.facts)
+    stopped = f"{kernel.STATES['T']} " if is_stopped(process) else ""
+    return f"{stopped}{_where(process, folder)}"
+
+
+def _where(process: Process, folder: str) -> str:
     found = place(process.frames)
     if found.users is None:
         if found.call is None:

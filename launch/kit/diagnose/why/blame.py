@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from typing import Optional
 
@@ -32,9 +33,23 @@ class Failed:
     code: Optional[int]  # None where it noted none
     node: str = ""
     local_rank: str = ""
-    how: str = "failed"  # or "left", with 0, while others waited; or "missing", where they waited
+    # Or "left", with 0, while others waited; "missing", where they waited; "apart", as all stood.
+    how: str = "failed"
     at_ns: int = 0  # when, by the clock of the file server
     event: Optional[Event] = None  # of its end, or the one that blames it
+
+
+def outcome(failed: Failed) -> str:
+    """Return in words how a rank ended; an exit code over 128 stands for a signal."""
+    if failed.how != "failed":
+        ends = {"left": "it left with exit code 0", "apart": "it stood still"}
+        return ends.get(failed.how, "it recorded no end")
+    if failed.code is None:
+        return "it recorded no end, but what it said last is an exception"
+    try:
+        return f"killed by {signal.Signals(failed.code - 128).name}"
+    except ValueError:
+        return f"exit code {failed.code}"
 
 
 def noted(failed: events.Failed) -> Failed:

@@ -22,6 +22,8 @@ def name_cause(event: Event) -> str:
         return CAUSE_OF_STATE.get(event.text("state"), "")
     if event.name == "node_lost":
         return "node-failed"
+    if event.name == "out_of_memory":
+        return "host-out-of-memory"
     if event.name in ("node_refused", "node_silent", "nodes_absent"):
         return event.text("cause")
     return ""

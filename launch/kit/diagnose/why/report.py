@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from kit.diagnose.why import facts, programs, refusals, run_state, silence, verdict
+from kit.diagnose.why import (
+    blame,
+    facts,
+    programs,
+    refusals,
+    run_state,
+    silence,
+    standing,
+    verdict,
+)
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
@@ -45,6 +53,7 @@ class Report:
     fix: str = ""
     shown_by: str = ""  # the file below the run directory, and the line in it
     line: str = ""  # what stands there
+    lost: str = ""  # the node that is at fault, where no rank is
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -56,13 +65,13 @@ class Report:
 
     @property
     def node(self) -> str:
-        """Return the node of the rank at fault."""
-        return self.first.node if self.first else ""
+        """Return the node of the rank at fault, or the one that was lost."""
+        return self.first.node if self.first else self.lost
 
     @property
     def outcome(self) -> str:
         """Return how the rank at fault ended: exit code 1, killed by SIGKILL."""
-        return outcome(self.first) if self.first else ""
+        return blame.outcome(self.first) if self.first else ""
 
 
 def why(word: Optional[str]) -> Report:
@@ -146,6 +155,12 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         _head(run, ended.get(state, f"it ended {state}")),
         f"  {_describe_first(first, evidence) if first else 'no rank recorded its own failure'}",
     ]
+    stood = standing.apart(run) if found and found[0].cause.name == "stalled" else None
+    if stood:
+        first, head[1] = stood.first, f"  {_printable(stood.words, 400)}"
+    lost = found[0].groups.get("node", "") if found and found[0].cause.name == "node-failed" else ""
+    if lost:  # ranks that failed missed those of that node
+        first, head[1] = None, f"  lost: {lost}, with its ranks"
     if recorded := evidence.recorded():
         head.append(f"  flight recorder: {_printable(recorded, 400)}")
     if kept := events.last(evidence.of_batch, "not_restarted"):
@@ -184,7 +199,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
     ]
     name = found[0].cause.name
     place = _numbered(os.path.relpath(log.path, evidence.folder), log, index)
-    return Report(run, state, (*head, *lines), first, name, title, fix, place, said)
+    return Report(run, state, (*head, *lines), first, name, title, fix, place, said, lost)
 
 
 def _describe_first(first: Failed, evidence: Evidence) -> str:
@@ -194,7 +209,7 @@ def _describe_first(first: Failed, evidence: Evidence) -> str:
     local = f" (local rank {first.local_rank})" if first.local_rank and not is_spawned else ""
     more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
     others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
-    return f"first: {facts.who(first, evidence)}{node}{local}: {outcome(first)}{others}"
+    return f"first: {facts.who(first, evidence)}{node}{local}: {blame.outcome(first)}{others}"
 
 
 def _hints(
@@ -274,18 +289,6 @@ def _numbered(path: str, log: Log, index: int) -> str:
     return (
         f"{path}:{number}" if number else f"{path}, {len(log.lines) - index} lines before its end"
     )
-
-
-def outcome(failed: Failed) -> str:
-    """Return in words how a rank ended; an exit code over 128 stands for a signal."""
-    if failed.how != "failed":
-        return "it left with exit code 0" if failed.how == "left" else "it recorded no end"
-    if failed.code is None:
-        return "it recorded no end, but what it said last is an exception"
-    try:
-        return f"killed by {signal.Signals(failed.code - 128).name}"
-    except ValueError:
-        return f"exit code {failed.code}"
 
 
 def _printable(text: str, most: int = WIDTH) -> str:

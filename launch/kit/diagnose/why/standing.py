@@ -1,0 +1,52 @@
+"""Name the ranks for which the others waited when all of them stood still."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from kit.diagnose.hang import hang, report, stacks
+from kit.diagnose.hang.hang import Ranks
+from kit.diagnose.why.blame import Failed
+from kit.runs import history
+
+
+class Standing(NamedTuple):
+    """The ranks that stood apart."""
+
+    first: Optional[Failed]  # None of several ranks
+    words: str  # where they stood
+
+
+def apart(run: history.Run) -> Optional[Standing]:
+    """Return the ranks that stood apart; None where nothing was kept, or no place tells."""
+    ranks = hang.kept(run)
+    if ranks is None:
+        return None
+    missing = ranks.seen.missing
+    if 0 < len(missing) < ranks.seen.ranks:
+        node = missing[min(missing)]
+        verb = "had" if len(missing) == 1 else "each had"
+        return _standing(list(missing), node, f"{verb} no process{f' on {node}' if node else ''}")
+    groups = stacks.groups(ranks.seen.processes)
+    odd = stacks.apart(groups)
+    if not odd:
+        return None
+    return _standing([process.rank for process in odd], odd[0].node, _place(ranks, odd[0], groups))
+
+
+def _standing(ranks: list[int], node: str, what: str) -> Standing:
+    if len(ranks) > 1:
+        return Standing(None, f"apart: ranks {report.numbers(ranks)}: {what}")
+    first = Failed(ranks[0], None, node, how="apart")
+    return Standing(first, f"apart: rank {ranks[0]}{f' on {node}' if node else ''}: {what}")
+
+
+def _place(ranks: Ranks, odd: stacks.Process, groups: list[list[stacks.Process]]) -> str:
+    """Return where a rank stood, and where most of the others did."""
+    folder = report.project(ranks)
+    most = groups[-1]
+    where = stacks.where(odd, folder)
+    if odd in most:
+        return where
+    name = f"rank {most[0].rank}" if len(most) == 1 else f"{len(most)} others"
+    return f"{where}; {name} {stacks.where(most[0], folder)}"
