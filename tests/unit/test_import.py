@@ -446,7 +446,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "trap 'touch done; echo x > y' TERM; ./a": "traps",
         "#SBATCH --signal=B:USR1@300\n./a": "`checkpoint_s: 300`",
         "#SBATCH --signal=USR1@90\ntorchrun t.py": "`checkpoint_s: 90`",
-        "./a; cp out /archive": "behind the program",
+        "./a; cp out /archive": "after the program",
         "./a; sbatch next.sh": "starts a job again",
         "torchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",

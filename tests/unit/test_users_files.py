@@ -519,7 +519,7 @@ TYPED = [
     Typed("rerun here --output runs/mine", 2, "already exists"),
     Typed("diff r-here r-again", 0, ""),
     Typed("cancel here", 0, "has ended"),
-    Typed("init", 2, "is there already"),
+    Typed("init", 2, "exists already"),
     Typed("shell --local", 0, ""),
     Typed("submit job.yaml --name local --output runs/r-local", 0, "submitted job", slurm_is_here),
     Typed("submit job.yaml --name refused --output runs/r-refused", 1, "invalid partition", slurm_here_refuses),
