@@ -140,7 +140,7 @@ preempt::answer_request() {
     exit 0
   fi
   kit::say "$1, progress: ${progress}; all ranks start again"
-  job::again "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" ''
+  job::again "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" '' ''
 }
 
 # preempt::submit - as preempt::sbatch, where the run cannot go on otherwise. Not when the ranks have ended: a site that cancels
