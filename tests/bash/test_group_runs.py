@@ -31,6 +31,7 @@ asked='' step=0
 [[ ! -e place ]] || read -r step <place
 umask >umask
 echo "begins at ${step}"
+printf '\033]0;title\a\n'
 while [[ -z "${asked}" ]]; do
   step=$((step + 1))
   sleep 0.1
@@ -148,10 +149,18 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
         assert running.run("bob", "bash", "-c", command).returncode != 0, command
     assert running.run("bob", "cat", run / "run.json").returncode == 0
     assert re.search(r"^\d+ +counts +RUNNING ", running.kit("bob", "status", run).stdout, re.MULTILINE)
-    assert "begins at 0\n" in running.kit("bob", "logs", run, "--rank", "0").stdout
+    # What a program writes may act on its own user's terminal alone.
+    assert "begins at 0\n\x1b]0;title\a\n" in running.kit("ada", "logs", run, "--rank", "0").stdout
+    assert "begins at 0\n?]0;title?\n" in running.kit("bob", "logs", run, "--rank", "0").stdout
+    # A record of somebody else's may name any job: nothing is done to a job for it, and no later command finds it by a name.
+    for words in (("cancel", run), ("hang", run), ("exec", run, "--", "true")):
+        refused = running.kit("bob", *words)
+        assert refused.returncode == 1 and f"kit: {run} belongs to ada, and only they can " in refused.stderr, refused.stderr
+    assert "there is no run counts" in running.kit("bob", "status", "counts").stderr
+    assert running.process.poll() is None
 
     for word, times in (("checkpoint", 2), ("checkpoint", 3), ("stop", 3)):
-        done = running.kit("bob", word, run if times < 3 else running.logs.name)
+        done = running.kit("bob", word, run)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         if word == "checkpoint":
             until(lambda: running.begun() == times)
@@ -159,8 +168,8 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
     place = (running.project / "place").read_text().strip()
     for user in ("ada", "bob"):
         shown = running.kit(user, "status", run).stdout
-        assert re.search(rf" COMPLETED .* by kit stop of bob, at step {place}$", shown, re.MULTILINE), shown
-    assert "asked all ranks for a checkpoint, as bob wishes\n" in said()
+        assert re.search(rf" COMPLETED .* by kit stop, as bob asked, at step {place}$", shown, re.MULTILINE), shown
+    assert "asked all ranks for a checkpoint, as bob asked\n" in said()
     assert "it COMPLETED" in running.kit("bob", "why", run).stdout
     opened = {name: mode for name, mode in modes(run).items() if re.search("progress|rank0|attempt[23]$", name)}
     folders = dict.fromkeys(("log/ID/attempt2", "log/ID/attempt3"), f"2750 {TEAM}")
@@ -174,7 +183,7 @@ def test_a_stranger_can_do_nothing_and_is_told_so(running: Team) -> None:
     run = running.project / "run"
     for word in ("stop", "status", "logs", "why"):
         done = running.kit("eve", word, run)
-        fix = f"have it opened: chmod o+x {running.project}; or the run started in a shared folder"
+        fix = f"ask for chmod o+x {running.project}, or for a run in a shared folder"
         assert (done.returncode, done.stderr) == (2, f"kit: {run} cannot be read: {running.project} is ada's, and closed to you\n  fix: {fix}\n")
     running.project.chmod(0o2755)
     done = running.kit("eve", "stop", run)
@@ -217,14 +226,14 @@ def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:
     os.chown(team.project, USERS["ada"], USERS["eve"])
     team.project.chmod(0o2755)
     refused = team.kit("ada", "render", "job.yaml", "--output", "run")
-    problem = f"`share: group` would share with eve, which you are no member of: it is the group of {team.project}"
-    fix = "start in a folder of a group of yours: chgrp GROUP DIR; chmod g+s DIR"
+    problem = f"`share: group` would share this run with eve, the group of {team.project}, but you are not a member"
+    fix = "start in a folder of your group: chgrp GROUP DIR; chmod g+s DIR"
     assert (refused.returncode, refused.stderr) == (1, f"kit: {problem}\n  fix: {fix}\n")
     assert list(team.project.glob("run*")) + list(team.project.glob(".kit*")) == []
     os.chown(team.project, USERS["ada"], TEAM)
     team.project.chmod(0o2700)
     warned = team.kit("ada", "render", "job.yaml", "--output", "run")
-    who = f"the group team, with which this run is shared, may not be able to enter {team.project}"
+    who = f"members of team, with whom this run is shared, may not be able to enter {team.project}"
     assert warned.stderr.startswith(f"kit: {who}\n  fix: chmod g+x {team.project}; or start in a folder that the group can enter\n")
     assert warned.returncode == 0 and stat.S_IMODE((team.project / "run/run.json").stat().st_mode) == 0o640
 

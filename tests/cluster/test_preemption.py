@@ -222,7 +222,7 @@ def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_
     ended = kit_cluster.wait(job_id(counts))
     assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("COMPLETED", 0, "0"), said(counts)
     shown = bob("kit", "status", run).stdout
-    assert re.search(r" COMPLETED .* by kit stop of bob, at step \d+$", shown, re.MULTILINE), shown
+    assert re.search(r" COMPLETED .* by kit stop, as bob asked, at step \d+$", shown, re.MULTILINE), shown
     nothing_left(kit_cluster)
 
 

@@ -65,8 +65,9 @@ def test_a_run_here_saves_and_goes_on_as_often_as_it_is_asked_and_then_stops_wel
 
 def submitted(folder: Path, fake: Slurm, state: str = "RUNNING", array: str = "", **values: object) -> Path:
     """A run that the fake Slurm has, of which nothing runs."""
-    plan = plan_of(run_dir=str(folder), workdir=str(folder.parent), command=("true",), **{"on_preempt": "checkpoint", **values})
+    plan = plan_of(name="seven", run_dir=str(folder), workdir=str(folder.parent), command=("true",), **{"on_preempt": "checkpoint", **values})
     run = run_dir.write(plan, render(plan))
+    run_dir.update(run, {"job_id": "7"})
     history.add(Run("7", str(run), "seven", "1x1", array=array, created_s=os.stat(run).st_mtime))
     fake.job("7_2" if array else "7", state, folder=str(run))
     (run / "log" / ("7_2" if array else "7")).mkdir()
@@ -132,9 +133,9 @@ def of_another(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("of_another")
 def test_another_users_run_is_left_a_file_and_no_signal(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
     run = submitted(tmp_path / "run", fake_slurm, share="group")
-    assert kit_here("stop", "7").err == "kit: seven (7) has only just begun\n  fix: ask again in a moment; where it is: kit status 7\n"
+    assert kit_here("stop", str(run)).err == "kit: seven (7) has only just begun\n  fix: ask again in a moment; where it is: kit status 7\n"
     (run / "log/7/requests").mkdir()
-    done = kit_here("stop", "7")
+    done = kit_here("stop", str(run))
     assert (done.code, done.err) == (0, "") and done.out.startswith("kit: seven (7) was asked ")
     (left,) = (run / "log/7/requests").iterdir()
     assert left.name.startswith("stop.") and left.stat().st_size == 0
@@ -144,7 +145,7 @@ def test_another_users_run_is_left_a_file_and_no_signal(fake_slurm: Slurm, kit_h
 @pytest.mark.usefixtures("of_another")
 def test_another_users_run_is_not_asked_unless_it_is_shared(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
     run = submitted(tmp_path / "run", fake_slurm)
-    assert kit_here("stop", "7").err == "kit: seven (7) is 4242's, and its job does not say `share: group`\n  fix: ask 4242\n"
+    assert kit_here("stop", str(run)).err == "kit: seven (7) is 4242's, and its job does not say `share: group`\n  fix: ask 4242\n"
     assert sorted(path.name for path in (run / "log/7").iterdir()) == []
 
 
@@ -154,10 +155,10 @@ def test_where_a_site_hides_other_users_jobs_the_runs_own_events_tell_whether_it
     (tmp_path / "slurm/jobs/7").unlink()
     (run / "log/7/requests").mkdir()
     hidden = "Slurm does not show you this job of 4242's"
-    assert re.search(rf" UNKNOWN .* {hidden}$", kit_here("status", "7").out, re.MULTILINE)
-    assert kit_here("stop", "7").err == f"kit: seven (7) is not running: UNKNOWN ({hidden})\n  fix: why it ended: kit why 7\n"
+    assert re.search(rf" UNKNOWN .* {hidden}$", kit_here("status", str(run)).out, re.MULTILINE)
+    assert kit_here("stop", str(run)).err == f"kit: seven (7) is not running: UNKNOWN ({hidden})\n  fix: why it ended: kit why 7\n"
     event_lines.add(run / "log/7", "batch", "ranks_started")
-    assert re.search(rf" RUNNING .* by its log; {hidden}$", kit_here("status", "7").out, re.MULTILINE)
-    assert kit_here("stop", "7").code == 0
+    assert re.search(rf" RUNNING .* by its log; {hidden}$", kit_here("status", str(run)).out, re.MULTILINE)
+    assert kit_here("stop", str(run)).code == 0
     event_lines.add(run / "log/7", "batch", "ends", code=0, outcome="COMPLETED")
-    assert re.search(" COMPLETED ", kit_here("status", "7").out)
+    assert re.search(" COMPLETED ", kit_here("status", str(run)).out)

@@ -65,7 +65,7 @@ def _follow_noted(run: Run) -> None:
         found = status.of([lookup.find(run.folder)])[0]
         return "" if found.active else found.state
 
-    tail = log_files.Tail(run.paths, run.id, messages.write_log)
+    tail = log_files.Tail(run.paths, run.id, messages.log_writer(run.folder))
     try:
         state = log_files.until(tail, lambda: run.state or ended() or None, log_files.SHARED_POLL_S)
     except KeyboardInterrupt:
@@ -83,7 +83,7 @@ def follow_job(run: Run) -> None:
 
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
-    tail = log_files.Tail(RunPaths(folder), job_id, messages.write_log)
+    tail = log_files.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
     watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
     try:
         state = log_files.until(tail, watch.ended, log_files.SHARED_POLL_S)

@@ -7,11 +7,13 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kit import console
 from kit.console import note as note
+from kit.runs import sharing
 
 
 def say(text: str) -> None:
@@ -35,6 +37,16 @@ def write_log(data: bytes) -> None:
     """
     sys.stdout.flush()
     sys.stdout.buffer.write(_RANK.sub(_coloured, data) if console.has_colours() else data)
+    sys.stdout.flush()
+
+
+def log_writer(folder: str) -> Callable[[bytes], None]:
+    """Return what writes the logs of a run: another user's may not act on this terminal."""
+    return write_log if sharing.is_own(folder) else _write_guarded
+
+
+def _write_guarded(data: bytes) -> None:
+    sys.stdout.write(data.decode("utf-8", "replace"))
     sys.stdout.flush()
 
 

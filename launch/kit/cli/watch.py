@@ -17,7 +17,7 @@ from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import All, Json, LastRun, Task
 from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
-from kit.runs import array_status, history, log_choice, log_outcome, lookup
+from kit.runs import array_status, history, log_choice, log_outcome, lookup, sharing
 from kit.runs import log_files as logging
 from kit.runs import status as states
 from kit.runs.history import Run
@@ -219,7 +219,8 @@ def _missing(run: Run, rank: Optional[int], node: Optional[str], where: str) -> 
 
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
-    """Print logs as they are: the program may draw on its user's terminal."""
+    """Print logs; those of one's own runs as they are, since a program may draw on a terminal."""
+    write, is_own = messages.log_writer(run.folder), sharing.is_own(run.folder)
     for path in files:
         if len(files) > 1:
             parts = path.relative_to(run.paths.log).parts  # the first is the job's, if not alone
@@ -230,9 +231,9 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
                 messages.note(f"rank {path.stem.removeprefix('rank')} printed nothing")
             if tail is not None:
                 logging.seek_last(file, tail)
-            if console.has_colours():
+            if console.has_colours() or not is_own:
                 while lines := file.readlines(PIECE):
-                    messages.write_log(b"".join(lines))
+                    write(b"".join(lines))
             else:
                 shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

@@ -7,6 +7,7 @@ container.sh. Their form is that of torch/csrc/distributed/c10d/FlightRecorder.h
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]
             try:
                 key, name = map(str, entry["process_group"])
                 call = _call(entry)
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 continue
             names[key] = name or key
             if call and call.number >= last.setdefault(key, {}).get(rank, call).number:
@@ -191,8 +192,13 @@ class _Plain(pickle.Unpickler):
 
 
 def _load(path: Path) -> Optional[dict[str, Any]]:
-    """Return a dump; None where it cannot be read, or is none."""
+    """Return a dump; None where it cannot be read, or is none.
+
+    Another user's is not read: a small pickle can be made to fill the memory.
+    """
     try:
+        if path.stat().st_uid != os.geteuid():
+            return None
         found = _Plain(io.BytesIO(safe_read.read(path))).load()
     except Exception:  # of a damaged pickle, any
         return None

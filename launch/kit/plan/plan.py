@@ -135,4 +135,5 @@ class Plan:
     def rehearsal(self, folder: str) -> Plan:
         """Return the plan in another folder and without its code, to have Slurm judge it."""
         layout = replace(self.layout, run_dir=f"{folder}/run")
-        return replace(self, layout=layout, program=replace(self.program, code=None))
+        program, policy = replace(self.program, code=None), replace(self.policy, share="")
+        return replace(self, layout=layout, program=program, policy=policy)

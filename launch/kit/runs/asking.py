@@ -84,8 +84,9 @@ def _leave(run: Run, request: str, share: str) -> None:
     except FileNotFoundError:
         raise _early(run) from None
     except PermissionError:
-        problem = f"{run} is {whose}'s, who shares it with the group {sharing.group(run.paths.log)}"
-        raise KitError(problem, f"become a member of it, or ask {whose}") from None
+        group = sharing.group(run.paths.log)
+        problem = f"{run} belongs to {whose}, who shares it with the group {group}"
+        raise KitError(problem, f"ask {whose}, or become a member of {group}") from None
 
 
 def _wake(run: Run) -> None:

@@ -8,7 +8,16 @@ from typing import Optional
 
 from kit import slurm
 from kit.errors import KitError
-from kit.runs import array_status, history, local_processes, lookup, secret_file, status, submit
+from kit.runs import (
+    array_status,
+    history,
+    local_processes,
+    lookup,
+    secret_file,
+    sharing,
+    status,
+    submit,
+)
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -46,6 +55,7 @@ def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitErro
 
 def _cancel(found: Status, number: Optional[int]) -> str:
     run = found.run
+    sharing.refuse_others(run.folder, "cancel it")
     if not run.id and not run.state:
         return _give_up(run)
     _refuse_unknown(found)

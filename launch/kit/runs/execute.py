@@ -12,7 +12,7 @@ from kit import slurm
 from kit.errors import KitError, UsageError
 from kit.files import safe_read
 from kit.plan import run_paths
-from kit.runs import events, local, status
+from kit.runs import events, local, sharing, status
 from kit.runs.history import Run
 from kit.slurm import hostlist
 
@@ -25,6 +25,7 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
             f"write it after --: kit exec {word} -- nvidia-smi; for a shell: -- bash",
         )
     run = status.running(word, task)
+    sharing.refuse_others(run.folder, "start a command in it")
     facts = _facts(run)
     hosts = hostlist.expand(facts["KIT_HOSTS"])
     facts["KIT_HOSTS"] = ",".join(hosts)

@@ -17,7 +17,7 @@ from kit.errors import KitError, warn
 from kit.files import safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import job_chain, run_dir, run_record, secret_file
+from kit.runs import job_chain, run_dir, run_record, secret_file, sharing
 from kit.runs import usage as measuring
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
@@ -83,8 +83,11 @@ class Run:
 def add(run: Run) -> bool:
     """Append a run to the history; the last line about a run directory holds.
 
-    A full disk is no reason to fail: report it and return False.
+    Another user's run is not noted: its record may name any job as its own, and may change. A full
+    disk is no reason to fail: report it and return False.
     """
+    if not sharing.is_own(run.folder):
+        return False
     place = path()
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

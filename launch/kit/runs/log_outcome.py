@@ -33,7 +33,7 @@ def read(run: Run) -> tuple[str, str]:
         return "", ""
     if stop := events.last(found, "stopped"):
         progress, by = stop.text("progress"), stop.text("by")
-        who = f" of {by}" if by else ""
+        who = f", as {by} asked" if by else ""
         return "COMPLETED", f"by kit stop{who}{f', at {progress}' if progress != '-' else ''}"
     never_met = events.last(found, "never_met")
     if never_met:

@@ -85,6 +85,8 @@ def hide_from_children(secrets: Secrets) -> None:
 
 def forget(run: Path, task: Optional[int] = None) -> None:
     """Remove the values of a run, or of one task of an array, that has ended or will not start."""
+    if run.is_symlink():
+        return  # it may have been put in the place of a run, and lead to another one
     with contextlib.suppress(OSError, KitError):
         if task is None:
             remove.tree(RunPaths(run).secrets, re.escape(SECRETS))

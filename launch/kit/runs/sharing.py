@@ -6,6 +6,7 @@ run.json. launch/scripts/lib/share.sh does the same for what a job writes.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -29,9 +30,9 @@ def open_to_group(folder: Path) -> None:
     """
     gid = os.stat(folder).st_gid
     if gid not in (os.getegid(), *os.getgroups()) and os.geteuid() != 0:
-        problem = f"`share: group` would share with {_group(gid)}, which you are no member of"
-        fix = "start in a folder of a group of yours: chgrp GROUP DIR; chmod g+s DIR"
-        raise KitError(f"{problem}: it is the group of {folder.parent}", fix)
+        group = f"{_group(gid)}, the group of {folder.parent}"
+        problem = f"`share: group` would share this run with {group}, but you are not a member"
+        raise KitError(problem, "start in a folder of your group: chgrp GROUP DIR; chmod g+s DIR")
     paths = RunPaths(folder)
     for entry in os.scandir(folder):
         if not entry.is_symlink():
@@ -40,7 +41,7 @@ def open_to_group(folder: Path) -> None:
         os.chown(path, -1, gid)
         os.chmod(path, mode)
         if stat.S_IMODE(os.stat(path).st_mode) != mode:
-            problem = f"the file system of {folder.parent} does not keep who may read what"
+            problem = f"the file system of {folder.parent} does not keep permissions"
             raise KitError(f"`share: group` cannot share: {problem}", "start in another folder")
 
 
@@ -56,7 +57,7 @@ def warn_of_closed_folders(folder: Path) -> None:
     for parent in reversed(Path(os.path.realpath(folder)).parents):
         facts = os.stat(parent)
         if not facts.st_mode & (0o010 if facts.st_gid == gid else 0o001):
-            who = f"the group {_group(gid)}, with which this run is shared,"
+            who = f"members of {_group(gid)}, with whom this run is shared,"
             fix = f"chmod {'g' if facts.st_gid == gid else 'o'}+x {parent}"
             elsewhere = "or start in a folder that the group can enter"
             warn(f"kit: {who} may not be able to enter {parent}\n  fix: {fix}; {elsewhere}")
@@ -88,6 +89,14 @@ def is_own(folder: str) -> bool:
     return os.geteuid() in (0, owner(folder))
 
 
+def refuse_others(folder: str, what: str) -> None:
+    """Raise KitError for another user's run: its record may name any job as its own."""
+    if not is_own(folder):
+        raise KitError(
+            f"{folder} belongs to {owner_name(folder)}, and only they can {what}", "ask them"
+        )
+
+
 def owner_name(folder: str) -> str:
     """Return whose a run directory is, by name."""
     try:
@@ -99,8 +108,10 @@ def owner_name(folder: str) -> str:
 def leave_request(place: Path, request: str) -> None:
     """Leave a request: an empty file of that name, whose owner is who asks.
 
-    Raise OSError where that is not possible.
+    Raise OSError where that is not possible. A link could lead to any folder of this user's.
     """
+    if place.is_symlink():
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(place))
     handle, _ = tempfile.mkstemp(prefix=f"{request}.", dir=place)
     os.close(handle)
 
@@ -118,7 +129,7 @@ def refusal(folder: str) -> Optional[UsageError]:
     closed = next((path for path in ways if not os.access(path, os.X_OK)), None)
     whose = f"{owner_name(str(closed or folder))}'s"
     if closed and str(closed) != folder:
-        fix = f"have it opened: chmod o+x {closed}; or the run started in a shared folder"
+        fix = f"ask for chmod o+x {closed}, or for a run in a shared folder"
         return UsageError(f"{folder} cannot be read: {closed} is {whose}, and closed to you", fix)
     fix = "let the job say `share: group`, in a folder whose group you are a member of"
     return UsageError(f"{folder} cannot be read: it is {whose}, and not shared with you", fix)

@@ -17,7 +17,7 @@ preempt::asked() {
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   event::note checkpoint ${KIT_ASKED_BY:+by "${KIT_ASKED_BY}"}
-  kit::say "asked all ranks for a checkpoint${KIT_ASKED_BY:+, as ${KIT_ASKED_BY} wishes}"
+  kit::say "asked all ranks for a checkpoint${KIT_ASKED_BY:+, as ${KIT_ASKED_BY} asked}"
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   [[ -z "${KIT_REQUEST}" ]] || return 0 # a person is in no hurry
   local -ri begin_s=SECONDS

@@ -23,7 +23,7 @@ from kit.errors import KitError, UsageError
 from kit.files import safe_read
 from kit.plan import run_paths
 from kit.plan.plan import Plan
-from kit.runs import events, lookup, run_dir, run_record, status
+from kit.runs import events, lookup, run_dir, run_record, sharing, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -51,6 +51,7 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     found = _running_here() if word is None else status.one(word, live=True)
     if found.state != "RUNNING" and (last := kept(found.run)):
         return last
+    sharing.refuse_others(found.run.folder, "look into its ranks")
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not found.run.local:
@@ -67,8 +68,10 @@ def kept(run: Run) -> Optional[Ranks]:
     The job saw it, or NCCL's watchdog, which ends the ranks.
     """
     noted = events.batch(run.paths.logs(run.id))
-    stalled = events.last(noted, "stalled")
-    attempt = stalled.attempt if stalled else max((event.attempt for event in noted), default=1)
+    stalled, last = events.last(noted, "stalled"), events.last_number(noted)
+    if stalled and stalled.attempt < last and run.paths.flights(run.id, last):
+        stalled = None  # an earlier attempt stood still, and the watchdog ended the last one
+    attempt = stalled.attempt if stalled else last
     if not stalled and not run.paths.flights(run.id, attempt):
         return None
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))

@@ -108,18 +108,22 @@ def read(text: str) -> Answers:
         key = (node, fields[0] if fields else "")
         if kind == "end":
             ended.add(node)
-        elif kind == "process" and len(fields) == 4:
+        elif kind == "process" and len(fields) == 4 and all(map(_is_number, fields[:3])):
             pid, rank, parent = map(int, fields[:3])
             found[key] = Process(node, pid, rank, parent, fields[3].strip())
         elif kind == "stack" and len(fields) == 2:
             lines.setdefault(key, []).append(fields[1])
-        elif kind == "means" and key in found:
+        elif kind == "means" and key in found and len(fields) == 2:
             found[key].means = fields[1]
         elif kind == "facts" and key in found and len(fields) == 3:
             found[key].facts[fields[1]] = fields[2]
     for key, process in found.items():
         process.threads = threads(lines.get(key, []))
     return Answers(_nested(list(found.values())), ended)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _nested(processes: list[Process]) -> list[Process]:

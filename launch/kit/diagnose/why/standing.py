@@ -24,14 +24,16 @@ def apart(run: history.Run) -> Optional[Standing]:
         return None
     missing = ranks.seen.missing
     if 0 < len(missing) < ranks.seen.ranks:
-        node = missing[min(missing)]
-        verb = "had" if len(missing) == 1 else "each had"
-        return _standing(list(missing), node, f"{verb} no process{f' on {node}' if node else ''}")
+        return _standing(list(missing), missing[min(missing)], "no process")
     groups = stacks.groups(ranks.seen.processes)
     odd = stacks.apart(groups)
     if not odd:
         return None
-    return _standing([process.rank for process in odd], odd[0].node, _place(ranks, odd[0], groups))
+    same = next(group for group in groups if odd[0] in group)
+    alike = [process for process in odd if process in same]
+    return _standing(
+        [process.rank for process in alike], odd[0].node, _place(ranks, odd[0], groups)
+    )
 
 
 def _standing(ranks: list[int], node: str, what: str) -> Standing:
