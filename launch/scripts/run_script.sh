@@ -112,6 +112,8 @@ if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
   host_setup::run "$@"
 fi
 
+# The program of a job that was started again may have submitted this one.
+[[ "${1:-batch}" != @(batch|shell|jupyter) ]] || unset KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT
 case "${1:-batch}" in
   batch) job::main ;;
   again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" KIT_SUSPECT="$5" job::main ;; # job::again

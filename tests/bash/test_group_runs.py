@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,15 +106,21 @@ def team(open_folder: Path) -> Team:
 
 @pytest.fixture(params=["022", "002", "077"])
 def running(team: Team, request: pytest.FixtureRequest) -> Iterator[Team]:
-    """A run of ada's, whose umask is an usual one, that of a group of friends, or that of a careful site."""
-    command = team.command("ada", sys.executable, "-m", "kit", "run", "job.yaml", "--output", team.project / "run", umask=request.param)
+    """A run of ada's, whose umask is a usual one, that of a group of friends, or that of a careful site."""
+    with started(team, request.param):
+        yield team
+
+
+@contextmanager
+def started(team: Team, umask: str) -> Iterator[None]:
+    command = team.command("ada", sys.executable, "-m", "kit", "run", "job.yaml", "--output", team.project / "run", umask=umask)
     with (team.folder / "said").open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
         try:
             until(lambda: team.begun() == 1 or process.poll() is not None)
             assert process.poll() is None, (team.folder / "said").read_text()
-            team.process, team.umask = process, request.param
-            yield team
+            team.process, team.umask = process, umask
+            yield
         finally:
             if process.poll() is None:  # bubblewrap would leave it behind
                 os.kill(json.loads((team.project / "run/run.json").read_text())["pid"], signal.SIGTERM)
@@ -219,6 +226,18 @@ def test_what_only_looks_like_a_request_is_not_followed(running: Team) -> None:
     assert running.process.poll() is None and running.begun() == 1
     assert running.kit("bob", "stop", running.project / "run").returncode == 0
     assert running.process.wait(60) == 0
+
+
+def test_a_file_that_is_no_request_changes_nothing_while_the_ranks_save(team: Team) -> None:
+    (team.project / "counts.sh").write_text(COUNTS.replace("exit 75", "sleep 15; exit 75"))
+    log = team.folder / "said"
+    with started(team, "022"):
+        assert team.kit("bob", "checkpoint", team.project / "run").returncode == 0
+        until(lambda: "asked all ranks for a checkpoint, as bob asked" in log.read_text())
+        assert team.run("bob", "truncate", "--size=1", team.logs / "requests/stop.large").returncode == 0
+        until(lambda: "is not followed" in log.read_text())
+        until(lambda: team.begun() == 2)
+        assert team.process.poll() is None
 
 
 def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:

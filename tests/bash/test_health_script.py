@@ -315,6 +315,32 @@ def test_when_the_ranks_start_again_the_node_that_is_to_blame_is_looked_at_and_n
     assert ("kit: error: local1: this node does not pass site check: link 3 is down\n" in done.stderr) == bool(code)
 
 
+KILLS_ITS_NODES_STEP = """\
+[ "${KIT_ATTEMPT}" = 1 ] || exit 0
+process=$$ top=
+while [ "${process}" -gt 1 ]; do
+  ! tr '\\0' ' ' <"/proc/${process}/cmdline" | grep -q 'run_script.sh prepare' || top="${process}"
+  process="$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/${process}/status")"
+done
+kill -KILL "${top}"
+"""
+
+
+def test_a_node_whose_preparation_is_killed_has_all_start_again(tmp_path: Path) -> None:
+    site = program(tmp_path, KILLS_ITS_NODES_STEP)
+    done = start(run_dir(tmp_path, "true", nodes=1, max_restarts=1, health=site, bad_nodes=str(tmp_path / "bad")), env=slurm())
+    assert done.returncode == 0 and "starting all ranks again: restart 1 of 1" in done.stderr, done.stderr
+    assert "unbound variable" not in done.stderr
+
+
+def test_a_rehearsal_may_have_fewer_gpus(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", '[ "$1" != --list-gpus ] || echo "GPU 0: NVIDIA H100 (UUID: GPU-1)"\n')
+    run = run_dir(tmp_path, "true", nodes=1, spares=1, health="quick", gpus_per_node=2, bad_nodes=str(tmp_path / "bad"))
+    for loopback, said in (("", "shows 1 GPUs of 2"), ("yes", "")):
+        done = start(run, "check", env=slurm(folders=(tmp_path / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT="1", KIT_LOOPBACK=loopback))
+        assert said in done.stdout + done.stderr
+
+
 def test_where_nobody_is_to_blame_every_node_is_looked_at_again(tmp_path: Path) -> None:
     site = program(tmp_path, LOOKS)
     stands_still = "((KIT_ATTEMPT == 2)) || exec sleep 60"
@@ -323,8 +349,11 @@ def test_where_nobody_is_to_blame_every_node_is_looked_at_again(tmp_path: Path) 
     assert sorted((tmp_path / "looked").read_text().splitlines()) == ["local0 1", "local0 2", "local1 1", "local1 2"]
 
 
-@pytest.mark.parametrize(("suspect", "said"), [("", "n2||does not pass site check: link 3 is down\n"), ("n3", "n2||\n")])
-def test_a_job_with_spares_asks_the_node_that_is_to_blame(suspect: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suspect", "said"),
+    [("", "n2||does not pass site check: link 3 is down\n"), ("n3", "n2||\n"), ("n3 n2 ", "n2||does not pass site check: link 3 is down\n")],
+)
+def test_a_job_with_spares_asks_the_node_that_is_to_blame_and_its_spares(suspect: str, said: str, tmp_path: Path) -> None:
     site = program(tmp_path, "echo link 3 is down; exit 1")
     run = run_dir(tmp_path, "true", nodes=1, spares=1, health=site, bad_nodes=str(tmp_path / "bad"))
     assert start(run, "check", env=slurm(SLURMD_NODENAME="n2", KIT_SLURMD_PORT="1", KIT_SUSPECT=suspect)).stdout == said

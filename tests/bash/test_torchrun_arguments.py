@@ -12,7 +12,11 @@ from test_run_script import run_dir
 
 def arguments(folder: Path, node: int, machine: tuple[str, ...] = (), binding: tuple[str, ...] = (), **plan: object) -> list[str]:
     """The words of `python3 -m torch.distributed.run` on a node of three, of which one has the others' addresses."""
-    stub(folder / "bin", "python3", 'printf "%s\\0" "$@"\nprintf "%s" "${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-}" >"${KIT_RUN_DIR}/own-store"\n')
+    stub(
+        folder / "bin",
+        "python3",
+        'printf "%s\\0" "$@"\nprintf "%s" "${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-}" >"${KIT_RUN_DIR}/own-store"\nexport -p >"${KIT_RUN_DIR}/environment"\n',
+    )
     (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True, exist_ok=True)
     run = run_dir(folder / f"{node}", "echo $$ ${RANK}", nodes=3, processes=4, launcher="torchrun", workdir="/", **plan)
     (run / "addresses").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")
@@ -50,6 +54,12 @@ def test_each_node_says_its_own_address_where_torchrun_restarts_the_ranks(node: 
 @pytest.mark.parametrize("node", [0, 2])
 def test_ranks_follow_the_nodes_where_none_is_restarted(node: int, tmp_path: Path) -> None:
     assert arguments(tmp_path, node) == ["--nnodes", "3", "--node-rank", f"{node}", "--master-addr", "10.0.0.1", "--master-port", "61000"]
+
+
+@pytest.mark.parametrize("share", ["", "group"])
+def test_a_rank_is_told_that_its_log_is_shared(share: str, tmp_path: Path) -> None:
+    arguments(tmp_path, 0, share=share)
+    assert ('KIT_SHARE="group"\n' in (tmp_path / "0/run/environment").read_text()) == bool(share)
 
 
 TWO_SOCKETS = ("--tmpfs", "/sys/devices/system", "--dir", "/sys/devices/system/node/node0", "--dir", "/sys/devices/system/node/node1")

@@ -64,7 +64,6 @@ class Tail:
         self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
         self.filters: dict[Path, last_words.Filter] = {}
-        self.over = set[Path]()  # logs of attempts that are over
 
     def copy(self, last: bool = False) -> None:
         """Copies what is new; the last time, an unfinished line, too."""
@@ -73,14 +72,10 @@ class Tail:
         if not last:
             self._copy(batch, last)
         for path in nodes:
-            if path in self.over:
-                continue
             is_over = path.parent != latest  # another attempt has begun
             self._copy(path, last or is_over)
             if held_back := self.filters.get(path):
                 self.write(held_back.rest(None)[0] if is_over else held_back.overdue())
-            if is_over:
-                self.over.add(path)
         if last:  # what the batch script says of the end comes last
             attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
             blamed = events.last(attempt, "blamed")

@@ -214,16 +214,16 @@ def _content(run: Path) -> dict[str, Any]:
         raise KitError(f"{run} is not a run directory: {error}", fix) from None
 
 
-def save(run: Path, record: Mapping[str, Any], mode: int = 0o600) -> None:
-    """Replace run.json in one step."""
+def save(run: Path, record: Mapping[str, Any]) -> None:
+    """Replace run.json in one step; who may read it stays as it is."""
     content = json.dumps(typed_json.plain(record), indent=2)
-    replace.text(RunPaths(run).record, f"{content}\n", mode)
+    replace.text(RunPaths(run).record, f"{content}\n", sharing.mode_of_record(run))
 
 
 def update(run: Path, changes: RunRecord) -> None:
-    """Replace values of run.json; all others, and who may read it, stay as they are.
+    """Replace values of run.json; all others stay as they are.
 
     Raise KitError where it is not as kit writes it.
     """
     load(run)
-    save(run, {**_content(run), **changes}, sharing.mode_of_record(run))
+    save(run, {**_content(run), **changes})

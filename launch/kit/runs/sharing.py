@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.errors import KitError, UsageError, warn
+from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 
 _RECORD = 0o640
@@ -46,8 +47,11 @@ def open_to_group(folder: Path) -> None:
 
 
 def mode_of_record(folder: Path) -> int:
-    """Return the mode with which run.json is to be written again."""
-    mode = stat.S_IMODE(os.stat(RunPaths(folder).record).st_mode)
+    """Return the mode with which run.json is to be written."""
+    try:
+        mode = stat.S_IMODE(os.stat(RunPaths(folder).record).st_mode)
+    except OSError:  # for the first time
+        return 0o600
     return mode if mode == _RECORD else 0o600
 
 
@@ -119,8 +123,8 @@ def leave_request(place: Path, request: str) -> None:
 def refusal(folder: str) -> Optional[UsageError]:
     """Return why this user cannot read a run directory; None where that is not the problem."""
     try:
-        os.close(os.open(RunPaths(folder).record, os.O_RDONLY | os.O_NONBLOCK))
-        return None
+        with safe_read.opened(RunPaths(folder).record):
+            return None
     except PermissionError:
         pass
     except OSError:

@@ -21,7 +21,7 @@ launcher::main() {
   program::find_python torch
   [[ -n "${KIT_HAS}" ]] || program::lack torch
   program::choose torch
-  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || mkdir -p -- "${KIT_LOG_DIR}/.torchrun"
+  [[ -d "${KIT_LOG_DIR}/.torchrun" ]] || (umask 077 && mkdir -p -- "${KIT_LOG_DIR}/.torchrun")
   launcher::choose_rendezvous
   launcher::choose_binding
   # torchrun reads its program's arguments as templates, for ${local_rank}, and would make $ of every $$.

@@ -26,6 +26,7 @@ container::begin() {
   fi
   event::now
   export KIT_ENTERED="${KIT_NOW}"
+  [[ -z "${KIT_SHARE:-}" ]] || export KIT_SHARE # for what starts a rank
   if [[ -n "${KIT_SECRETS:-}" ]]; then
     export KIT_SECRETS # their names, for what starts a rank
     # shellcheck source=lib/secrets.sh

@@ -11,7 +11,7 @@ source "${KIT_RUN_DIR}/lib/xids.sh"
 # shellcheck source=lib/clocks.sh
 source "${KIT_RUN_DIR}/lib/clocks.sh"
 
-readonly KIT_ANSWER_S=20   # for the site's program to answer; a node with spares has 30 s for all
+readonly KIT_ANSWER_S=20   # for the site's program to answer; with spares, KIT_ANSWER_TIMEOUT_S is for everything
 readonly KIT_LEAST_MB=1024 # of memory
 
 # health::check - ends the job where this node is not well, and remembers the node. With spares it was asked before.
@@ -27,8 +27,8 @@ health::check() {
 }
 
 # health::is_due - whether this node is to be looked at: when the job starts, each of them; when its ranks start again, the one
-# that is to blame, where that is known.
-health::is_due() { [[ -z "${KIT_SUSPECT:-}" || "${KIT_SUSPECT}" == "$(kit::node)" ]]; }
+# that is to blame, if it is known, and the spares, on which no rank has run.
+health::is_due() { [[ -z "${KIT_SUSPECT:-}" || " ${KIT_SUSPECT} " == *" $(kit::node) "* ]]; }
 
 # health::problem - prints what is wrong with this node, as in "node3 has ..."; nothing where it is well.
 health::problem() {
@@ -78,7 +78,8 @@ health::look_at_gpus() {
   local said gpu value
   said="$(gpus::list 2>&1 >/dev/null)" ||
     { printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${said#nvidia-smi: }")" && return; }
-  said="$(gpus::missing)"
+  said=''
+  [[ -n "${KIT_LOOPBACK:-}" ]] || said="$(gpus::missing)" # a rehearsal may have fewer
   printf '%s' "${said:+${said}$'\n'}"
   while IFS=', ' read -r gpu value; do
     [[ ! "${value}" =~ ^[1-9][0-9]*$ ]] || printf 'has GPU %s with %s uncorrected memory errors\n' "${gpu}" "${value}"

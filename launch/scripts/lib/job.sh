@@ -47,11 +47,15 @@ job::begin() {
 # job::again CODE RESTARTS PLACE SUSPECT - this script begins anew, in its own place: the ranks, which ended with CODE, start again on
 # the job's nodes, in the containers that are there. SUSPECT is the node to blame, if one is known.
 job::again() {
+  local suspects="$4"
+  if [[ -n "${suspects}" ]] && ((KIT_SPARES > 0)); then # a spare may have been left out for what it has
+    suspects+=" $(scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(job::hosts) | tr '\n' ' ' || true)"
+  fi
   event::note restarting code "$1"
   event::keep
   [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
-  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "$4"
+  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "${suspects}"
 }
 
 # job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.

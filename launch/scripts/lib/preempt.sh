@@ -20,7 +20,7 @@ preempt::listen() {
 # started there is nothing to save, and with `on_preempt: requeue` the program cannot be asked.
 preempt::read_request() {
   local -r file="${KIT_LOG_DIR}/request"
-  local request=''
+  local request='' before="${KIT_ASKED_BY}"
   ending::refresh "${KIT_LOG_DIR}"
   [[ ! -f "${file}" ]] || read -r request <"${file}" || true
   rm -f -- "${file}"
@@ -28,6 +28,8 @@ preempt::read_request() {
   [[ -z "${KIT_SHARE:-}" ]] || share::read_requests
   [[ "${request}" != stop ]] || KIT_REQUEST=stop
   [[ "${KIT_REQUEST}" != stop ]] || return 0
+  # A file that is no request changes nothing: what was asked for before still holds.
+  [[ -n "${request}${KIT_NEAR_END:-}" ]] || { KIT_ASKED_BY="${before}" && return 1; }
   KIT_REQUEST=''
   [[ -z "${KIT_NEAR_END:-}" ]] || return 0
   [[ "${request}" == checkpoint && "${KIT_ON_PREEMPT}" == checkpoint && -n "${1:-}" ]] && KIT_REQUEST=checkpoint

@@ -34,7 +34,7 @@ rank::run() {
   rank::count_killed
   kit_killed_before=kit_killed
   rank::start "$@"
-  if ((kit_code == 137)); then
+  if ((kit_code == 137)) && [[ -z "${kit_stopped}" ]]; then
     rank::count_killed
     ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process of this node since memory had run out"
   fi

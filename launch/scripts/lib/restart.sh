@@ -15,7 +15,7 @@ restart::consider() {
   [[ -z "${KIT_SIGNAL}" && "${KIT_REQUEST:-}" != stop ]] || return 0 # somebody wants the job to end
   # Slurm has told it already that the time limit is near, and does so once.
   [[ -z "${KIT_NEAR_END:-}" || -n "${KIT_LOOPBACK:-}" ]] || preempt::go_on "a rank has failed near the time limit"
-  ((${KIT_PROGRESS_AT:-${SECONDS}} - KIT_RANKS_BEGUN_S > KIT_SOON_S)) || place="$(restart::place "$1" "$2" "${4:-}")"
+  ((${KIT_PROGRESS_AT:-${SECONDS}} - ${KIT_RANKS_BEGUN_S:-${SECONDS}} > KIT_SOON_S)) || place="$(restart::place "$1" "$2" "${4:-}")"
   if ((KIT_RESTARTS >= KIT_MAX_RESTARTS)); then
     why="\`max_restarts: ${KIT_MAX_RESTARTS}\` allows no more"
   elif [[ -n "${place}" && "${place}" == "${KIT_PLACE}" ]]; then

@@ -5,12 +5,12 @@
 # only: share
 
 # share::begin - on the first node: from now on what this script and its sruns write can be read by the group, and written by
-# nobody else, whatever umask the user has. That one comes back where the user's own commands run: KIT_UMASK.
+# nobody else. KIT_UMASK is the user's own umask, which holds again where the user's commands run.
 share::begin() {
   [[ -n "${KIT_IS_AGAIN:-}" && -n "${KIT_UMASK:-}" ]] || KIT_UMASK="$(umask)"
   export KIT_UMASK
   umask 027
-  # Slurm has made the one, and the job's own lines of host_setup maybe the other.
+  # Slurm has created the log, and the job's host_setup may have created the events, with another umask.
   chmod -f 640 -- "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" "${KIT_EVENTS}" || true
   [[ "${KIT_ON_PREEMPT}" != none ]] || return 0
   # Nobody can remove another's request, or see who asks.
@@ -61,10 +61,10 @@ share::read_requests() {
     read -r links size who < <(stat -c '%h %s %U' -- "${file}") || true
     rm -f -- "${file}"
     word="${file##*/}" word="${word%%.*}"
-    # A file that was linked or moved there may be anybody's. The folder is for members alone, but may have an ACL.
+    # A file that was linked there may be anybody's. The folder is for members alone, but may have an ACL.
     if [[ "${links} ${size}" != '1 0' ]] || ! share::is_member "${who}" "${group}"; then
       kit::say "a request to ${word} is not followed: it is not an empty file of a member of the run's group (${who:-gone}, as this node knows its users)"
-    elif [[ "${request}" != stop ]]; then
+    elif [[ "${request}" != stop && "${KIT_REQUEST}" != stop ]]; then
       request="${word}" KIT_ASKED_BY="${who}"
     fi
   done

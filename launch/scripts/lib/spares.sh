@@ -8,8 +8,9 @@ source "${KIT_RUN_DIR}/lib/gpus.sh"
 # shellcheck source=lib/bad_nodes.sh
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 
-# The longest that a node may take to answer. It covers the start of the step; the checks take less than a second.
-KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-30}"
+# The longest that a node may take to answer. It covers the start of the step; the checks take less than a second, but each call
+# of nvidia-smi may take seconds where the driver is not kept loaded, and `health` makes several.
+KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-$([[ -n "${KIT_HEALTH:-}" ]] && echo 90 || echo 30)}"
 readonly KIT_DISK_MB=1024 # free on the node's own disk
 
 # spares::choose - sets KIT_HOSTS to the nodes to use, and NNODES to their number.

@@ -19,6 +19,7 @@ stall::forgive() {
   (($1 > 1)) || return 0 # looking takes its time
   KIT_PROGRESS_AT=$((KIT_PROGRESS_AT + $1 < SECONDS ? KIT_PROGRESS_AT + $1 : SECONDS))
   KIT_WORKED_AT=$((KIT_WORKED_AT + $1 < SECONDS ? KIT_WORKED_AT + $1 : SECONDS))
+  KIT_LOOKED_AT=$((KIT_LOOKED_AT + $1 < SECONDS ? KIT_LOOKED_AT + $1 : SECONDS))
 }
 
 # stall::check SRUN_PID - acts where the ranks have shown no progress for too long. What computes is given more time: it may load,
@@ -35,8 +36,8 @@ stall::check() {
   stall::act "$1"
 }
 
-# stall::works_in_vain - whether the caller's `quiet_s` is too long for ranks that work. Where others use the CPUs, too, they need
-# longer for the same: at their start, when all of them load at once, only time counts in which they had a CPU; later a third will do.
+# stall::works_in_vain - whether the caller's `quiet_s` is too long for ranks that work. If others use the CPUs, too, they need longer
+# for the same work: while the ranks start and load, count only the time in which they had a CPU; later a third of it is enough.
 stall::works_in_vain() {
   local -i needed_s=KIT_STALL_S
   [[ -z "${KIT_AT_START}" ]] || needed_s="$((KIT_STALL_S * KIT_WORKING_TIMES))"
@@ -77,7 +78,7 @@ stall::act() {
   kit::say "the ranks stand still: ${what}"
   stall::keep_stacks
   if [[ "${KIT_ON_STALL}" == report ]]; then
-    KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}"
+    KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_RAN=0
     return
   fi
   beat::end_ranks "$1"
