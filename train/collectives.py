@@ -65,7 +65,7 @@ def parse_args():
 def size(text):
     match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512, 64K, 4M or 1G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512, 64K, 4M or 1G")
     return int(match[1]) * UNITS[match[2]]
 
 

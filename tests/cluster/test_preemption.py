@@ -207,6 +207,7 @@ def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_
     run = str(kit_cluster.path(counts / "run"))
     line = f"cd {kit_cluster.path(counts)} && umask 002 && kit submit counts.yaml -j 2x1 --launcher srun --share-with group --resubmit --output run -- 2000"
     assert "the group ada may read its logs" in kit_cluster.run("ctl", "bash", "-c", f"{line} 2>&1").stdout
+    until(lambda: len(list((counts / f"run/log/{job_id(counts)}").glob("rank?.out"))) == 2, 120, "the ranks do not start")
     until_a_rank_says(counts, "^begins at 0$")
     listed = kit_cluster.run("ctl", "bash", "-c", f"cd {run} && find log run.json -printf '%f %m %g\\n'").stdout.splitlines()
     logs = ["run.json", f"slurm-{job_id(counts)}.out", "attempts", *(f"{name}.out" for name in ("node1", "node2", "rank0", "rank1"))]
@@ -215,10 +216,11 @@ def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_
     assert dict(line.split(" ", 1) for line in listed) == {**dict.fromkeys(logs, "640 ada"), **folders}
     assert re.search(rf"^{job_id(counts)} +counts +RUNNING ", bob("kit", "status", run).stdout, re.MULTILINE)
     assert bob("cat", f"{run}/env.sh", check=False).returncode == 1
-    assert "ermission denied" in bob("kit", "cancel", run, check=False).stderr
+    assert "belongs to ada, and only they can cancel it" in bob("kit", "cancel", run, check=False).stderr
+    assert "ermission denied" in bob("scancel", str(job_id(counts)), check=False).stderr
     assert " was asked for a checkpoint; " in bob("kit", "checkpoint", run).stdout
     until_a_rank_says(counts, r"^begins at [1-9]\d*$")
-    assert " was asked for a checkpoint; " in bob("kit", "stop", str(job_id(counts))).stdout
+    assert " was asked for a checkpoint; " in bob("kit", "stop", run).stdout
     ended = kit_cluster.wait(job_id(counts))
     assert (ended.state, ended.exit_code, ended.fields["Restarts"]) == ("COMPLETED", 0, "0"), said(counts)
     shown = bob("kit", "status", run).stdout
