@@ -28,7 +28,7 @@ from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_node
 import event_lines
 from plans import changed, plan_of
 
-JOB_ID = 8_000_000 + os.getpid() % 2000  # two runs of these tests on one machine differ
+JOB_ID = 8_000_000 + os.getpid() % 2000 * 10  # of its own in each worker, and nine more beside it: what ends a job ends all with its number
 PORT = 61000 + JOB_ID % 4000
 
 

@@ -20,7 +20,7 @@ from running import SCRIPTS, environment, stub
 
 from samples import HOSTILE_NAME
 
-JOB_ID = 7_000_000 + os.getpid() % 2000
+JOB_ID = 7_000_000 + os.getpid() % 2000 * 10
 HOSTILE = [
     "0.1", "", " ", "a b", "a\nb", HOSTILE_NAME, "$(touch X)", "`touch X`", "${HOME}", "{y}", "{x}", "'", '"', "\\", "]", "[0]", "&", "-n", "--",
     "a[$(touch X)]", "KIT_TASK", "$'\\n'", "%a", "*", "~", "é☃", "!!", "x=1", "(a)", "#x",
