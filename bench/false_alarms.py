@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from importlib.metadata import version
 from pathlib import Path
 
 import measure
@@ -123,15 +124,9 @@ def run(rounds: int) -> Iterator[Tally]:
 
 
 def versions() -> dict[str, str]:
-    torch = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.__version__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
     low, middle, high = measure.spread(loads)
     return {
-        "torch": torch,
+        "torch": version("torch"),
         "load": f"{middle:.1f} ({low:.1f}-{high:.1f}; {max(loads):.1f} at most)",
     }
 

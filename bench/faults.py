@@ -44,6 +44,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import cluster
@@ -298,15 +299,9 @@ DOES = (
 
 
 def versions() -> dict[str, str]:
-    torch = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.__version__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
     load = f"{os.getloadavg()[2]:.1f} (mean of the last 15 minutes, this included)"
     own = {"load": load, "seed": str(SEED)}
-    return {"torch": torch, **cluster.slurm_versions(), **own}
+    return {"torch": version("torch"), **cluster.slurm_versions(), **own}
 
 
 if __name__ == "__main__":

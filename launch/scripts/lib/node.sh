@@ -15,7 +15,7 @@ node::begin() {
 
 # node::take_umask - with `share`: once the group can read what this node notes, the user's umask holds again, for the ranks.
 node::take_umask() {
-  [[ -e "${KIT_EVENTS}" ]] || { : >>"${KIT_EVENTS}"; } 2>/dev/null || true # a full disk
+  event::create
   umask "${KIT_UMASK}"
   unset KIT_UMASK
 }

@@ -146,21 +146,13 @@ def _is_alive(evidence: Evidence) -> bool:
 
 def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) -> Report:
     """Return the rank at fault, the cause, its fix and hints."""
-    first, found = weighed.first, weighed.causes
+    found = weighed.causes
+    first, fault, lost = _at_fault(run, evidence, weighed)
     ended = {
         run_state.UNFINISHED: "no log says that it has ended, but ranks failed",
         run_state.ENDED: "it ended",
     }
-    head = [
-        _head(run, ended.get(state, f"it ended {state}")),
-        f"  {_describe_first(first, evidence) if first else 'no rank recorded its own failure'}",
-    ]
-    stood = standing.apart(run) if found and found[0].cause.name == "stalled" else None
-    if stood:
-        first, head[1] = stood.first, f"  {_printable(stood.words, 400)}"
-    lost = found[0].groups.get("node", "") if found and found[0].cause.name == "node-failed" else ""
-    if lost:  # ranks that failed missed those of that node
-        first, head[1] = None, f"  lost: {lost}, with its ranks"
+    head = [_head(run, ended.get(state, f"it ended {state}")), f"  {fault}"]
     if recorded := evidence.recorded():
         head.append(f"  flight recorder: {_printable(recorded, 400)}")
     if kept := events.last(evidence.of_batch, "not_restarted"):
@@ -200,6 +192,20 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
     name = found[0].cause.name
     place = _numbered(os.path.relpath(log.path, evidence.folder), log, index)
     return Report(run, state, (*head, *lines), first, name, title, fix, place, said, lost)
+
+
+def _at_fault(
+    run: history.Run, evidence: Evidence, weighed: Verdict
+) -> tuple[Optional[Failed], str, str]:
+    """Return the rank at fault, what is said of it, and the node that was lost."""
+    cause = weighed.causes[0] if weighed.causes else None
+    if cause and cause.cause.name == "stalled" and (stood := standing.apart(run)):
+        return stood.first, _printable(stood.words, 400), ""
+    if cause and cause.cause.name == "node-failed" and (lost := cause.groups.get("node", "")):
+        return None, f"lost: {lost}, with its ranks", lost  # ranks that failed missed those of it
+    first = weighed.first
+    said = _describe_first(first, evidence) if first else "no rank recorded its own failure"
+    return first, said, ""
 
 
 def _describe_first(first: Failed, evidence: Evidence) -> str:
