@@ -230,8 +230,8 @@ event::keep() { :; }
 beat::end_ranks() { :; }
 restart::consider() { echo "considered: $*"; } # and it has its reasons
 scontrol() { printf '%s\\n' node1 node2 node3; }
-KIT_SILENT_S=10 KIT_SPARES=0 KIT_LEAST_NODES="$1" SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
-lost::handle 1 node2
+KIT_SPARES=0 KIT_LEAST_NODES="$1" SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
+lost::handle 1 10 node2
 """
 
 
@@ -246,3 +246,39 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
     done = bash(LOSES_TWICE, least, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1"))
     assert (done.returncode, done.stdout) == (1, considered)
     assert f"kit: error: node1: {why}" in done.stderr
+
+
+SILENT = """
+source "${KIT_RUN_DIR}/lib/beat.sh"
+for found in "${@:3}"; do eval "${found}() { :; }"; done
+job::hosts() { printf '%s\\n' node1 node2 node3; }
+scontrol() { job::hosts; }
+lost::handle() { echo "${*:2}"; }
+beat::step() { step=(true); }
+beat::forgive() { :; } # this test's node was silent before
+KIT_SPARES="$1" KIT_LEAST_NODES="$2" KIT_SIGNAL='' NNODES=2 KIT_SRUN_RANKS=() KIT_LOG_DIR=/tmp SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
+beat::begin
+(sleep 0.3 && exit 1) &
+ranks=$!
+KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 20)))
+beat::look "${ranks}"
+KIT_BEATS=''
+beat::wait "${ranks}" || echo "the ranks ended with $?"
+"""
+
+
+@pytest.mark.parametrize(
+    ("spares", "least", "functions", "at_once"),
+    [
+        ("1", "0", ["restart::consider"], True),
+        ("0", "2", ["restart::consider"], True),
+        ("0", "3", ["restart::consider"], False),  # it would end
+        ("0", "2", [], False),
+        ("0", "3", ["preempt::go_on"], True),  # it goes back to the queue
+    ],
+)
+def test_a_job_that_could_not_go_on_waits_for_a_silent_node(spares: str, least: str, functions: list[str], at_once: bool) -> None:
+    done = bash(SILENT, spares, least, *functions, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()
+    assert found == ["10 node2"] * at_once + ["10 node2", "the ranks ended with 1"]  # ranks that fail meanwhile fail for want of it

@@ -14,6 +14,7 @@ KIT_BEATS=''   # what srun prints
 KIT_HEARD=''   # the beginning of a line
 KIT_BEAT_AT=() # when each node was last heard, by its number in the step
 KIT_SHARES=()  # how much of the CPU that its ranks want they get, in percent
+KIT_LATE_S=0   # a node that is silent for longer is dead, frozen or cut off, or so busy that nothing runs
 
 # beat::begin - on the first node: starts those tasks. Without `stall_timeout` a node alone needs none, nor does `kit run`.
 beat::begin() {
@@ -23,7 +24,10 @@ beat::begin() {
   beat::step beat
   KIT_HEARD=''
   KIT_BEAT_S=$((2 + NNODES / 500)) # the first node reads some hundred lines a second at most
-  KIT_SILENT_S=$((5 * KIT_BEAT_S)) # after which a node is lost
+  KIT_LATE_S=$((5 * KIT_BEAT_S))
+  KIT_SILENT_S="${KIT_LATE_S}" # after which the job goes on without it
+  # A job that would end without the node loses nothing by waiting for it.
+  lost::may_go_on || ((KIT_SILENT_S > 60)) || KIT_SILENT_S=60
   # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
   # the words may come late, in the next attempt.
   exec {KIT_BEATS}< <(
@@ -43,7 +47,7 @@ beat::step() {
 
 # beat::wait SRUN_PID - as `wait`: until the ranks' step has ended, or a signal has come. A lost node or a stall ends the ranks.
 beat::wait() {
-  local -i looked_s="${SECONDS}"
+  local -i looked_s="${SECONDS}" rc=0
   beat::forgive
   while [[ -n "${KIT_BEATS}${KIT_STALL_S:-}" ]] && kill -0 "$1" 2>/dev/null; do
     [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143
@@ -55,7 +59,10 @@ beat::wait() {
     looked_s="${SECONDS}"
     beat::look "$1"
   done
-  wait "$1"
+  wait "$1" || rc=$?
+  # Ranks may have failed for want of a node. A first node that was itself stopped cannot tell.
+  ((rc == 0 || SECONDS - looked_s >= KIT_LATE_S / 2)) || [[ -n "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || beat::look_for_lost "$1" "${KIT_LATE_S}"
+  return "${rc}"
 }
 
 # beat::listen - hears the next line, or waits for it a quarter of a second.
@@ -96,18 +103,22 @@ beat::forgive() {
 
 # beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.
 beat::look() {
+  beat::look_for_lost "$1" "${KIT_SILENT_S}"
+  ! declare -F stall::check >/dev/null || stall::check "$1"
+}
+
+# beat::look_for_lost SRUN_PID SECONDS - ends the ranks where a node is silent for longer.
+beat::look_for_lost() {
   local number
   local -a hosts=() lost=()
-  # The "nodes" of `kit run` are this machine, which is there; on a busy one a line may be late.
-  [[ -n "${KIT_LOOPBACK:-}" ]] || for number in "${!KIT_BEAT_AT[@]}"; do
-    ((SECONDS - KIT_BEAT_AT[number] <= KIT_SILENT_S)) || lost+=("${number}")
+  [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # the "nodes" of `kit run` are this machine, which is there; when it is busy, a line may be late
+  for number in "${!KIT_BEAT_AT[@]}"; do
+    ((SECONDS - KIT_BEAT_AT[number] <= $2)) || lost+=("${number}")
   done
-  if ((${#lost[@]} > 0)); then
-    mapfile -t hosts < <(job::hosts)
-    for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
-    lost::handle "$1" "${lost[@]}"
-  fi
-  ! declare -F stall::check >/dev/null || stall::check "$1"
+  ((${#lost[@]} > 0)) || return 0
+  mapfile -t hosts < <(job::hosts)
+  for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
+  lost::handle "$1" "$2" "${lost[@]}"
 }
 
 # beat::end - when the ranks have ended.

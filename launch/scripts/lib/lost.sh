@@ -5,13 +5,13 @@
 
 KIT_LOST="${KIT_LOST:-}" # what earlier attempts have lost, with commas between: an argument of `run_script.sh again`
 
-# lost::handle SRUN_PID NODE... - ends this attempt. The next one starts without these nodes, where there is to be one.
+# lost::handle SRUN_PID SECONDS NODE... - ends this attempt. The next one starts without these nodes, where there is to be one.
 lost::handle() {
   local host
   local -a left
-  for host in "${@:2}"; do
+  for host in "${@:3}"; do
     event::note node_lost node "${host}" state silent
-    kit::say "${host} is lost: not heard of for ${KIT_SILENT_S} s; it is dead, frozen or cut off"
+    kit::say "${host} is lost: not heard of for $2 s; it is dead, frozen or cut off"
     KIT_LOST+="${KIT_LOST:+,}${host}"
     ((KIT_SPARES == 0)) || bad_nodes::note "${host}" "was lost while a job ran"
   done
@@ -19,7 +19,7 @@ lost::handle() {
   beat::end_ranks "$1"
   mapfile -t left < <(lost::hosts)
   if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then
-    restart::consider 143 '' "${*:2}" "${*:2} lost"
+    restart::consider 143 '' "${*:3}" "${*:3} lost"
     lost::give_up "the ranks are not started again" "raise \`max_restarts\`, or submit it again"
   fi
   lost::give_up
@@ -36,6 +36,12 @@ lost::give_up() {
 
 # lost::hosts - prints the job's nodes without the lost ones.
 lost::hosts() { scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(tr ',' '\n' <<<"${KIT_LOST}") || true; }
+
+# lost::may_go_on - whether there is something to go on with where one more node is lost.
+lost::may_go_on() {
+  ! declare -F preempt::go_on >/dev/null || return 0
+  declare -F restart::consider >/dev/null && (($(lost::hosts | wc -l) > $(lost::needed)))
+}
 
 lost::needed() {
   if ((KIT_SPARES > 0)); then
