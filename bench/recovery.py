@@ -20,6 +20,8 @@ One that does not ends the benchmark.
   torch import alone    `import torch, torch.distributed` in that image, on two nodes at once: what
                         no restart can do without
   torchrun          kit's job with `elastic: true`: torchrun's own restarts, by its c10d rendezvous
+  requeue           the job goes back to the queue in the moment of the fault, by `scontrol requeue`:
+                        Slurm lets its nodes idle for two minutes, so a few samples are enough
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ import cluster
 import measure
 from measure import KIT, Comparison, Goal
 
-FLOOR, TORCHRUN = "torch import alone", "torchrun's own restarts"
+FLOOR, TORCHRUN, REQUEUE = "torch import alone", "torchrun's own restarts", "scontrol requeue"
 OF_RANK_S, OF_NODE_S = 3.0, 15.0  # goals, over the floor
 HIT = "node2"
 STEPS_BEFORE, STEPS_BEHIND = 25, 20
@@ -133,12 +135,12 @@ class Sample:
         line = cluster.on("ctl", "scontrol", "show", "job", "-o", self.id)
         return dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
 
-    def check(self, undisturbed: dict[int, str]) -> None:
+    def check(self, undisturbed: dict[int, str], requeued: bool = False) -> None:
         """Raise AssertionError where it did not end well, or where a loss differs."""
         self.until("its end", lambda: self.facts()["JobState"] not in ("RUNNING", "COMPLETING"))
         facts = self.facts()
         ended = facts["JobState"], facts["Restarts"]
-        assert ended == ("COMPLETED", "0"), f"job {self.id}: {ended}"
+        assert ended == ("COMPLETED", str(int(requeued))), f"job {self.id}: {ended}"
         steps = self.steps()
         assert len(steps) >= STEPS_BEFORE + STEPS_BEHIND
         wrong = [step for step, loss in steps if loss != undisturbed.get(step, loss)]
@@ -166,6 +168,18 @@ def recovered(
         if cause:
             cluster.heal(HIT)
     sample.check(undisturbed)
+    return sample.begun_again_s() - at_s
+
+
+def requeued(folder: str, undisturbed: dict[int, str]) -> float:
+    """The same by Slurm, where somebody sees at once that a rank was killed."""
+    sample = Sample(folder, f"sample.{time.time_ns()}", "--on-preempt", "requeue", "--max-requeues", "1")
+    sample.until("its first steps", lambda: len(sample.steps()) >= STEPS_BEFORE)
+    at_s = time.time()
+    kill_rank(sample)
+    cluster.on("ctl", "scontrol", "requeue", sample.id, root=True)
+    sample.until("the first all-reduce behind the fault", sample.begun_again_s)
+    sample.check(undisturbed, requeued=True)
     return sample.begun_again_s() - at_s
 
 
@@ -199,8 +213,8 @@ def run(rounds: int) -> Iterator[Comparison]:
         whole.until("300 steps", lambda: len(whole.steps()) >= 300)
         undisturbed = dict(whole.steps())
         cluster.on("ctl", "scancel", whole.id)
+        own = ["--max-restarts", "1"]
         for claim, cause in FAULTS.items():
-            own = ["--max-restarts", "1"]
             spare = ["--spares", "1"] if cause else []
             sides: dict[str, Callable[[], float]] = {
                 KIT: functools.partial(recovered, folder, undisturbed, cause, *own, *spare),
@@ -217,6 +231,15 @@ def run(rounds: int) -> Iterator[Comparison]:
                 headline=True,
                 why="" if cause else WHY,
             )
+        sides = {
+            KIT: functools.partial(recovered, folder, undisturbed, None, *own),
+            REQUEUE: functools.partial(requeued, folder, undisturbed),
+        }
+        yield Comparison(
+            "a rank dies, beside the queue",
+            DOES[True],
+            measure.take_turns(sides, min(rounds, 5), warm_up=0),
+        )
 
 
 DOES = {

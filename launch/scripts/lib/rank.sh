@@ -36,7 +36,7 @@ rank::run() {
   rank::start "$@"
   if ((kit_code == 137)) && [[ -z "${kit_stopped}" ]]; then
     rank::count_killed
-    ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process of this node since memory had run out"
+    ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process since memory had run out"
   fi
   # A rank that was told to stop did not cause the failure; unless what it said last is an exception: see blame.awk.
   event::note rank_ended rank "${RANK}" local_rank "${LOCAL_RANK}" code "${kit_code}" stopped "${kit_stopped:-false}"
@@ -49,12 +49,20 @@ rank::run() {
   exit "${kit_code}"
 }
 
-# rank::count_killed - sets kit_killed to how many processes this node's kernel has killed since memory had run out, its own or that
-# of a control group.
+# rank::count_killed - sets kit_killed to how many processes the kernel has killed since memory had run out: those of this job's
+# control group, where it is to be seen, and else those of the node, which others may use, too.
 rank::count_killed() {
-  local kit_name kit_value
+  local kit_name kit_group kit_file kit_counter=/proc/vmstat kit_value
   kit_killed=0
-  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed=kit_value; done 2>/dev/null </proc/vmstat || true
+  while IFS=: read -r _ kit_name kit_group; do
+    case "${kit_name}" in
+      '') kit_file="/sys/fs/cgroup${kit_group}/memory.events" ;;
+      memory) kit_file="/sys/fs/cgroup/memory${kit_group}/memory.oom_control" ;; # the kernel's older kind of groups
+      *) continue ;;
+    esac
+    [[ ! -r "${kit_file}" ]] || kit_counter="${kit_file}"
+  done 2>/dev/null </proc/self/cgroup || true
+  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed=kit_value; done 2>/dev/null <"${kit_counter}" || true
 }
 
 # rank::become PROGRAM... - the program in this shell's place, with all that the job says.
