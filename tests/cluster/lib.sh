@@ -36,10 +36,9 @@ readonly lib_node="kit-test/node${lib_suffix}" lib_controller="kit-test/controll
 # Runs the rest of the caller while no other process of this user is doing the same.
 lib::lock() {
   local -r name="$1" wait_s="$2"
-  local fd
   mkdir -p "$(lib::cache)"
-  exec {fd}>"$(lib::cache)/${name}.lock"
-  flock -w "${wait_s}" "${fd}" ||
+  exec {lib_locked}>"$(lib::cache)/${name}.lock"
+  flock -w "${wait_s}" "${lib_locked}" ||
     die "${name}: another process held its lock for ${wait_s} s" "wait for it, or end it"
 }
 
