@@ -30,7 +30,7 @@ def changed(plan: Plan, **values: Any) -> Plan:
             parts[part.name] = replace(before, **own)
         elif part.name in values:
             parts[part.name] = values.pop(part.name)
-    assert not values, values
+    assert not values, f"no part of Plan has a field {', '.join(values)}"
     return replace(plan, **parts)
 
 

@@ -145,9 +145,14 @@ def test_an_entry_that_is_not_complete_is_refused_with_its_place(wrong: str, che
         load(checkout / "tests/mutants")
 
 
+def test_every_change_still_applies() -> None:
+    stale = [f"{each.place}: {each.file} has its `old` {found} times" for each in MUTANTS if (found := (ROOT / each.file).read_text().count(each.old)) != 1]
+    if stale:
+        pytest.fail("these entries quote lines that have changed: quote them as they are now\n" + "\n".join(stale), pytrace=False)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.place)
-def test_every_change_still_applies_and_is_no_mere_error_of_syntax(mutant: Mutant) -> None:
-    assert mutant.line(ROOT) > 0
+def test_no_change_is_a_mere_error_of_syntax(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text().replace(mutant.old, mutant.new)
     if mutant.file.endswith(".py"):
         compile(text, mutant.file, "exec")
