@@ -173,7 +173,9 @@ def recovered(
 
 def requeued(folder: str, undisturbed: dict[int, str]) -> float:
     """The same by Slurm, where somebody sees at once that a rank was killed."""
-    sample = Sample(folder, f"sample.{time.time_ns()}", "--on-preempt", "requeue", "--max-requeues", "1")
+    sample = Sample(
+        folder, f"sample.{time.time_ns()}", "--on-preempt", "requeue", "--max-requeues", "1"
+    )
     sample.until("its first steps", lambda: len(sample.steps()) >= STEPS_BEFORE)
     at_s = time.time()
     kill_rank(sample)
