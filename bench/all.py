@@ -30,6 +30,7 @@ BENCHMARKS = (
     "recovery",
     "faults",
     "false_alarms",
+    "compile_caches",
 )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# collect.sh - what jobs of this user left on this node and no job needs: containers and copies of images.
+# collect.sh - what jobs of this user left on this node and no job needs: containers, copies of images, and compile caches.
 #
 #   collect.sh list DAYS SCRATCH                    a line for each: node, KiB, days since its last use, path
 #   collect.sh remove DAYS SCRATCH NODE:PATH...     removes those of this node that still are not needed
@@ -14,15 +14,15 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 # shellcheck source=lib/runtimes.sh
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
-# Names that only kit gives: of containers, and of copies of images, which are 16 digits of their content, too.
-readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
+# Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.
+readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|\.?${KIT_CACHE_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
 
-# The folders in which runtimes make containers, and the one with copies of images; only those that are this user's.
+# The folders in which runtimes make containers, and those with copies of images and compile caches; only those that are this user's.
 collect::folders() {
   local folder
   {
     runtimes::ask runtime::folders
-    printf '%s\n' "${KIT_SCRATCH}/kit-${UID}/images"
+    printf '%s\n' "${KIT_SCRATCH}/kit-${UID}/images" "${KIT_SCRATCH}/kit-${UID}/cache"
   } | sort -u | while read -r folder; do
     [[ ! -d "${folder}" || ! -O "${folder}" || -L "${folder}" ]] || printf '%s\n' "${folder}"
   done
@@ -31,8 +31,14 @@ collect::folders() {
 # Days since a job last started with it.
 collect::idle_days() { printf '%d' "$((($(date +%s) - $(container_name::used_s "$1")) / 86400))"; }
 
-# A process in a container has it among its mounts; a copy of an image that is in use may go, its readers keep it.
-collect::in_use() { [[ -d "$1" ]] && grep -qsF "${1##*/}" /proc/[0-9]*/mountinfo; }
+# A process in a container has it among its mounts, and one that may compile has its cache among its variables; a copy of an image
+# that is in use may go, its readers keep it.
+collect::in_use() {
+  local name="${1##*/}"
+  [[ -d "$1" ]] || return
+  ! grep -qsF -- "${name}" /proc/[0-9]*/mountinfo || return 0
+  name="${name#.}" && grep -qsaF -- "/cache/${name%.stale}/" /proc/[0-9]*/environ
+}
 
 # collect::locked PATH COMMAND... - runs it while no job is making PATH, else fails. What Slurm sends is for one job, which has no lock.
 collect::locked() {

@@ -38,8 +38,8 @@ source "${KIT_RUN_DIR}/lib/runtimes/${KIT_RUNTIME}.sh"
 source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
 # shellcheck source=lib/image.sh
 [[ -z "${KIT_IMAGE}" ]] || source "${KIT_RUN_DIR}/lib/image.sh"
-# shellcheck source=lib/mounts.sh
-((${#KIT_MOUNTS[@]} == 0)) || source "${KIT_RUN_DIR}/lib/mounts.sh"
+# shellcheck source=lib/cache.sh
+[[ -z "${KIT_CACHE:-}" ]] || source "${KIT_RUN_DIR}/lib/cache.sh"
 # shellcheck source=lib/secrets.sh
 [[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
 # shellcheck source=lib/spares.sh
@@ -83,6 +83,7 @@ node::prepare() {
   event::now
   begun="${KIT_NOW}"
   [[ -z "${KIT_HEALTH:-}" ]] || health::check
+  [[ -z "${KIT_CACHE:-}" ]] || cache::prepare
   ((${#KIT_MOUNTS[@]} == 0)) || mounts::check
   [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || net::check_master
   stage::prepare

@@ -23,6 +23,8 @@ class Scratch:
         self.data, self.images = self.mine / "enroot" / "data", self.mine / "images"
         self.data.mkdir(parents=True)
         self.images.mkdir()
+        self.caches = self.mine / "cache"
+        self.caches.mkdir()
         (folder / "site.yaml").write_text(f"scratch: {self.folder}\n")
 
     def container(self, name: str, days: float) -> Path:
@@ -32,6 +34,10 @@ class Scratch:
         (path / "usr").chmod(0o555)  # as images have them
         (path / ".kit-complete").touch()
         return self.aged(path / ".kit-complete", days).parent
+
+    def cache(self, name: str, days: float) -> Path:
+        (self.caches / name / "triton").mkdir(parents=True)
+        return self.aged(self.caches / name, days)
 
     def copy(self, name: str, days: float) -> Path:
         (self.images / name).write_text("x")
@@ -44,7 +50,7 @@ class Scratch:
         return path
 
     def left(self) -> set[str]:
-        return {path.name for folder in (self.data, self.images) for path in folder.iterdir() if path.suffix != ".lock"}
+        return {path.name for folder in (self.data, self.images, self.caches) for path in folder.iterdir() if path.suffix != ".lock"}
 
 
 @pytest.fixture
@@ -151,6 +157,40 @@ def test_a_container_that_a_job_starts_with_at_that_moment_is_put_back(kit, scra
     assert f"{rootfs} is in use again, and stays" in done.stdout + done.stderr
     assert scratch.left() == {f"kit-{ID}"}
     assert (rootfs / "usr/file").exists()
+
+
+def test_compile_caches_go_unless_a_process_could_write_to_them_or_a_job_fills_them(kit, scratch: Scratch, tag: str) -> None:
+    for name in ("kit-cache-old-GPU", "kit-cache-used-GPU", "kit-cache-used-GPU-2", ".kit-cache-filled-GPU.unfinished", "mine"):
+        scratch.cache(name, days=8)
+    scratch.cache("kit-cache-young-GPU", days=2)
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: tag, "TRITON_CACHE_DIR": f"{scratch.caches}/kit-cache-used-GPU/triton"})
+    with (scratch.caches / ".kit-cache-filled-GPU.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        collect(kit, "--yes")
+    assert scratch.left() == {"kit-cache-used-GPU", ".kit-cache-filled-GPU.unfinished", "mine", "kit-cache-young-GPU"}
+    process.kill()
+    process.wait()
+    collect(kit, "--yes")
+    assert scratch.left() == {"mine", "kit-cache-young-GPU"}
+
+
+def test_kept_compile_caches_go_when_no_job_has_begun_with_them(kit, scratch: Scratch, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir(exist_ok=True)
+    name = "kit-cache-0123456789abcdef-GPU-1000.tar.gz"
+    for path, days in (
+        (name, 8),
+        (f".{name}.77.unfinished", 8),
+        (name.replace("GPU", "young"), 1),
+        ("kit-cache-notes.txt", 99),
+        ("kit-cache-a-b-1.tar.gz.bak", 99),
+    ):
+        (images / path).write_text("x")
+        scratch.aged(images / path, days)
+    listed = collect(kit).stdout
+    assert listed.splitlines()[-2].startswith("kit: 2 unused")
+    collect(kit, "--yes")
+    assert {path.name for path in images.iterdir()} == {name.replace("GPU", "young"), "kit-cache-notes.txt", "kit-cache-a-b-1.tar.gz.bak"}
 
 
 def test_days_below_one_are_refused(kit, scratch: Scratch) -> None:

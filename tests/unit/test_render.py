@@ -106,6 +106,7 @@ def cases() -> dict[str, Plan]:
     )
     found["stall"] = changed(plan("none"), stall_s=600, nodes=4, least=2, max_restarts=3)
     found["share"] = changed(plan("none"), on_preempt="checkpoint", share="group")
+    found["cache"] = changed(plan("apptainer"), cache="keep")
     found["module"] = changed(plan("none"), code=Snapshot(Sources("/shared/project", ("train.py",), 1, False, (), ()), "/shared/project", ("train.py",), True))
     found["lines"] = changed(
         plan("none"),

@@ -15,8 +15,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
+from kit.config import caches, job_file, profile_files, schema, values
 from kit.config import job as jobs
-from kit.config import job_file, profile_files, schema, values
 from kit.config import profiles as clusters
 from kit.errors import KitError, Problems
 from kit.plan import resolve as plans
@@ -75,6 +75,7 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.code: ([], ["", "now", "[live]"]),
     values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
     values.on_stall: ([], ["", "restart", "[end]"]),
+    caches.parse: ([], ["", "home", "[node]"]),
     values.share: ([], ["", "everyone", "[group]"]),
     values.health: (["quick", "./check.sh", "/opt/site/node health"], ["", "slow", "[quick]"]),
 }

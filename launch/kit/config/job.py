@@ -8,6 +8,7 @@ from typing import Optional
 
 from kit.config import (
     arrays,
+    caches,
     command,
     image_files,
     inherit,
@@ -122,6 +123,14 @@ class Job(BadDays):
         "NAME",
         panel="Container",
         choices=lambda: plugins.choices("stages"),
+    )
+    cache: Optional[str] = key(
+        caches.parse,
+        "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
+        " file beside the image, with which other nodes begin; off: kit sets nothing [node]",
+        "node|keep|off",
+        panel="Container",
+        choices=lambda: list(caches.CACHE),
     )
     time: Optional[str] = key(
         values.time_limit,

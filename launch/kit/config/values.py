@@ -229,17 +229,17 @@ QUICK = "quick"  # kit's own look at a node
 
 def code(given: Located, problems: Problems) -> Optional[str]:
     fix = "snapshot: the code as it is now; live: as it is when the job starts"
-    return _one_of(CODE, given, fix, problems)
+    return one_of(CODE, given, fix, problems)
 
 
 def on_stall(given: Located, problems: Problems) -> Optional[str]:
     fix = "end: end ranks that stand still; report: only keep where they stand"
-    return _one_of(ON_STALL, given, fix, problems)
+    return one_of(ON_STALL, given, fix, problems)
 
 
 def share(given: Located, problems: Problems) -> Optional[str]:
     fix = "group: the group of the run directory reads the logs, and may stop the run"
-    return _one_of(SHARE, given, fix, problems)
+    return one_of(SHARE, given, fix, problems)
 
 
 def health(given: Located, problems: Problems) -> Optional[str]:
@@ -255,7 +255,7 @@ def anchored_health(found: str, base: Path) -> str:
     return found if found == QUICK else paths.absolute(found, base)
 
 
-def _one_of(words: tuple[str, ...], given: Located, fix: str, problems: Problems) -> Optional[str]:
+def one_of(words: tuple[str, ...], given: Located, fix: str, problems: Problems) -> Optional[str]:
     """Return the value; note a problem, with this fix, if it is none of the words."""
     if given.value in words:
         return str(given.value)

@@ -1,9 +1,13 @@
-"""Find and remove what no job needs: image files, cached layers, and on nodes old containers."""
+"""Find and remove what no job needs: image files, compile caches, layers, old containers."""
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -16,6 +20,9 @@ from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
+
+# What a job with `cache: keep` writes beside its image: launch/scripts/lib/cache.sh.
+_KEPT = re.compile(r"\.?kit-cache-[A-Za-z0-9._-]+-[0-9]+\.tar\.gz(\.[0-9]+\.unfinished)?")
 
 
 class Leftover(NamedTuple):
@@ -44,13 +51,14 @@ class Leftovers:
     containers: list[Leftover]
     files: list[ImageFile]
     layers: list[CachedLayer]
+    caches: list[Leftover]  # of compilers
 
     @property
     def all(self) -> list[Leftover]:
         """Return everything, with its place, size and age."""
         files = [_local(item.file, item.bytes, item.used_s) for item in self.files]
         layers = [_local(item.path, item.bytes, item.used_s) for item in self.layers]
-        return [*self.containers, *files, *layers]
+        return [*self.containers, *files, *self.caches, *layers]
 
 
 def place(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Place:
@@ -74,9 +82,23 @@ def find(place: Place) -> Leftovers:
     """Return what no run used for so many days, and no job of this user needs."""
     containers = [_leftover(line) for line in _run(place, "list").splitlines()]
     if place.nodes:
-        return Leftovers(place, containers, [], [])
+        return Leftovers(place, containers, [], [], [])
     files = inventory.unused(place.folder, place.days)
-    return Leftovers(place, containers, files, layer_cache.unused(place.days))
+    layers = layer_cache.unused(place.days)
+    return Leftovers(place, containers, files, layers, _kept_caches(place))
+
+
+def _kept_caches(place: Place) -> list[Leftover]:
+    """Return this user's files of compile caches with which no job began for so many days."""
+    found = []
+    for path in place.folder.glob("*kit-cache-*"):
+        with suppress(OSError):  # a job may replace it at this moment
+            facts = path.lstat()
+            is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
+            item = _local(path, facts.st_size, facts.st_mtime)
+            if is_own and _KEPT.fullmatch(path.name) and item.idle_days >= place.days:
+                found.append(item)
+    return found
 
 
 def remove(found: Leftovers) -> list[Path]:
@@ -91,6 +113,10 @@ def remove(found: Leftovers) -> list[Path]:
             inventory.remove(again[item.file])
         elif item.file.exists():  # another `kit images gc` may have removed it
             stay.append(item.file)
+    again_unused = {item.path for item in _kept_caches(found.place)} if found.caches else set()
+    for cache in found.caches:
+        if cache.path in again_unused:
+            Path(cache.path).unlink(missing_ok=True)  # a node that reads it goes on reading
     for layer in found.layers:
         layer_cache.discard(layer.path)  # a build that reads it continues from the registry
     return stay

@@ -51,6 +51,7 @@ class Container:
     stage: str
     # The file of `kit build` that the job names, where an engine runs the image that it was made of
     made_file: str = ""
+    cache: str = ""  # where compile caches lie: `node` or `keep`; empty: kit sets nothing
 
     @property
     def view(self) -> FileView:

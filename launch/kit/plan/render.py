@@ -57,6 +57,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
     has = {
         "checkpoint": plan.policy.on_preempt == "checkpoint",
         "image": bool(plan.container.image),
+        "cache": bool(plan.container.cache),
         "host_setup": bool(plan.program.host_setup),
         "setup": bool(plan.program.setup),
         "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
@@ -151,6 +152,7 @@ def _image(container: Container) -> list[str]:
         "# of a file of kit build; nodes check their copies; empty: no check",
         f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
         f"KIT_STAGE={container.stage}",
+        *([f"KIT_CACHE={container.cache} # of compilers"] if container.cache else []),
     ]
 
 

@@ -210,7 +210,15 @@ def _container(
         mounts=mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
+        cache=_cache(job, image if is_file else None, problems),
     )
+
+
+def _cache(job: Job, image: Optional[str], problems: Problems) -> str:
+    if job.cache == "keep" and not image:
+        fix = "leave it out: the caches stay on each node's disk; or name an image file"
+        problems.add(job.where("cache"), "there is no image file to keep them beside", fix)
+    return "" if job.cache == "off" else job.cache or "node"
 
 
 def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:

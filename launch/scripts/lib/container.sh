@@ -108,6 +108,11 @@ container::set_variables() {
   # The code as it was at submission comes before what is installed of the same name. A PYTHONPATH of the job's own, which
   # replaces this one, begins with it, too.
   [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"
+  if [[ -n "${KIT_CACHE:-}" ]]; then
+    # shellcheck source=lib/cache.sh
+    source "${KIT_RUN_DIR}/lib/cache.sh"
+    cache::set_variables
+  fi
   # torchrun would set one thread per rank and leave the other CPUs idle; so would Enroot's PyTorch hook where a node has
   # several tasks, unless the image names a number itself.
   local -i kit_cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"

@@ -6,6 +6,8 @@
 
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
 KIT_CONTAINER_NAMES='([a-z]+_)?kit-[0-9a-f]{16}'
+# And of the folders with compile caches, beside which lie the same locks: cache.sh.
+KIT_CACHE_NAMES='kit-cache-[a-zA-Z0-9._-]+'
 
 # container_name::of_image - prints the name of the container of the image with KIT_FINGERPRINT.
 container_name::of_image() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }

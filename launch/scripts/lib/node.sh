@@ -2,6 +2,8 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
+# shellcheck source=lib/mounts.sh
+((${#KIT_MOUNTS[@]} == 0)) || source "${KIT_RUN_DIR}/lib/mounts.sh"
 # shellcheck source=lib/health.sh
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
 
@@ -27,8 +29,9 @@ node::collect_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   net::choose_interface
+  [[ -z "${KIT_CACHE:-}" ]] || cache::use
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN USER \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN KIT_CACHE_DIR USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
     "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
