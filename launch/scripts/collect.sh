@@ -17,12 +17,12 @@ source "${KIT_RUN_DIR}/lib/runtimes.sh"
 # Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.
 readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|\.?${KIT_CACHE_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
 
-# The folders in which runtimes make containers, and those with copies of images and compile caches; only those that are this user's.
+# The folders in which runtimes make containers, and those with copies of images, compile caches and packages; only those that are this user's.
 collect::folders() {
   local folder
   {
     runtimes::ask runtime::folders
-    printf '%s\n' "${KIT_SCRATCH}/kit-${UID}/images" "${KIT_SCRATCH}/kit-${UID}/cache"
+    printf '%s\n' "${KIT_SCRATCH}/kit-${UID}/"{images,cache,packages}
   } | sort -u | while read -r folder; do
     [[ ! -d "${folder}" || ! -O "${folder}" || -L "${folder}" ]] || printf '%s\n' "${folder}"
   done
@@ -31,13 +31,15 @@ collect::folders() {
 # Days since a job last started with it.
 collect::idle_days() { printf '%d' "$((($(date +%s) - $(container_name::used_s "$1")) / 86400))"; }
 
-# A process in a container has it among its mounts, and one that may compile has its cache among its variables; a copy of an image
-# that is in use may go, its readers keep it.
+# A process in a container has it among its mounts; one that may compile has its cache among its variables, and one without a container
+# its packages, under the name that they had at its start. A copy of an image that is in use may go, its readers keep it.
 collect::in_use() {
+  local -r folder="${1%/*}"
   local name="${1##*/}"
-  [[ -d "$1" ]] || return
+  [[ -d "$1" ]] || return 1
   ! grep -qsF -- "${name}" /proc/[0-9]*/mountinfo || return 0
-  name="${name#.}" && grep -qsaF -- "/cache/${name%.stale}/" /proc/[0-9]*/environ
+  name="${name#.}" name="${name%.stale}"
+  [[ "${folder}" == */@(cache|packages) ]] && grep -qsaF -- "/${folder##*/}/${name}" /proc/[0-9]*/environ
 }
 
 # collect::locked PATH COMMAND... - runs it while no job is making PATH, else fails. What Slurm sends is for one job, which has no lock.

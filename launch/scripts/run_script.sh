@@ -83,8 +83,7 @@ node::prepare() {
   event::now
   begun="${KIT_NOW}"
   [[ -z "${KIT_HEALTH:-}" ]] || health::check
-  [[ -z "${KIT_CACHE:-}" ]] || cache::prepare
-  ((${#KIT_MOUNTS[@]} == 0)) || mounts::check
+  node::bring_mounts
   [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || net::check_master
   stage::prepare
   event::now

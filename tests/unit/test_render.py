@@ -17,6 +17,7 @@ from kit.config import plugins, values
 from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.plan import run_paths
+from kit.plan.packages import Packages
 from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.plan.snapshot import Snapshot
@@ -116,6 +117,7 @@ def cases() -> dict[str, Plan]:
         setup="ulimit -n 65536\n",
         host_setup="module load cuda\n",
     )
+    found["packages"] = changed(plan("enroot"), packages=Packages(("einops",), ("einops==0.8.1",), "/shared/it's/packages.tar.gz", "0123abcd" * 8, 4096))
     return found
 
 

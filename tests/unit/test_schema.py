@@ -101,6 +101,9 @@ GOOD = """
     mounts: []
     env: {A: 1, B: 1.5, C: true, D: "", E_1: "a\\nb"}
     env: {}
+    packages: requirements.txt
+    packages: [einops, "wandb[media]>=0.18,<1; python_version > '3'", more.txt]
+    packages: []
     inherit: all
     inherit: NCCL_*
     inherit: [A, "*_B", "C?", none]
@@ -146,6 +149,14 @@ BAD = """
     time: true
     time: 1:2:3:4
     time: 1-
+    packages:
+    packages: {a: b}
+    packages: [-e .]
+    packages: two words
+    packages: [git+https://host/x.git]
+    packages: x @ file:///x.whl
+    packages: [x.whl, [a]]
+    packages: ['x==${V}']
     mounts:
     mounts: [data]
     mounts: ['.:data']

@@ -11,6 +11,7 @@ from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use, given
 from kit.config.job import Job
 from kit.errors import KitError, UsageError
+from kit.images import package_store
 from kit.plan import render as rendering
 from kit.plan.plan import Plan
 from kit.remote import records, where
@@ -40,6 +41,7 @@ def render(
 ) -> Path:
     """Write the run directory, start nothing, and return its path."""
     plan = _plan(_request("render", target, arguments, keys), output, Use())
+    plan = package_store.bring(plan)
     return run_dir.write(plan, rendering.render(plan))
 
 
@@ -63,6 +65,7 @@ def submit(
     words = ["kit.submit", str(target), *arguments, *after, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
     if run is None:
+        plan = package_store.bring(plan)
         folder = run_dir.write(plan, rendering.render(plan))
         run_dir.update(folder, {"invocation": tuple(words)})
         run = submitting.submit(plan, folder, options, lambda _: None)

@@ -12,6 +12,7 @@ from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
 from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
+from kit.images import package_store
 from kit.plan.render import render as render_plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import execute, run_dir
@@ -68,6 +69,7 @@ def submit(
     waits = submission.wait_options(after or [], plan, ask=not dry_run)
     if dry_run:
         submission.print_scripts(plan)
+        submission.say_packages(plan)
         if waits:
             messages.note(f"to be submitted by: sbatch {' '.join(waits)} run_script.sh")
     elif test_only:
@@ -131,6 +133,7 @@ def render(job: JobRequest, output: Output = None) -> None:
     """Write the run directory without starting anything."""
     plan = job.plan(job.load(), output, Use(is_dry=True))
     submission.say_reasons(plan)
+    plan = package_store.bring(plan, messages.note)
     folder = run_dir.write(plan, render_plan(plan))
     typed = messages.typed(folder)
     how = f"to submit it: sbatch {messages.typed(RunPaths(folder).script)}"
@@ -163,6 +166,7 @@ def shell(
     here = local or not shells.has_slurm(messages.note)
     plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=here))
     submission.say_reasons(plan)
+    plan = package_store.bring(plan, messages.note)
     code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)
     sys.exit(code)
 

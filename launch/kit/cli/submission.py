@@ -12,6 +12,7 @@ from typing import Optional, TextIO
 
 from kit import formats, signals, slurm
 from kit.cli import following, messages, run_views
+from kit.images import package_store
 from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.runs import dependencies, local, run_dir, secret_file, sharing
@@ -106,6 +107,13 @@ def print_scripts(plan: Plan) -> None:
             sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
 
+def say_packages(plan: Plan) -> None:
+    """Say what a submission does about the packages that the job wants beside its image."""
+    if plan.container.packages.requirements:
+        image = plan.container.image or "this machine's Python"
+        messages.note(f"packages: a submission resolves them against {image}, once")
+
+
 def submit(plan: Plan, options: list[str], answer: Answer) -> None:
     for node in plan.reasons.left_out:
         until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
@@ -114,6 +122,7 @@ def submit(plan: Plan, options: list[str], answer: Answer) -> None:
             f" to use it again: kit nodes --forget {node.name}"
         )
     if not is_submitted_already(plan, answer):
+        plan = package_store.bring(plan, messages.note)
         hand_to_slurm(plan, run_dir.write(plan, render(plan)), options, answer)
 
 
@@ -173,6 +182,7 @@ def finish(plan: Plan, run: Run, answer: Answer) -> None:
 def run_here(plan: Plan, task: Optional[int] = None) -> None:
     local.check_task(plan, task)
     say_reasons(plan)
+    plan = package_store.bring(plan, messages.note)
     start_here(plan, local.note(plan, run_dir.write(plan, render(plan)), task), task)
 
 

@@ -18,6 +18,7 @@ from kit.config import (
     plugins,
     profile_files,
     profiles,
+    requirements,
     secrets,
     sweeps,
     values,
@@ -26,6 +27,7 @@ from kit.config import (
 from kit.config.bad_days import BadDays
 from kit.config.keys import key
 from kit.config.notify import Notify
+from kit.config.requirements import Requirement
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
 
@@ -165,6 +167,17 @@ class Job(BadDays):
         anchor=values.anchored_mounts,
         from_words=keys.as_list,
         add=values.add_mounts,
+    )
+    packages: Optional[tuple[Requirement, ...]] = key(
+        requirements.parse,
+        "Python packages beside the image's own, without a new image: a requirements.txt, or a"
+        " list of requirements",
+        "FILE|NAME",
+        panel="Container",
+        other_names="requirements pip dependencies python_packages",
+        anchor=requirements.anchored,
+        from_words=keys.as_list,
+        add=requirements.add,
     )
     env: Optional[dict[str, str]] = key(
         variables.environment,

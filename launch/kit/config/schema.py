@@ -21,6 +21,7 @@ from kit.config import (
     notify,
     other_tools,
     profiles,
+    requirements,
     sbatch_options,
     secrets,
     sweeps,
@@ -113,6 +114,15 @@ def _lines() -> Schema:
     return {"type": _SCALAR, "pattern": f"^{blank}[^ \\t\\r\\n\\u0000][^\\u0000]*$"}
 
 
+def _requirements() -> Schema:
+    line = {
+        "type": "string",
+        "pattern": f"^{requirements.PATTERN}$",
+        "examples": ["requirements.txt", "einops==0.8.1"],
+    }
+    return _any_of(line, {"type": "array", "items": line})
+
+
 def _mounts() -> Schema:
     target = "/[^:\\u0000]+"
     line = {
@@ -162,8 +172,10 @@ def _secrets() -> Schema:
     """Return the schema of a list of names, or of a mapping from names to sources."""
     keys = {"env": {"type": "string", "pattern": _NAME}, "file": _FULL, "command": _FULL}
     source = _any_of({"const": "env"}, {**_mapping(keys), "minProperties": 1, "maxProperties": 1})
+    # To kit, which reads text alone, a truth value is a name as well.
+    name = _any_of({"type": "string", **_variable()}, {"type": "boolean"})
     return _any_of(
-        {"type": "array", "uniqueItems": True, "items": {"type": "string", **_variable()}},
+        {"type": "array", "uniqueItems": True, "items": name},
         {"type": "object", "propertyNames": _variable(), "additionalProperties": source},
     )
 
@@ -252,6 +264,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.health: {"type": "string", "pattern": f"^({values.QUICK}|{_SIGN}*/{_SIGN}*)$"},
     values.duration: {"type": "string", "pattern": f"^{values.DURATION.pattern}$"},
     values.mounts: _mounts(),
+    requirements.parse: _requirements(),
     variables.environment: _environment(),
     inherit.parse: _inherit(),
     secrets.parse: _secrets(),

@@ -18,7 +18,7 @@ from kit.plan.run_paths import RECORD, RunPaths
 from kit.runs import history
 
 # The names that kit.images.store gives.
-_RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif)?\.json")
+_RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif|\.tar\.gz)?\.json")
 
 
 class ImageFile(NamedTuple):
@@ -75,7 +75,7 @@ def unused(folder: Path, days: int) -> list[ImageFile]:
     old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
     queue = slurm.queue().values() if old and shutil.which("squeue") else ()
     folders = {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}
-    needed = {_image(RunPaths(run).record) for run in folders}
+    needed = {file for run in folders for file in _files(RunPaths(run).record)}
     return [item for item in old if os.path.realpath(item.file) not in needed]
 
 
@@ -90,22 +90,23 @@ def remove(item: ImageFile) -> None:
 
 
 def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
-    """Return {image: {run directory: when it was last active}}. A running job writes to its log."""
+    """Return {file: {run directory: when it was last active}}. A running job writes to its log."""
     found: dict[str, dict[str, float]] = {}
     for path in {file for folder in folders for file in folder.glob(f"*/{RECORD}")}:
-        image = _image(path)
-        if image is None:
+        files = _files(path)
+        if not files:
             continue
         log = RunPaths(path.parent).log
         with suppress(OSError):  # the run may have been removed
             entries = [path, *log.glob("*"), *log.glob("*/*")]
             active = max(entry.stat().st_mtime for entry in entries)
-            found.setdefault(image, {})[str(path.parent)] = active
+            for file in files:
+                found.setdefault(file, {})[str(path.parent)] = active
     return found
 
 
-def _image(record: Path) -> Optional[str]:
-    """Return the real path of a run's image, since a folder may have two names."""
+def _files(record: Path) -> list[str]:
+    """Return the real paths of a run's image and packages, since a folder may have two names."""
     container = history.recorded_plan(record.parent).container
     image = container.made_file or container.image
-    return os.path.realpath(image) if image else None
+    return [os.path.realpath(file) for file in (image, container.packages.file) if file]

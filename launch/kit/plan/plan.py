@@ -13,6 +13,7 @@ from kit.config.values import Mount
 from kit.files.typed_json import NOT_WRITTEN
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
+from kit.plan.packages import Packages
 from kit.plan.sbatch import Header
 from kit.plan.snapshot import Snapshot
 from kit.slurm import task_numbers
@@ -52,6 +53,7 @@ class Container:
     # The file of `kit build` that the job names, where an engine runs the image that it was made of
     made_file: str = ""
     cache: str = ""  # where compile caches lie: `node` or `keep`; empty: kit sets nothing
+    packages: Packages = Packages()
 
     @property
     def view(self) -> FileView:

@@ -10,6 +10,7 @@ from kit import assets
 from kit.config import plugins
 from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
+from kit.plan.packages import Packages
 from kit.plan.plan import Container, Plan
 from kit.quote import bash, sbatch
 
@@ -66,6 +67,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
         "spares": plan.layout.spares > 0,
         "health": bool(plan.policy.health),
+        "packages": bool(plan.container.packages.requirements),
         "beat": plan.policy.has_beat,
         "stall": plan.policy.stall_s > 0,
         "share": bool(plan.policy.share),
@@ -153,7 +155,16 @@ def _image(container: Container) -> list[str]:
         f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
         f"KIT_STAGE={container.stage}",
         *([f"KIT_CACHE={container.cache} # of compilers"] if container.cache else []),
+        *_packages(container.packages),
     ]
+
+
+def _packages(packages: Packages) -> list[str]:
+    return [
+        f"KIT_PACKAGES={bash(packages.file)} # Python packages: docs/packages.md",
+        f"KIT_PACKAGES_SHA256={packages.sha256}",
+        f"KIT_PACKAGES_BYTES={packages.bytes} # once they are unpacked",
+    ][: 3 if packages.requirements else 0]
 
 
 def _policy(plan: Plan) -> list[str]:

@@ -22,6 +22,7 @@ from kit.plan import (
     health,
     mounting,
     own_lines,
+    packages,
     preemption,
     program,
     ranks,
@@ -33,6 +34,7 @@ from kit.plan import (
 )
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
+from kit.plan.packages import Packages
 from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
 from kit.plan.sbatch import Header
 from kit.plan.snapshot import Code
@@ -102,7 +104,8 @@ def resolve(
     checkpoints = preemption.checkpoints(job, run_dir, view, problems)
     looked_at_by = health.program(job, problems)
     told = notify.check(job.notify, {secret.name for secret in sources}, problems)
-    container = _container(job, chosen, mounts, problems)
+    requested = packages.requested(job, chosen.runtime, cluster.scratch, problems)
+    container = _container(job, chosen, mounts, requested, problems)
     problems.raise_if_any()
     return Plan(
         layout=_layout(job, run_dir, shape, array),
@@ -197,7 +200,11 @@ def _nodes_left_out(job: Job, cluster: Cluster) -> tuple[Bad, ...]:
 
 
 def _container(
-    job: Job, chosen: ChosenPlugins, mounts: tuple[Mount, ...], problems: Problems
+    job: Job,
+    chosen: ChosenPlugins,
+    mounts: tuple[Mount, ...],
+    requested: Packages,
+    problems: Problems,
 ) -> Container:
     runtime = chosen.runtime.name if chosen.runtime else ""
     image = job.image if runtime not in ("", "none") else None
@@ -211,6 +218,7 @@ def _container(
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
         cache=_cache(job, image if is_file else None, problems),
+        packages=requested,
     )
 
 

@@ -18,7 +18,7 @@ MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20
 # Not the run's own doing, or compared elsewhere.
 _ELSEWHERE = {
-    *("run_dir", "env", "mounts", "image", "fingerprint", "sha256"),
+    *("run_dir", "env", "mounts", "image", "fingerprint", "sha256", "packages"),
     *("text", "bad_nodes", "why_runtime", "left_out"),
 }
 
@@ -30,6 +30,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "plan": _changes(one.decisions(), two.decisions()),
         "variables": _changes(one.variables(), two.variables(), is_secret=redact.is_secret),
         "image": _changes(one.image(), two.image()),
+        "packages": _changes(one.packages(), two.packages()),
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.plan.profile.text, two.plan.profile.text),
         "code": _code(one, two),
@@ -96,6 +97,11 @@ class Side:
             "fingerprint": str(container.fingerprint),
             "image_sha256": str(container.sha256),
         }
+
+    def packages(self) -> dict[str, str]:
+        """Return {name: version} of the packages beside the image's."""
+        lines = (line.split(" ")[0] for line in self.plan.container.packages.lock)
+        return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
     def versions(self) -> dict[str, str]:
         git = self.record.get("git") or {}

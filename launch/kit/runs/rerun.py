@@ -72,6 +72,9 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
     new = absolute(output, Path.cwd()) if output else str(run_dir.choose(name))
     plan = _moved(earlier.plan, new)
     if image:
+        if earlier.plan.container.packages.requirements:
+            problem = "the run's Python packages were resolved against its own image"
+            raise UsageError(problem, "submit the job with the other one", where="--image")
         container = replace(plan.container, image=absolute(image, Path.cwd()), made_file="")
         plan = replace(plan, container=container)
     plan = _with_image(plan, is_named=bool(image))
@@ -171,6 +174,9 @@ def _with_image(plan: Plan, *, is_named: bool) -> Plan:
 
 def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     problems = Problems()
+    if (file := plan.container.packages.file) and not os.path.isfile(file):
+        fix = "submit the job again, which makes them anew"
+        raise KitError(f"{file} is gone, which held the run's Python packages", fix)
     check_line(plan.layout.run_dir, "the run directory", problems)
     runtime, workdir = plan.container.runtime, plan.program.workdir
     if runtime != "none":

@@ -18,6 +18,11 @@ container::begin() {
   # shellcheck source=/dev/null
   source "${KIT_RUN_DIR}/env.sh"
   container::take "$@" # they win over env.sh
+  if [[ -n "${KIT_PACKAGES:-}" ]]; then
+    # shellcheck source=lib/packages.sh
+    source "${KIT_RUN_DIR}/lib/packages.sh"
+    packages::choose_folder
+  fi
   if [[ -n "${KIT_IS_SET_UP:-}" ]]; then
     # shellcheck source=lib/setup.sh
     source "${KIT_RUN_DIR}/lib/setup.sh"
@@ -92,6 +97,7 @@ container::report_overridden() {
 container::job_env() {
   export KIT_PATH="${KIT_PATH:-${PATH}}" # known already where the job's setup has changed it
   ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
+  [[ -z "${KIT_PACKAGES:-}" ]] || packages::add
 }
 
 # container::set_variables - what programs are told besides the job's own variables.
@@ -105,6 +111,7 @@ container::set_variables() {
   # Where PyTorch's flight recorder writes what NCCL's ranks were at when one did not end: its name since 2.9, and before.
   export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${KIT_LOG_DIR}/flight.${KIT_ATTEMPT}.}" TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
   export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-${TORCH_FR_DUMP_TEMP_FILE}}"
+  [[ -z "${KIT_PACKAGES:-}" ]] || export PYTHONPATH="${KIT_PACKAGES_FOLDER}${PYTHONPATH:+:${PYTHONPATH}}" PATH="${KIT_PACKAGES_FOLDER}/bin:${PATH}"
   # The code as it was at submission comes before what is installed of the same name. A PYTHONPATH of the job's own, which
   # replaces this one, begins with it, too.
   [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"

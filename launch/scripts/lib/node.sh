@@ -2,10 +2,10 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
-# shellcheck source=lib/mounts.sh
-((${#KIT_MOUNTS[@]} == 0)) || source "${KIT_RUN_DIR}/lib/mounts.sh"
 # shellcheck source=lib/health.sh
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
+# shellcheck source=lib/packages.sh
+[[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
 # node::begin - comes first on a node, where srun has started the script.
 node::begin() {
@@ -20,6 +20,16 @@ node::take_umask() {
   event::create
   umask "${KIT_UMASK}"
   unset KIT_UMASK
+}
+
+# node::bring_mounts - makes what kit itself mounts on this node, and checks that everything that the job mounts is here.
+node::bring_mounts() {
+  [[ -z "${KIT_CACHE:-}" ]] || cache::prepare
+  [[ -z "${KIT_PACKAGES:-}" ]] || packages::prepare
+  ((${#KIT_MOUNTS[@]} > 0)) || return 0
+  # shellcheck source=lib/mounts.sh
+  source "${KIT_RUN_DIR}/lib/mounts.sh"
+  mounts::check
 }
 
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what

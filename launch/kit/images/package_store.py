@@ -1,0 +1,220 @@
+"""Bring a job's Python packages: resolved in the image, locked, packed once, and used again.
+
+images/packages-DIGEST.tar.gz        the packages, named by the requirements and the image
+images/packages-DIGEST.tar.gz.json   the record with the lock: it is written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+import kit
+from kit.config import image_files
+from kit.errors import KitError
+from kit.formats import number, size
+from kit.images import pip_settings, store
+from kit.images.image_python import ImagePython
+from kit.plan.packages import Packages
+from kit.plan.plan import Plan
+from kit.progress import Note, silent
+
+NAME, SUFFIX = "packages", ".tar.gz"
+FORMAT = 1  # of the file: another one makes all of them anew
+TIMEOUT_S = 3600.0  # for another submission that makes the same
+_LINES = 15  # of what pip says
+_ADVICE = "To fix this you could try to:"  # which is for who may change the image
+_OF_IMAGE = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+)")
+_WANTED = re.compile(
+    r"^\s*(?:The user requested (?!\(constraint\))(.+)|(\S+ \S+) depends on (.+))$"
+)
+
+
+def bring(plan: Plan, note: Note = silent) -> Plan:
+    """Return the plan with its packages' file and lock; made where they are not there yet.
+
+    Raise KitError where the image's own packages do not allow the requirements.
+    """
+    if not plan.container.packages.requirements:
+        return plan
+    settings = pip_settings.variables(os.environ)
+    image = ImagePython(plan, note, lambda text: pip_settings.hide(text, settings))
+    build = _Build(plan, image, settings, note)
+    packages = build.packages()
+    return replace(plan, container=replace(plan.container, packages=packages))
+
+
+@dataclass
+class _Build:
+    plan: Plan
+    image: ImagePython
+    settings: dict[str, str]
+    note: Note
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.plan.program.workdir, image_files.FOLDER)
+
+    def packages(self) -> Packages:
+        place = store.Place(self.folder, NAME, self._digest(), SUFFIX)
+        if not store.is_built(place, self.note):
+            with store.locked(place, TIMEOUT_S, self.note):
+                if not store.is_built(place):  # nobody made it while this one waited
+                    self._make(place)
+        image_files.note_use(place.file)
+        return _recorded(place, self.plan.container.packages.requirements)
+
+    def _digest(self) -> str:
+        """Return the digest of what decides about the packages: the requirements and the image."""
+        container = self.plan.container
+        parts = [FORMAT, container.packages.requirements, container.fingerprint or self._identity()]
+        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _identity(self) -> list[Any]:
+        """Return what the Python has, of an image that is no file, or of this machine."""
+        container = self.plan.container
+        with self._work("0" * store.DIGITS) as work:
+            answer = self.image.run(work, self._request(()))
+        self._check(answer)
+        return [container.image, answer["python"], answer["executable"], answer["have"]]
+
+    @contextmanager
+    def _work(self, digits: str) -> Iterator[Path]:
+        """Yield a new folder, with a name that every build knows for a killed one's."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            made = tempfile.mkdtemp(
+                prefix=f".{NAME}-{digits}.", suffix=store.PARTIAL, dir=self.folder
+            )
+        except OSError as error:
+            fix = "the packages lie in the project's folder: check its rights and its free space"
+            raise KitError(f"cannot write to {self.folder}: {error.strerror}", fix) from None
+        try:
+            yield Path(made)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _request(self, lines: tuple[str, ...]) -> dict[str, Any]:
+        keeps = not pip_settings.has_password(self.settings)  # downloads hold headers
+        return {"requirements": lines, "variables": self.settings, "keeps_downloads": keeps}
+
+    def _make(self, place: store.Place) -> None:
+        lines = self.plan.container.packages.requirements
+        wanted = number(len([line for line in lines if not line.startswith("-")]), "requirement")
+        self.note(f"packages: resolving {wanted} in the image, by its pip")
+        with self._work(place.digest[: store.DIGITS]) as work:
+            mounts = pip_settings.paths(self.settings, lines)
+            answer = self.image.run(work, self._request(lines), mounts)
+            self._check(answer)
+            try:
+                total = _pack(work / NAME, place.unfinished)
+                lock = [str(line) for line in answer["lock"]]
+                origin = {"name": NAME, "kit": kit.__version__, "requirements": lines}
+                image = self.plan.container.image or answer["executable"]
+                facts = {"image": image, "python": answer["python"], "bytes": total, "lock": lock}
+                store.publish(place, {**origin, **facts})
+            except OSError as error:
+                place.unfinished.unlink(missing_ok=True)
+                fix = "free space or quota: df -h, quota -s"
+                raise KitError(f"cannot write {place.file}: {error.strerror}", fix) from None
+        names = ", ".join(line.split(" ")[0] for line in lock[:10])
+        more = f" and {len(lock) - 10} more" if len(lock) > 10 else ""
+        self.note(
+            f"packages: {names}{more}, {size(place.file.stat().st_size)}"
+            if lock
+            else "packages: the image has all of them"
+        )
+
+    def _check(self, answer: dict[str, Any]) -> None:
+        """Raise KitError for what pip could not do."""
+        image = self.plan.container.image or "this machine's Python"
+        problem, said = answer.get("problem"), self.image.hide(str(answer.get("said", "")))
+        if not problem:
+            return
+        if problem not in ("resolve", "install"):
+            fix = "take an image with a newer one, or build one with the packages: kit build"
+            raise KitError(f"`packages` needs the pip of {image}: {problem}", fix)
+        said = re.sub(rf"\S+{re.escape(store.PARTIAL)}/", "", said.partition(_ADVICE)[0])
+        lines = [line for line in said.splitlines() if not _is_noise(line)]
+        shown = "\n".join(f"  {line}" for line in lines[-_LINES:])
+        if conflict := _conflict(said, answer.get("have", {})):
+            wants, name, version = conflict
+            fix = "ask for a release that goes with it, or build an image with another: kit build"
+            raise KitError(
+                f"packages: {wants}, and the image has {name} {version}, which stays\n{shown}", fix
+            )
+        fix = (
+            "see pip's lines above. kit takes wheels alone: what has none for the image's Python"
+            " is built into an image (kit build). Without the internet: PIP_INDEX_URL or"
+            " PIP_FIND_LINKS"
+        )
+        raise KitError(f"packages: pip cannot {problem} them for {image}\n{shown}", fix)
+
+
+def _conflict(said: str, have: dict[str, str]) -> Optional[tuple[str, str, str]]:
+    """Return what is wanted, and the image's package with its version, by pip's own words."""
+    wanted = [found for line in said.splitlines() if (found := _WANTED.match(line))]
+    for name in map(_canonical, _OF_IMAGE.findall(said)):
+        for found in wanted:
+            asked = found[1] or found[3]
+            if name in have and _canonical(re.split(r"[^\w.-]", asked, maxsplit=1)[0]) == name:
+                text = f"{found[2]} needs {asked}" if found[2] else f"{asked} is asked for"
+                return text, name, have[name]
+    return None
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_noise(line: str) -> bool:
+    return not line.strip() or line.startswith(("Looking in", "Requirement already satisfied"))
+
+
+def _pack(folder: Path, target: Path) -> int:
+    """Write a folder to a compressed archive, in order and without owners; return its bytes.
+
+    Every node has gzip and tar; the lowest level is three times as fast as the usual one.
+    """
+    total = 0
+    with tarfile.open(target, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            facts = path.lstat()
+            if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+                continue
+            entry = archive.gettarinfo(path, str(path.relative_to(folder)))
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.mode = 0o755 if entry.isdir() or facts.st_mode & 0o100 else 0o644
+            if entry.islnk():  # of two names of one file, each is a file
+                entry.type, entry.size = tarfile.REGTYPE, facts.st_size
+            if entry.isdir():
+                archive.addfile(entry)
+                continue
+            with path.open("rb") as file:
+                archive.addfile(entry, file)
+            total += facts.st_size
+    return total
+
+
+def _recorded(place: store.Place, requirements: tuple[str, ...]) -> Packages:
+    """Return what the record says of the file, which has been checked."""
+    found = image_files.record(place.record)
+    lock, total = found.get("lock"), found.get("bytes")
+    if not isinstance(lock, list) or not isinstance(total, int):
+        with suppress(OSError):
+            place.record.unlink()
+        fix = "start again: kit makes the packages anew"
+        raise KitError(f"{place.record} is not what kit wrote", fix)
+    return Packages(requirements, tuple(map(str, lock)), str(place.file), found["sha256"], total)

@@ -1,0 +1,97 @@
+"""The Python packages of a job, which come beside its image: what it asks for, and its lock."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from kit.config import requirements, suggest, values
+from kit.config.job import Job
+from kit.config.paths import absolute
+from kit.config.plugins import Plugin
+from kit.config.requirements import Requirement
+from kit.errors import Problems
+from kit.files import safe_read
+from kit.plan import mounting
+
+TARGET = "/opt/kit-packages"  # in a container; launch/scripts/lib/packages.sh has it, too
+CONSTRAINT = "-c "  # before a line of a file of constraints
+_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)(?:=|\s*)(\S.*)")
+_DEEPEST = 10
+
+
+@dataclass(frozen=True)
+class Packages:
+    """Nothing but `requirements` is known before kit has resolved them in the image."""
+
+    requirements: tuple[str, ...] = ()  # lines for pip
+    lock: tuple[str, ...] = ()  # NAME==VERSION --hash=sha256:...
+    file: str = ""
+    sha256: str = ""
+    bytes: int = 0  # of its files, once they are unpacked
+
+
+def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Problems) -> Packages:
+    """Return the requirements of the job and of the files that it names."""
+    lines: list[str] = []
+    for item in job.packages or ():
+        lines += _read(item, "", problems, 0) if item.is_file else [item.text]
+    if lines and runtime and runtime.name != "none":
+        # Without the scratch folder's name: a node may have another one.
+        mount = values.Mount(scratch or "/tmp", TARGET, True, job.where("packages"))  # noqa: S108
+        mounting.check_expressible([mount], runtime, problems)
+    return Packages(tuple(lines))
+
+
+def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> list[str]:
+    """Return the lines of a file and of the files that it names; constraints with their mark."""
+    path = item.text
+    try:
+        text = safe_read.read(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        is_missing = isinstance(error, FileNotFoundError)
+        problem = f"no such file: {path}" if is_missing else f"cannot read {path}: {reason}"
+        problems.add(item.where, problem, suggest.neighbour(path, "check its path and its mode"))
+        return []
+    found: list[str] = []
+    for number, line in _lines(text):
+        own = Requirement(line, f"{path}:{number}")
+        nested = _NESTED.fullmatch(line)
+        if nested and depth < _DEEPEST:
+            inner = own._replace(text=absolute(nested[2], Path(path).parent))
+            mark = CONSTRAINT if nested[1].startswith(("-c", "--c")) else prefix
+            found += _read(inner, mark, problems, depth + 1)
+        elif nested:
+            problems.add(own.where, "the files of requirements name one another", "remove the line")
+        else:
+            requirements.check(own, problems, is_line=True)
+            found.append(prefix + _anchored(line, Path(path).parent))
+    return found
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines with their numbers, joined and without comments as pip reads them."""
+    found, begun, start = [], "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start if begun else number
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            begun += line[:-1]
+            continue
+        whole = re.sub(r"(^|\s+)#.*$", "", begun + line).strip()
+        begun = ""
+        if whole:
+            found.append((start, whole))
+    if begun.strip():
+        found.append((start, begun.strip()))
+    return found
+
+
+def _anchored(line: str, base: Path) -> str:
+    """Return a line with the folder of --find-links as an absolute path."""
+    found = re.fullmatch(r"(?:-f|--find-links)(?:=|\s+)(\S+)", line)
+    if not found or "://" in found[1]:
+        return line
+    return f"--find-links {absolute(found[1], base)}"

@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # container.sh reads KIT_PACKAGES_FOLDER
+# packages.sh - the job's Python packages: every node unpacks them once to its own disk, and mounts them into its containers.
+# only: packages
+
+# shellcheck source=lib/container_name.sh
+source "${KIT_RUN_DIR}/lib/container_name.sh"
+
+# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/remove.sh"
+
+# shellcheck source=lib/scratch.sh
+source "${KIT_RUN_DIR}/lib/scratch.sh"
+
+# On the node's disk; the name is one of KIT_CONTAINER_NAMES, so that `kit images gc` treats them as it does containers.
+packages::place() { printf '%s/kit-%s/packages/kit-%s' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_PACKAGES_SHA256:0:16}"; }
+
+# packages::choose_folder - sets KIT_PACKAGES_FOLDER, where the ranks find them. kit/plan/packages.py has the folder in a container, too.
+packages::choose_folder() {
+  KIT_PACKAGES_FOLDER=/opt/kit-packages
+  [[ "${KIT_RUNTIME}" != none ]] || KIT_PACKAGES_FOLDER="$(packages::place)"
+}
+
+# packages::mount - adds them to what is mounted into containers.
+packages::mount() { [[ "${KIT_RUNTIME}" == none ]] || KIT_MOUNTS+=("$(packages::place)" /opt/kit-packages ro); }
+
+# packages::prepare - on a node: unpacks them unless they are there, whole. The warm path takes no lock.
+packages::prepare() {
+  local place lock file
+  place="$(packages::place)"
+  if ! container_name::is_whole "${place}"; then
+    scratch::make
+    mkdir -p -- "${place%/*}"
+    file="$(container_name::lock "${place}")"
+    exec {lock}>"${file}"
+    flock --timeout 900 "${lock}" ||
+      kit::die "another job has been unpacking ${KIT_PACKAGES} for 15 minutes" "look for it: fuser ${file}"
+    container_name::is_whole "${place}" || packages::unpack "${place}" # nobody did it while we waited
+    exec {lock}>&-
+  fi
+  [[ -O "${place}" ]] || kit::die "${place} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
+  container_name::use "${place}"
+}
+
+# packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.
+packages::unpack() {
+  local -r place="$1"
+  local -r unfinished="${place%/*}/.${place##*/}.unfinished"
+  local found
+  packages::remove "${unfinished}" # left by a start that was killed
+  packages::remove "${place}"      # a cleaner of /tmp took its stamp
+  [[ -r "${KIT_PACKAGES}" ]] ||
+    kit::die "the packages ${KIT_PACKAGES} do not exist here or cannot be read" "put the project on a file system that every node sees; or submit again, which makes them anew" image-missing
+  scratch::need "${place%/*}" "${KIT_PACKAGES_BYTES}" "${KIT_PACKAGES}, unpacked,"
+  found="$(sha256sum <"${KIT_PACKAGES}")"
+  [[ "${found%% *}" == "${KIT_PACKAGES_SHA256}" ]] ||
+    kit::die "${KIT_PACKAGES} is damaged: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12} at submission" "remove it, and submit again" image-damaged
+  if ! (umask 077 && mkdir -- "${unfinished}") ||
+    ! tar --extract --gzip --no-same-owner --directory "${unfinished}" --file "${KIT_PACKAGES}" ||
+    ! printf 'packages %s\n' "${KIT_PACKAGES}" >"${unfinished}/.kit-complete" ||
+    ! chmod -R a-w -- "${unfinished}" ||
+    ! mv --no-target-directory -- "${unfinished}" "${place}"; then
+    packages::remove "${unfinished}"
+    kit::die "cannot unpack ${KIT_PACKAGES} to ${place%/*}" "see the line above; free there: df -h ${place%/*}" disk-full
+  fi
+}
+
+# packages::remove FOLDER - one of these, which nobody may write to.
+packages::remove() {
+  [[ ! -e "$1" ]] || { chmod -R u+rwX -- "$1" && remove::tree "$1" "\.?${KIT_CONTAINER_NAMES}(\.unfinished)?"; } ||
+    kit::die "cannot remove $1" "look what is in it, and remove it by hand"
+}
+
+# packages::add - puts them behind what the job's own variables set.
+packages::add() {
+  [[ ":${PYTHONPATH:-}:" == *":${KIT_PACKAGES_FOLDER}:"* ]] || export PYTHONPATH="${PYTHONPATH:+${PYTHONPATH}:}${KIT_PACKAGES_FOLDER}"
+}

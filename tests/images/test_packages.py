@@ -1,0 +1,376 @@
+"""`packages`: real pip against an index on loopback, with the Python of a venv in the place of an image's. What the image has stays; the rest is locked,
+packed once, unpacked once per node, and used again without a question to the index."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from kit.config.job import Job
+from kit.config.requirements import Requirement
+from kit.errors import Problems
+from kit.images import pip_settings
+from kit.plan import packages
+
+from wheels import wheel
+
+TORCH = "2.9.0a0+nv25.9"  # as NVIDIA's images have it, and no index
+PASSWORD = "zq-of-the-index"
+PROGRAM = """
+import importlib.metadata as m, os, shutil, sys
+for name in sys.argv[1:]:
+    module = __import__(name)
+    print("FOUND", name, m.version(name), module.__file__)
+print("SAYS", shutil.which("alpha-say"))
+print("PATHS", os.environ["PYTHONPATH"])
+"""
+
+
+class Index:
+    """A simple index: a folder for each package, as http.server lists it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked, self.login = folder, [], ""
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        index = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.asked.append(self.path)
+                index.begun.set()
+                index.go_on.wait(120)
+                if index.login and self.headers.get("Authorization") != index.login:
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", "Basic")
+                    self.end_headers()
+                    return
+                super().do_GET()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def url(self, login: str = "") -> str:
+        return f"http://{login}127.0.0.1:{self.server.server_port}/"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with pip and with a torch that no index has."""
+    folder = tmp_path_factory.mktemp("image")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    for name, version in (("torch", TORCH), ("numpy", "2.1.0")):
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text(f"VERSION = {version!r}\n")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text("")
+        (info / "INSTALLER").write_text("pip\n")
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    folder = tmp_path / "index"
+    wheel(folder, "alpha", "1.0", ("beta>=1", "torch>=2"), "alpha-say")
+    wheel(folder, "beta", "1.5")
+    wheel(folder, "torch", "2.99")
+    wheel(folder, "numpy", "9.9")
+    wheel(folder, "needs_numpy", "2.0", ("numpy>=9",))
+    (folder / "source-only").mkdir()
+    with tarfile.open(folder / "source-only" / "source_only-1.0.tar.gz", "w:gz"):
+        pass
+    made = Index(folder)
+    yield made
+    made.go_on.set()
+    made.server.shutdown()
+
+
+class Project:
+    def __init__(self, kit, folder: Path, python: Path, index: Index) -> None:
+        self.kit, self.folder, self.index, self.scratch = kit, folder, index, folder / "scratch"
+        self.folder.mkdir()
+        self.scratch.mkdir()
+        (folder / "train.py").write_text(PROGRAM)
+        (folder / "site.yaml").write_text(f"scratch: {self.scratch}\n")
+        self.env = {
+            **{"PATH": f"{python}/bin:{os.environ['PATH']}", "PIP_INDEX_URL": index.url(), "PIP_CONFIG_FILE": "/dev/null"},
+            **{"PIP_RETRIES": "0", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""},
+        }
+
+    def job(self, *requirements: str, program: str = "train.py alpha beta torch", more: str = "") -> None:
+        (self.folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
+        text = f"command: {program}\nlauncher: spawn\ncluster: ./site.yaml\npackages: requirements.txt\n{more}"
+        (self.folder / "job.yaml").write_text(text)
+
+    def run(self, *words: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.kit("run", "job.yaml", *words, cwd=self.folder, check=check, **{**self.env, **env})
+
+    def start(self) -> subprocess.Popen[str]:
+        """A kit of its own, to be killed."""
+        command = [str(Path(sys.executable).with_name("kit")), "run", "job.yaml"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env={**os.environ, **self.env}, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "images").glob("*")) + sorted(path.name for path in (self.folder / "images").glob(".*"))
+
+    @property
+    def unpacked(self) -> Path:
+        (found,) = (self.scratch / f"kit-{os.getuid()}" / "packages").glob("kit-*")
+        return found
+
+
+@pytest.fixture
+def project(kit, tmp_path: Path, python: Path, index: Index) -> Project:
+    return Project(kit, tmp_path / "project", python, index)
+
+
+def found(output: str) -> dict[str, list[str]]:
+    lines = [line.split("FOUND ", 1)[1].split() for line in output.splitlines() if "FOUND " in line]
+    return {name: rest for name, *rest in lines}
+
+
+def test_what_the_image_lacks_is_brought_and_what_it_has_stays(project: Project) -> None:
+    project.job("alpha  # with what it needs", more="env: {PYTHONPATH: /of/the/job}\n")
+    output = project.run().stdout
+    had = found(output)
+    assert had["alpha"] == ["1.0", f"{project.unpacked}/alpha/__init__.py"]
+    assert had["beta"][0] == "1.5"
+    assert had["torch"][0] == TORCH and not had["torch"][1].startswith(str(project.scratch))
+    assert f"SAYS {project.unpacked}/bin/alpha-say" in output
+    assert f"PATHS /of/the/job:{project.unpacked}" in output, "the job's own comes first"
+    assert not [path for path in project.index.asked if path.startswith(("/torch", "/numpy"))], "what the image has is not looked for"
+    writable = [path for path in project.unpacked.rglob("*") if path.stat().st_mode & 0o222]
+    assert not writable and not project.unpacked.stat().st_mode & 0o222
+    assert list(project.unpacked.glob("alpha/__pycache__/*.pyc")), "nobody can compile them later"
+
+
+def test_the_same_requirements_ask_nobody_again_and_are_compared_by_their_versions(project: Project, index: Index) -> None:
+    project.job("alpha")
+    project.run()
+    asked, unpacked = len(index.asked), project.unpacked.stat().st_ino
+    assert asked
+    index.server.shutdown()
+    index.server.server_close()
+    assert found(project.run().stdout)["alpha"][0] == "1.0"
+    assert len(index.asked) == asked and project.unpacked.stat().st_ino == unpacked
+    one, two = (json.loads((path / "run.json").read_text())["plan"]["container"]["packages"] for path in sorted(project.folder.glob("runs/*-*")))
+    assert one == two
+    assert [line.split(" ")[0] for line in one["lock"]] == ["alpha==1.0", "beta==1.5"]
+    assert all("--hash=sha256:" in line for line in one["lock"])
+
+
+def test_another_version_of_the_lock_is_a_difference_of_two_runs(project: Project, index: Index) -> None:
+    project.job("beta", program="train.py beta")
+    project.run()
+    wheel(index.folder, "beta", "1.6")
+    project.job("beta>=1.6", program="train.py beta")
+    project.run()
+    runs = [str(path) for path in sorted(project.folder.glob("runs/*-*"), key=lambda path: path.stat().st_mtime)]
+    said = project.kit("diff", *runs, cwd=project.folder, check=False, **project.env).stdout
+    assert "beta: 1.5 -> 1.6" in said
+
+
+def test_a_conflict_with_the_image_is_an_error_that_names_both_and_leaves_nothing(project: Project) -> None:
+    project.job("needs-numpy")
+    done = project.run(check=False)
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "packages: needs-numpy 2.0 needs numpy>=9, and the image has numpy 2.1.0, which stays" in said
+    assert "The user requested (constraint) numpy==2.1.0" in said, "pip's own lines"
+    assert project.files == [] and not (project.folder / "runs").exists()
+
+
+def test_another_torch_than_the_images_is_a_conflict(project: Project) -> None:
+    project.job("torch==2.99")
+    done = project.run(check=False)
+    assert done.returncode == 1
+    assert f"torch==2.99 is asked for, and the image has torch {TORCH}, which stays" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["source-only", "nowhere"])
+def test_what_has_no_wheel_is_an_error_with_pips_lines(name: str, project: Project) -> None:
+    project.job(name)
+    said = project.run(check=False)
+    assert said.returncode == 1
+    assert f"No matching distribution found for {name}" in said.stdout + said.stderr
+    assert "kit takes wheels alone" in said.stdout + said.stderr
+
+
+def test_a_killed_submission_leaves_nothing_that_another_uses(project: Project, index: Index) -> None:
+    project.job("alpha")
+    index.go_on.clear()
+    killed = project.start()
+    assert index.begun.wait(120)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert [name for name in project.files if name.endswith(".partial")], "it was in the middle"
+    of_pip = [str(path) for path in (project.folder / "images").glob(".*.partial")]
+    deadline = time.monotonic() + 60
+    while any(of_pip[0].encode() in path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()):
+        assert time.monotonic() < deadline, "the pip of a killed kit goes on"
+        time.sleep(0.1)
+    index.go_on.set()
+    assert found(project.run().stdout)["alpha"][0] == "1.0"
+    assert not [name for name in project.files if name.startswith(".")]
+
+
+def test_two_submissions_at_once_make_one_file(project: Project, index: Index) -> None:
+    project.job("alpha")
+    index.go_on.clear()
+    both = [project.start(), project.start()]
+    assert index.begun.wait(120)
+    time.sleep(2)
+    index.go_on.set()
+    outputs = [each.communicate(timeout=300)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0], outputs
+    assert all(found(output)["alpha"][0] == "1.0" for output in outputs)
+    assert sorted("packages: resolving" in output for output in outputs) == [False, True], outputs
+    assert len([name for name in project.files if name.endswith(".tar.gz")]) == 1
+
+
+@pytest.mark.parametrize("place", ["environment", "pip.conf"])
+def test_a_password_of_the_index_reaches_no_file_and_no_command_line(place: str, project: Project, index: Index, tmp_path: Path) -> None:
+    index.login = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    project.job("alpha")
+    project.env["PIP_INDEX_URL"] = url = index.url(f"me:{PASSWORD}@")
+    if place == "pip.conf":
+        del project.env["PIP_INDEX_URL"]
+        project.env["PIP_CONFIG_FILE"] = str(tmp_path / "mine.conf")
+        (tmp_path / "mine.conf").write_text(f"[global]\nindex-url = {url}\n")
+    index.go_on.clear()
+    running = project.start()
+    assert index.begun.wait(120)
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    written = [path for path in project.folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+    index.go_on.set()
+    output, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, output
+    assert not [line for line in lines if PASSWORD.encode() in line] and not written
+    places = [project.folder, Path(os.environ["XDG_STATE_HOME"])]
+    assert not [path for top in places for path in top.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+    index.login = "Basic none"
+    project.job("alpha", "needs-numpy")
+    said = project.run(check=False)
+    assert said.returncode == 1 and PASSWORD not in said.stdout + said.stderr
+
+
+def test_wheels_in_a_folder_need_no_index(project: Project, index: Index) -> None:
+    project.job("--no-index", "--find-links ../links", "alpha", "beta")
+    links = project.folder.parent / "links"
+    links.mkdir()
+    for path in index.folder.glob("*/*.whl"):
+        shutil.copy(path, links)
+    assert found(project.run().stdout)["alpha"][0] == "1.0"
+    assert index.asked == []
+
+
+def test_a_dry_run_asks_nobody(project: Project, index: Index) -> None:
+    project.job("alpha")
+    done = project.kit("submit", "job.yaml", "--dry-run", cwd=project.folder, **project.env)
+    assert "packages: a submission resolves them against this machine's Python, once" in done.stderr
+    assert index.asked == [] and project.files == []
+
+
+def test_a_run_is_repeated_with_its_packages_and_not_without(project: Project) -> None:
+    project.job("alpha")
+    project.run()
+    again = project.kit("rerun", cwd=project.folder, **project.env)
+    assert found(again.stdout)["alpha"][0] == "1.0"
+    (file,) = (project.folder / "images").glob("*.tar.gz")
+    file.unlink()
+    gone = project.kit("rerun", cwd=project.folder, check=False, **project.env)
+    assert gone.returncode == 1 and f"{file} is gone, which held the run's Python packages" in gone.stderr
+
+
+def test_a_changed_file_is_made_again(project: Project) -> None:
+    project.job("alpha")
+    project.run()
+    (file,) = (project.folder / "images").glob("*.tar.gz")
+    with file.open("r+b") as opened:
+        opened.write(b"x")
+    assert found(project.run().stdout)["alpha"][0] == "1.0"
+    assert file.read_bytes()[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ("-e .", "'-e .' is a folder, and no package of an index"),
+        ("git+https://host/x.git", "'git+https://host/x.git' is not the name of a package"),
+        ("x @ file:///x.whl", "'x @ file:///x.whl' is not the name of a package"),
+        ("./x-1.0.whl", "'./x-1.0.whl' is not the name of a package"),
+        ("x-1.0-py3-none-any.whl", "'x-1.0-py3-none-any.whl' is not the name of a package"),
+        ("x==${VERSION}", "kit does not replace variables in 'x==${VERSION}'"),
+        ("x==1 --hash=sha256:00", "'x==1' is given with a hash"),
+        ("--no-binary x", "kit does not know the line '--no-binary x'"),
+        ("two words", "cannot read the requirement 'two words'"),
+        (f"--index-url https://me:{PASSWORD}@host/", "the line holds a password or a token, which the run's record would show"),
+        ("-r gone.txt", "no such file: {folder}/gone.txt"),
+        ("-r itself.txt", "the files of requirements name one another"),
+    ],
+)
+def test_a_line_that_kit_does_not_give_to_pip_is_named(line: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "itself.txt").write_text(f"# first\n{line}\n")
+    problems = Problems()
+    packages.requested(Job(packages=(Requirement(str(tmp_path / "itself.txt"), "job.yaml:3"),)), None, "", problems)
+    (said,) = problems.found
+    assert (said.where, said.problem) == (f"{tmp_path}/itself.txt:2", problem.replace("{folder}", str(tmp_path)))
+    assert said.fix and PASSWORD not in str(said)
+
+
+def test_a_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("\ufeffa>=1, \\\n  <2 # comment\n\n-r more/b.txt\n-c more/c.txt\n--pre\n-i https://host/simple\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.txt").write_text("b[x,y]~=1.0 ; python_version > '3.8'\r\n-f wheels\r\n")
+    (tmp_path / "more" / "c.txt").write_text("c<3\n")
+    problems = Problems()
+    job = Job(packages=(Requirement("first", ""), Requirement(str(tmp_path / "all.txt"), "")))
+    lines = packages.requested(job, None, "", problems).requirements
+    assert not problems.found
+    assert lines == (
+        *("first", "a>=1,   <2", "b[x,y]~=1.0 ; python_version > '3.8'", f"--find-links {tmp_path}/more/wheels"),
+        *("-c c<3", "--pre", "-i https://host/simple"),
+    )
+
+
+def test_the_settings_of_pip_are_taken_where_they_say_where_packages_come_from(tmp_path: Path) -> None:
+    conf = tmp_path / ".config" / "pip" / "pip.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("[global]\nindex-url = https://me:a%40b@one/\ntarget = /nowhere\n[install]\nfind-links =\n    /a\n    /b\n")
+    site = pip_settings.variables({"HOME": "/nowhere"})
+    home = {"HOME": str(tmp_path), "PIP_EXTRA_INDEX_URL": "https://two/", "PIP_USER": "1", "https_proxy": "http://p:1", "PATH": "/bin"}
+    taken = pip_settings.variables(home)
+    taken = {name: value for name, value in taken.items() if value not in site.values()}
+    assert taken == {
+        **{"PIP_INDEX_URL": "https://me:a%40b@one/", "PIP_FIND_LINKS": "/a /b", "PIP_EXTRA_INDEX_URL": "https://two/", "https_proxy": "http://p:1"},
+    }
+    assert pip_settings.variables({**home, "PIP_INDEX_URL": "https://mine/"})["PIP_INDEX_URL"] == "https://mine/"
+    assert pip_settings.hide("me asked https://me:a%40b@one/ with a@b", taken) == "me asked https://me:****@one/ with ****"
+
+
+def test_a_folder_where_nobody_may_write_is_named(project: Project) -> None:
+    project.job("alpha")
+    (project.folder / "images").write_text("a file\n")
+    done = project.run(check=False)
+    assert done.returncode == 1 and f"cannot write to {project.folder}/images" in done.stderr
