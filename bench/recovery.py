@@ -20,8 +20,8 @@ One that does not ends the benchmark.
   torch import alone    `import torch, torch.distributed` in that image, on two nodes at once: what
                         no restart can do without
   torchrun          kit's job with `elastic: true`: torchrun's own restarts, by its c10d rendezvous
-  requeue           the job goes back to the queue in the moment of the fault, by `scontrol requeue`:
-                        Slurm lets its nodes idle for two minutes, so a few samples are enough
+  requeue           `scontrol requeue` in the moment of the fault; Slurm lets the nodes idle for two
+                        minutes, so a few samples are enough
 """
 
 from __future__ import annotations

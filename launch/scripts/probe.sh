@@ -161,6 +161,8 @@ probe::runtime() {
   said="$(runtime::setuid)"
   [[ -z "${said}" ]] || probe::say setuid "$1" "${said}"
   [[ -z "${ASKED[engines]:-}" ]] || said="$(runtime::works 2>&1)" || probe::say stopped "$1" "$(probe::last <<<"${said}")"
+  said="$(runtime::cannot_mount)"
+  [[ -z "${said}" ]] || probe::say cannot-mount "$1" "${said}"
   read -r folder < <(runtime::folders) || return 0 # the one for new containers is the first
   probe::place containers "${folder}" "$1"
   [[ ! -e "${folder}" || -O "${folder}" ]] || probe::say containers-owner "$(probe::mode "${folder}")"

@@ -66,6 +66,7 @@ job::main() {
   event::note preparing
   event::keep
   ready::wait_for_nodes
+  ! declare -F runtime::agree >/dev/null || runtime::agree
   job::note_facts
   (($# == 0)) || exec::shell "$@"
 
@@ -90,7 +91,7 @@ node::prepare() {
   staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
-  event::line node_ready begun "${begun}" staged "${staged}"
+  event::line node_ready begun "${begun}" staged "${staged}" ${KIT_IN_PLACE:+mounted yes}
   printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }
 
@@ -113,7 +114,7 @@ if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
 fi
 
 # The program of a job that was started again may have submitted this one.
-[[ "${1:-batch}" != @(batch|shell|jupyter) ]] || unset KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT
+[[ "${1:-batch}" != @(batch|shell|jupyter) ]] || unset KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT KIT_UNPACKS
 case "${1:-batch}" in
   batch) job::main ;;
   again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" KIT_SUSPECT="$5" job::main ;; # job::again

@@ -35,6 +35,7 @@ START = f"""
 {BASICS}
 source "$1" && shift
 source "${{KIT_RUN_DIR}}/runtimes/enroot.sh"
+[[ -z "${{MISSING+set}}" ]] || mounted::missing() {{ printf '%s' "${{MISSING}}"; }} # what this machine lacks, for a test
 runtime::check
 runtime::prepare
 if (($#)); then runtime::exec "$@"; fi
@@ -55,12 +56,13 @@ class Node:
         self.calls = folder / "calls"
         self.mounts: list[str] = []
         self.remap_root = ""
+        self.unpack = "yes"
 
     def name(self) -> str:
         return f"kit-{fingerprint(self.image)}"
 
     def command(self, *words: str) -> list[str]:
-        values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root}
+        values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root, "KIT_UNPACK": self.unpack}
         values["KIT_FINGERPRINT"] = fingerprint(self.image) or ""
         text = "".join(f"{name}={quoted(value)}\n" for name, value in values.items()) + f"KIT_MOUNTS={bash_array(self.mounts)}\n"
         env_sh = self.folder / "env.sh"
@@ -413,3 +415,78 @@ def test_bash_and_python_compute_the_same_fingerprint(node: Node) -> None:
         node.image.write_bytes(os.urandom(size))
         computed = bash('source "$1" && image::fingerprint "$2"', SCRIPTS / "lib/image.sh", node.image, env=node.environment())
         assert computed.stdout == f"{fingerprint(node.image)}\n"
+
+
+MOUNTED = "kit: node7: mounting {image} instead of unpacking it\n"
+LATE = "kit: node7: cannot mount {image}, and tries again: enroot stub: [ERROR] Failed to mount: {image}\n"
+
+
+@pytest.mark.parametrize("unpack", ["auto", "no"])
+def test_an_image_is_mounted_without_its_entrypoint(unpack: str, node: Node) -> None:
+    node.unpack = unpack
+    done = node.start("bash", "-c", "echo ${PATH} ${BUILD}")
+    assert (done.returncode, done.stdout) == (0, "/image/bin:/usr/bin:/bin 1\n"), done.stderr
+    assert MOUNTED.format(image=node.image) in done.stderr
+    assert (node.creations(), node.containers()) == (0, {})
+
+
+def test_a_container_that_is_there_is_used_unless_the_job_says_no(node: Node) -> None:
+    node.start()
+    in_it = f"{node.data}/{node.name()}/new"
+    for unpack, is_mounted in (("auto", False), ("no", True)):
+        node.unpack = unpack
+        done = node.start("touch", in_it)
+        assert done.returncode == 0 and (MOUNTED.format(image=node.image) in done.stderr) == is_mounted
+    assert node.creations() == 1
+
+
+def test_a_mount_that_comes_too_late_is_tried_again_and_then_the_image_is_unpacked(node: Node) -> None:
+    late = node.folder / "late"
+    node.unpack = "auto"
+    late.write_text("x\nx\n")
+    done = node.start(ENROOT_STUB_LATE=str(late), MISSING="")
+    assert (done.returncode, done.stderr.count(LATE.format(image=node.image)), node.creations()) == (0, 2, 0), done.stderr
+    assert MOUNTED.format(image=node.image) in done.stderr
+    late.write_text("x\nx\nx\n")
+    done = node.start("cat", f"{node.data}/{node.name()}/usr/lib/x", ENROOT_STUB_LATE=str(late), MISSING="")
+    assert (done.returncode, done.stdout, node.creations()) == (0, "data\n", 1), done.stderr
+    assert f"unpacking the image, since this node cannot mount it: enroot stub: [ERROR] Failed to mount: {node.image}\n" in done.stderr
+
+
+def test_where_something_is_missing_it_is_named_and_nothing_is_tried_again(node: Node) -> None:
+    late = node.folder / "late"
+    late.write_text("x\nx\nx\nx\n")
+    node.unpack = "auto"
+    done = node.start(ENROOT_STUB_LATE=str(late), MISSING="squashfuse is not installed")
+    assert (done.returncode, node.creations()) == (0, 1)
+    assert "unpacking the image, since this node cannot mount it: squashfuse is not installed\n" in done.stderr
+    node.unpack = "no"
+    done = node.start(ENROOT_STUB_LATE=str(late), MISSING="squashfuse is not installed")
+    assert (done.returncode, node.creations()) == (1, 1)
+    assert f"cannot mount {node.image}: squashfuse is not installed\n  fix: have it unpacked: `unpack: yes`" in done.stderr
+    assert late.read_text() == "x\nx\n"
+
+
+def test_what_is_missing_for_a_mount_is_found(tmp_path: Path) -> None:
+    """Each tool is a stub that is there or not; /dev/fuse is this machine's."""
+    stub(tmp_path / "info", "enroot", "echo ENROOT_NATIVE_OVERLAYFS=${OVERLAY}\n")
+    stub(tmp_path / "squashfuse", "squashfuse", "exit 0\n")
+    stub(tmp_path / "unshare", "unshare", "exit 1\n")
+    body = 'source "${KIT_RUN_DIR}/lib/mounted.sh"; mounted::missing'
+
+    def missing(*folders: str, overlay: str = "no") -> str:
+        env = environment(KIT_RUN_DIR=str(SCRIPTS), OVERLAY=overlay)
+        tools = tmp_path / "tools"
+        if not tools.exists():
+            tools.mkdir()
+            for tool in ("bash", "env", "sed"):
+                (tools / tool).symlink_to(shutil.which(tool) or "")
+        env["PATH"] = os.pathsep.join(str(tmp_path / name) for name in ("info", *folders, "tools"))
+        return bash(body, env=env).stdout.strip()
+
+    assert missing() == "squashfuse is not installed"
+    if os.access("/dev/fuse", os.R_OK | os.W_OK):
+        assert missing("squashfuse") == "fuse-overlayfs is not installed"
+        assert missing("squashfuse", "unshare", overlay="true").startswith("the kernel's overlay does not work in user namespaces")
+    else:
+        assert missing("squashfuse") == "/dev/fuse is not there, or cannot be opened"

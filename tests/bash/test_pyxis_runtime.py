@@ -38,11 +38,11 @@ def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "--container-image=/i.sqsh",
-        "--container-name=kit-0123456789abcdef:no_exec",
         f"--container-workdir={SCRIPTS}",
         "--container-writable",
         "--no-container-mount-home",
         "--no-container-entrypoint",
+        "--container-name=kit-0123456789abcdef:no_exec",
         "--container-mounts=/data:/in data:ro,/out:/out:rw",
         "--container-remap-root",
     ]
@@ -117,3 +117,56 @@ def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_fo
     assert sorted(path.name for path in site.iterdir()) == [f".{name}.lock", name]
     assert (site / name / ".kit-complete").read_text() == f"image {image}\n"
     assert not mine.exists()
+
+
+def test_pyxis_mounts_what_has_no_name(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "srun", f"cat <<'END'\n{OPTIONS}END\n")
+    done = bash(f"KIT_MOUNTS=(); {ARGS}", SCRIPTS, env=environment(tmp_path / "bin", **SETTINGS, KIT_UNPACK="no"))
+    assert done.returncode == 0 and "--container-name" not in done.stdout and "--container-image=/i.sqsh" in done.stdout
+
+
+@pytest.mark.parametrize(("answers", "mounted", "unpack", "rounds"), [(2, 0, "yes", 0), (2, 1, "yes", 1), (2, 2, "no", 0), (0, 0, "yes", 1)])
+def test_all_nodes_do_the_same(answers: int, mounted: int, unpack: str, rounds: int) -> None:
+    """Slurm starts the containers of all nodes alike: if only some can mount the image, the others have it unpacked as well."""
+    body = """
+    source "$1/lib/messages.sh"
+    source "$1/runtimes/pyxis.sh"
+    event::of() { for ((i = 0; i < ANSWERS; i++)); do printf '{"event": "node_ready"%s}\\n' "$( ((i >= MOUNTED)) || printf ', "mounted": "yes"')"; done; }
+    ready::wait_for_nodes() { printf 'again %s\\n' "${KIT_UNPACKS}"; }
+    runtime::agree
+    printf '%s\\n' "${KIT_UNPACK}"
+    """
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), KIT_UNPACK="auto", NNODES="2", ANSWERS=str(answers), MOUNTED=str(mounted))
+    done = bash(body, SCRIPTS, env=env)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["again yes"] * rounds + [unpack]), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "unpack", "code", "said"),
+    [
+        ("required spank_pyxis.so use_squashfuse=1", "auto", 0, "mounting "),
+        ("required spank_pyxis.so use_squashfuse=yes container_scope=job", "auto", 0, "mounting "),
+        ("required spank_pyxis.so use_squashfuse=0", "auto", 0, "cannot mount it: plugstack.conf does not say use_squashfuse=1"),
+        ("# use_squashfuse=1", "no", 1, "plugstack.conf does not say use_squashfuse=1"),
+    ],
+)
+def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: str, code: int, said: str, open_folder: Path) -> None:
+    (open_folder / "plugstack.conf").write_text(f"{line}\n")
+    stub(open_folder / "bin", "grep", f'[[ "$1" != -rqsE ]] || exec /bin/grep "$1" "$2" "{open_folder}/plugstack.conf"\nexec /bin/grep "$@"\n')
+    image, site = open_folder / "image.sqsh", open_folder / "site"
+    image.write_text("hsqs\netc/x 1\n")
+    site.mkdir()
+    body = """
+    source "${KIT_RUN_DIR}/lib/messages.sh"
+    source "${KIT_RUN_DIR}/lib/events.sh"
+    source "${KIT_RUN_DIR}/runtimes/pyxis.sh"
+    runtime::check
+    runtime::prepare
+    printf '%s' "${KIT_IN_PLACE:-}"
+    """
+    settings = {"KIT_RUN_DIR": str(SCRIPTS), "KIT_IMAGE": str(image), "KIT_FINGERPRINT": fingerprint(image) or "", "ENROOT_STUB_SITE": str(site)}
+    done = bash(body, env=environment(open_folder / "bin", STUBS, **settings, KIT_UNPACK=unpack, HOME=str(open_folder / "home")))
+    is_mounted = said.startswith("mounting")
+    assert (done.returncode, done.stdout) == (code, "yes" if is_mounted else ""), done.stderr
+    assert said in done.stderr
+    assert [path.name for path in site.iterdir() if path.is_dir()] == ([] if is_mounted or code else [f"pyxis_kit-{fingerprint(image)}"])

@@ -220,8 +220,11 @@ cluster::write_config() {
   printf 'include /etc/slurm/plugstack.conf.d/*.conf\n' >"${out}/plugstack.conf"
   cp "${here}/node-shell" "${out}/"
   if [[ "${probed}" == *pyxis* ]]; then
-    printf 'required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so container_scope=%s\n' \
+    printf 'required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so container_scope=%s use_squashfuse=1\n' \
       "${pyxis_scope}" >"${out}/plugstack.conf.d/pyxis.conf"
+  else
+    # Slurm does not include it: only kit reads what it says of the stub.
+    printf 'stub container_scope=global use_squashfuse=1\n' >"${out}/plugstack.conf.d/pyxis.stub"
   fi
 }
 

@@ -106,6 +106,7 @@ CASES = [
     ("containers\t/local/d\t/local\tyes\tlustre\t90000\t-\t-\t7\t1\tenroot", ("disk", FAIL)),
     ("containers\t/local/d\t/local\tyes\ttmpfs\t90000\t-\t-\t7\t1\tenroot", ("disk", WARN)),
     ("half-made\t/local/.kit-1.unfinished", ("containers", WARN)),
+    ("cannot-mount\tenroot\tsquashfuse is not installed", ("mounting", NOTE)),
     ("cgroups\tv1\t1", ("cgroups", WARN)),
     ("folder\tmissing", ("folder", FAIL)),
     ("folder\tother\tNo such file", ("folder", FAIL)),

@@ -74,7 +74,7 @@ def cases() -> dict[str, Plan]:
     """Every runtime and every launcher, and what else changes a script, once each."""
     found = {runtime: plan(runtime) for runtime in plugins.names("runtimes")}
     found |= {name: changed(plan("none"), launcher=name) for name in plugins.names("launchers") if name != "torchrun"}
-    found["sbcast"] = changed(plan("enroot"), stage="sbcast", remap_root=True)
+    found["sbcast"] = changed(plan("enroot"), stage="sbcast", remap_root=True, unpack="auto")
     found["local"] = changed(plan("docker"), stage="local", scratch="/local scratch")
     found["checkpoint"] = changed(
         plan("none"),

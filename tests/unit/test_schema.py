@@ -15,7 +15,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
-from kit.config import caches, job_file, profile_files, schema, values
+from kit.config import caches, job_file, profile_files, schema, unpack, values
 from kit.config import job as jobs
 from kit.config import profiles as clusters
 from kit.errors import KitError, Problems
@@ -73,6 +73,7 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.count_or_zero: (["0", "8"], ["", "-1", "two", "1.5", "true", "[2]", "12345678901"]),
     values.flag: (["yes", '"On"', "false"], ["", "1", "maybe", "[yes]"]),
     values.code: ([], ["", "now", "[live]"]),
+    unpack.parse: (["auto", "yes", "off"], ["", "never", "[auto]"]),
     values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
     values.on_stall: ([], ["", "restart", "[end]"]),
     caches.parse: ([], ["", "home", "[node]"]),

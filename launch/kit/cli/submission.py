@@ -63,6 +63,8 @@ def say_reasons(plan: Plan) -> None:
         messages.note(f"runtime {plan.container.runtime}: {reasons.why_runtime}")
     if reasons.why_stage:
         messages.note(f"stage {plan.container.stage}: {reasons.why_stage}")
+    if reasons.why_unpack:
+        messages.note(f"unpack {plan.container.unpack}: {reasons.why_unpack}")
     for text in code.notes if code else ():
         messages.note(text)
 

@@ -30,6 +30,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 LENGTHS = {
     **dict.fromkeys(("half-made", "unknown-name"), 1),
     **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma", "loopback-name"), 2),
+    "cannot-mount": 2,
     "limit": 3,
     "reach": 4,
 }

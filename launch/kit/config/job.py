@@ -21,6 +21,7 @@ from kit.config import (
     requirements,
     secrets,
     sweeps,
+    unpack,
     values,
     variables,
 )
@@ -133,6 +134,14 @@ class Job(BadDays):
         "node|keep|off",
         panel="Container",
         choices=lambda: list(caches.CACHE),
+    )
+    unpack: Optional[str] = key(
+        unpack.parse,
+        "yes: each node unpacks the image before the first start; no: it mounts the image, and what"
+        " the program writes there is in memory; for enroot and pyxis [auto: mount a staged image]",
+        "auto|yes|no",
+        panel="Container",
+        examples=lambda: list(unpack.WORDS),
     )
     time: Optional[str] = key(
         values.time_limit,

@@ -11,6 +11,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # own-disk: yes                  its containers cannot lie on a network file system
     # containers-variable: NAME      the user's variable that says where its containers are
     # unpacks: yes                   each node makes a container of the image before the first start
+    # mounts-image: for-task         it can mount an image instead: for each task, or `for-node`
     # where: local                   a runtime for `kit run` alone
     # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
     # processes-per-node: 1          a launcher whose programs drive all GPUs of a node

@@ -54,6 +54,7 @@ class Container:
     made_file: str = ""
     cache: str = ""  # where compile caches lie: `node` or `keep`; empty: kit sets nothing
     packages: Packages = Packages()
+    unpack: str = ""  # yes, no, or auto: each node chooses; empty where the runtime never unpacks
 
     @property
     def view(self) -> FileView:
@@ -123,6 +124,7 @@ class Reasons:
     why_stage: str = ""
     left_out: tuple[Bad, ...] = ()  # the nodes that this job does without
     why_live: str = field(default="", metadata=NOT_WRITTEN)
+    why_unpack: str = ""
 
 
 @dataclass(frozen=True)

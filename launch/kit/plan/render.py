@@ -156,6 +156,11 @@ def _image(container: Container) -> list[str]:
         f"KIT_STAGE={container.stage}",
         *([f"KIT_CACHE={container.cache} # of compilers"] if container.cache else []),
         *_packages(container.packages),
+        *(
+            [f"KIT_UNPACK={container.unpack} # the image; or mount it; auto: each node chooses"]
+            if container.unpack
+            else []
+        ),
     ]
 
 

@@ -19,7 +19,9 @@ from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
 from kit.plan import (
     bad_nodes,
+    compile_cache,
     health,
+    launchers,
     mounting,
     own_lines,
     packages,
@@ -31,6 +33,7 @@ from kit.plan import (
     sbatch,
     snapshot,
     sweep_table,
+    unpacking,
 )
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
@@ -55,6 +58,8 @@ class ChosenPlugins:
     launcher: Optional[Plugin]
     stage: str
     why_stage: str
+    unpack: str
+    why_unpack: str
     on_preempt: str
 
 
@@ -114,7 +119,17 @@ def resolve(
         policy=_policy(job, chosen.on_preempt, checkpoints, looked_at_by, told),
         profile=_profile(cluster),
         header=header,
-        reasons=Reasons(chosen.why_runtime, chosen.why_stage, left_out, frozen.why_live),
+        reasons=_reasons(chosen, left_out, frozen),
+    )
+
+
+def _reasons(chosen: ChosenPlugins, left_out: tuple[Bad, ...], frozen: Code) -> Reasons:
+    return Reasons(
+        why_runtime=chosen.why_runtime,
+        why_stage=chosen.why_stage,
+        left_out=left_out,
+        why_live=frozen.why_live,
+        why_unpack=chosen.why_unpack,
     )
 
 
@@ -134,33 +149,21 @@ def _choose_plugins(
     name = job.launcher or ("spawn" if job.script else "torchrun")
     where = job.where("launcher")
     launcher = runtimes.plugin("launchers", name, where, problems)
-    _check_launcher(job, launcher, problems)
+    launchers.check(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
+    unpack, why_unpack = unpacking.choose(job, runtime, launcher, stage, problems)
     on_preempt = preemption.on_preempt(job, problems)
     runtimes.check_spares(job, stage, problems)
-    return ChosenPlugins(runtime, why_runtime, launcher, stage, why_stage, on_preempt)
-
-
-def _check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
-    """Refuse what this launcher cannot do."""
-    if not launcher:
-        return
-    if job.elastic and launcher.words("elastic") != ["yes"]:
-        problem = f"the launcher {launcher.name} starts no rank again itself"
-        fix = "leave it out: kit starts them again, as `max_restarts` says"
-        problems.add(job.where("elastic"), problem, fix)
-    if job.elastic and not job.max_restarts:
-        fix = "add `max_restarts: 3`, or leave it out"
-        problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
-    if job.on_stall and not job.stall_timeout:
-        fix = "add `stall_timeout: 10m`, or leave it out"
-        problems.add(job.where("on_stall"), "on_stall says nothing without stall_timeout", fix)
-    own = launcher.words("processes-per-node")
-    if own and job.processes_per_node not in (None, int(own[0])):
-        problem = f"the launcher {launcher.name} starts one process on each node"
-        instead = f"`gpus_per_node: {job.processes_per_node}`"
-        fix = f"remove `processes_per_node`; the program uses all GPUs of its node, {instead}"
-        problems.add(job.where("processes_per_node"), problem, fix)
+    return ChosenPlugins(
+        runtime=runtime,
+        why_runtime=why_runtime,
+        launcher=launcher,
+        stage=stage,
+        why_stage=why_stage,
+        unpack=unpack,
+        why_unpack=why_unpack,
+        on_preempt=on_preempt,
+    )
 
 
 def check_line(path: str, what: str, problems: Problems) -> None:
@@ -217,16 +220,10 @@ def _container(
         mounts=mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
-        cache=_cache(job, image if is_file else None, problems),
+        cache=compile_cache.choose(job, image if is_file else None, problems),
         packages=requested,
+        unpack=chosen.unpack,
     )
-
-
-def _cache(job: Job, image: Optional[str], problems: Problems) -> str:
-    if job.cache == "keep" and not image:
-        fix = "leave it out: the caches stay on each node's disk; or name an image file"
-        problems.add(job.where("cache"), "there is no image file to keep them beside", fix)
-    return "" if job.cache == "off" else job.cache or "node"
 
 
 def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:

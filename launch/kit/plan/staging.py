@@ -26,7 +26,8 @@ def choose(job: Job, runtime: Plugin) -> tuple[str, str]:
     """Return the stage, and why it is chosen."""
     kind = file_system(str(job.image))
     servers = "many" if kind.split(".")[-1] in PARALLEL else "one"
-    limit = PAYS_FROM[servers, "all" if runtime.words("unpacks") else "some"]
+    is_unpacked = runtime.words("unpacks") and job.unpack != "no"
+    limit = PAYS_FROM[servers, "all" if is_unpacked else "some"]
     nodes = (job.nodes.most if job.nodes else 1) + (job.spares or 0)
     taken = f"taken for {servers} server{'s' if servers == 'many' else ''}"
     known = kind or "an unknown file system"

@@ -6,6 +6,7 @@ runtime::folders() { :; }
 runtime::setuid() { :; }
 runtime::works() { :; }
 runtime::bare_shell() { :; }
+runtime::cannot_mount() { :; }
 
 # runtimes::ask COMMAND... - runs it once for each runtime, beside the functions of its file, with its name as the last argument.
 runtimes::ask() {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that.
+# runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that; or starts the image itself, mounted.
 # images: .sqsh .squashfs
 # tool: enroot
 # auto: 1
@@ -7,6 +7,7 @@
 # own-disk: yes
 # containers-variable: ENROOT_DATA_PATH
 # unpacks: yes
+# mounts-image: for-task
 # mounts-refuse: space colon backslash
 
 # shellcheck source=lib/enroot.sh
@@ -14,6 +15,9 @@ source "${KIT_RUN_DIR}/lib/enroot.sh"
 
 # shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
+
+# shellcheck source=lib/mounted.sh
+source "${KIT_RUN_DIR}/lib/mounted.sh"
 
 # shellcheck source=lib/scratch.sh
 source "${KIT_RUN_DIR}/lib/scratch.sh"
@@ -56,9 +60,32 @@ enroot::use_paths() {
   fi # else it is in the site's folder, which enroot knows by itself
 }
 
+# enroot::use_own_paths - for a mounted image: wherever the containers are, it needs only a place of this user's for its start.
+enroot::use_own_paths() {
+  scratch::make
+  enroot::set_paths
+}
+
+# enroot::is_mounted NAME - whether the image itself is started: the job says so, or leaves it to this node, which has no container of it.
+enroot::is_mounted() {
+  local data="${ENROOT_DATA_PATH:-}"
+  case "${KIT_UNPACK:-yes}" in
+    yes) return 1 ;;
+    no) return 0 ;;
+  esac
+  [[ -n "${data}" ]] || data="$(enroot::configured)"
+  ! container_name::is_whole "${data}/$1"
+}
+
 runtime::prepare() {
+  local name
+  name="$(container_name::of_image)"
   enroot::choose_paths
-  enroot::ensure "$(container_name::of_image)"
+  if enroot::is_mounted "${name}"; then
+    enroot::use_own_paths
+    ! mounted::settle : || return 0
+  fi
+  enroot::ensure "${name}"
 }
 
 runtime::exec() {
@@ -69,6 +96,11 @@ runtime::exec() {
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no
   enroot::set_devices
   local -a kit_args=(--rw)
+  if enroot::is_mounted "${kit_container}"; then
+    enroot::use_own_paths
+    kit_args+=(--rc "${KIT_RUN_DIR}/lib/no_entrypoint.sh")
+    kit_container="${KIT_IMAGE}"
+  fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--root)
   local -i kit_i
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
@@ -83,3 +115,5 @@ runtime::folders() {
   printf '%s\n' "${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot/data"
   enroot::configured
 }
+
+runtime::cannot_mount() { mounted::missing; }

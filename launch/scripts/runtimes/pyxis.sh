@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
 # tool: enroot
@@ -6,6 +7,7 @@
 # auto: 2
 # user-namespaces: yes
 # unpacks: yes
+# mounts-image: for-node
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
 # shellcheck source=lib/enroot.sh
@@ -13,6 +15,11 @@ source "${KIT_RUN_DIR}/lib/enroot.sh"
 
 # shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
+
+# shellcheck source=lib/mounted.sh
+source "${KIT_RUN_DIR}/lib/mounted.sh"
+
+readonly PYXIS_MOUNTS_NOT="plugstack.conf does not say use_squashfuse=1 (Pyxis 0.22 and later)"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
@@ -31,12 +38,13 @@ runtime::srun_args() {
   done
   KIT_SRUN_ARGS=(
     --container-image="${KIT_IMAGE}"
-    --container-name="$(container_name::of_image)${own}" # under a name that exists, Pyxis ignores the image
-    --container-workdir="${KIT_RUN_DIR}"                 # where run_script.sh finds itself
+    --container-workdir="${KIT_RUN_DIR}" # where run_script.sh finds itself
     --container-writable
     --no-container-mount-home
     --no-container-entrypoint
   )
+  # Under a name that exists, Pyxis ignores the image. It mounts what has no name.
+  [[ "${KIT_UNPACK:-yes}" == no ]] || KIT_SRUN_ARGS+=(--container-name="$(container_name::of_image)${own}")
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
   pyxis::check_version "${help}"
@@ -65,16 +73,71 @@ runtime::check() {
 # Made before Pyxis looks for it: Pyxis itself creates without a lock, and leaves a half-made container under its
 # name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
 runtime::prepare() {
+  local name
+  name="pyxis_$(container_name::of_image)" # as Pyxis calls it
+  ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
+  if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
   ! pyxis::scope_is_job || return 0
-  ENROOT_DATA_PATH="$(enroot::site_data_path)" || return 0 # then it is for Pyxis to create
-  enroot::ensure "pyxis_$(container_name::of_image)"       # as Pyxis calls it
+  [[ -n "${ENROOT_DATA_PATH}" ]] || return 0 # then it is for Pyxis to create
+  enroot::ensure "${name}"
 }
 
-# Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in /run/slurm/conf.
-pyxis::scope_is_job() {
-  grep -rqsE '^[^#]*container_scope=job' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d /run/slurm/conf/plugstack.conf
+# pyxis::is_mounted NAME - whether this node is to mount the image, which it need not where it has a container of it.
+pyxis::is_mounted() {
+  case "${KIT_UNPACKS:-${KIT_UNPACK:-yes}}" in
+    yes) return 1 ;;
+    no) return 0 ;;
+  esac
+  [[ -z "${ENROOT_DATA_PATH}" ]] || ! container_name::is_whole "${ENROOT_DATA_PATH}/$1"
+}
+
+# pyxis::settle - whether this node mounts the image. Pyxis skips the entrypoint by /etc/rc.local, which the image's /etc/rc has to read,
+# as all that Enroot makes does.
+pyxis::settle() {
+  # shellcheck disable=SC2016 # the container's shell expands it
+  local -r check='[[ ! -e /etc/rc || "$(</etc/rc)" == *rc.local* ]] || { echo "its /etc/rc would start its entrypoint" && exit 1; }'
+  if pyxis::mounts; then
+    mounted::settle "${check}"
+  else
+    KIT_WHY_NOT="${PYXIS_MOUNTS_NOT}"
+    mounted::refuse
+  fi
+}
+
+# runtime::agree - on the first node, when all are ready: Slurm starts the containers of all nodes in the same way. Where only some nodes
+# mount the image, the others have no use for it.
+runtime::agree() {
+  local -i mounted known
+  local answers
+  [[ "${KIT_UNPACK:-yes}" == auto ]] || return 0
+  answers="$(event::of node_ready ready.jsonl)"
+  known="$(grep -c . <<<"${answers}")" || true # fewer where the disk is full
+  mounted="$(grep -c '"mounted": "yes"' <<<"${answers}")" || true
+  if ((mounted >= NNODES)); then
+    KIT_UNPACK=no
+    return
+  fi
+  KIT_UNPACK=yes
+  ((mounted > 0 || known < NNODES)) || return 0
+  kit::say "${mounted} of ${NNODES} nodes can mount the image: unpacking it on all of them"
+  export KIT_UNPACKS=yes
+  ready::wait_for_nodes
+}
+
+pyxis::scope_is_job() { pyxis::says container_scope job; }
+
+pyxis::mounts() { pyxis::says use_squashfuse '(1|[yY]([eE][sS])?|[tT]([rR][uU][eE])?)'; }
+
+# pyxis::says NAME VALUE - whether the site sets it. Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in
+# /run/slurm/conf.
+pyxis::says() {
+  grep -rqsE "^[^#]*$1=$2([[:space:]]|\$)" /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d /run/slurm/conf/plugstack.conf
 }
 
 runtime::exec() { exec "$@"; }
 
 runtime::folders() { enroot::site_data_path || true; } # else Pyxis makes its own
+
+runtime::cannot_mount() {
+  if pyxis::mounts; then mounted::missing; else printf '%s\n' "${PYXIS_MOUNTS_NOT}"; fi
+}

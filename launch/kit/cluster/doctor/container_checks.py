@@ -210,6 +210,14 @@ def driver(node: Node, _: Cluster) -> Iterator[Found]:
             yield Found("older", evidence)
 
 
+@check("mounting", matters=lambda cluster: cluster.unpacks)
+def mounting(node: Node, cluster: Cluster) -> Iterator[Found]:
+    for name, reason in node.all("cannot-mount"):
+        if name == cluster.runtime():
+            yield Found("impossible", reason)
+
+
 CHECKS = (
-    runtime, namespaces, subuid, scratch, space, disk, containers, image, program, driver,
+    runtime, namespaces, subuid, scratch, space, disk, containers, mounting, image, program,
+    driver,
 )  # fmt: skip

@@ -128,6 +128,13 @@ MACHINE = (
         where=(BATCH, NODE),
     ),
     own_cause(
+        "image-not-mounted",
+        "a node cannot mount the image",
+        "have it unpacked: unpack: yes; kit doctor says what is missing; then {again}",
+        r"\[ERROR\] Failed to mount: [^\n]*",
+        where=(BATCH, NODE),
+    ),
+    own_cause(
         "container-not-started",
         "the container could not be started",
         "the line is the runtime's own message; check mounts, workdir and image, which kit submit "

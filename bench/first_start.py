@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""The first start of a job on nodes that have nothing of its image: kit mounts it, kit unpacks it,
+and a person's script does the same by hand.
+
+    make cluster && python bench/first_start.py [--rounds 15] [--check]
+
+On the Slurm cluster in Docker of tests/cluster with the packages of Enroot and Pyxis; a stub of
+them is not measured. Two nodes, one rank on each, torchrun, gloo: from the start of the batch
+script to the end of the first all-reduce. The image is on the nodes' own disk, as `stage: local`
+leaves it, for all sides.
+
+  kit                `unpack: no`, `stage: local`; Apptainer mounts always
+  kit unpacks        `unpack: yes`, the same else
+  by hand, unpacked  Enroot: `enroot create` where no container is, and `enroot start`. Pyxis: a
+                     named container. Not for Apptainer
+  by hand, mounted   Enroot: `enroot start FILE`. Pyxis: `srun --container-image=FILE`, where the
+                     site says use_squashfuse=1. Apptainer: `apptainer exec FILE`
+
+cold: no container is on the nodes, and the image's file has left their memory.
+warm: the container, where one is made, is there, and the file is in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+
+import cluster
+import measure
+from measure import KIT, Comparison, Goal
+
+import launch
+
+UNPACKS, HAND, MOUNTED = "kit unpacks", "by hand, unpacked", "by hand, mounted"
+NODES = cluster.NODES[:2]
+PLACE = "/tmp/kit-1000/images"  # noqa: S108 - kit's own there, of the cluster's user
+
+# Its three nodes, two ranks on each and shared image are launch.py's.
+PROGRAM = launch.PROGRAM.replace("== 6", "== 2")
+TORCHRUN = launch.TORCHRUN.replace("--nnodes 3", "--nnodes 2").replace(
+    "--nproc-per-node 2", "--nproc-per-node 1"
+)
+# The nodes' own names are loopback addresses there, which kit looks for by itself.
+HEADER = (
+    launch.HEADER.replace("--nodes=3", "--nodes=2 --nodelist=node[1-2]")
+    + "export GLOO_SOCKET_IFNAME=eth0\n"
+)
+INSIDE = TORCHRUN.replace("program.py", "FOLDER/program.py")
+START = (
+    "ENROOT_LOGIN_SHELL=no exec enroot start --rw --env OMP_NUM_THREADS --env GLOO_SOCKET_IFNAME"
+    " --mount FOLDER:FOLDER"
+)
+PYXIS = "--container-image=COPY --container-mounts=FOLDER:FOLDER --container-workdir=FOLDER"
+BY_HAND = {
+    "apptainer": {
+        MOUNTED: launch.BY_HAND["apptainer"].replace(launch.TORCHRUN, TORCHRUN),
+    },
+    "enroot": {
+        HAND: f"""srun bash -c '
+  [[ -e /scratch/enroot/data-$UID/train ]] || enroot create --name train COPY
+  {START} train python3 -m {INSIDE}
+'
+""",
+        MOUNTED: f"srun bash -c '{START} COPY python3 -m {INSIDE}'\n",
+    },
+    "pyxis": {
+        HAND: f"srun {PYXIS} --container-name=train bash -c 'exec python3 -m {TORCHRUN}'\n",
+        MOUNTED: f"srun {PYXIS} --container-writable bash -c 'exec python3 -m {TORCHRUN}'\n",
+    },
+}
+
+RENDER = r"""
+cd -- "$1"
+kit render -j 2x1 --runtime "$2" --image "$3" --stage local --unpack "$5" \
+  --slurm 'nodelist=node[1-2]' --env OMP_NUM_THREADS=1 --output "$6" program.py -- "$1/end" \
+  >/dev/null
+sed -i "/^set -euo pipefail/i $4" "$6/run_script.sh"
+"""
+# As `stage: local` names it, by the fingerprint that the run directory has.
+COPY = r"""
+mkdir -p -m 700 "$2" "${2%/*}"
+[[ -e "$2/$3" ]] || { cp -- "$1" "$2/$3.new" && chmod 400 "$2/$3.new" && mv "$2/$3.new" "$2/$3"; }
+sync
+"""
+FORGET = r"""
+shopt -s nullglob
+for container in /scratch/enroot/data-1000/* /tmp/kit-1000/enroot/data/{,.}kit-*; do
+  rm -rf -- "${container}"
+done
+for image in "$1"/*; do dd if="${image}" of=/dev/null iflag=nocache count=0 status=none; done
+"""
+
+
+def script_of(runtime: str, side: str) -> str:
+    return f"{runtime}-{side.replace(', ', '-').replace(' ', '-')}"
+
+
+def make_ready(folder: str, runtime: str) -> dict[str, str]:
+    """The script of each side, by its name."""
+    scripts = {}
+    image = cluster.IMAGES[runtime]
+    begun = launch.BEGUN.replace("FOLDER", folder)
+    kits = {KIT: "auto"} if runtime == "apptainer" else {KIT: "no", UNPACKS: "yes"}
+    for side, unpack in kits.items():
+        run = script_of(runtime, side)
+        cluster.bash("ctl", RENDER, folder, runtime, image, begun, unpack, run)
+        scripts[side] = f"{run}/run_script.sh"
+    find = """sed -n "s/^KIT_SUBMITTED_FINGERPRINT='\\{0,1\\}\\([0-9a-f]*\\).*/\\1/p" "$1" """
+    digest = cluster.bash("ctl", find, f"{folder}/{script_of(runtime, KIT)}/env.sh")
+    name = f"{digest}.{image.rpartition('.')[2]}"
+    for node in NODES:
+        cluster.bash(node, COPY, image, PLACE, name)
+    for side, text in BY_HAND[runtime].items():
+        scripts[side] = f"{script_of(runtime, side)}.sh"
+        whole = (HEADER + launch.FIRST_NODE + text).replace("IMAGE", "COPY")
+        launch.put(folder, scripts[side], whole.replace("COPY", f"{PLACE}/{name}"), runtime)
+    return scripts
+
+
+def forget() -> None:
+    for node in NODES:
+        cluster.bash(node, FORGET, PLACE)
+
+
+def cold(start: Callable[[], float]) -> Callable[[], float]:
+    def run() -> float:
+        forget()
+        return start()
+
+    return run
+
+
+def run(rounds: int) -> Iterator[Comparison]:
+    with contextlib.ExitStack() as afterwards:
+        folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared first.XXXXXX")
+        afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
+        afterwards.callback(forget)
+        afterwards.callback(cluster.bash, "ctl", launch.ENDED, folder)
+        cluster.install_kit()
+        launch.put(folder, "program.py", PROGRAM)
+        for runtime in cluster.runtimes():
+            scripts = make_ready(folder, runtime)
+            sides: dict[str, Callable[[], float]] = {
+                side: functools.partial(launch.launched, folder, script)
+                for side, script in scripts.items()
+            }
+            yield Comparison(
+                f"first start under {runtime}",
+                DOES,
+                measure.take_turns({name: cold(side) for name, side in sides.items()}, rounds, 0),
+                goals=[Goal(HAND, 0.6)] if HAND in sides else [],
+            )
+            yield Comparison(
+                f"next start under {runtime}", DOES_WARM, measure.take_turns(sides, rounds)
+            )
+
+
+DOES = (
+    "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank; no"
+    " container on the nodes, the image's file on their disk and not in memory."
+)
+DOES_WARM = "the same, with the containers on the nodes and the image's file in memory."
+
+
+if __name__ == "__main__":
+    measure.main(run, rounds=15, versions=launch.versions)
