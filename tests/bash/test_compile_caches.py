@@ -263,7 +263,7 @@ def test_jobs_at_the_same_time_on_one_node_fill_the_folder_once_and_keep_one_who
     source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/cache.sh"
     KIT_CACHE_ROOT="$1" KIT_IMAGE="$2" KIT_FINGERPRINT="$3" KIT_CACHE=keep KIT_RANKS_BEGUN_S=1
     cache::begin
-    for ((i = 0; i < 6; i++)); do (SLURM_JOB_ID="${i}"; echo "${i}" >"${KIT_CACHE_DIR}/triton/new${i}"; cache::keep 0) & done
+    for ((i = 0; i < 6; i++)); do (SLURM_JOB_ID="${i}"; echo "${i}" >"${KIT_CACHE_DIR}/triton/new${i}"; kept_cache::keep 0) & done
     wait
     """
     bash(keep, root, site.images / "image.sif", identity, env=slurm(KIT_RUN_DIR=str(SCRIPTS)))

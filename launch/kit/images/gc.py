@@ -21,7 +21,7 @@ from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
 
-# What a job with `cache: keep` writes beside its image: launch/scripts/lib/cache.sh.
+# What a job with `cache: keep` writes beside its image: launch/scripts/lib/kept_cache.sh.
 _KEPT = re.compile(r"\.?kit-cache-[A-Za-z0-9._-]+-[0-9]+\.tar\.gz(\.[0-9]+\.unfinished)?")
 
 

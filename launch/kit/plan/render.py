@@ -59,6 +59,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "checkpoint": plan.policy.on_preempt == "checkpoint",
         "image": bool(plan.container.image),
         "cache": bool(plan.container.cache),
+        "kept_cache": plan.container.cache == "keep",
         "host_setup": bool(plan.program.host_setup),
         "setup": bool(plan.program.setup),
         "lines": any(getattr(plan.program, key) for key in run_paths.LINES),

@@ -19,7 +19,7 @@ ending::leave() {
   [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
-  [[ -z "${KIT_CACHE:-}" ]] || cache::keep "$1" || true
+  [[ "${KIT_CACHE:-}" != keep ]] || kept_cache::keep "$1" || true
 }
 
 # ending::after_signal CODE
