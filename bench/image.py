@@ -19,7 +19,8 @@ A cold start. The files of the training image, dropped from memory; then, until 
 imported torch and ended an all-reduce of one rank, how much was read. Under Apptainer: kit's file
 and Apptainer's own, both through squashfuse. Under Enroot: kit's file and Enroot's own, both
 unpacked and started. bench/cold_start.py counts. The lines: the same files in squashfs with other
-sizes of a block, started in the same way.
+sizes of a block, started in the same way. How much is read depends on how far the kernel reads
+ahead where the file lies, which is named beside the versions.
 
 Enroot is measured where the cluster's nodes have it: its package goes into tests/cluster/debs, or
 the folder that KIT_CLUSTER_DEBS names. KIT_BENCH_TOOLS names another image with the tools than
@@ -37,7 +38,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -580,6 +581,17 @@ def run(rounds: int) -> Iterator[Comparison | Lines]:
         yield from block_sizes(at, rounds)
 
 
+def readahead(folder: Path) -> str:
+    """How far the kernel reads ahead in a file there; a partition's is that of its disk."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    disk = Path(f"/sys/dev/block/{number}").resolve()
+    for place in (Path(f"/sys/class/bdi/{number}"), disk / "queue", disk.parent / "queue"):
+        with suppress(OSError):
+            return f"{int((place / 'read_ahead_kb').read_text())} KiB"
+    return "unknown"
+
+
 def versions() -> dict[str, str]:
     script = (
         "apptainer --version; enroot version 2>&1; mksquashfs -version | head -n 1; squashfuse"
@@ -590,6 +602,7 @@ def versions() -> dict[str, str]:
     return {
         **dict(zip(("Apptainer", "Enroot", "squashfs-tools", "squashfuse"), last)),
         "Docker": docker("version", "--format", "{{.Server.Version}}"),
+        "readahead": readahead(Path.home()),
     }
 
 

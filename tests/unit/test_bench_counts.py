@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -68,3 +69,9 @@ def test_bytes_read_of_a_forgotten_file_are_those_that_the_command_touched(bench
 def test_a_start_that_fails_is_no_measurement(bench, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ended with 3"):
         bench("cold_start").start(write(tmp_path / "image", 1), [sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_how_far_the_kernel_reads_ahead_is_named_with_the_figures(bench, tmp_path: Path) -> None:
+    assert re.fullmatch(r"[0-9]+ KiB|unknown", bench("image").readahead(tmp_path))
+    disks = {path.read_text().strip() for path in Path("/sys/class/bdi").glob("*/read_ahead_kb")}
+    assert bench("image").readahead(BENCH).removesuffix(" KiB") in {*disks, "unknown"}

@@ -17,6 +17,8 @@ from kit.images.tarstream import CHUNK
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size. Blocks keep
 # their 128 KiB: with 256 the file has 0.97 of the size, but squashfuse takes 1.1 times as long to
 # unpack it at every start (bench/image.py).
+# Files keep the image's order: another saves too little (docs/images.md, "How much of the file a
+# start reads").
 LEVEL = 1
 READS_TAR = (4, 5)  # the first version that reads a tar stream
 OLDEST = (4, 4)  # the first version with zstd, and with names that have a space in its lists
