@@ -67,7 +67,7 @@ collect::list() {
   shopt -s nullglob dotglob
   while read -r folder; do
     for path in "${folder}"/*; do
-      [[ "${path##*/}" =~ ^(${collect_names})$ && -O "${path}" && ! -L "${path}" ]] || continue
+      [[ "${path##*/}" =~ ^(${collect_names})$ && "${path}" != *.lock && -O "${path}" && ! -L "${path}" ]] || continue
       if ! collect::is_needed "${path}" "${days}"; then
         read -r size _ < <(du --summarize --block-size=1024 -- "${path}" 2>/dev/null || printf '0\n')
         printf '%s\t%d\t%d\t%s\n' "$(kit::node)" "${size}" "$(collect::idle_days "${path}")" "${path}"

@@ -172,6 +172,11 @@ def test_compile_caches_go_unless_a_process_could_write_to_them_or_a_job_fills_t
     process.wait()
     collect(kit, "--yes")
     assert scratch.left() == {"mine", "kit-cache-young-GPU"}
+    locks = set(scratch.caches.glob(".*.lock"))
+    for lock in locks:
+        scratch.aged(lock, 8)
+    collect(kit, "--yes")
+    assert locks and set(scratch.caches.glob(".*.lock")) == locks  # a lock is no leftover, and gets no lock of its own
 
 
 def test_kept_compile_caches_go_when_no_job_has_begun_with_them(kit, scratch: Scratch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SCRIPTS, TAG, as_ordinary_user, bash, kill_all, processes, stub, until
+from running import SCRIPTS, TAG, as_ordinary_user, bash, environment, kill_all, processes, stub, until
 from test_run_script import JOB_ID, run_dir, slurm, start
 
 COMPILES = 'ls -A "${TRITON_CACHE_DIR}" 2>/dev/null; mkdir -p "${TRITON_CACHE_DIR}" && echo code >"${TRITON_CACHE_DIR}/kernel"; echo "${TRITON_CACHE_DIR}"'
@@ -379,3 +379,22 @@ def test_inductor_compiles_on_the_first_node_and_not_on_the_next(site: Site, sta
     assert built[0] > 0 and built[1] == built[0]
     touched = (site.folder / "touched").read_text() if (site.folder / "touched").exists() else ""
     assert not [path for path in touched.splitlines() if any(word in path for word in ("triton", "inductor", "/.nv", "/.cache"))]
+
+
+LACKS = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+runtime::srun_args() { :; } # Slurm starts the containers
+source "${KIT_RUN_DIR}/lib/cache.sh"
+event::of() { cat "${answers}"; }
+readonly answers="$1"
+cache::begin
+echo "${KIT_CACHE}"
+"""
+
+
+@pytest.mark.parametrize(("answer", "cache"), [(', "cache": "no"', ""), ("", "node")])
+def test_where_slurm_starts_the_containers_one_node_without_a_folder_decides_for_all(answer: str, cache: str, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.write_text(f'{{"t": 1, "event": "node_ready", "node": "node1"}}\n{{"t": 1, "event": "node_ready", "node": "node2"{answer}}}\n')
+    done = bash(LACKS, answers, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_CACHE="node", KIT_SCRATCH=str(tmp_path)))
+    assert (done.returncode, done.stdout) == (0, f"{cache}\n"), done.stderr

@@ -146,8 +146,8 @@ def test_all_nodes_do_the_same(answers: int, mounted: int, unpack: str, rounds: 
     [
         ("required spank_pyxis.so use_squashfuse=1", "auto", 0, "mounting "),
         ("required spank_pyxis.so use_squashfuse=yes container_scope=job", "auto", 0, "mounting "),
-        ("required spank_pyxis.so use_squashfuse=0", "auto", 0, "cannot mount it: plugstack.conf does not say use_squashfuse=1"),
-        ("# use_squashfuse=1", "no", 1, "plugstack.conf does not say use_squashfuse=1"),
+        ("required spank_pyxis.so use_squashfuse=0", "auto", 0, "cannot mount it: kit finds no use_squashfuse=1 in plugstack.conf"),
+        ("# use_squashfuse=1", "no", 1, "kit finds no use_squashfuse=1 in plugstack.conf"),
     ],
 )
 def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: str, code: int, said: str, open_folder: Path) -> None:

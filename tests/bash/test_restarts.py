@@ -250,13 +250,13 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
 
 SILENT = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
-for found in "${@:3}"; do eval "${found}() { :; }"; done
+for found in "${@:4}"; do eval "${found}() { :; }"; done
 job::hosts() { printf '%s\\n' node1 node2 node3; }
 scontrol() { job::hosts; }
 lost::handle() { echo "${*:2}"; }
 beat::step() { step=(true); }
 beat::forgive() { :; } # this test's node was silent before
-KIT_SPARES="$1" KIT_LEAST_NODES="$2" KIT_SIGNAL='' NNODES=2 KIT_SRUN_RANKS=() KIT_LOG_DIR=/tmp SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
+KIT_SPARES="$1" KIT_LEAST_NODES="$2" KIT_RESTARTS="$3" KIT_MAX_RESTARTS=1 KIT_SIGNAL='' NNODES=2 KIT_SRUN_RANKS=() KIT_LOG_DIR=/tmp SLURM_JOB_NUM_NODES=3 SLURM_JOB_NODELIST='node[1-3]'
 beat::begin
 (sleep 0.3 && exit 1) &
 ranks=$!
@@ -268,17 +268,18 @@ beat::wait "${ranks}" || echo "the ranks ended with $?"
 
 
 @pytest.mark.parametrize(
-    ("spares", "least", "functions", "at_once"),
+    ("spares", "least", "restarts", "functions", "at_once"),
     [
-        ("1", "0", ["restart::consider"], True),
-        ("0", "2", ["restart::consider"], True),
-        ("0", "3", ["restart::consider"], False),  # it would end
-        ("0", "2", [], False),
-        ("0", "3", ["preempt::go_on"], True),  # it goes back to the queue
+        ("1", "0", "0", ["restart::consider"], True),
+        ("0", "2", "0", ["restart::consider"], True),
+        ("0", "2", "1", ["restart::consider"], False),  # it would end
+        ("0", "3", "0", ["restart::consider"], False),
+        ("0", "2", "0", [], False),
+        ("0", "3", "0", ["preempt::go_on"], True),  # it goes back to the queue
     ],
 )
-def test_a_job_that_could_not_go_on_waits_for_a_silent_node(spares: str, least: str, functions: list[str], at_once: bool) -> None:
-    done = bash(SILENT, spares, least, *functions, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+def test_a_job_that_could_not_go_on_waits_for_a_silent_node(spares: str, least: str, restarts: str, functions: list[str], at_once: bool) -> None:
+    done = bash(SILENT, spares, least, restarts, *functions, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
     assert done.returncode == 0, done.stderr
     found = done.stdout.splitlines()
     assert found == ["10 node2"] * at_once + ["10 node2", "the ranks ended with 1"]  # ranks that fail meanwhile fail for want of it

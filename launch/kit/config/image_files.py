@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,6 +22,8 @@ BLOCK = 4096  # bytes
 FOLDER = "images"  # where `kit build` writes, in the project's folder
 SUFFIXES = (".sqsh", ".sif")
 FILES = (*SUFFIXES, ".squashfs")  # other tools write .squashfs
+# What a job with `cache: keep` writes beside its image: launch/scripts/lib/kept_cache.sh
+KEPT_CACHE = re.compile(r"\.?kit-cache-[A-Za-z0-9._-]+-[0-9]+\.tar\.gz(\.[0-9]+\.unfinished)?")
 
 
 def fingerprint(image: Path) -> Optional[str]:

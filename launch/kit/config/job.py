@@ -130,15 +130,16 @@ class Job(BadDays):
     cache: Optional[str] = key(
         caches.parse,
         "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
-        " file beside the image, with which other nodes begin; off: kit sets nothing [node]",
+        " file beside the image, from which new nodes start; off: kit sets nothing [node]",
         "node|keep|off",
         panel="Container",
         choices=lambda: list(caches.CACHE),
     )
     unpack: Optional[str] = key(
         unpack.parse,
-        "yes: each node unpacks the image before the first start; no: it mounts the image, and what"
-        " the program writes there is in memory; for enroot and pyxis [auto: mount a staged image]",
+        "yes: each node unpacks the image before the first start; no: it mounts the image, and"
+        " what the program writes into it takes memory; for enroot and pyxis [auto: mount a"
+        " staged image]",
         "auto|yes|no",
         panel="Container",
         examples=lambda: list(unpack.WORDS),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import subprocess
 import time
@@ -13,16 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit import assets, slurm
-from kit.config import profiles
+from kit.config import image_files, profiles
 from kit.errors import KitError, Problems, UsageError, warn
 from kit.formats import DAY_S
 from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
-
-# What a job with `cache: keep` writes beside its image: launch/scripts/lib/kept_cache.sh.
-_KEPT = re.compile(r"\.?kit-cache-[A-Za-z0-9._-]+-[0-9]+\.tar\.gz(\.[0-9]+\.unfinished)?")
 
 
 class Leftover(NamedTuple):
@@ -96,7 +92,11 @@ def _kept_caches(place: Place) -> list[Leftover]:
             facts = path.lstat()
             is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
             item = _local(path, facts.st_size, facts.st_mtime)
-            if is_own and _KEPT.fullmatch(path.name) and item.idle_days >= place.days:
+            if (
+                is_own
+                and image_files.KEPT_CACHE.fullmatch(path.name)
+                and item.idle_days >= place.days
+            ):
                 found.append(item)
     return found
 

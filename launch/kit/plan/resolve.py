@@ -37,7 +37,6 @@ from kit.plan import (
 )
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
-from kit.plan.packages import Packages
 from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
 from kit.plan.sbatch import Header
 from kit.plan.snapshot import Code
@@ -109,8 +108,7 @@ def resolve(
     checkpoints = preemption.checkpoints(job, run_dir, view, problems)
     looked_at_by = health.program(job, problems)
     told = notify.check(job.notify, {secret.name for secret in sources}, problems)
-    requested = packages.requested(job, chosen.runtime, cluster.scratch, problems)
-    container = _container(job, chosen, mounts, requested, problems)
+    container = _container(job, chosen, mounts, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
         layout=_layout(job, run_dir, shape, array),
@@ -206,7 +204,7 @@ def _container(
     job: Job,
     chosen: ChosenPlugins,
     mounts: tuple[Mount, ...],
-    requested: Packages,
+    scratch: str,
     problems: Problems,
 ) -> Container:
     runtime = chosen.runtime.name if chosen.runtime else ""
@@ -220,8 +218,8 @@ def _container(
         mounts=mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
-        cache=compile_cache.choose(job, image if is_file else None, problems),
-        packages=requested,
+        cache=compile_cache.choose(job, chosen.runtime, scratch, problems),
+        packages=packages.requested(job, chosen.runtime, scratch, problems),
         unpack=chosen.unpack,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from kit.config import image_files
 from kit.errors import Problems
 from kit.files import dockerignore
 from kit.formats import size
@@ -147,10 +148,7 @@ def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
 
 
 def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
-    """Return the names without runs, images, virtual environments and Python's caches.
-
-    Those are no code even where git does not ignore them.
-    """
+    """Return the names without runs, images, virtual environments and caches: they are no code."""
     known = set(names)
     foreign = {"runs"}
     for name in names:
@@ -165,6 +163,8 @@ def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
         folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
         if parts[0] == "images" and len(parts) > 1:
             left_out["images"] = None
+        elif image_files.KEPT_CACHE.fullmatch(parts[-1]):
+            continue
         elif "__pycache__" not in parts and foreign.isdisjoint(folders):
             kept.append(name)
     return kept

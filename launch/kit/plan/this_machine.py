@@ -51,7 +51,10 @@ def _with_engine(job: Job, problems: Problems) -> Job:
         return job
     record = image_files.origin(file)
     if engine := _engine_of(record):
-        return replace(job, image=f"docker://{record['image_id']}", runtime=engine)
+        cache = "node" if job.cache == "keep" else job.cache  # keeping is for files
+        return replace(
+            job, image=f"docker://{record['image_id']}", runtime=engine, cache=cache, unpack=None
+        )
     tools = " nor ".join(_file_tools())
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"
     problems.add(job.where("image"), problem, _fix(str(record.get("source"))))

@@ -54,7 +54,7 @@ beat::wait() {
     beat::listen
     ((SECONDS > looked_s)) || continue
     # A first node that was itself stopped has heard nobody.
-    ((SECONDS - looked_s < KIT_SILENT_S / 2)) || beat::forgive
+    ((SECONDS - looked_s < KIT_LATE_S / 2)) || beat::forgive
     ! declare -F stall::forgive >/dev/null || stall::forgive "$((SECONDS - looked_s - 1))"
     looked_s="${SECONDS}"
     beat::look "$1"

@@ -10,8 +10,9 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 
 # The same on every node. The first one tells it, since root in a container has another number.
 KIT_CACHE_ROOT="${KIT_SCRATCH:-/tmp}/kit-${UID}/cache"
-# Slurm mounts it before a node's own script runs: the folder above those of images and machines, which may differ between nodes.
-! declare -F runtime::srun_args >/dev/null || KIT_MOUNTS+=("${KIT_CACHE_ROOT}" "${KIT_CACHE_ROOT}" rw)
+
+# cache::mount - adds the folder above those of images and machines, which may differ between nodes, to what is mounted.
+cache::mount() { KIT_MOUNTS+=("${KIT_CACHE_ROOT}" "${KIT_CACHE_ROOT}" rw); }
 
 # cache::choose - sets KIT_CACHE_DIR, this node's folder for this image.
 cache::choose() {
@@ -56,22 +57,28 @@ cache::make() (
   mkdir -p -- "${KIT_CACHE_ROOT%/*}" && cache::is_own "${KIT_CACHE_ROOT%/*}" && mkdir -p -- "${KIT_CACHE_DIR}"
 ) 2>/dev/null
 
-# cache::begin - on the first node: names the file that this job keeps, while KIT_IMAGE is not yet a copy on this node.
+# cache::begin - on the first node: names the file that this job keeps, while KIT_IMAGE is not yet a copy on this node. Slurm starts the
+# containers of all nodes in the same way, so where one node has no folder, no node has.
 cache::begin() {
+  if declare -F runtime::srun_args >/dev/null && [[ -n "$(event::of node_ready ready.jsonl | grep '"cache": "no"')" ]]; then
+    KIT_CACHE=''
+    return
+  fi
   cache::choose
   [[ "${KIT_CACHE}" == keep ]] || return 0
   KIT_CACHE_FILE="$(kept_cache::file)"
   [[ ! -O "${KIT_CACHE_FILE}" ]] || touch -c -- "${KIT_CACHE_FILE}" 2>/dev/null || true # its last use, for `kit images gc`
 }
 
-# cache::prepare - on every node, before KIT_IMAGE is a copy. A node without a folder goes on: its programs use their own defaults.
+# cache::prepare - on every node, before KIT_IMAGE is a copy. A node without a folder goes on: its programs use their own defaults. Sets
+# KIT_CACHE_LACKS there.
 cache::prepare() {
   local -r problem="there is no folder of this user's own for compile caches: ${KIT_CACHE_ROOT}"
   local -r fix="free some space there, or name a writable node-local folder in the cluster's profile (\`scratch: /local\`); without it: \`cache: off\`"
   cache::choose
   [[ -d "${KIT_CACHE_DIR}" ]] || cache::make || true
   if ! cache::is_own "${KIT_CACHE_ROOT%/*}" || ! cache::are_own; then
-    ! declare -F runtime::srun_args >/dev/null || kit::die "${problem}" "${fix}" # Slurm could not mount it
+    KIT_CACHE_LACKS=yes
     kit::warn "${problem}" "${fix}"
     return 0
   fi
@@ -85,7 +92,7 @@ cache::use() {
   if ! cache::are_own; then
     KIT_CACHE_DIR=''
   elif [[ "${KIT_RUNTIME}" != none ]] && ! declare -F runtime::srun_args >/dev/null; then
-    KIT_MOUNTS+=("${KIT_CACHE_ROOT}" "${KIT_CACHE_ROOT}" rw)
+    cache::mount
   fi
 }
 

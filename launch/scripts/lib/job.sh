@@ -91,7 +91,7 @@ job::note_facts() {
   local name
   KIT_FACTS=()
   for name in NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT; do KIT_FACTS+=("${name}=${!name}"); done
-  [[ -z "${KIT_CACHE:-}" ]] || { cache::begin && KIT_FACTS+=("KIT_CACHE_ROOT=${KIT_CACHE_ROOT}"); }
+  [[ -z "${KIT_CACHE:-}" ]] || { cache::begin && KIT_FACTS+=("KIT_CACHE=${KIT_CACHE}" "KIT_CACHE_ROOT=${KIT_CACHE_ROOT}"); }
   [[ -z "${KIT_UNPACK:-}" ]] || KIT_FACTS+=("KIT_UNPACK=${KIT_UNPACK}")
   event::note told facts "$(printf '%s\n' "${KIT_FACTS[@]}" "KIT_HOSTS=${KIT_HOSTS}")"
 }

@@ -53,6 +53,7 @@ kept_cache::discard() { [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CACHE_NAME
 kept_cache::keep() {
   local -r file="${KIT_CACHE_FILE}" unfinished="${KIT_CACHE_FILE%/*}/.${KIT_CACHE_FILE##*/}.${SLURM_JOB_ID}.unfinished"
   local -r fix="make room there, or copy the image to a folder where you may write; or write \`cache: node\`"
+  local -r mark="${KIT_CACHE_DIR}/.kit-packing.${SLURM_JOB_ID}"
   local -i limit_s=60
   local -a settled=()
   [[ -n "${file}" && -n "${KIT_RANKS_BEGUN_S:-}" ]] && cache::are_own && kept_cache::has_news || return 0
@@ -64,18 +65,25 @@ kept_cache::keep() {
   # A compiler that was killed with its rank may have left half a file under its name; and Slurm may end this script soon.
   (($1 == 0)) || settled=(-mmin +1) limit_s=10
   find "${file%/*}" -maxdepth 1 -name ".${file##*/}.*.unfinished" -user "${UID}" -mmin +60 -delete 2>/dev/null || true # of jobs that were killed
-  kept_cache::pack || kit::warn "the compile caches are not kept: ${file} was not written to its end within ${limit_s} s" "${fix}"
-  rm -f -- "${unfinished}" "${KIT_CACHE_DIR}/.kit-packing"
+  kept_cache::pack || kit::warn "the compile caches are not kept: ${file} was not written to its end, or not within ${limit_s} s" "${fix}"
+  rm -f -- "${unfinished}" "${mark}"
 }
 
-# kept_cache::pack - writes the file under another name first. What is compiled meanwhile is newer than the mark.
+# kept_cache::pack - writes the file under another name first. What is compiled meanwhile is newer than the caller's `mark`.
 kept_cache::pack() {
-  touch -- "${KIT_CACHE_DIR}/.kit-packing" &&
-    (cd -- "${KIT_CACHE_DIR}" && umask 077 && find . -type f ! -name '.kit-*' "${settled[@]}" -print0 |
-      timeout "${limit_s}" tar --create --use-compress-program='gzip -1' --null --files-from=- --file=- >"${unfinished}") &&
+  touch -- "${mark}" && (umask 077 && kept_cache::archive >"${unfinished}") &&
     mv --no-target-directory -- "${unfinished}" "${file}" &&
-    mv --no-target-directory -- "${KIT_CACHE_DIR}/.kit-packing" "${KIT_CACHE_DIR}/.kit-kept"
+    mv --no-target-directory -- "${mark}" "${KIT_CACHE_DIR}/.kit-kept"
 } 2>/dev/null
+
+# kept_cache::archive - prints the folder's files. Another job may compile there, whose temporary files come and go.
+kept_cache::archive() (
+  local -i rc=0
+  cd -- "${KIT_CACHE_DIR}" || return
+  find . -type f ! -name '.kit-*' "${settled[@]}" -print0 |
+    timeout "${limit_s}" tar --create --use-compress-program='gzip -1' --ignore-failed-read --null --files-from=- --file=- || rc=$?
+  ((rc <= 1)) # 1: a file changed while it was read
+)
 
 # kept_cache::has_news - whether the folder holds what the file does not. Locks, which are empty, are no news.
 kept_cache::has_news() {

@@ -40,7 +40,7 @@ lost::hosts() { scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(t
 # lost::may_go_on - whether there is something to go on with where one more node is lost.
 lost::may_go_on() {
   ! declare -F preempt::go_on >/dev/null || return 0
-  declare -F restart::consider >/dev/null && (($(lost::hosts | wc -l) > $(lost::needed)))
+  declare -F restart::consider >/dev/null && ((KIT_RESTARTS < KIT_MAX_RESTARTS && $(lost::hosts | wc -l) > $(lost::needed)))
 }
 
 lost::needed() {

@@ -48,6 +48,7 @@ step::choose_ranks_options() {
     KIT_SRUN_RANKS+=(--cpus-per-task="$((SLURM_CPUS_ON_NODE / KIT_TASKS_PER_NODE))")
   fi
   if declare -F runtime::srun_args >/dev/null; then # Slurm itself starts the container
+    [[ -z "${KIT_CACHE:-}" ]] || cache::mount
     runtime::srun_args
     KIT_SRUN_RANKS+=("${KIT_SRUN_ARGS[@]}")
   fi

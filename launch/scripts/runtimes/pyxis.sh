@@ -19,7 +19,7 @@ source "${KIT_RUN_DIR}/lib/image.sh"
 # shellcheck source=lib/mounted.sh
 source "${KIT_RUN_DIR}/lib/mounted.sh"
 
-readonly PYXIS_MOUNTS_NOT="plugstack.conf does not say use_squashfuse=1 (Pyxis 0.22 and later)"
+readonly PYXIS_MOUNTS_NOT="kit finds no use_squashfuse=1 in plugstack.conf (Pyxis 0.22 and later)"
 
 # On the first node. The job's variables need no --container-env: the launcher's script sets them inside, last.
 runtime::srun_args() {
@@ -104,8 +104,8 @@ pyxis::settle() {
   fi
 }
 
-# runtime::agree - on the first node, when all are ready: Slurm starts the containers of all nodes in the same way. Where only some nodes
-# mount the image, the others have no use for it.
+# runtime::agree - on the first node, when all are ready: Slurm starts the containers of all nodes in the same way, so that all mount
+# the image or none does.
 runtime::agree() {
   local -i mounted known
   local answers
@@ -119,7 +119,7 @@ runtime::agree() {
   fi
   KIT_UNPACK=yes
   ((mounted > 0 || known < NNODES)) || return 0
-  kit::say "${mounted} of ${NNODES} nodes can mount the image: unpacking it on all of them"
+  kit::say "${mounted} of ${NNODES} nodes mount the image, and the others cannot or have unpacked it before: unpacking it on all of them"
   export KIT_UNPACKS=yes
   ready::wait_for_nodes
 }
@@ -128,10 +128,14 @@ pyxis::scope_is_job() { pyxis::says container_scope job; }
 
 pyxis::mounts() { pyxis::says use_squashfuse '(1|[yY]([eE][sS])?|[tT]([rR][uU][eE])?)'; }
 
-# pyxis::says NAME VALUE - whether the site sets it. Slurm's configuration is in /etc/slurm, or where slurmctld hands it out, in
-# /run/slurm/conf.
+# pyxis::says NAME VALUE - whether the site sets it. Slurm's configuration is in /etc/slurm, where slurmctld hands it out in
+# /run/slurm/conf, or where slurmd says.
 pyxis::says() {
-  grep -rqsE "^[^#]*$1=$2([[:space:]]|\$)" /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d /run/slurm/conf/plugstack.conf
+  local folder
+  for folder in /etc/slurm /run/slurm/conf ${SLURM_CONF:+"${SLURM_CONF%/*}"}; do
+    ! grep -rqsE "^[^#]*$1=$2([[:space:]]|\$)" "${folder}/plugstack.conf" "${folder}/plugstack.conf.d" || return 0
+  done
+  return 1
 }
 
 runtime::exec() { exec "$@"; }
