@@ -299,6 +299,10 @@ def test_a_run_is_repeated_with_its_packages_and_not_without(project: Project) -
     again = project.kit("rerun", cwd=project.folder, **project.env)
     assert found(again.stdout)["alpha"][0] == "1.0"
     (file,) = (project.folder / "images").glob("*.tar.gz")
+    with file.open("ab") as opened:
+        opened.write(b"x")
+    other = project.kit("rerun", cwd=project.folder, check=False, **project.env)
+    assert other.returncode == 1 and "the packages were resolved again since that run" in other.stderr
     file.unlink()
     gone = project.kit("rerun", cwd=project.folder, check=False, **project.env)
     assert gone.returncode == 1 and f"{file} is gone, which held the run's Python packages" in gone.stderr
