@@ -101,7 +101,6 @@ collect::delete() {
       return 1
     fi
   fi
-  chmod -R u+rwX -- "${aside}" # images have folders that their owner may not write
   remove::tree "${aside}" "${collect_names}"
 }
 

@@ -107,6 +107,22 @@ def test_one_that_a_cleaner_of_tmp_robbed_is_unpacked_again(node: Node) -> None:
     assert (node.place / "alpha" / "__init__.py").exists()
 
 
+def test_a_job_that_uses_a_robbed_one_keeps_what_is_left_of_it(node: Node) -> None:
+    for _ in range(2):  # the second start finds the folder that the first one moved aside
+        node.prepare()
+        node.place.chmod(0o755)
+        (node.place / ".kit-complete").unlink()
+        node.place.chmod(0o555)
+    mounted = os.open(node.place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        done = node.prepare()
+        assert done.returncode == 0, done.stderr
+        assert os.stat("alpha/__init__.py", dir_fd=mounted).st_size == 100_000
+    finally:
+        os.close(mounted)
+    assert node.left == [f".{node.place.name}.stale", node.place.name]
+
+
 def test_two_at_once_unpack_once(node: Node) -> None:
     begun = node.slow_tar()
     both = [node.start(), node.start()]
@@ -123,7 +139,7 @@ def test_two_at_once_unpack_once(node: Node) -> None:
     "fault, problem",
     [
         ({"size": 1 << 60}, "unpacked, needs 1099511627776"),
-        ({"sha256": "0" * 64}, "is damaged: its sha256 is "),
+        ({"sha256": "0" * 64}, "was replaced after submission: its sha256 is "),
         ({"gone": True}, "do not exist here or cannot be read"),
         ({"tar": "exit 1\n"}, "cannot unpack "),
     ],

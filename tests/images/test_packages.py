@@ -22,6 +22,7 @@ import pytest
 from kit.config.job import Job
 from kit.config.requirements import Requirement
 from kit.errors import Problems
+from kit.files import typed_json
 from kit.images import pip_settings
 from kit.plan import packages
 
@@ -298,6 +299,10 @@ def test_a_run_is_repeated_with_its_packages_and_not_without(project: Project) -
     again = project.kit("rerun", cwd=project.folder, **project.env)
     assert found(again.stdout)["alpha"][0] == "1.0"
     (file,) = (project.folder / "images").glob("*.tar.gz")
+    with file.open("ab") as opened:
+        opened.write(b"x")
+    other = project.kit("rerun", cwd=project.folder, check=False, **project.env)
+    assert other.returncode == 1 and "the packages were resolved again since that run" in other.stderr
     file.unlink()
     gone = project.kit("rerun", cwd=project.folder, check=False, **project.env)
     assert gone.returncode == 1 and f"{file} is gone, which held the run's Python packages" in gone.stderr
@@ -326,6 +331,7 @@ def test_a_changed_file_is_made_again(project: Project) -> None:
         ("--no-binary x", "kit does not know the line '--no-binary x'"),
         ("two words", "cannot read the requirement 'two words'"),
         (f"--index-url https://me:{PASSWORD}@host/", "the line holds a password or a token, which the run's record would show"),
+        (f"--extra-index-url https://{PASSWORD}@host/simple", "the line holds a password or a token, which the run's record would show"),
         ("-r gone.txt", "no such file: {folder}/gone.txt"),
         ("-r itself.txt", "the files of requirements name one another"),
     ],
@@ -366,7 +372,16 @@ def test_the_settings_of_pip_are_taken_where_they_say_where_packages_come_from(t
         **{"PIP_INDEX_URL": "https://me:a%40b@one/", "PIP_FIND_LINKS": "/a /b", "PIP_EXTRA_INDEX_URL": "https://two/", "https_proxy": "http://p:1"},
     }
     assert pip_settings.variables({**home, "PIP_INDEX_URL": "https://mine/"})["PIP_INDEX_URL"] == "https://mine/"
+    proxy = {"PIP_PROXY": f"me:{PASSWORD}@proxy:80", "no_proxy": "[::1],localhost"}
+    assert pip_settings.hide(f"cannot reach me:{PASSWORD}@proxy:80", proxy) == "cannot reach me:****@proxy:80"
     assert pip_settings.hide("me asked https://me:a%40b@one/ with a@b", taken) == "me asked https://me:****@one/ with ****"
+
+
+def test_packages_of_several_gigabytes_are_read_back_from_the_record() -> None:
+    large = packages.Packages(("torch",), bytes=5 * 10**9)
+    faults: list[str] = []
+    assert typed_json.read(packages.Packages, json.loads(json.dumps(typed_json.plain(large))), faults) == large
+    assert not faults
 
 
 def test_a_folder_where_nobody_may_write_is_named(project: Project) -> None:

@@ -64,6 +64,22 @@ def test_only_folders_of_kits_own_are_removed(language: str, tmp_path: Path) -> 
         assert (folder / "deep/er/file").read_text() == "x"
 
 
+def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(tmp_path: Path) -> None:
+    own, other = tmp_path / "kit-0001", tmp_path / "mine"
+    for folder in (own, other):
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "file").touch()
+        (folder / "inner").chmod(0o555)
+    if os.getuid() == 0:  # root may write to any; root without its powers may not
+        shown = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    else:
+        shown = []
+    env = {**os.environ, "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh")}
+    subprocess.run([*shown, *COMMANDS["bash"], NAME, str(own), str(other)], env=env, check=False, timeout=60)
+    assert not own.exists()
+    assert (other / "inner").stat().st_mode & 0o777 == 0o555
+
+
 def test_what_lacks_kits_mark_stays(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from kit.files import remove; remove.tree(Path(sys.argv[1]), '.+', 'mark')"
     jail = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(tmp_path), str(tmp_path)]

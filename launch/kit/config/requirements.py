@@ -28,6 +28,7 @@ _OPTION = re.compile(
     r"(?:(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)(?:=|\s+)\S+"
     r"|--no-index|--pre|--prefer-binary)"
 )
+_LOGIN = re.compile(r"://[^/\s]*@")  # a token may stand in the place of a user
 _SOURCE = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*@|.*://|[./~]|.*{_ARCHIVE}$")
 
 
@@ -70,7 +71,7 @@ def add(
 def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> None:
     """Note a problem with a requirement that kit does not give to pip; `is_line`: of a file."""
     text, fix = item.text, ""
-    if redact.kind(text):
+    if redact.kind(text) or (text.startswith("-") and _LOGIN.search(text)):
         problem = "the line holds a password or a token, which the run's record would show"
         fix = "set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL, or write the address into pip.conf"
         problems.add(item.where, problem, fix)

@@ -45,7 +45,10 @@ def paths(found: Mapping[str, str], lines: tuple[str, ...]) -> list[str]:
 def hide(text: str, found: Mapping[str, str]) -> str:
     """Return a text of pip's without the passwords of the settings."""
     for word in " ".join(found.values()).split():
-        login = urlsplit(word).netloc.rpartition("@")[0] if "://" in word else ""
+        if "@" not in word:
+            continue
+        address = word if "://" in word else f"//{word}"  # a proxy needs no scheme
+        login = urlsplit(address).netloc.rpartition("@")[0]
         secret = login.partition(":")[2] or login  # a token may stand in the place of a user
         for form in filter(None, {secret, unquote(secret)}):
             text = text.replace(form, "****")
@@ -71,7 +74,7 @@ def _of_files(environment: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError, OSError):  # its text may hold a password
-            warn(f"kit: {file} cannot be read as pip reads it, and is left out")
+            warn(f"kit: {file} is not a valid pip.conf: kit ignores it")
             continue
         for section in filter(parser.has_section, _SECTIONS):
             for key, value in parser.items(section):

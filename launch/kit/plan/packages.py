@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Annotated, Optional
 
 from kit.config import requirements, suggest, values
 from kit.config.job import Job
@@ -30,7 +30,8 @@ class Packages:
     lock: tuple[str, ...] = ()  # NAME==VERSION --hash=sha256:...
     file: str = ""
     sha256: str = ""
-    bytes: int = 0  # of its files, once they are unpacked
+    # Of its files, once they are unpacked: a framework has more than 1 GB.
+    bytes: Annotated[int, lambda value: 0 <= value < 10**15] = 0
 
 
 def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Problems) -> Packages:

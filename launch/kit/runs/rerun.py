@@ -174,9 +174,13 @@ def _with_image(plan: Plan, *, is_named: bool) -> Plan:
 
 def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     problems = Problems()
-    if (file := plan.container.packages.file) and not os.path.isfile(file):
+    if file := plan.container.packages.file:
         fix = "submit the job again, which makes them anew"
-        raise KitError(f"{file} is gone, which held the run's Python packages", fix)
+        if not os.path.isfile(file):
+            raise KitError(f"{file} is gone, which held the run's Python packages", fix)
+        if image_files.digest(Path(file)) != plan.container.packages.sha256:
+            problem = f"the packages were resolved again since that run: {file} is another file"
+            raise KitError(problem, "submit the job again, with the packages of today")
     check_line(plan.layout.run_dir, "the run directory", problems)
     runtime, workdir = plan.container.runtime, plan.program.workdir
     if runtime != "none":

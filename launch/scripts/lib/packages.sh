@@ -45,16 +45,18 @@ packages::prepare() {
 # packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.
 packages::unpack() {
   local -r place="$1"
-  local -r unfinished="${place%/*}/.${place##*/}.unfinished"
+  local -r unfinished="${place%/*}/.${place##*/}.unfinished" stale="${place%/*}/.${place##*/}.stale"
   local found
   packages::remove "${unfinished}" # left by a start that was killed
-  packages::remove "${place}"      # a cleaner of /tmp took its stamp
+  packages::remove "${stale}"
+  # One without its stamp is not used again, but a job may have it mounted, or on its path, which a cleaner of /tmp robbed.
+  [[ ! -e "${place}" ]] || mv --no-target-directory -- "${place}" "${stale}"
   [[ -r "${KIT_PACKAGES}" ]] ||
-    kit::die "the packages ${KIT_PACKAGES} do not exist here or cannot be read" "put the project on a file system that every node sees; or submit again, which makes them anew" image-missing
+    kit::die "the packages ${KIT_PACKAGES} do not exist here or cannot be read" "put the project on a file system that every node sees; or submit again, which makes them anew" packages-missing
   scratch::need "${place%/*}" "${KIT_PACKAGES_BYTES}" "${KIT_PACKAGES}, unpacked,"
   found="$(sha256sum <"${KIT_PACKAGES}")"
   [[ "${found%% *}" == "${KIT_PACKAGES_SHA256}" ]] ||
-    kit::die "${KIT_PACKAGES} is damaged: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12} at submission" "remove it, and submit again" image-damaged
+    kit::die "${KIT_PACKAGES} was replaced after submission: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12}" "submit the job again" packages-replaced
   if ! (umask 077 && mkdir -- "${unfinished}") ||
     ! tar --extract --gzip --no-same-owner --directory "${unfinished}" --file "${KIT_PACKAGES}" ||
     ! printf 'packages %s\n' "${KIT_PACKAGES}" >"${unfinished}/.kit-complete" ||
@@ -67,7 +69,7 @@ packages::unpack() {
 
 # packages::remove FOLDER - one of these, which nobody may write to.
 packages::remove() {
-  [[ ! -e "$1" ]] || { chmod -R u+rwX -- "$1" && remove::tree "$1" "\.?${KIT_CONTAINER_NAMES}(\.unfinished)?"; } ||
+  [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CONTAINER_NAMES}\.(unfinished|stale)" ||
     kit::die "cannot remove $1" "look what is in it, and remove it by hand"
 }
 

@@ -8,6 +8,7 @@ remove::tree() {
   [[ "${path##*/}" =~ ^(${name})$ && -O "${path}" && ! -L "${path}" ]] || return
   [[ ! "${path}" -ef / && ! "${path}" -ef "${HOME:-/}" ]] || return
   remove::has_no_mount "$(realpath -- "${path}")" || return
+  [[ ! -d "${path}" ]] || chmod -R u+rwX -- "${path}" || true # some have folders that their owner may not write to
   rm -rf --one-file-system -- "${path}"
 }
 

@@ -21,6 +21,8 @@ REFUSALS = (
     _refusal("image-replaced", "the image was replaced after submission"),
     _refusal("image-missing", "the image is not there, or not readable"),
     _refusal("image-damaged", "the image, or a copy of it, is damaged"),
+    _refusal("packages-replaced", "the Python packages were replaced after submission"),
+    _refusal("packages-missing", "the Python packages are not there, or not readable"),
     _refusal("image-not-mounted", "a node cannot mount the image"),
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
     _refusal("no-progress", "the run was started again and again, without progress"),
