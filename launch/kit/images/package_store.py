@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any, Optional
 import kit
 from kit.config import image_files
 from kit.errors import KitError
+from kit.files import remove
 from kit.formats import number, size
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
@@ -103,7 +103,8 @@ class _Build:
         try:
             yield Path(made)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            with suppress(OSError):  # what stays is a killed build's to the next one
+                remove.tree(Path(made), rf"\.{NAME}-[0-9a-f]+\..+{re.escape(store.PARTIAL)}")
 
     def _request(self, lines: tuple[str, ...]) -> dict[str, Any]:
         keeps = not pip_settings.has_password(self.settings)  # downloads hold headers
