@@ -70,10 +70,8 @@ def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(t
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "file").touch()
         (folder / "inner").chmod(0o555)
-    if os.getuid() == 0:  # root may write to any; root without its powers may not
-        shown = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-    else:
-        shown = []
+    # Root may write to any; root without its powers may not.
+    shown = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
     env = {**os.environ, "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh")}
     subprocess.run([*shown, *COMMANDS["bash"], NAME, str(own), str(other)], env=env, check=False, timeout=60)
     assert not own.exists()
