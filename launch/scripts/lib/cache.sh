@@ -60,7 +60,7 @@ cache::make() (
 # cache::begin - on the first node: names the file that this job keeps, while KIT_IMAGE is not yet a copy on this node. Slurm starts the
 # containers of all nodes in the same way, so where one node has no folder, no node has.
 cache::begin() {
-  if declare -F runtime::srun_args >/dev/null && [[ -n "$(event::of node_ready ready.jsonl | grep '"cache": "no"')" ]]; then
+  if declare -F runtime::srun_args >/dev/null && event::of node_ready ready.jsonl | grep '"cache": "no"' >/dev/null; then
     KIT_CACHE=''
     return
   fi
