@@ -4,6 +4,7 @@ is FOLDER/answer.json."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -50,9 +51,11 @@ def respond(folder, request):
     }
     if not request["requirements"]:
         return answer
-    import pip
-
-    version = tuple(int(part) for part in pip.__version__.split(".")[:2])
+    try:
+        import pip
+    except ImportError:
+        return {**answer, "problem": "no pip"}
+    version = tuple(map(int, re.findall(r"[0-9]+", pip.__version__)[:2]))  # 24.1b1 is one, too
     if version < OLDEST_PIP:
         answer["problem"] = f"its pip is {pip.__version__}, and 22.2 or later is needed"
         return answer
@@ -71,7 +74,7 @@ def installed():
     found = {}
     for item in metadata.distributions():
         name = item.metadata["Name"]
-        if name:
+        if name and item.version:  # a damaged one may have none
             found.setdefault(name.lower().replace("_", "-").replace(".", "-"), item.version)
     return found
 

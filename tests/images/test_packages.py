@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,11 +20,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from kit.config import requirements
 from kit.config.job import Job
 from kit.config.requirements import Requirement
+from kit.config.yaml_source import Located
 from kit.errors import Problems
 from kit.files import typed_json
-from kit.images import pip_settings
+from kit.images import image_python, pip_settings
 from kit.plan import packages
 
 from wheels import wheel
@@ -215,7 +218,7 @@ def test_what_has_no_wheel_is_an_error_with_pips_lines(name: str, project: Proje
     said = project.run(check=False)
     assert said.returncode == 1
     assert f"No matching distribution found for {name}" in said.stdout + said.stderr
-    assert "kit takes wheels alone" in said.stdout + said.stderr
+    assert "kit installs only wheels" in said.stdout + said.stderr
 
 
 def test_a_killed_submission_leaves_nothing_that_another_uses(project: Project, index: Index) -> None:
@@ -283,7 +286,13 @@ def test_wheels_in_a_folder_need_no_index(project: Project, index: Index) -> Non
     for path in index.folder.glob("*/*.whl"):
         shutil.copy(path, links)
     assert found(project.run().stdout)["alpha"][0] == "1.0"
+    wheel(index.folder, "beta", "1.5", script="beta-say")
+    shutil.copy(index.folder / "beta" / "beta-1.5-py3-none-any.whl", links)
+    assert "packages: resolving" in project.run().stderr, "a wheel of one's own was built again"
     assert index.asked == []
+    runs = [str(path) for path in sorted(project.folder.glob("runs/*-*"), key=lambda path: path.stat().st_mtime)]
+    said = project.kit("diff", *runs, cwd=project.folder, check=False, **project.env).stdout
+    assert re.search(r"beta: 1\.5 \([0-9a-f]{8}\) -> 1\.5 \([0-9a-f]{8}\)", said) and "alpha" not in said
 
 
 def test_a_dry_run_asks_nobody(project: Project, index: Index) -> None:
@@ -349,14 +358,14 @@ def test_a_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("\ufeffa>=1, \\\n  <2 # comment\n\n-r more/b.txt\n-c more/c.txt\n--pre\n-i https://host/simple\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "b.txt").write_text("b[x,y]~=1.0 ; python_version > '3.8'\r\n-f wheels\r\n")
-    (tmp_path / "more" / "c.txt").write_text("c<3\n")
+    (tmp_path / "more" / "c.txt").write_text("c\t<3\n")
     problems = Problems()
     job = Job(packages=(Requirement("first", ""), Requirement(str(tmp_path / "all.txt"), "")))
     lines = packages.requested(job, None, "", problems).requirements
     assert not problems.found
     assert lines == (
         *("first", "a>=1,   <2", "b[x,y]~=1.0 ; python_version > '3.8'", f"--find-links {tmp_path}/more/wheels"),
-        *("-c c<3", "--pre", "-i https://host/simple"),
+        *("-c c <3", "--pre", "-i https://host/simple"),
     )
 
 
@@ -382,6 +391,51 @@ def test_packages_of_several_gigabytes_are_read_back_from_the_record() -> None:
     faults: list[str] = []
     assert typed_json.read(packages.Packages, json.loads(json.dumps(typed_json.plain(large))), faults) == large
     assert not faults
+
+
+def test_a_file_of_requirements_is_named_alone() -> None:
+    problems = Problems()
+    requirements.parse(Located("-r requirements.txt", "job.yaml:3"), problems)
+    assert [(item.problem, item.fix) for item in problems.found] == [("kit does not know the line '-r requirements.txt'", "write the file's name alone")]
+
+
+def test_the_nodes_scratch_folder_serves_here_only_if_it_is_here(tmp_path: Path) -> None:
+    assert image_python._scratch(str(tmp_path)) == str(tmp_path)
+    assert image_python._scratch(str(tmp_path / "of-the-nodes")) == ""
+    assert image_python._scratch("") == ""
+
+
+def test_an_image_without_pip_is_named(project: Project, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (site,) = bare.glob("lib/python3*/site-packages")
+    (site / "torch.py").touch()
+    project.job("alpha")
+    done = project.run(check=False, PATH=f"{bare}/bin:{os.environ['PATH']}")
+    assert done.returncode == 1 and "this machine's Python has no pip" in done.stderr
+
+
+def test_a_pip_of_letters_and_a_package_without_a_version_are_no_obstacle(project: Project, python: Path) -> None:
+    (site,) = python.glob("lib/python3*/site-packages")
+    name = site / "pip" / "__init__.py"
+    text = name.read_text()
+    broken = site / "broken.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\n")
+    name.write_text(re.sub(r"__version__ = .*", '__version__ = "24.1b1"', text))
+    project.job("alpha")
+    try:
+        assert found(project.run().stdout)["alpha"][0] == "1.0"
+    finally:
+        name.write_text(text)
+        shutil.rmtree(broken)
+
+
+def test_packages_are_not_listed_as_images(project: Project) -> None:
+    project.job("alpha")
+    project.run()
+    assert "no images of kit build" in project.kit("images", cwd=project.folder).stdout
+    assert json.loads(project.kit("images", "--json", cwd=project.folder).stdout) == []
 
 
 def test_a_folder_where_nobody_may_write_is_named(project: Project) -> None:

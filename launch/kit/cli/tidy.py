@@ -101,7 +101,7 @@ def images_list(
     if code is not None:
         sys.exit(code)
     place = Path(folder).absolute()
-    found = inventory.kept(place)
+    found = [item for item in inventory.kept(place) if item.is_image]
     if as_json:
         from kit.cli import report_json
 

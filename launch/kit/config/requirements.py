@@ -22,7 +22,7 @@ _REQUIREMENT = (
     rf" *(?:\( *{_VERSIONS} *\)|{_VERSIONS})? *(?:;[^$@\x00-\x1f\x7f]+)?"
 )
 # What a job file can hold: a file, or a requirement.
-PATTERN = rf"(?:[^\x00-\x1f\x7f]*\.txt|{_REQUIREMENT})"
+PATTERN = rf"(?:(?!-)[^\x00-\x1f\x7f]*\.txt|{_REQUIREMENT})"
 # The lines of a file that say where packages come from, and which releases count.
 _OPTION = re.compile(
     r"(?:(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)(?:=|\s+)\S+"
@@ -38,7 +38,7 @@ class Requirement(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        return self.text.endswith(FILE)
+        return self.text.endswith(FILE) and not self.text.startswith("-")
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[Requirement, ...]]:
@@ -87,6 +87,8 @@ def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> No
     elif text.startswith("-"):
         fix = "name the packages; docs/packages.md lists the options that a file can have"
         problem = f"kit does not know the line '{text}'"
+        if text.startswith(("-r", "--requirement")):
+            fix = "write the file's name alone"
         if re.match(r"(-e|--editable)\b", text):
             problem = f"'{text}' is a folder, and no package of an index"
             fix = "put the folder on PYTHONPATH under `env`, or build it into an image: kit build"

@@ -64,7 +64,7 @@ class ImagePython:
             "KIT_RUNTIME": runtime,
             "KIT_IMAGE": container.image or "",
             "KIT_FINGERPRINT": container.fingerprint or "",
-            "KIT_SCRATCH": self.plan.profile.scratch,
+            "KIT_SCRATCH": _scratch(self.plan.profile.scratch),
             "KIT_REMAP_ROOT": "",
             "KIT_WORKDIR": str(folder),
         }
@@ -127,6 +127,11 @@ def _able(plan: Plan) -> dict[str, Plugin]:
     """Return the runtimes that run the image without Slurm."""
     kind = _image_kind(plan.container.image)
     return {item.name: item for item in plugins.runtimes(kind) if not item.srun_option}
+
+
+def _scratch(of_nodes: str) -> str:
+    """Return the nodes' scratch folder if this machine has it, too; else the scripts take /tmp."""
+    return of_nodes if os.path.isdir(of_nodes) and os.access(of_nodes, os.W_OK | os.X_OK) else ""
 
 
 def _image_kind(image: Optional[str]) -> str:

@@ -22,7 +22,7 @@ _RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif|\.tar
 
 
 class ImageFile(NamedTuple):
-    """One image file of `kit build`."""
+    """One image file of `kit build`, or a file of Python packages."""
 
     file: Path
     record: Path
@@ -32,6 +32,10 @@ class ImageFile(NamedTuple):
     built_s: float  # seconds since 1970
     runs: tuple[str, ...]  # run directories, the last used first
     used_s: float  # when the last of them, or the build, was active
+
+    @property
+    def is_image(self) -> bool:
+        return not self.file.name.endswith(".tar.gz")
 
 
 def kept(folder: Path) -> list[ImageFile]:

@@ -78,7 +78,10 @@ class _Build:
     def _digest(self) -> str:
         """Return the digest of what decides about the packages: the requirements and the image."""
         container = self.plan.container
-        parts = [FORMAT, container.packages.requirements, container.fingerprint or self._identity()]
+        requirements = container.packages.requirements
+        parts = [FORMAT, requirements, container.fingerprint or self._identity()]
+        if wheels := _wheels(pip_settings.paths(self.settings, requirements)):
+            parts.append(wheels)
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def _identity(self) -> list[Any]:
@@ -144,7 +147,9 @@ class _Build:
         if not problem:
             return
         if problem not in ("resolve", "install"):
-            fix = "take an image with a newer one, or build one with the packages: kit build"
+            fix = "take an image with pip 22.2 or later, or build one with the packages: kit build"
+            if problem == "no pip":
+                raise KitError(f"`packages` needs pip, and {image} has no pip", fix)
             raise KitError(f"`packages` needs the pip of {image}: {problem}", fix)
         said = re.sub(rf"\S+{re.escape(store.PARTIAL)}/", "", said.partition(_ADVICE)[0])
         lines = [line for line in said.splitlines() if not _is_noise(line)]
@@ -156,11 +161,18 @@ class _Build:
                 f"packages: {wants}, and the image has {name} {version}, which stays\n{shown}", fix
             )
         fix = (
-            "see pip's lines above. kit takes wheels alone: what has none for the image's Python"
-            " is built into an image (kit build). Without the internet: PIP_INDEX_URL or"
+            "see pip's lines above. kit installs only wheels. If a package has none for the image's"
+            " Python, build it into an image: kit build. Without the internet: PIP_INDEX_URL or"
             " PIP_FIND_LINKS"
         )
         raise KitError(f"packages: pip cannot {problem} them for {image}\n{shown}", fix)
+
+
+def _wheels(paths: list[str]) -> list[tuple[str, int, int]]:
+    """Return the wheels in these folders: one that was built again is another package."""
+    found = sorted(file for path in paths for file in Path(path).glob("*.whl") if file.is_file())
+    facts = [(str(file), file.stat()) for file in found]
+    return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
 
 
 def _conflict(said: str, have: dict[str, str]) -> Optional[tuple[str, str, str]]:

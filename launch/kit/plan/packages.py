@@ -81,7 +81,7 @@ def _lines(text: str) -> list[tuple[int, str]]:
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun += line[:-1]
             continue
-        whole = re.sub(r"(^|\s+)#.*$", "", begun + line).strip()
+        whole = re.sub(r"(^|\s+)#.*$", "", begun + line).strip().replace("\t", " ")
         begun = ""
         if whole:
             found.append((start, whole))

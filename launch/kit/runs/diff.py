@@ -30,7 +30,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "plan": _changes(one.decisions(), two.decisions()),
         "variables": _changes(one.variables(), two.variables(), is_secret=redact.is_secret),
         "image": _changes(one.image(), two.image()),
-        "packages": _changes(one.packages(), two.packages()),
+        "packages": _changes(*_versions(one.packages(), two.packages())),
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.plan.profile.text, two.plan.profile.text),
         "code": _code(one, two),
@@ -98,10 +98,14 @@ class Side:
             "image_sha256": str(container.sha256),
         }
 
-    def packages(self) -> dict[str, str]:
-        """Return {name: version} of the packages beside the image's."""
-        lines = (line.split(" ")[0] for line in self.plan.container.packages.lock)
-        return {name: version for name, _, version in (line.partition("==") for line in lines)}
+    def packages(self) -> dict[str, tuple[str, str]]:
+        """Return {name: (version, sha256)} of the packages beside the image's."""
+        found = {}
+        for line in self.plan.container.packages.lock:
+            package, _, sha256 = line.partition(" --hash=sha256:")
+            name, _, version = package.partition("==")
+            found[name] = version, sha256
+        return found
 
     def versions(self) -> dict[str, str]:
         git = self.record.get("git") or {}
@@ -134,6 +138,21 @@ class Side:
                 path = Path(folder, name)
                 found[str(path.relative_to(self.paths.code))] = path
         return found
+
+
+def _versions(
+    one: dict[str, tuple[str, str]], two: dict[str, tuple[str, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return {name: version} of each; with the start of the hash, if nothing else differs."""
+    same = {name for name in one.keys() & two if one[name][0] == two[name][0]}
+
+    def shown(side: dict[str, tuple[str, str]]) -> dict[str, str]:
+        return {
+            name: f"{version} ({sha256[:8]})" if name in same else version
+            for name, (version, sha256) in side.items()
+        }
+
+    return shown(one), shown(two)
 
 
 def _changes(
