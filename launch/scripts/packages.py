@@ -5,6 +5,7 @@ is FOLDER/answer.json."""
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -93,7 +94,7 @@ class Pip:
     def write(self, name, lines):
         path = os.path.join(self.folder, name)
         with open(path, "w", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in lines))
+            file.write("".join(quoted(line) + "\n" for line in lines))
         return path
 
     def install(self, *words):
@@ -105,6 +106,12 @@ class Pip:
         Pip.running = [process]
         said = process.communicate()[0]
         return process.returncode, said.decode("utf-8", "replace")
+
+
+def quoted(line):
+    """Return a line as pip reads it: as a shell does, where an option names a folder."""
+    option, _, place = line.partition(" ")
+    return f"{option} {shlex.quote(place)}" if option == "--find-links" else line
 
 
 def install(pip, lines, have, answer):

@@ -150,7 +150,7 @@ def project(kit, tmp_path: Path, python: Path, index: Index) -> Project:
 
 
 def found(output: str) -> dict[str, list[str]]:
-    lines = [line.split("FOUND ", 1)[1].split() for line in output.splitlines() if "FOUND " in line]
+    lines = [line.split("FOUND ", 1)[1].split(maxsplit=2) for line in output.splitlines() if "FOUND " in line]
     return {name: rest for name, *rest in lines}
 
 
