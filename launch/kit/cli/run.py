@@ -130,7 +130,10 @@ def rerun(
 )
 @takes_job
 def render(job: JobRequest, output: Output = None) -> None:
-    """Write the run directory without starting anything."""
+    """Write the run directory without starting the job.
+
+    Where the job asks for `packages`, kit resolves them in the image first, as a submission does.
+    """
     plan = job.plan(job.load(), output, Use(is_dry=True))
     submission.say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
