@@ -17,7 +17,7 @@ source "${KIT_RUN_DIR}/lib/runtimes.sh"
 # Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.
 readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|\.?${KIT_CACHE_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
 
-# The folders in which runtimes make containers, and those with copies of images, compile caches and packages; only those that are this user's.
+# This user's folders with containers, copies of images, compile caches and packages.
 collect::folders() {
   local folder
   {
@@ -31,8 +31,8 @@ collect::folders() {
 # Days since a job last started with it.
 collect::idle_days() { printf '%d' "$((($(date +%s) - $(container_name::used_s "$1")) / 86400))"; }
 
-# A process in a container has it among its mounts; one that may compile has its cache among its variables, and one without a container
-# its packages, under the name that they had at its start. A copy of an image that is in use may go, its readers keep it.
+# The mounts of a process name its container. Its variables name its compile cache, and without a container its packages, by the names
+# that these had at its start. A copy of an image may go while it is in use: its readers keep it.
 collect::in_use() {
   local -r folder="${1%/*}"
   local name="${1##*/}"

@@ -29,8 +29,8 @@ IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 # The number of values without which a line was cut off.
 LENGTHS = {
     **dict.fromkeys(("half-made", "unknown-name"), 1),
-    **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma", "loopback-name"), 2),
-    "cannot-mount": 2,
+    **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma"), 2),
+    **dict.fromkeys(("loopback-name", "cannot-mount"), 2),
     "limit": 3,
     "reach": 4,
 }

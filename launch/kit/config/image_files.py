@@ -26,6 +26,15 @@ FILES = (*SUFFIXES, ".squashfs")  # other tools write .squashfs
 KEPT_CACHE = re.compile(r"\.?kit-cache-[A-Za-z0-9._-]+-[0-9]+\.tar\.gz(\.[0-9]+\.unfinished)?")
 
 
+def kind(image: Optional[str]) -> str:
+    """Return `none`, `folder`, the extension of a file, or the scheme of a registry's image."""
+    if image is None:
+        return "none"
+    if "://" in image:
+        return image.partition("://")[0] + "://"
+    return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]
+
+
 def fingerprint(image: Path) -> Optional[str]:
     """Return 16 hex digits that change when the image is rebuilt; None if it cannot be read here.
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from kit import assets
-from kit.config import plugins
+from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.errors import KitError
 from kit.files import safe_read
@@ -125,19 +125,13 @@ def _runtimes(plan: Plan) -> list[str]:
 
 def _able(plan: Plan) -> dict[str, Plugin]:
     """Return the runtimes that run the image without Slurm."""
-    kind = _image_kind(plan.container.image)
+    kind = image_files.kind(plan.container.image)
     return {item.name: item for item in plugins.runtimes(kind) if not item.srun_option}
 
 
 def _scratch(of_nodes: str) -> str:
     """Return the nodes' scratch folder if this machine has it, too; else the scripts take /tmp."""
     return of_nodes if os.path.isdir(of_nodes) and os.access(of_nodes, os.W_OK | os.X_OK) else ""
-
-
-def _image_kind(image: Optional[str]) -> str:
-    if image and "://" in image:
-        return image.partition("://")[0] + "://"
-    return "folder" if os.path.isdir(image or "") else os.path.splitext(image or "")[1]
 
 
 def _last(text: str) -> str:

@@ -157,20 +157,22 @@ def _image(container: Container) -> list[str]:
         f"KIT_STAGE={container.stage}",
         *([f"KIT_CACHE={container.cache} # of compilers"] if container.cache else []),
         *_packages(container.packages),
-        *(
-            [f"KIT_UNPACK={container.unpack} # the image; or mount it; auto: each node chooses"]
-            if container.unpack
-            else []
-        ),
+        *_unpack(container.unpack),
     ]
 
 
 def _packages(packages: Packages) -> list[str]:
+    if not packages.requirements:
+        return []
     return [
         f"KIT_PACKAGES={bash(packages.file)} # Python packages: docs/packages.md",
         f"KIT_PACKAGES_SHA256={packages.sha256}",
         f"KIT_PACKAGES_BYTES={packages.bytes} # once they are unpacked",
-    ][: 3 if packages.requirements else 0]
+    ]
+
+
+def _unpack(word: str) -> list[str]:
+    return [f"KIT_UNPACK={word} # the image; or mount it; auto: each node chooses"] if word else []
 
 
 def _policy(plan: Plan) -> list[str]:

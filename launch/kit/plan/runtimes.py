@@ -26,7 +26,7 @@ def runtime(
 
     `is_dry`: nothing is started, and an image's file may be on another machine.
     """
-    kind = _image_kind(job.image)
+    kind = image_files.kind(job.image)
     name, why = job.runtime, ""
     if name is None or name == "auto":
         name, why = _by_itself(kind, cluster)
@@ -56,7 +56,7 @@ def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> tuple[str,
 
     A rehearsal without a container has nothing to stage.
     """
-    is_file = _image_kind(job.image) in image_files.FILES
+    is_file = image_files.kind(job.image) in image_files.FILES
     if job.stage == "auto":
         if not is_file or not runtime or runtime.name == "none":
             return "none", ""
@@ -163,12 +163,3 @@ def _fix_of_kind(image: str, runtime: Plugin) -> str:
     if record.get("engine") == runtime.name:
         return f"name the image that the file was made of: docker://{record.get('image_id')}"
     return f"name an image that {runtime.name} has, as docker://NAME: {runtime.name} images"
-
-
-def _image_kind(image: Optional[str]) -> str:
-    """Return `none`, `folder`, the extension of a file, or the scheme of a registry's image."""
-    if image is None:
-        return "none"
-    if "://" in image:
-        return image.partition("://")[0] + "://"
-    return "folder" if os.path.isdir(image) else os.path.splitext(image)[1]

@@ -158,7 +158,7 @@ def _with_image(plan: Plan, *, is_named: bool) -> Plan:
     if not os.path.exists(image):
         raise UsageError(f"no such image: {image}", "name another: --image FILE")
     accepted = plugins.find("runtimes", before.runtime, "").words("images")
-    if ("folder" if os.path.isdir(image) else os.path.splitext(image)[1]) not in accepted:
+    if image_files.kind(image) not in accepted:
         problem = f"{before.runtime} cannot run '{image}'"
         raise UsageError(problem, f"it runs {', '.join(accepted)}", where="--image")
     sha256 = image_files.check(Path(image)) or None

@@ -21,6 +21,22 @@ container_name::stamp() { printf 'image %s\n' "${KIT_IMAGE}" >"$1/.kit-complete"
 # container_name::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
 container_name::use() { touch -c -- "$1/.kit-complete"; }
 
+# container_name::make_once FOLDER DOING COMMAND... - notes the use of FOLDER, which COMMAND makes first, under a lock, where it is not
+# there, whole. The warm path takes no lock. DOING says what COMMAND does.
+container_name::make_once() {
+  local -r folder="$1" doing="$2"
+  local lock file
+  if ! container_name::is_whole "${folder}"; then
+    file="$(container_name::lock "${folder}")"
+    exec {lock}>"${file}"
+    flock --timeout 900 "${lock}" ||
+      kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
+    container_name::is_whole "${folder}" || "${@:3}" # nobody made it while we waited
+    exec {lock}>&-
+  fi
+  container_name::use "${folder}"
+}
+
 # container_name::used_s PATH - prints when a job last started with a container, or with a copy of an image.
 container_name::used_s() { stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
 

@@ -56,23 +56,8 @@ enroot::missing() {
 }
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
-# It is unpacked under another name and moved into place, stamped; the warm path takes no lock.
-enroot::ensure() {
-  local -r name="$1"
-  local -r rootfs="${ENROOT_DATA_PATH}/${name}"
-  if container_name::is_whole "${rootfs}"; then
-    container_name::use "${rootfs}"
-    return
-  fi
-
-  local lock file
-  file="$(container_name::lock "${rootfs}")"
-  exec {lock}>"${file}"
-  flock --timeout 900 "${lock}" ||
-    kit::die "another job has been creating ${name} for 15 minutes" "look for it: fuser ${file}"
-  container_name::is_whole "${rootfs}" || enroot::create "${name}" # nobody made it while we waited
-  exec {lock}>&-
-}
+# It is unpacked under another name and moved into place, stamped.
+enroot::ensure() { container_name::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"; }
 
 # enroot::create NAME - under the lock.
 enroot::create() {

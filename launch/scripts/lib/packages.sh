@@ -24,22 +24,16 @@ packages::choose_folder() {
 # packages::mount - adds them to what is mounted into containers.
 packages::mount() { [[ "${KIT_RUNTIME}" == none ]] || KIT_MOUNTS+=("$(packages::place)" /opt/kit-packages ro); }
 
-# packages::prepare - on a node: unpacks them unless they are there, whole. The warm path takes no lock.
+# packages::prepare - on a node: unpacks them unless they are there, whole.
 packages::prepare() {
-  local place lock file
+  local place
   place="$(packages::place)"
+  [[ ! -e "${place}" || -O "${place}" ]] || kit::die "${place} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
   if ! container_name::is_whole "${place}"; then
     scratch::make
     mkdir -p -- "${place%/*}"
-    file="$(container_name::lock "${place}")"
-    exec {lock}>"${file}"
-    flock --timeout 900 "${lock}" ||
-      kit::die "another job has been unpacking ${KIT_PACKAGES} for 15 minutes" "look for it: fuser ${file}"
-    container_name::is_whole "${place}" || packages::unpack "${place}" # nobody did it while we waited
-    exec {lock}>&-
   fi
-  [[ -O "${place}" ]] || kit::die "${place} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
-  container_name::use "${place}"
+  container_name::make_once "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
 }
 
 # packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.

@@ -49,8 +49,8 @@ rank::run() {
   exit "${kit_code}"
 }
 
-# rank::count_killed - sets kit_killed to how many processes the kernel has killed since memory had run out: those of this job's
-# control group, where it is to be seen, and else those of the node, which others may use, too.
+# rank::count_killed - sets kit_killed to the number of processes that the kernel has killed because memory had run out. It counts
+# those of this job's control group if the files of the group are readable, and otherwise those of the node, which others may use, too.
 rank::count_killed() {
   local kit_name kit_group kit_file kit_counter=/proc/vmstat kit_value
   kit_killed=0
