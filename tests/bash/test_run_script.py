@@ -29,7 +29,8 @@ import event_lines
 from plans import changed, plan_of
 
 JOB_ID = 8_000_000 + os.getpid() % 2000 * 10  # of its own in each worker, and nine more beside it: what ends a job ends all with its number
-PORT = 61000 + JOB_ID % 4000
+PORTS = 4000
+PORT = 61000 + JOB_ID % PORTS
 
 
 def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, launcher: str = "srun", **other: Any) -> Path:
@@ -107,8 +108,8 @@ def told(done: subprocess.CompletedProcess[str], port: int = PORT) -> list[str]:
     first, *rest = (line for line in done.stderr.splitlines() if not re.fullmatch(rf"kit: local0: job {JOB_ID} on local0: attempt 2", line))
     shape = rf"kit: local0: job {JOB_ID} on \S+: \d+ x \d+ processes, runtime none, master 127\.0\.0\.1:(\d+)"
     found = re.fullmatch(shape, first)
-    # The ports after the job's own serve where something else listens on it.
-    assert found and port <= int(found[1]) < port + 100, first
+    # The ports after the job's own serve where something else listens on it; the first port follows the last.
+    assert found and (int(found[1]) - port) % PORTS < 100, first
     return [line for line in rest if not re.fullmatch(r"kit: local\d+: a task ended with code \d+; ending the others", line)]
 
 
