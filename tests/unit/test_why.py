@@ -12,7 +12,7 @@ from typing import Optional
 
 import pytest
 from kit import slurm
-from kit.diagnose.why import facts, logs, report, verdict
+from kit.diagnose.why import facts, logs, report, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Weight
 from kit.errors import UsageError
 from kit.runs import history, job_chain, job_status
@@ -91,9 +91,9 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
     if found[2].endswith(".jsonl"):  # an event is said in words
         event = json.loads(line)
         said = event.get("problem") or event.get("state") or f"ended with code {event['code']} on {event['node']}"
-        assert found[4] in (report._printable(said), report._printable(f"{event['node']}: {said}"))
+        assert found[4] in (wording.printable(said), wording.printable(f"{event['node']}: {said}"))
     else:
-        assert found[4] and report._printable(line) == found[4]
+        assert found[4] and wording.printable(line) == found[4]
 
 
 def test_the_corpus_is_large_and_holds_no_path_of_a_machine() -> None:

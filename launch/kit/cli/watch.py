@@ -188,10 +188,7 @@ def logs(
         if tail is not None or rank is not None or node or errors or attempt:
             fix = "leave out -f; or follow one file: tail -f"
             raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
-        if len(runs) > 1:
-            fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
-            raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
-        following.follow_again(runs[0])
+        _follow(found, runs)
         return
     files = array_status.logs(found, number, log_choice.Choice(node, rank, errors, attempt))
     if not files:
@@ -203,6 +200,13 @@ def logs(
         what = f"failed rank{where}" if errors else _missing(runs[0], rank, node, where)
         raise KitError(f"{which} has no {what}", f"to see what it has: ls {messages.typed(folder)}")
     _print(files, found, tail)
+
+
+def _follow(found: Run, runs: list[Run]) -> None:
+    if len(runs) > 1:
+        fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
+        raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
+    following.follow_again(runs[0])
 
 
 def _missing(run: Run, rank: Optional[int], node: Optional[str], where: str) -> str:

@@ -1,0 +1,111 @@
+"""Put what was found into lines of one screen: causes, hints, and the places in the logs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Optional
+
+from kit.diagnose.why import facts, programs, run_state, verdict
+from kit.diagnose.why.blame import Failed
+from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
+from kit.diagnose.why.evidence import Evidence
+from kit.diagnose.why.logs import Log
+from kit.diagnose.why.verdict import Finding
+
+WIDTH = 160  # characters to show of a line
+SHOWN = 8  # lines to show of a traceback, or of the end of a log
+OTHERS = 3  # candidates to show beside the first
+
+
+def hints(
+    found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence, ended_by: str
+) -> Iterator[str]:
+    """Yield what else the logs show; `ended_by` is what sent SIGTERM, where that is known."""
+    known = [*(finding for finding in found if finding.weight <= most), *others]
+    if ended_by == run_state.KIT:  # that is how every failure goes on
+        known = [finding for finding in known if finding.cause.name != "terminated"]
+    hints = known[:OTHERS]
+    if hints:
+        yield "hints, from messages in the logs:"
+    for finding in hints:
+        title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+        if finding.cause.name == "terminated" and ended_by:
+            title = f"{ended_by} ended a process with SIGTERM"
+        place = locate(finding.log, finding.index)
+        yield f"  {printable(title)} ({finding.cause.name}), by {place}"
+
+
+def title_of(finding: Finding, evidence: Evidence) -> str:
+    """Return the cause in words, with the exception that says it where there is one."""
+    title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+    if finding.raised and finding.cause.retells:
+        title += verdict.place_of(finding.raised, evidence)
+    elif finding.raised:
+        meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
+        title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
+    return printable(title, 400)
+
+
+def fix_of(finding: Finding, evidence: Evidence) -> str:
+    """Return what to do about the cause."""
+    fix = (evidence.record.get("local") and finding.cause.local_fix) or finding.cause.fix
+    return printable(facts.fill(fix, facts.collect(evidence, finding)), 1000)
+
+
+def before_the_cause(
+    finding: Finding, evidence: Evidence, first: Optional[Failed]
+) -> Iterator[str]:
+    """Yield the end of the exception's traceback, else the end of the log of the rank at fault."""
+    log = evidence.log(RANK, first.rank) if first else None
+    if finding.raised:
+        begin, end = finding.raised.begin + 1, finding.raised.index
+        yield f"  the end of its traceback, {locate(finding.log, end)}:"
+        for line in finding.log.text.split("\n")[max(begin, end + 1 - SHOWN) : end + 1]:
+            if line.strip():
+                yield f"  | {printable(line)}"
+    elif log and finding.weight > Weight.REFUSAL:
+        yield from last_lines(log)
+
+
+def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
+    """Yield what to read where no cause is known."""
+    yield "cause: kit does not know it (unknown)"
+    candidates = [evidence.log(RANK, first.rank)] if first else []
+    candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
+    telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
+    yield from last_lines(telling)
+    yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
+
+
+def last_lines(log: Log) -> Iterator[str]:
+    """Yield the last lines of a log that are not empty."""
+    texts = zip(log.text.split("\n"), log.lines)
+    kept = [index for index, (text, _) in enumerate(texts) if text.strip()][-SHOWN:]
+    if kept:
+        yield f"  the end of {locate(log, kept[-1])}:"
+    for index in kept:
+        yield f"  | {printable(log.lines[index])}"
+
+
+def locate(log: Log, index: int) -> str:
+    """Return a line's file, as it opens from the current folder, and its number."""
+    path = os.path.relpath(log.path)
+    return numbered(str(log.path) if path.startswith("../") else path, log, index)
+
+
+def numbered(path: str, log: Log, index: int) -> str:
+    """Return a file and the number of a line in it; from its end where that is not known."""
+    number = log.number(index)
+    path = printable(path, 1000)
+    return (
+        f"{path}:{number}" if number else f"{path}, {len(log.lines) - index} lines before its end"
+    )
+
+
+def printable(text: str, most: int = WIDTH) -> str:
+    """Return one line that is safe for a terminal, whatever a program wrote."""
+    kept = (c if c.isprintable() else " " if c == "\t" else "?" for c in text.rstrip())
+    line = "".join(kept)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
