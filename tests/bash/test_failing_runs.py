@@ -17,7 +17,7 @@ BEGIN = """\
 import os, signal, sys, time
 import torch
 import torch.distributed as dist
-dist.init_process_group("gloo")
+dist.init_process_group("gloo"); dist.barrier()  # all are connected: one that still was at it would say more
 rank = dist.get_rank()
 """
 NESTED = """\

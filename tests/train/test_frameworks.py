@@ -20,7 +20,7 @@ from samples import ROOT
 FOLDER = ROOT / "train/frameworks"
 FRAMEWORKS = sorted(path.parent.name for path in FOLDER.glob("*/job.yaml"))
 FILES = ("job.yaml", "requirements.txt", "train.py")
-SAVE_EVERY = 21  # so that no checkpoint is at the end of an epoch, which has 32 steps, or 40
+SAVE_EVERY = 21
 ARGUMENTS = ["--epochs", "8", "--save-every", str(SAVE_EVERY), "--pause", "0.02"]
 
 
@@ -108,6 +108,35 @@ def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed
     assert re.search(r"all ranks have stopped for a checkpoint, progress: step \d+; all ranks start again$", said, re.MULTILINE), said
     assert "starting all ranks again: restart 1 of 3" in said
     assert "all ranks ended well" in said
+
+
+# Asks for a checkpoint at the step that its first argument names.
+ASKED = """
+import builtins, os, runpy, signal, sys
+step = sys.argv[1]
+tell = print
+def tell_and_ask(*words, **more):
+    tell(*words, **more)
+    if words[0].split()[:2] == ["step", step]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+builtins.print = tell_and_ask
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_program_goes_on_from_the_end_of_an_epoch_too(framework: str, tmp_path: Path) -> None:
+    def start(folder: str, asked_at: int) -> list[str]:
+        words = ["--batch-size", "512", "--epochs", "2", "--save-every", "8", "--checkpoints", folder]
+        program = str(FOLDER / framework / "train.py")
+        done = subprocess.run([sys.executable, "-c", ASKED, str(asked_at), program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == (75 if asked_at else 0), done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("step ")]
+
+    steps = len(whole := start("undisturbed", 0))
+    end = steps // 2  # of the first of two epochs
+    assert [*start("asked", end), *start("asked", end + 2), *start("asked", 0)] == whole
 
 
 def test_the_program_of_torchs_distributed_checkpoint_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 GO_ON = 75  # the exit code that asks to be started again
 
@@ -59,11 +58,12 @@ class Resumable(DataLoader):
         self.begin = state["done"]
 
 
-class StopWhenAsked(Callback):
-    """What kit and a program agree on, as docs/preemption.md says it."""
+class Checkpoints(Callback):
+    """One every so many steps, and one when asked: what kit and a program agree on, as docs/preemption.md says it."""
 
-    def __init__(self, folder, pause_s):
-        self.folder, self.pause_s, self.asked, self.stopped = folder, pause_s, [], False
+    def __init__(self, folder, save_every, pause_s):
+        self.file, self.save_every, self.pause_s = folder / "last.ckpt", save_every, pause_s
+        self.asked, self.stopped, self.is_due = [], False, False
 
     def on_train_start(self, trainer, module):
         # Only here, in place of Lightning's own: in 2.6 that of SIGTERM begins a broadcast wherever its rank happens to be,
@@ -76,9 +76,19 @@ class StopWhenAsked(Callback):
             print(f"step {trainer.global_step}  loss {loss['loss'].item():.6f}", flush=True)
         time.sleep(self.pause_s)
         self.stopped = trainer.strategy.reduce_boolean_decision(bool(self.asked), all=False)
-        if self.stopped:  # in all ranks, when one was asked
-            trainer.save_checkpoint(self.folder / "last.ckpt")
-            trainer.should_stop = True
+        trainer.should_stop = self.stopped  # in all ranks, when one was asked
+        self.is_due = self.is_due or self.stopped or trainer.global_step % self.save_every == 0
+        # Lightning 2.6 goes astray from a checkpoint of an epoch's last batch, but not from one of its end.
+        if not trainer.is_last_batch:
+            self.save_if_due(trainer)
+
+    def on_train_epoch_end(self, trainer, module):
+        self.save_if_due(trainer)
+
+    def save_if_due(self, trainer):
+        if self.is_due:
+            trainer.save_checkpoint(self.file)
+            self.is_due = False
 
     def on_save_checkpoint(self, trainer, module, checkpoint):
         if trainer.is_global_zero and "KIT_PROGRESS" in os.environ:
@@ -108,27 +118,33 @@ def main():
     args = parser.parse_args()
 
     seed_everything(0)
-    stop = StopWhenAsked(args.checkpoints, args.pause)
-    saving = ModelCheckpoint(args.checkpoints, every_n_train_steps=args.save_every, save_last=True)
+    checkpoints = Checkpoints(args.checkpoints, args.save_every, args.pause)
     trainer = Trainer(
         # What kit knows. Without these two, Lightning takes the devices of one node, and each node trains alone.
         num_nodes=int(os.environ.get("NNODES", 1)),
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         strategy="ddp" if "RANK" in os.environ else "auto",
         max_epochs=args.epochs,
-        callbacks=[stop, saving],
+        callbacks=[checkpoints],
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    loader = Resumable(make_data(), batch_size=args.batch_size, shuffle=True)
-    trainer.fit(Network(), loader, ckpt_path="last")  # from the beginning, where there is none
+    data = make_data()
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    order = DistributedSampler(data, world, rank)  # of each epoch: Lightning tells it which one
+    loader = Resumable(data, batch_size=args.batch_size, sampler=order)
+    trainer.fit(
+        Network(), loader, ckpt_path=checkpoints.file if checkpoints.file.exists() else None
+    )
     if dist.is_initialized():
         # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
         last_barrier = dist.barrier(async_op=True)
         last_barrier.wait()
         dist.destroy_process_group()
-    sys.exit(GO_ON if stop.stopped else 0)
+    sys.exit(GO_ON if checkpoints.stopped else 0)
 
 
 if __name__ == "__main__":
