@@ -32,9 +32,11 @@ mounted::try() {
   local said
   local -i tries
   for ((tries = 1; tries <= 3; tries++)); do
-    # CHECK has no use for GPUs.
+    # CHECK has no use for GPUs. The mount's own processes hold descriptor 9, so this waits for their end, too: Slurm looks for processes
+    # of a step that has ended, and again a second later if it finds one.
     if said="$(ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no NVIDIA_VISIBLE_DEVICES=void \
-      timeout 120 enroot start --rw --rc "${KIT_RUN_DIR}/lib/no_entrypoint.sh" "${KIT_IMAGE}" bash -c "${check}" 2>&1 </dev/null)"; then
+      timeout 120 enroot start --rw --rc "${KIT_RUN_DIR}/lib/no_entrypoint.sh" "${KIT_IMAGE}" bash -c "${check}" 2>&1 9>&1 </dev/null)"; then
+      sleep 0.1 # the kernel ends them a moment after it has closed what they held
       return
     fi
     KIT_WHY_NOT="$(mounted::missing)"
