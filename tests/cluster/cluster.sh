@@ -337,8 +337,15 @@ cluster::remove() {
     say "removing ${#containers[@]} containers of cluster ${cluster}"
     mapfile -t volumes < <(docker inspect --format '{{range .Mounts}}{{with .Name}}{{println .}}{{end}}{{end}}' "${containers[@]}" | grep .)
     printf '%s\n' "${containers[@]}" | xargs -n 1 -P "${#containers[@]}" docker rm --force >/dev/null
-    # They hold unpacked images, whose files take minutes to remove: nobody has to wait for that.
-    ((${#volumes[@]} == 0)) || setsid docker volume rm "${volumes[@]}" </dev/null >/dev/null 2>&1 {lib_locked}>&- &
+    # They hold unpacked images, whose files take minutes to remove. Nobody has to wait for that; but the engine removes one volume
+    # after the other, and no container with one meanwhile: so later, when no other cluster is left, or after ten minutes.
+    # shellcheck disable=SC2016 # the inner shell expands it
+    ((${#volumes[@]} == 0)) || setsid bash -c '
+      for ((i = 0; i < 120; i++)); do
+        docker ps --quiet --filter label=kit.cluster | grep -q . || break
+        sleep 5
+      done
+      docker volume rm "$@"' bash "${volumes[@]}" </dev/null >/dev/null 2>&1 {lib_locked}>&- &
   fi
   if docker network inspect "${network}" >/dev/null 2>&1; then
     docker network rm "${network}" >/dev/null
