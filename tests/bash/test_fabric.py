@@ -19,7 +19,7 @@ from test_run_script import JOB_ID, logs, run_dir, slurm, start
 import event_lines
 
 PARTS = "".join(f'source "${{KIT_RUN_DIR}}/lib/{name}.sh"\n' for name in ("messages", "events", "fabric"))
-LOOK = f"{PARTS}fabric::look \"$1\"\nprintf '%s\\n' \"${{KIT_FABRIC}}\"\n"
+LOOK = f'{PARTS}fabric::look "$1"\nprintf \'%s\\n\' "${{KIT_FABRIC}}"\n'
 CHECK = f'{PARTS}fabric::look "$1"\nfabric::check "$2"\n'
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 Files = dict[str, str]
@@ -219,7 +219,10 @@ def test_a_small_limit_on_locked_memory_is_named(locked: str, enough: bool, tmp_
     said, (noted,) = check(tmp_path, NODES["InfiniBand"], MLX5, locked)
     assert str(noted["locked"]) == locked
     assert (said == "") == enough
-    assert enough or (f"this node has InfiniBand, but only {int(locked) >> 10} KiB of memory may be locked (ulimit -l): NCCL" in said and "fix: slurm: {propagate: NONE}" in said)
+    assert enough or (
+        f"this node has InfiniBand, but only {int(locked) >> 10} KiB of memory may be locked (ulimit -l): NCCL" in said
+        and "fix: slurm: {propagate: NONE}" in said
+    )
 
 
 @pytest.mark.parametrize(
