@@ -32,6 +32,8 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 # shellcheck source=lib/contents.sh
 source "${KIT_RUN_DIR}/lib/contents.sh"
+# shellcheck source=lib/fabric.sh
+source "${KIT_RUN_DIR}/lib/fabric.sh"
 # shellcheck source=lib/reach.sh
 source "${KIT_RUN_DIR}/lib/reach.sh"
 
@@ -74,6 +76,7 @@ probe::place() {
 
 probe::machine() {
   local version=none size free fact first second cuda
+  local -a words
   probe::say user "$(id -un)" "${UID}"
   probe::say bash "${BASH_VERSION}"
   # nproc obeys these two, which are the user's for other programs.
@@ -95,6 +98,9 @@ probe::machine() {
     first="${fact#/sys/class/infiniband/}"
     probe::say rdma "${first%%/*}" "${second}" "$(cat "${fact}/link_layer" 2>/dev/null)"
   done
+  fabric::look ''
+  read -ra words <<<"${KIT_FABRIC}"
+  probe::say fabric "${words[@]}"
 }
 
 probe::gpus() {

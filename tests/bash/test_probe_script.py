@@ -95,6 +95,36 @@ def test_what_the_job_starts_is_looked_for_where_it_will_run(runtime: str, pytho
     assert told("program=tool", "path=/usr/bin:/bin")[1:] == [["program", ""]]
 
 
+def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Path) -> None:
+    """Of a node and an image that are made up: in the scripts, other folders stand for their /."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    for name, was, now in (
+        ("probe.sh", "fabric::look ''", f"fabric::look {tmp_path}/node"),
+        ("lib/contents.sh", "find_lacks ''", f"find_lacks {tmp_path}/inside"),
+    ):
+        text = (scripts / name).read_text()
+        assert text.count(was) == 1
+        (scripts / name).write_text(text.replace(was, now))
+    port = tmp_path / "node/sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("1: DOWN\n")
+    (port / "link_layer").write_text("InfiniBand\n")
+    (port.parent.parent / "device").mkdir()
+    (port.parent.parent / "device/uevent").write_text("DRIVER=mlx5_core\n")
+    (tmp_path / "inside/usr/lib").mkdir(parents=True)
+    (tmp_path / "inside/usr/lib/libibverbs.so.1").touch()
+    (tmp_path / "image.sif").touch()
+    stub(tmp_path / "bin", "apptainer", '[[ "$2" == exec ]] || exit 1\nexec "${@:9}"\n')
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    found = facts(f"image={tmp_path}/image.sif", "start=apptainer", scripts=scripts, PATH=path)
+    assert of(found, "fabric", "fabric-lacks", "start") == [
+        ["fabric", "ib", "mlx5", "0", "mlx5_0/1"],
+        ["start", "ok"],
+        ["fabric-lacks", "libmlx5-rdmav*.so /dev/infiniband/uverbs*"],
+    ]
+
+
 def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -> None:
     tree, image = tmp_path / "tree", tmp_path / "image.sqsh"
     for name in ("usr/bin/python3", "usr/lib/python3/dist-packages/madeup/x", "opt/tool", "etc/environment", "usr/local/cuda-13.0/compat/libcuda.so.1"):

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.cli import examination
@@ -56,6 +57,8 @@ program	/usr/bin/tool
 image-cuda	12.4
 interface	eth0	10.0.0.{number}
 rdma	mlx5_0	ACTIVE
+fabric	ib	mlx5	1	-
+fabric-lacks	/dev/infiniband/uverbs*
 listener	perl	61000	61997	62994
 ready
 connected
@@ -138,6 +141,8 @@ CASES = [
     ("reach\tnode3\t10.0.0.99\t61000\topen", ("names", FAIL)),
     ("interface\tdocker0\t172.17.0.1", ("interfaces", FAIL)),
     ("rdma\tmlx5_0\tDOWN", ("interfaces", WARN)),
+    ("fabric\tib\tmlx5\t0\tmlx5_0/1,mlx5_1/1", ("fabric", WARN)),
+    ("fabric-lacks\tlibibverbs.so.1 libmlx5-rdmav*.so /dev/infiniband/uverbs*", ("fabric", WARN)),
 ]  # fmt: skip
 
 
@@ -151,6 +156,23 @@ def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change
     assert found(result) == [("node2", *expected)]
     assert result.starts == (expected[1] != FAIL)
     assert "{" not in re.sub(r"\{nodes\}", "", "".join(finding.what + finding.fix for finding in result.findings))
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "evidence"),
+    [
+        ("ib", {}, ["libibverbs.so.1"]),
+        ("ethernet", {}, []),
+        ("ib", {"gpus": 0}, []),
+        ("ib", {"nodes": 1}, []),
+        ("ib", {"uses_tcp": True}, []),
+    ],
+)
+def test_an_image_without_what_the_network_needs_matters_to_nccl_alone(kind: str, asked: dict[str, Any], evidence: list[str]) -> None:
+    wanted = Asked(**{"runtime": "enroot", "image": "/images/a.sqsh", "nodes": 2, "gpus": 8, **asked})
+    lines = f"fabric\t{kind}\tmlx5\t1\t-\nfabric-lacks\tlibibverbs.so.1 /dev/infiniband/uverbs*"
+    result = judged(cluster(2, wanted, node1=lines))
+    assert [finding.evidence for finding in result.findings] == evidence
 
 
 def test_every_check_is_tried_by_some_test() -> None:

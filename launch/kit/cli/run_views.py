@@ -9,10 +9,14 @@ from typing import Any, Optional
 
 from kit import formats
 from kit.cli import tables
-from kit.runs import array_status, history, log_files, usage
+from kit.runs import array_status, events, history, log_files, nccl_network, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.runs.log_files import LogEnd
+from kit.runs.nccl_network import NcclNetwork
 from kit.runs.usage import Usage
+
+NETWORK_FIX = "the nodes' logs say what to do: kit logs; see docs/fabric.md"
 
 
 def show(statuses: Sequence[Status]) -> None:
@@ -67,9 +71,21 @@ def show_one(shown: Status) -> None:
     print(f"\nrun directory: {run.folder}")
     if run.array:
         _show_tasks(shown)
-    for log in log_files.ends(run.paths, run.id):
+    network, logs = _logs(run)
+    if network.used:
+        print(f"network: {', '.join(network.used)}, as NCCL says")
+    if network.warning:
+        print(f"warning: {network.warning}\n  fix: {NETWORK_FIX}")
+    for log in logs:
         failed = "" if log.exit_code is None else f"exit code {log.exit_code}: "
         print(f"  {log.name:10} {failed}{log.last_line}")
+
+
+def _logs(run: Run) -> tuple[NcclNetwork, list[LogEnd]]:
+    """Return what the logs and events of a run's last attempt say of its network, and its logs."""
+    found = events.read(run.paths.logs(run.id))
+    place = run.paths.attempt_logs(run.id, events.last_number(found))
+    return nccl_network.read(place, found), log_files.ends(run.paths, run.id, found)
 
 
 def _show_tasks(shown: Status) -> None:
@@ -114,8 +130,15 @@ def status_json(status: Status) -> dict[str, Any]:
 def whole_json(status: Status) -> dict[str, Any]:
     """Return a run with its tasks, and with its logs, one for each node and rank."""
     run = status.run
-    logs = [log._asdict() for log in log_files.ends(run.paths, run.id)]
-    return {**status_json(status), "tasks": _tasks(status) if run.array else [], "logs": logs}
+    network, logs = _logs(run)
+    return {
+        **status_json(status),
+        "tasks": _tasks(status) if run.array else [],
+        "logs": [log._asdict() for log in logs],
+        "networks": network.used,
+        "fabrics": network.fabrics,
+        "network_warning": network.warning,
+    }
 
 
 def _state(status: Status) -> dict[str, Any]:

@@ -32,6 +32,7 @@ LENGTHS = {
     **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma"), 2),
     **dict.fromkeys(("loopback-name", "cannot-mount"), 2),
     "limit": 3,
+    "fabric": 4,
     "reach": 4,
 }
 

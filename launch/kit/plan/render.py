@@ -57,6 +57,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
     }
     has = {
         "checkpoint": plan.policy.on_preempt == "checkpoint",
+        "gpus": plan.layout.gpus_per_node > 0,
         "image": bool(plan.container.image),
         "cache": bool(plan.container.cache),
         "kept_cache": plan.container.cache == "keep",

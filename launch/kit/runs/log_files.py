@@ -247,9 +247,9 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def ends(run: RunPaths, job_id: str) -> list[LogEnd]:
+def ends(run: RunPaths, job_id: str, found: Optional[list[events.Event]] = None) -> list[LogEnd]:
     """Return the ends of the logs of a job's last attempt, those of its nodes first."""
-    found = events.read(run.logs(job_id))
+    found = events.read(run.logs(job_id)) if found is None else found
     # There may be 10,000 of them: only names are handled that need no look at the file system.
     place = str(run.attempt_logs(job_id, events.last_number(found)))
     names = set(os.listdir(place)) if os.path.isdir(place) else set()

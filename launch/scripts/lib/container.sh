@@ -27,6 +27,7 @@ container::begin() {
     # shellcheck source=lib/setup.sh
     source "${KIT_RUN_DIR}/lib/setup.sh"
     setup::go_on
+    container::check_fabric
     return
   fi
   event::now
@@ -51,10 +52,20 @@ container::begin() {
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
   cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
   ((${#KIT_INSTEAD[@]} == 0)) || container::become "${KIT_INSTEAD[@]}"
-  [[ -e "${KIT_RUN_DIR}/setup.sh" ]] || return 0
-  # shellcheck source=lib/setup.sh
-  source "${KIT_RUN_DIR}/lib/setup.sh"
-  setup::run
+  if [[ -e "${KIT_RUN_DIR}/setup.sh" ]]; then
+    # shellcheck source=lib/setup.sh
+    source "${KIT_RUN_DIR}/lib/setup.sh"
+    setup::run
+  fi
+  container::check_fabric
+}
+
+# container::check_fabric - once a node, with the job's own variables, and what its setup has made of them.
+container::check_fabric() {
+  [[ -n "${KIT_FABRIC:-}" && "${SLURM_LOCALID:-0}" == 0 ]] || return 0
+  # shellcheck source=lib/fabric.sh
+  source "${KIT_RUN_DIR}/lib/fabric.sh"
+  (container::job_env && fabric::check '')
 }
 
 # container::take NAME=VALUE... [-- COMMAND...] - sets KIT_INSTEAD to the COMMAND, which runs instead of the ranks.

@@ -7,7 +7,7 @@ source "${KIT_RUN_DIR}/lib/program.sh"
 contents::look() {
   [[ -z "${ASKED[torch]:-}" ]] || contents::torch
   if [[ -z "${KIT_IMAGE}" ]]; then
-    [[ -z "${ASKED[command]:-}" ]] || contents::find "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" | contents::tell
+    [[ -z "${ASKED[command]:-}" ]] || contents::find "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" | contents::tell
   elif [[ "${KIT_IMAGE}" == *://* ]] || contents::check_file; then
     runtimes::ask contents::of_image
   fi
@@ -52,8 +52,8 @@ contents::start() {
   if said="$(
     unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD # as environment::forget_host does
     export PYTHONNOUSERSITE=1
-    timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::find_python program::has_module program::has_file contents::find); contents::find \"\$@\"" \
-      bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" 2>&1 </dev/null
+    timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::find_python program::has_module program::has_file fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
+      bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" 2>&1 </dev/null
   )"; then
     probe::say start ok
     contents::tell <<<"${said}"
@@ -62,7 +62,7 @@ contents::start() {
   fi
 }
 
-# contents::find PROGRAM MODULE PATH - what the launcher would find: in the image, or on the node itself where the job has none. Without
+# contents::find PROGRAM MODULE PATH FABRIC - what the launcher would find: in the image, or on the node itself where the job has none. Without
 # a name it looks for no program, or no module. A mark in front tells its lines from what a container says by itself.
 contents::find() {
   local compat
@@ -72,6 +72,9 @@ contents::find() {
   compat="$(compgen -G '/usr/local/cuda*/compat/libcuda.so*' || compgen -G '/usr/local/cuda*/compat/*/libcuda.so*')"
   printf 'kit-compat|%s\n' "${compat%%$'\n'*}"
   printf 'kit-cuda|%s|%s\n' "${CUDA_VERSION:-}" "${NVIDIA_REQUIRE_CUDA:-}"
+  KIT_FABRIC="$4"
+  fabric::find_lacks ''
+  printf 'kit-fabric|%s\n' "${KIT_LACKS[*]}"
 }
 
 # contents::tell - reports what contents::find printed.
@@ -82,6 +85,7 @@ contents::tell() {
       kit-python) probe::say python "${first}" "${second}" ;;
       kit-program) probe::say program "${first}" ;;
       kit-compat) [[ -z "${first}" ]] || probe::say image-compat "${first}" ;;
+      kit-fabric) probe::say fabric-lacks "${first}" ;;
       kit-cuda) [[ -z "${first}" ]] || probe::say image-cuda "${first}" "$(contents::drivers "${second}")" ;;
     esac
   done

@@ -7,6 +7,9 @@
 # shellcheck source=lib/packages.sh
 [[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
+# shellcheck source=lib/fabric.sh
+((KIT_GPUS_PER_NODE == 0)) || source "${KIT_RUN_DIR}/lib/fabric.sh"
+
 # node::begin - comes first on a node, where srun has started the script.
 node::begin() {
   [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
@@ -39,9 +42,11 @@ node::collect_facts() {
   local kit_name
   KIT_NODE_FACTS=()
   net::choose_interface
+  unset KIT_FABRIC # that of a job which started this one
+  ((KIT_GPUS_PER_NODE == 0 || NNODES == 1)) || fabric::look ''
   [[ -z "${KIT_CACHE:-}" ]] || cache::use
   unset SLURM_JWT # a secret, which process lists would show
-  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN KIT_CACHE_DIR USER \
+  for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN KIT_CACHE_DIR KIT_FABRIC USER \
     "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
     "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")

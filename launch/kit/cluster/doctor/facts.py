@@ -45,6 +45,7 @@ class Asked:
     nodes: int = 1
     gpus: int = 0
     interfaces: str = ""  # NCCL_SOCKET_IFNAME
+    uses_tcp: bool = False  # True where the job has NCCL use nothing faster
     job: str = ""  # its name; empty where none was given
     program: str = ""  # the command's, in the image or on the node; empty for a Python program
     needs_python: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.facts import Cluster, Node
 from kit.cluster.probe import NOT_BETWEEN_NODES
+from kit.runs.nccl_network import FAST
 from kit.slurm import hostlist
 
 Way = tuple[str, str]  # (from, to)
@@ -110,4 +111,18 @@ def interfaces(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("rdma", f"{own} active, others have {usual}")
 
 
-CHECKS = (names, ports, interfaces)
+@check("fabric", seen=lambda node, _: FAST.get(node.one("fabric")[0], ""))
+def fabric(node: Node, cluster: Cluster) -> Iterator[Found]:
+    kind, _, up, down = node.one("fabric", 4)
+    if kind not in FAST:
+        return
+    if up == "0":
+        yield Found("down", down.replace(",", ", "), {"network": FAST[kind]})
+    # The devices are not for a shell that looks into the image.
+    lacks = [word for word in node.one("fabric-lacks")[0].split() if not word.startswith("/dev/")]
+    asked = cluster.asked
+    if lacks and asked.gpus and asked.nodes > 1 and not asked.uses_tcp:
+        yield Found("lacks", ", ".join(lacks), {"network": FAST[kind]})
+
+
+CHECKS = (names, ports, interfaces, fabric)

@@ -123,6 +123,7 @@ def _of_plan(plan: Plan) -> Asked:
         nodes=layout.nodes,
         gpus=layout.gpus_per_node,
         interfaces=env.get("NCCL_SOCKET_IFNAME", ""),
+        uses_tcp=env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_IB_DISABLE") == "1",
         job=layout.name,
         slurm={name: header[name] for name in PLACES if name in header},
         program=_program(plan),
