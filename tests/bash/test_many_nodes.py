@@ -112,7 +112,7 @@ def test_the_addresses_of_ten_thousand_nodes_are_asked_for_at_once_and_are_no_ar
     stub(run.parent / "bin", "getent", f'echo x >>"{run.parent}/asked"; [[ "$1" == ahostsv4 ]] && printf "%s\\n" "${{@:2}}" | {answer}\n')
     done = start(run, f"exec {ready('1', '2', '3')} '{run.parent}/hosts'; else printf '%s\\n' \"$@\" >'{run.parent}/argv'")
     assert done.returncode == 0, done.stderr
-    assert (run / "log/4711/addresses.1").read_text().split() == [own_address(), *(f"10.0.{n // 256}.{n % 256}" for n in range(2, NODES + 1))]
+    assert (run / "log/4711/addresses.1").read_text().split()[::2] == [own_address(), *(f"10.0.{n // 256}.{n % 256}" for n in range(2, NODES + 1))]
     (named,) = [line for line in (run.parent / "argv").read_text().splitlines() if line.startswith("KIT_ADDRESSES=")]
     assert named == f"KIT_ADDRESSES={run}/log/4711/addresses.1"
     assert len((run.parent / "asked").read_text().splitlines()) < 5

@@ -287,7 +287,7 @@ def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -
     (run / "lib/network.sh").write_text(re.sub(r"(?m)^net::is_listening\(\) .*$", "net::is_listening() { return 1; }", script))
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
     assert done.returncode == 0, done.stderr
-    assert logs(run)["addresses.1"].splitlines() == ["192.0.2.10", "192.0.2.7", "192.0.2.2"]
+    assert logs(run)["addresses.1"].splitlines() == ["192.0.2.10 local0", "192.0.2.7 local1", "192.0.2.2 local2"]
 
 
 def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_p
     assert logs(run)["rank1.out"] == ""
     set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
     assert start(run, env=slurm(nodes=2)).returncode == 0
-    assert logs(run)["rank1.out"] == "127.0.0.1\n127.0.0.1\n"
+    assert logs(run)["rank1.out"] == "127.0.0.1 local0\n127.0.0.1 local1\n"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "torchrun": ("test_demo", "test_the_demo_trains_through_the_generated_scripts"),
     "mpi": ("test_mpi_sum", "test_kit_run_starts_the_ranks_of_two_nodes_by_the_job_file"),
     "tensorflow": ("test_tensorflow_digits", "test_every_worker_says_who_it_is_and_only_the_first_says_more"),
+    "ray": ("test_ray_launcher", "test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_code"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -11,7 +12,11 @@ import pytest
 
 from samples import ROOT
 
-LAUNCHERS = ["torchrun", "srun", "mpi", "spawn", "tensorflow"]
+LAUNCHERS = ["torchrun", "srun", "mpi", "spawn", "tensorflow", "ray"]
+MARKS = {
+    "mpi": pytest.mark.skipif(not shutil.which("mpirun"), reason="not here: mpirun"),
+    "ray": pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="not here: ray"),
+}
 ALWAYS, SOMETIMES = (ROOT / "docs/variables.md").read_text().split("Some variables exist only in certain jobs")
 # Slurm's, MPI's and torchrun's own, a shell's, and kit's that are not for programs.
 OTHERS = re.compile(r"SLURM_|SLURMD_|OMPI_|PMIX_|PMI_|PRTE_|ORTE_|OPAL_|HWLOC_|IPATH_|HFI_|KIT_|TORCHELASTIC_|TORCH_NCCL_|(PWD|OLDPWD|SHLVL|_|LC_CTYPE)$")
@@ -28,13 +33,12 @@ def promised(launcher: str) -> set[str]:
     return {name for row in rows if row[column].strip() == "yes" for name in names(row[0])}
 
 
-@pytest.mark.parametrize(
-    "launcher", [pytest.param(name, marks=[pytest.mark.skipif(name == "mpi" and not shutil.which("mpirun"), reason="not here: mpirun")]) for name in LAUNCHERS]
-)
+@pytest.mark.parametrize("launcher", [pytest.param(name, marks=[MARKS[name]] if name in MARKS else []) for name in LAUNCHERS])
 def test_a_program_finds_what_the_page_promises_and_no_other(launcher: str, kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text('command: [bash, -c, "env -0 >found.${NODE_RANK}"]\non_preempt: checkpoint\ntime: 10\n')
     kit("run", "job.yaml", "-j", "2x1", "--launcher", launcher, "--runtime", "none")
-    found = dict(line.partition("=")[::2] for line in (tmp_path / "found.1").read_text().split("\0") if line)
+    last = 0 if launcher == "ray" else 1  # Ray's driver runs on the first node alone
+    found = dict(line.partition("=")[::2] for line in (tmp_path / f"found.{last}").read_text().split("\0") if line)
     expected = promised(launcher)
     assert len(expected) > 7 and expected <= set(found)
     more = {name for name in set(found) - set(os.environ) - expected if not OTHERS.match(name)}

@@ -87,6 +87,8 @@ def _shape(plan: Plan) -> str:
     ranks = formats.number(layout.processes_per_node, "rank")
     if plan.program.launcher == "spawn":
         ranks = f"1 program for {ranks}"
+    if plan.program.launcher == "ray":
+        ranks = ranks.replace("rank", "worker") + " of Ray"
     gpus = formats.number(layout.gpus_per_node, "GPU")
     more = [f"{gpus} on each node"] if layout.gpus_per_node else []
     if not more and not any(name.startswith(("gpu", "gres", "tres")) for name, _ in plan.header):

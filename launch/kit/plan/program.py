@@ -93,7 +93,7 @@ def _check_script(
         problems.add(job.where("command"), problem, suggest.neighbour(path, fix))
     elif path.endswith(".py"):
         _check_syntax(script, path, problems)
-        if launcher and launcher.name != "spawn":
+        if launcher and launcher.name not in ("spawn", "ray"):
             _check_spawn(job, script, path, launcher.name, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"

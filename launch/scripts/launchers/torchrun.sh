@@ -56,7 +56,7 @@ launcher::choose_rendezvous() {
     --rdzv-backend c10d
     --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT}"
     --rdzv-conf "is_host=${kit_is_host}"
-    --local-addr "${kit_own[0]}"
+    --local-addr "${kit_own[0]%% *}"
   )
 }
 

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # addresses.sh - the addresses of all nodes, for launchers that need them: the master's is enough for most.
 
-# addresses::write - sets KIT_ADDRESSES to a file with a line for each node: 10,000 of them are too long for an argument.
+# addresses::write - sets KIT_ADDRESSES to a file with a line for each node, its address and its name: 10,000 of them are too long
+# for an argument.
 addresses::write() {
   local -a hosts addresses
   local host address
@@ -18,5 +19,5 @@ addresses::write() {
   fi
   # A requeued job's nodes may have an older file in memory, so each attempt has one of its own.
   KIT_ADDRESSES="${KIT_LOG_DIR}/addresses.${KIT_ATTEMPT}"
-  printf '%s\n' "${addresses[@]}" >"${KIT_ADDRESSES}"
+  paste -d ' ' <(printf '%s\n' "${addresses[@]}") <(printf '%s\n' "${hosts[@]}") >"${KIT_ADDRESSES}"
 }

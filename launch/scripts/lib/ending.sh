@@ -112,7 +112,7 @@ ending::failed() {
 # ending::name_rank - says what became of the caller's rank.
 ending::name_rank() {
   local who="rank ${rank} (local rank ${local_rank})" outcome
-  [[ "${KIT_LAUNCHER}" != spawn ]] || who="the program of node ${rank}" # its ranks are its own
+  [[ "${KIT_LAUNCHER}" != @(spawn|ray) ]] || who="the program of node ${rank}" # its ranks are its own
   case "${how}" in
     failed)
       preempt::stopped "${code}"

@@ -5,8 +5,8 @@
 
 # peers::begin - sets the caller's `kit_has_peers` where the ranks are to meet, and looks for that while the program runs.
 peers::begin() {
-  # MPI has other ways to meet, and TensorFlow other words for it.
-  [[ -n "${KIT_EVENTS:-}" && "${KIT_LAUNCHER:-}" != @(mpi|tensorflow) ]] || return 0
+  # MPI has other ways to meet, and TensorFlow and Ray other words for it.
+  [[ -n "${KIT_EVENTS:-}" && "${KIT_LAUNCHER:-}" != @(mpi|tensorflow|ray) ]] || return 0
   ((${WORLD_SIZE:-NNODES * NPROC_PER_NODE} > 1)) || return 0
   kit_has_peers=yes
   [[ "${KIT_LAUNCHER:-}" != spawn ]] || kit_before="$(peers::connections '[4568]')"

@@ -17,6 +17,8 @@ from kit.diagnose.why.verdict import Finding
 from kit.runs import events
 from kit.runs.run_record import RunRecord
 
+OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; its ranks are its own
+
 
 class Again:
     """The command that started the run; `{again:--time 1:00:00}` replaces or adds options."""
@@ -129,9 +131,9 @@ def _program(command: tuple[str, ...]) -> Optional[str]:
 def who(failed: Failed, evidence: Evidence) -> str:
     """Return what a user calls the rank.
 
-    Under `launcher: spawn` one program on each node starts ranks that nobody else knows.
+    Under these launchers one process on each node starts ranks that nobody else knows.
     """
-    is_node = evidence.plan.program.launcher == "spawn"
+    is_node = evidence.plan.program.launcher in OF_NODES
     return f"the program of node {failed.rank}" if is_node else f"rank {failed.rank}"
 
 

@@ -206,8 +206,8 @@ def _at_fault(
 def _describe_first(first: Failed, evidence: Evidence) -> str:
     """Return the rank at fault, its place, how it ended, and how many more ranks failed."""
     node = f" on {first.node}" if first.node else ""
-    is_spawned = evidence.plan.program.launcher == "spawn"
-    local = f" (local rank {first.local_rank})" if first.local_rank and not is_spawned else ""
+    is_node = evidence.plan.program.launcher in facts.OF_NODES
+    local = f" (local rank {first.local_rank})" if first.local_rank and not is_node else ""
     more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
     others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
     return f"first: {facts.who(first, evidence)}{node}{local}: {blame.outcome(first)}{others}"
