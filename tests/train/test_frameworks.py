@@ -109,8 +109,13 @@ def continues(attempts: list[dict[int, float]]) -> None:
 MORE = {"ray": ["--epochs", "4", "--pause", "0.1"]}
 
 
+# What is not in the test extra.
+HEAVY = pytest.mark.skipif(os.environ.get("KIT_TEST_FRAMEWORKS") != "1", reason="pip install deepspeed, before a release: KIT_TEST_FRAMEWORKS=1 does it")
+CASES = [pytest.param(name, "ray" if name == "ray" else "torchrun", marks=[HEAVY] if name == "deepspeed" else []) for name in FRAMEWORKS]
+
+
 # Under srun Lightning takes Slurm's signals for its own.
-@pytest.mark.parametrize(("framework", "launcher"), [*((name, "ray" if name == "ray" else "torchrun") for name in FRAMEWORKS), ("lightning", "srun")])
+@pytest.mark.parametrize(("framework", "launcher"), [*CASES, ("lightning", "srun")])
 def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed(framework: str, launcher: str, tmp_path: Path) -> None:
     for name in FILES:
         shutil.copy(FOLDER / framework / name, tmp_path)

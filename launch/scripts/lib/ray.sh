@@ -23,12 +23,15 @@ ray::set_variables() {
 # ray::start_head - returns when all nodes have joined. From here on the end of this shell is the end of Ray.
 ray::start_head() {
   local kit_missing='' kit_waiting
+  local -a kit_client=()
   trap 'ray::end "$?"; rm -f -- "${RAY_AUTH_TOKEN_PATH}"' EXIT
   trap 'exit 143' TERM INT HUP # until the program has them
   (umask 077 && od -An -N 32 -tx1 /dev/urandom | tr -d ' \n' >"${RAY_AUTH_TOKEN_PATH}")
-  # Ray's other port that is not chosen at random. net::port counts up from the job's id: this one is far from the next jobs'.
-  ray::start --head --port="${MASTER_PORT}" --include-dashboard=false --disable-usage-stats \
-    --ray-client-server-port="$(net::port "$((SLURM_JOB_ID + 2000))" "$((KIT_ATTEMPT - 1))" "${RAY_ADDRESS%:*}")"
+  # With grpc Ray opens another port that is not chosen at random, and without it this option is an error. net::port counts up from
+  # the job's id: this port is far from those of the next jobs.
+  ! program::has_module "${KIT_PYTHON}" grpc ||
+    kit_client=(--ray-client-server-port="$(net::port "$((SLURM_JOB_ID + 2000))" "$((KIT_ATTEMPT - 1))" "${RAY_ADDRESS%:*}")")
+  ray::start --head --port="${MASTER_PORT}" --include-dashboard=false --disable-usage-stats "${kit_client[@]}"
   "${KIT_PYTHON}" "${KIT_RUN_DIR}/lib/ray_nodes.py" "${KIT_ADDRESSES}" "${KIT_JOIN_S}" >"${KIT_RAY_DIR}/missing" &
   kit_waiting=$!
   while kill -0 "${kit_waiting}" 2>/dev/null && kill -0 "${KIT_RAY}" 2>/dev/null; do sleep 0.1; done
@@ -54,6 +57,7 @@ ray::start() {
   set -m # a group of its own, which ends with it
   (
     ! declare -F secrets::take >/dev/null || secrets::take # the workers have what the program has; to join, they were taken before
+    PATH="${KIT_JOB_PATH}"
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
     exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
@@ -85,6 +89,7 @@ ray::end() {
 ray::join() {
   local -r kit_head="${RAY_ADDRESS%:*}" kit_port="${RAY_ADDRESS##*:}"
   local -i kit_misses=0 kit_code=0
+  PATH="${KIT_PATH}"
   # shellcheck source=lib/messages.sh
   source "${KIT_RUN_DIR}/lib/messages.sh"
   trap 'ray::end "$?"' EXIT
