@@ -71,7 +71,7 @@ class Run:
         wanted = {f"RANK={rank}", f"KIT_RUN_DIR={self.folder / 'run'}"}
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                words, environment = ((path / name).read_text().split("\0") for name in ("cmdline", "environ"))
+                words, environment = ((path / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ"))
             except OSError:
                 continue
             if wanted <= set(environment) and words[0].rpartition("/")[2].startswith("python"):
@@ -85,7 +85,7 @@ class Run:
                 if not (path / "cmdline").read_bytes().startswith(b"ray::RayTrainWorker"):
                     continue
                 parent = re.search(r"^PPid:\t(\d+)$", (path / "status").read_text(), re.MULTILINE)[1]
-                environment = Path(f"/proc/{parent}/environ").read_text().split("\0")
+                environment = Path(f"/proc/{parent}/environ").read_text(errors="replace").split("\0")
             except OSError:
                 continue
             if {"NODE_RANK=1", f"KIT_RUN_DIR={self.folder / 'run'}"} <= set(environment):

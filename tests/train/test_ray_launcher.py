@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
 @ray.remote(num_cpus=1)
 def look():
-    return {name: os.environ.get(name) for name in ("NODE_RANK", "GREETING", "PATH", "PASSPHRASE", "NPROC_PER_NODE")}
+    return {name: os.environ.get(name) for name in ("NODE_RANK", "GREETING", "PASSPHRASE", "NPROC_PER_NODE")}
 
 ray.init()
 nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeName"])
@@ -41,7 +41,7 @@ launcher: ray
 runtime: none
 nodes: 2
 processes_per_node: 3
-env: {GREETING: "a b", PATH: /nonexistent}
+env: {GREETING: "a b"}
 secrets: {PASSPHRASE: env}
 """
 
@@ -76,11 +76,11 @@ class Run:
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                command, environment = (path / "cmdline").read_text(), (path / "environ").read_text().split("\0")
+                command, environment = ((path / name).read_text(errors="replace") for name in ("cmdline", "environ"))
             except OSError:
                 continue
-            ranks = [value.partition("=")[2] for value in environment if value.startswith("NODE_RANK=")]
-            if f"KIT_RUN_DIR={self.folder / 'run'}" in environment and ranks and word in command:
+            ranks = [value.partition("=")[2] for value in environment.split("\0") if value.startswith("NODE_RANK=")]
+            if f"KIT_RUN_DIR={self.folder / 'run'}" in environment.split("\0") and ranks and word in command:
                 found[int(path.name)] = ranks[0]
         return found
 
@@ -116,7 +116,7 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_cod
         facts = run.facts()
         assert facts["names"] == ["local0", "local1"]
         assert min(facts["cpus"]) >= 3  # as many as the node has workers
-        told = {"GREETING": "a b", "PATH": "/nonexistent", "PASSPHRASE": "of-this-test", "NPROC_PER_NODE": "3"}
+        told = {"GREETING": "a b", "PASSPHRASE": "of-this-test", "NPROC_PER_NODE": "3"}
         assert facts["found"] == [{"NODE_RANK": rank, **told} for rank in ("0", "1")]
         (token,) = Path(facts["ray"]).glob(".ray-token.*")
         assert token.stat().st_mode & 0o777 == 0o600 and len(token.read_text()) == 64

@@ -9,6 +9,8 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,27 @@ def lacks(program: str) -> list[pytest.MarkDecorator]:
 def test_every_job_of_the_page_has_its_program() -> None:
     assert {heading: len(programs) for heading, programs in PROGRAMS.items()} == {heading: len(jobs(heading)) for heading in SECTIONS if jobs(heading)}
     assert {name for names in PROGRAMS.values() for name in names} == {path.stem for path in (ROOT / "tests/train/lines").glob("*.py")}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="not here: accelerate")
+def test_accelerates_settings_are_the_same_from_its_file_and_from_the_variables_that_the_page_shows(kit, tmp_path: Path) -> None:
+    fsdp = "fsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 1234, fsdp_reshard_after_forward: true}\n"
+    (tmp_path / "accelerate.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\n" + fsdp)
+    plugin = "from accelerate.utils import FullyShardedDataParallelPlugin as Plugin\n"
+    (tmp_path / "show.py").write_text(
+        plugin + "import os, re\nprint('SHOWN', os.environ.get('ACCELERATE_MIXED_PRECISION'), re.sub('0x[0-9a-f]+', '', repr(Plugin())))\n"
+    )
+    (command,) = re.findall(r"^accelerate launch .* env .*$", PAGE, re.MULTILINE)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    launched, shown = (
+        subprocess.run(["bash", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+        for words in (command.partition("--no_python")[0] + "show.py", command)
+    )
+    job = [word for line in shown.splitlines() for word in ("--env", line)]
+    done = [kit("run", "show.py", "-j", "1x1", "--runtime", "none", *options, "--output", output) for output, options in (("with", job), ("without", []))]
+    said = [re.search(r"SHOWN .*", text)[0] for text in (launched, done[0].stdout, done[1].stdout)]
+    assert said[0] == said[1] != said[2]
+    assert "SHOWN bf16 " in said[0] and "1234" in shown
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,12 @@ launcher::main() {
   container::job_env
   # With the job's PYTHONPATH, too.
   [[ -n "${KIT_HAS}" ]] || program::has_module "${KIT_PYTHON:-python3}" ray || program::lack ray
-  export KIT_JOB_PATH="${PATH}" # on which the tools of these scripts need not be
-  PATH="${KIT_PATH}"
   if ((NODE_RANK == 0)); then
     ray::start_head
   else # under rank::run as well: so it has a log, and its end is noted
     KIT_PROGRAM=("${BASH}" "${KIT_RUN_DIR}/ray.sh" --join)
   fi
   # The ranks are Ray's affair: what is logged and noted here is one process for each node.
-  PATH="${KIT_JOB_PATH}"
   RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
   rank::run "${KIT_PROGRAM[@]}"
 }

@@ -57,7 +57,6 @@ ray::start() {
   set -m # a group of its own, which ends with it
   (
     ! declare -F secrets::take >/dev/null || secrets::take # the workers have what the program has; to join, they were taken before
-    PATH="${KIT_JOB_PATH}"
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
     exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
@@ -89,7 +88,6 @@ ray::end() {
 ray::join() {
   local -r kit_head="${RAY_ADDRESS%:*}" kit_port="${RAY_ADDRESS##*:}"
   local -i kit_misses=0 kit_code=0
-  PATH="${KIT_PATH}"
   # shellcheck source=lib/messages.sh
   source "${KIT_RUN_DIR}/lib/messages.sh"
   trap 'ray::end "$?"' EXIT
