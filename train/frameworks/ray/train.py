@@ -95,10 +95,10 @@ def train(config):
         step = state["step"]
     while step < config["epochs"] * len(loader):
         epoch, done = divmod(step, len(loader))
+        # A run that goes on sees the same order: one worker shuffles by the seed, several by the epoch.
+        torch.manual_seed(epoch)
         if hasattr(loader.sampler, "set_epoch"):
-            loader.sampler.set_epoch(
-                epoch
-            )  # shuffles by the epoch: a run that goes on sees the same order
+            loader.sampler.set_epoch(epoch)
         for number, (points, classes) in enumerate(loader):
             if number < done:
                 continue  # this epoch's steps before the checkpoint
