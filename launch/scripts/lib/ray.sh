@@ -70,9 +70,10 @@ ray::start() {
 ray::end() {
   local -i kit_tries
   local -r kit_kept="${KIT_ATTEMPT_DIR:-${KIT_LOG_DIR}}/ray${NODE_RANK}"
+  trap '' TERM INT HUP # one that comes now would cut this short
   [[ -n "${KIT_RAY:-}" ]] || return 0
   kill -TERM "${KIT_RAY}" 2>/dev/null || true
-  for ((kit_tries = 0; kit_tries < 50; kit_tries++)); do
+  for ((kit_tries = 0; kit_tries < 20; kit_tries++)); do
     kill -0 "${KIT_RAY}" 2>/dev/null || break
     sleep 0.1
   done
@@ -98,7 +99,7 @@ ray::join() {
   done
   ray::start --address="${RAY_ADDRESS}"
   while kill -0 "${KIT_RAY}" 2>/dev/null; do
-    sleep 1
+    sleep 0.5
     if net::is_listening "${kit_head}" "${kit_port}"; then kit_misses=0; else kit_misses+=1; fi
     ((kit_misses < 3)) || exit 0
   done

@@ -10,10 +10,11 @@ import ray
 
 with open(sys.argv[1], encoding="utf-8") as lines:
     names = {line.split()[1] for line in lines}
-end = time.monotonic() + float(sys.argv[2])
 ray.init(log_to_driver=False, logging_level="ERROR")  # connects to RAY_ADDRESS
-missing = names
-while missing and time.monotonic() < end:
+end = time.monotonic() + float(sys.argv[2])
+while True:
     missing = names - {node["NodeName"] for node in ray.nodes() if node["Alive"]}
-    time.sleep(0.2 if missing else 0)
+    if not missing or time.monotonic() > end:
+        break
+    time.sleep(0.2)
 print("\n".join(sorted(missing)))
