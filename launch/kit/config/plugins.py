@@ -34,6 +34,7 @@ from kit.errors import UsageError, did_you_mean
 _FACT = re.compile(r"# ([a-z-]+): (.+)")
 # Names of other tools, or of a framework's own launcher, and the plug-in that replaces each.
 _OTHER_NAMES = {
+    "singularity": "apptainer",
     "charliecloud": "apptainer",
     "nvidia-docker": "docker",
     "accelerate": "torchrun",

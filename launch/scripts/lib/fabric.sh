@@ -3,7 +3,7 @@
 # TCP, or fails. All of it in bash, without a fork. A job without GPUs does not use NCCL. See docs/fabric.md.
 # only: gpus
 
-readonly KIT_LEAST_LOCKED=$((64 << 20)) # bytes; the usual limits are 64 KiB and 8 MiB
+readonly KIT_LEAST_LOCKED=67108864 # bytes, 64 MiB; the usual limits are 64 KiB and 8 MiB
 
 # fabric::look ROOT - sets KIT_FABRIC to four words: ib, roce, efa, cxi (Slingshot), opa (Omni-Path), ethernet or none; the libraries of
 # rdma-core that drive its adapters; how many of its links are up; and which links are down. ROOT is empty, but for tests.
