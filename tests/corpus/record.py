@@ -1,8 +1,8 @@
 """Causes the failures of this folder again, and records what each run directory then holds.
 
-    python tests/corpus/record.py                  all that can be caused here
-    python tests/corpus/record.py segfault ...     these
-    python tests/corpus/record.py --list
+    .venv/bin/python tests/corpus/record.py                  all that can be caused here
+    .venv/bin/python tests/corpus/record.py segfault ...     these
+    .venv/bin/python tests/corpus/record.py --list
 
 Most run by `kit run` on this machine, as root; those of DOCKER want the images of tests/cluster/images.sh, those of CLUSTER a
 running cluster (tests/cluster/cluster.sh up, then install.sh). A recording is a run directory without its scripts, and a file
