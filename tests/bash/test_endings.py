@@ -158,6 +158,14 @@ def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) ->
     until(lambda: commands(tag) == [])
 
 
+def test_a_preparing_step_that_does_not_end_keeps_nobody_waiting_for_the_jobs_output(tmp_path: Path) -> None:
+    run = job(tmp_path, "trap '' TERM\nexec 2>/dev/null\nsleep 40\n")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
+    env = slurm(nodes=2, folders=(run.parent / "bin",))
+    done = subprocess.run(["bash", "run_script.sh"], cwd=run, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "not ready after 1 s" in done.stderr
+
+
 LOST = "srun: error: task 1 launch failed: Slurmd could not connect IO"  # as Slurm 22.05 says it, and ends with 0
 
 
