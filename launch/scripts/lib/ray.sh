@@ -4,6 +4,8 @@
 
 # shellcheck source=lib/network.sh
 source "${KIT_RUN_DIR}/lib/network.sh"
+# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # ray::set_variables - for Ray, and for the program and its workers, which inherit them from Ray.
 ray::set_variables() {
@@ -51,7 +53,7 @@ ray::start() {
   [[ -z "${KIT_LOOPBACK:-}" ]] || kit_name+=".${NODE_RANK}" kit_more=() # a rehearsal may have fewer GPUs
   [[ -w "${kit_base}" ]] && ((${#kit_base} + 1 + ${#kit_name} <= 43)) || kit_base=/tmp
   KIT_RAY_DIR="${kit_base}/${kit_name}"
-  rm -rf -- "${KIT_RAY_DIR}" 2>/dev/null || true # of an attempt that was killed
+  ray::remove_folder || true # of an attempt that was killed
   (umask 077 && mkdir -p -- "${KIT_RAY_DIR}")
   [[ -O "${KIT_RAY_DIR}" && ! -L "${KIT_RAY_DIR}" ]] || kit::die "${KIT_RAY_DIR} belongs to somebody else" "have it removed"
   set -m # a group of its own, which ends with it
@@ -80,10 +82,12 @@ ray::end() {
   kill -KILL -- "-${KIT_RAY}" 2>/dev/null || true
   (($1 == 0 || $1 == 143)) || { mkdir -p -- "${kit_kept}" && cp -- "${KIT_RAY_DIR}"/session_latest/logs/{gcs,ray}* "${kit_kept}"; } 2>/dev/null || true
   for ((kit_tries = 0; kit_tries < 10; kit_tries++)); do # what is being killed may still write there
-    ! rm -rf -- "${KIT_RAY_DIR}" 2>/dev/null || return 0
+    ! ray::remove_folder || return 0
     sleep 0.1
   done
 }
+
+ray::remove_folder() { [[ ! -e "${KIT_RAY_DIR}" ]] || remove::tree "${KIT_RAY_DIR}" 'ray-[0-9]+-[0-9]+(\.[0-9]+)?' 2>/dev/null; }
 
 # ray::join - on the other nodes: ends with 0 when the head is gone, and with Ray's code where Ray ends before.
 ray::join() {
