@@ -144,9 +144,3 @@ def test_scripts_are_bash_and_nothing_else() -> None:
     assert [place for place, line in code if "<<" in line and "<<<" not in line] == [], "a here-document may hold another language"
     python = [line.strip() for _, line in code if re.search(r"\bimport\b", line) and "grep" not in line]
     assert len(python) == 2 and any("find_spec" in line for line in python) and any('version("torch")' in line for line in python)
-
-
-def test_one_file_removes_folders() -> None:
-    """It refuses what kit did not make: remove::tree."""
-    found = {name for name in OURS if re.search(r"(?m)^[^#]*\brm -\w*[rR]", (ROOT / name).read_text())}
-    assert found == {"launch/scripts/lib/remove.sh"}
