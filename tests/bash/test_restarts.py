@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,28 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
     done = bash(LOSES_TWICE, least, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1"))
     assert (done.returncode, done.stdout) == (1, considered)
     assert f"kit: error: node1: {why}" in done.stderr
+
+
+ENDED_BY_SLURM = """
+source "${KIT_RUN_DIR}/lib/beat.sh"
+kit::say() { echo "$*"; }
+beat::step() { step=(env BATCH="$$" bash -c 'kill -TERM "${BATCH}"' ended); } # both at once
+lost::may_go_on() { :; }
+trap 'KIT_SIGNAL=TERM' TERM
+KIT_SIGNAL='' NNODES=2 KIT_SRUN_RANKS=() KIT_LOG_DIR=/tmp
+beat::begin
+sleep 60 &
+ranks=$!
+beat::wait "${ranks}" || echo "$?"
+kill "${ranks}"
+"""
+
+
+def test_where_slurm_ends_the_job_and_the_beats_at_once_the_script_hears_of_it(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    done = bash(ENDED_BY_SLURM, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert (done.returncode, done.stdout) == (0, "143\n"), done.stderr
+    assert time.monotonic() - begun_s < 30  # and not when the ranks have ended
 
 
 SILENT = """

@@ -102,11 +102,12 @@ def test_every_rank_is_shown_where_it_hangs(hanging: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("hanging", [RECORDS], indirect=True)
 def test_the_flight_recorders_dumps_say_who_is_missing_beside_the_stacks(hanging: str, tmp_path: Path) -> None:
-    end = time.monotonic() + 120
-    while "flight recorder" not in (said := ask(tmp_path)) and time.monotonic() < end:
-        time.sleep(0.5)
     recorded = r"  flight recorder, \d+s ago: all_reduce 2 of default_pg; rank 3 has not called it, and was last at all_reduce 1, stuck.py:13"
-    assert re.search(rf"^3 ranks \(0-2\) in all_reduce, called at stuck.py:18 in main\n(    .*\n)+  rank 0 said .*\n{recorded}$", said, re.M), said
+    stands = re.compile(rf"^3 ranks \(0-2\) in all_reduce, called at stuck.py:18 in main\n(    .*\n)+  rank 0 said .*\n{recorded}$", re.M)
+    end = time.monotonic() + 120
+    while not stands.search(said := ask(tmp_path)) and time.monotonic() < end:  # the ranks leave their dumps one after the other
+        time.sleep(0.5)
+    assert stands.search(said), said
     assert said.count("flight recorder") == 1 and re.search(r"^rank 3 on local1 in main at stuck.py:17$", said, re.M)
     (found,) = [json.loads(ask(tmp_path, hanging, "--json"))["flight_recorder"]]
     assert (found["waiting_ranks"], found["missing_ranks"], found["ranks_without_dump"]) == ([0, 1, 2], [3], [])

@@ -59,6 +59,7 @@ beat::wait() {
     looked_s="${SECONDS}"
     beat::look "$1"
   done
+  [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143 # `wait` returns for a signal only if it comes meanwhile
   wait "$1" || rc=$?
   # Ranks may have failed for want of a node. A first node that was itself stopped cannot tell.
   ((rc == 0 || SECONDS - looked_s >= KIT_LATE_S / 2)) || [[ -n "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || beat::look_for_lost "$1" "${KIT_LATE_S}"
@@ -82,7 +83,8 @@ beat::listen() {
     KIT_HEARD=''
     ((${#words[@]} != 3)) || beat::hear "${words[@]}"
   elif ((rc <= 128)); then
-    [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
+    sleep 0.5 # where Slurm ends the job, it ends those tasks first
+    [[ -n "${KIT_LOOPBACK:-}${KIT_SIGNAL}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
     beat::end
     KIT_BEAT_AT=() KIT_SHARES=()
   fi
