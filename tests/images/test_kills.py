@@ -24,6 +24,8 @@ from test_registry import image, layer, plain, serving
 
 import kills
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("KIT_KILLS", "12"))
 SEED = int(os.environ.get("KIT_KILLS_SEED", str(random.SystemRandom().randrange(10**6))))
 BYTES = 3 << 20

@@ -31,6 +31,8 @@ from kit.plan import packages
 
 from wheels import wheel
 
+pytestmark = pytest.mark.slow
+
 TORCH = "2.9.0a0+nv25.9"  # as NVIDIA's images have it, and no index
 PASSWORD = "zq-of-the-index"
 PROGRAM = """

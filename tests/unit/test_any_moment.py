@@ -27,6 +27,8 @@ from kit.runs import history, local, run_dir, secret_file, submit
 
 from scripted_slurm import ScriptedSlurm
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = int(os.environ.get("KIT_SIGNALS", 24))
 SEED = int(os.environ.get("KIT_SIGNAL_SEED", 1))
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)

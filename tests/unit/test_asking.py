@@ -18,6 +18,8 @@ import event_lines
 from far_side import Slurm
 from plans import plan_of
 
+pytestmark = pytest.mark.slow
+
 COUNTS = """\
 trap 'asked=yes' USR1
 asked='' step=0

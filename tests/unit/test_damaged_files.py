@@ -16,9 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+import pytest
+
 import event_lines
 import strangers
 from samples import ROOT
+
+pytestmark = pytest.mark.slow
 
 DAMAGES = int(os.environ.get("KIT_DAMAGES", 75))
 SEED = int(os.environ.get("KIT_DAMAGE_SEED", 1))

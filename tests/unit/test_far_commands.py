@@ -18,6 +18,8 @@ from kit.remote.landing import MARK
 from far_side import Far
 from samples import docker_archive
 
+pytestmark = pytest.mark.slow
+
 JOB = "command: [bash, train.sh]\nlauncher: srun\nruntime: none\ncluster: far\nname: job\nnodes: 2\n"
 
 

@@ -12,8 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import strangers
 from samples import HOSTILE_NAME
+
+pytestmark = pytest.mark.slow
 
 INPUTS = int(os.environ.get("KIT_INPUTS", 100))
 SEED = int(os.environ.get("KIT_INPUT_SEED", 1))

@@ -12,6 +12,8 @@ import pytest
 from mutants.run import Mutant, load
 from samples import ROOT
 
+pytestmark = pytest.mark.slow
+
 TOOL = ROOT / "tests" / "mutants" / "run.py"
 MUTANTS = load(TOOL.parent)
 

@@ -18,6 +18,8 @@ import yaml
 
 from samples import ROOT
 
+pytestmark = pytest.mark.slow
+
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 SHIPPED = ("Dockerfile", "containers", "env", "launch/scripts", "train")
 

@@ -81,6 +81,7 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
         assert done.stderr == f"kit: sbatch refuses: Invalid --gres specification\n  fix: {fix}\n"
 
 
+@pytest.mark.slow
 def test_following_outlives_a_controller_that_does_not_answer(stub, kit, tmp_path: Path) -> None:
     stub("sbatch", "echo 5")
     stub(

@@ -37,6 +37,8 @@ from kit.runs import history, run_dir, secret_file, status, submit, watch
 from kit.runs import log_files as follow
 from kit.slurm import client
 
+pytestmark = pytest.mark.slow
+
 ANY = st.integers(0, 3)  # one of the run directories that were named before
 OWN, MEMBER, FOREIGN = "a", "gpu2", "b"  # this Slurm's cluster, one that it asks for by -M, and one that shares the home
 STRANGER = "/home/ada/other"  # where the user's jobs work that are none of kit's

@@ -29,6 +29,8 @@ import two_homes
 from samples import docker_archive
 from two_homes import UID, Laptop, LoginNode
 
+pytestmark = pytest.mark.slow
+
 LONG_AGO = time.time() - 400 * 86400
 ID = "0123456789abcdef"
 KITS = "fedcba9876543210"  # of what kit made itself

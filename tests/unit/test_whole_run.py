@@ -12,6 +12,8 @@ import pytest
 
 from samples import ROOT
 
+pytestmark = pytest.mark.slow
+
 PASSES = "def test_it():\n    assert True\n"
 FAILS = "def test_it():\n    assert False\n"
 # Stands in for a plug-in that swallows a test: it is neither run nor reported.
