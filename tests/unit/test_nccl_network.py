@@ -1,6 +1,6 @@
 """`kit status` says which network NCCL uses, by NCCL's own words, and warns if the nodes have a faster one.
 
-The lines have the shapes of NCCL 2.4 to 2.29 and of aws-ofi-nccl; no machine of the tests has GPUs.
+The lines have the shapes of NCCL 2.4 to 2.30 and of aws-ofi-nccl; no machine of the tests has GPUs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def network(logs: Path) -> nccl_network.NcclNetwork:
         (OFI + using("AWS Libfabric"), ("AWS Libfabric",)),
         ("n1:71:90 [0] NCCL INFO Initialized NET plugin IB\nn1:71:90 [0] NCCL INFO Assigned NET plugin Libfabric to comm\n", ("Libfabric",)),
         ("n1:71:90 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IBext_v8/0/GDRDMA\n", ("IBext_v8",)),
-        (IB, ("IB",)),  # before 2.7 there is no more than this
+        (IB, ("IB",)),  # before 2.6 there is no more than this
         (NO_IB + SOCKET, ("Socket",)),
         (OFI, ("OFI",)),
         (BOOTSTRAP + NO_IB, ()),
