@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ NO_ENGINE = 3  # exit status of engine.sh
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     required = os.environ.get("CI") == "true" or os.environ.get("KIT_REQUIRE_CLUSTER") == "1"
     engine = script("engine.sh", "--check")
     if engine.returncode == NO_ENGINE and not required:
@@ -42,6 +43,8 @@ def cluster() -> Iterator[Cluster]:
     yield found
     if ours and os.environ.get("KIT_CLUSTER_KEEP") != "1":
         control("down", timeout=600)
+        if not request.session.testsfailed:  # else somebody may want to read them
+            shutil.rmtree(found.shared, ignore_errors=True)
 
 
 def running() -> str:

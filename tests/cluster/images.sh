@@ -173,8 +173,11 @@ images::small() {
 images::wheels() {
   local -r requirements="$1" constraint="${2:-}"
   local -a more=("${@:3}")
-  local key dir version
-  key="$(printf '%s\n' "${constraint}" "${more[@]}" | cat "${requirements}" - | sha256sum | cut -c 1-12)"
+  local key dir version word
+  # What the files say, and not where they lie: each checkout would have wheels of its own.
+  key="$(for word in "${requirements}" "${constraint}" "${more[@]}"; do
+    if [[ -f "${word}" ]]; then cat "${word}"; else printf '%s\n' "${word}"; fi
+  done | sha256sum | cut -c 1-12)"
   dir="${cache}/wheels/${key}"
   lib::lock "wheels-${key}" 1800
   if [[ ! -d "${dir}" ]]; then
