@@ -134,7 +134,7 @@ OFFERED = {
     "kit submit notes": [],
     "kit submit --slurm qos=g": [],
     "kit submit train.py --runti": ["--runtime"],
-    "kit submit train.py --runtime ": ["apptainer", "auto", "docker", "enroot", "none", "podman", "pyxis"],
+    "kit submit train.py --runtime ": ["apptainer", "auto", "docker", "enroot", "none", "podman", "pyxis", "singularity"],
     "kit submit train.py --runtime=ap": ["--runtime=apptainer"],
     "kit nonsense --x": [],
     "kit submit train.py --launcher t": ["tensorflow", "torchrun"],

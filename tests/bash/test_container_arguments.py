@@ -65,11 +65,21 @@ def arguments(folder: Path, runtime: str, *words: str, tool: str = "", **more: s
     return [word for word in found if word not in gpus] if Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists() else found
 
 
-def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", ["apptainer", "singularity"])
+def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_folder(tool: str, tmp_path: Path) -> None:
     alone = ["--quiet", "exec", "--no-home", "--no-mount", "cwd", "--pwd", "/the project"]
     end = ["/images/an image.sif", "bash", "srun.sh", "A=a b"]
-    assert arguments(tmp_path, "apptainer") == [*alone, *APPTAINER_MOUNTS, *end]
-    assert arguments(tmp_path, "apptainer", KIT_REMAP_ROOT="yes") == [*alone, "--fakeroot", *APPTAINER_MOUNTS, *end]
+    assert arguments(tmp_path, tool) == [*alone, *APPTAINER_MOUNTS, *end]
+    assert arguments(tmp_path, tool, KIT_REMAP_ROOT="yes") == [*alone, "--fakeroot", *APPTAINER_MOUNTS, *end]
+
+
+@pytest.mark.parametrize(("tool", "own"), [("apptainer", "APPTAINER_TMPDIR"), ("singularity", "SINGULARITY_TMPDIR")])
+@pytest.mark.parametrize(("site", "expected"), [({}, "/job"), ({"own": "/the site's"}, "/the site's")])
+def test_apptainer_unpacks_in_the_jobs_temporary_folder(tool: str, own: str, site: dict[str, str], expected: str, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", tool, "exec env\n")
+    env = {**environment(tmp_path / "bin", **settings(tool)), "TMPDIR": "/job", **({own: site["own"]} if site else {})}
+    done = bash(EXEC, "runtime::exec", "true", env=env)
+    assert f"{own}={expected}" in done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize(("device", "option"), [("/dev/kfd", "--rocm"), ("/dev/nvidiactl", "--nv")])

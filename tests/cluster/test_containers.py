@@ -81,6 +81,13 @@ def test_two_jobs_at_the_same_time_share_what_is_made_once(runtime: str, kit_clu
     assert created(place, "one", "other") == (2 if runtime in CREATES else 0)
 
 
+def test_the_command_of_singularityce_starts_ranks_as_apptainers_does(kit_cluster: Cluster, place: Path, tiny: Path) -> None:
+    """On the nodes, `singularity` is Apptainer under its old name."""
+    submit_two(kit_cluster, place, "singularity", tiny_image(kit_cluster, tiny, "singularity"), "run")
+    said = [read(log) for log in sorted((place / "run/log").glob("*/rank*.out"))]
+    assert [line.split()[:2] for line in said] == [["up", "0"], ["up", "1"]]
+
+
 @pytest.fixture
 def own_disk(kit_cluster: Cluster) -> Iterator[None]:
     """The site's folder of containers is a file system of its own: only there Enroot tells Pyxis which of them run, not in a Docker volume."""

@@ -117,8 +117,8 @@ def test_its_containers_are_tidied(added: Path) -> None:
 
 
 def test_the_tools_that_are_looked_for_are_those_of_the_files(added: Path) -> None:
-    assert plugins.tools() == ["shifter", "enroot", "apptainer", "docker", "podman"]
-    assert "tools=shifter enroot apptainer docker podman" in probe.command({})
+    assert plugins.tools() == ["shifter", "enroot", "apptainer", "singularity", "docker", "podman"]
+    assert "tools=shifter enroot apptainer singularity docker podman" in probe.command({})
 
 
 # Files that may name a runtime, and why. All others read the facts at the head of its file, or ask its functions.
@@ -128,8 +128,9 @@ MAY_NAME = {
     "launch/scripts/lib/mounted.sh": "what the files of two runtimes share",
     "launch/scripts/lib/no_entrypoint.sh": "what the files of two runtimes share",
     "launch/scripts/lib/oci.sh": "what the files of two runtimes share",
-    "launch/scripts/lib/environment.sh": "the variables of other tools that their users set",
+    "launch/scripts/lib/sif.sh": "what the files of two runtimes share",
     "launch/scripts/lib/fabric.sh": "the names of the networks of an engine",
+    "launch/scripts/lib/environment.sh": "the variables of other tools that their users set",
     "launch/scripts/lib/container.sh": "undoes, inside, what a hook of Enroot's does there",
     "launch/kit/images/": "builds images by engines, each of them one file there",
     "launch/kit/cli/build.py": "the engines of `kit build`",

@@ -70,6 +70,21 @@ def test_only_apptainer_runs_its_own_images(image: str, said: str, chosen) -> No
     assert chosen("--image", image, tools=("enroot",)) == said
 
 
+@pytest.mark.parametrize(
+    ("tools", "runtime"),
+    [(("singularity",), "singularity"), (("apptainer", "singularity"), "apptainer"), ((), "apptainer")],
+    ids=["alone", "beside", "neither"],
+)
+def test_of_two_that_run_the_same_files_the_second_is_chosen_only_where_it_alone_is_installed(tools: tuple[str, ...], runtime: str, chosen) -> None:
+    """Apptainer brings a command `singularity` of its own."""
+    assert chosen("--image", "image.sif", tools=tools) == f"kit: runtime {runtime}: the image is a .sif file\n"
+
+
+def test_the_profile_says_which_of_two_that_run_the_same_files_the_nodes_have(chosen, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("runtime: singularity\n")
+    assert chosen("--image", "image.sif", "--cluster", "site.yaml", tools=("apptainer",)) == "kit: runtime singularity: the cluster's profile site names it\n"
+
+
 def test_a_named_runtime_needs_no_reason(chosen) -> None:
     assert chosen("--image", "image.sqsh", "--runtime", "apptainer") == ""
     assert chosen() == ""

@@ -44,7 +44,7 @@ JOBS = (
     "command: ../other/train.py\nimage: images/train.sif",
     "command: train.py\nimage: first",
     "command: train.py\nimage: nvcr.io/nvidia/pytorch:25.09-py3",
-    "command: train.py\nruntime: singularity",
+    "command: train.py\nruntime: charliecloud",
     "command: train.py\nnodes: two\ntime: 2h\ngpus_per_node: a100:8",
     "command: train.py\nnodes: 1..4\nstage: nvme",
     f"command: train.py\nprocesses_per_node: 4\n{GPU}",

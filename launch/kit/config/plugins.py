@@ -7,6 +7,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # tool: enroot                   the program that it needs on a node; `kit doctor` looks for it
     # srun-option: --container-image it is there if srun has this option, otherwise if its tool is
     # auto: 2                        its turn where kit chooses among those that run the image
+    # instead-of: NAME               it runs the same files: kit chooses it where it alone is there
     # user-namespaces: yes           it needs them; or `unless-setuid`
     # own-disk: yes                  its containers cannot lie on a network file system
     # containers-variable: NAME      the user's variable that says where its containers are
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from kit import assets
 from kit.errors import UsageError, did_you_mean
@@ -34,7 +35,6 @@ from kit.errors import UsageError, did_you_mean
 _FACT = re.compile(r"# ([a-z-]+): (.+)")
 # Names of other tools, or of a framework's own launcher, and the plug-in that replaces each.
 _OTHER_NAMES = {
-    "singularity": "apptainer",
     "charliecloud": "apptainer",
     "nvidia-docker": "docker",
     "accelerate": "torchrun",
@@ -108,6 +108,17 @@ def runtimes(image_kind: str = "", *, local: Optional[bool] = None) -> list[Plug
         and local in (None, item.is_local)
     ]
     return sorted(fitting, key=lambda item: (int(item.facts.get("auto", "99")), item.name))
+
+
+def without_twins(able: list[Plugin], is_there: Callable[[Plugin], bool]) -> list[Plugin]:
+    """Return one of each two that run the same files; the second only where it alone is there."""
+    seconds = {item.facts["instead-of"]: item for item in able if "instead-of" in item.facts}
+
+    def choose(item: Plugin) -> Plugin:
+        second = seconds.get(item.name)
+        return second if second and is_there(second) and not is_there(item) else item
+
+    return [choose(item) for item in able if "instead-of" not in item.facts]
 
 
 def tools() -> list[str]:

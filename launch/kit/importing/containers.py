@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable, Optional
 
 from kit.config import image_files
@@ -53,10 +54,10 @@ _ENROOT = Syntax(
 _REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.+)")
 
 
-def apptainer(words: list[str]) -> Container:
+def apptainer(words: list[str], runtime: str = "apptainer") -> Container:
     """Return what `apptainer exec` is to do; its first words may be options of apptainer's own."""
     first, words = options.read(words, _APPTAINER)
-    found = Container(runtime="apptainer")
+    found = Container(runtime=runtime)
     verb, rest = words[0] if words else "", words[1:]
     if verb not in ("exec", "run"):
         found.open_questions.append(f"apptainer {verb}: kit makes and enters containers itself")
@@ -112,7 +113,7 @@ def other(words: list[str]) -> Container:
 
 READERS: Mapping[str, Callable[[list[str]], Container]] = {
     "apptainer": apptainer,
-    "singularity": apptainer,
+    "singularity": partial(apptainer, runtime="singularity"),
     "enroot": enroot,
     **dict.fromkeys(("docker", "podman", "podman-hpc", "shifter", "ch-run", "sarus"), other),
 }

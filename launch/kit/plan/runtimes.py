@@ -95,7 +95,10 @@ def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plu
 def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
     if kind == "none":
         return "none", "no image is named"
-    able = plugins.runtimes(kind) or plugins.runtimes(local=False)
+    fitting = plugins.runtimes(kind) or plugins.runtimes(local=False)
+    able = plugins.without_twins(fitting, is_here)
+    if cluster.runtime in {item.name for item in fitting if "instead-of" in item.facts}:
+        return cluster.runtime, f"the cluster's profile {cluster.name} names it"
     if len(able) == 1:
         return able[0].name, f"the image is a {kind if kind == 'folder' else f'{kind} file'}"
     if cluster.runtime and not able[0].is_local:

@@ -43,7 +43,9 @@ def partition(site: Site, chosen: Partition) -> Decision:
 
 def runtime(site: Site) -> Decision:
     """Decide what runs image files; no value if nothing was found."""
-    known = plugins.runtimes(local=False)
+    known = plugins.without_twins(
+        plugins.runtimes(local=False), lambda item: _is_available(item, site)
+    )
     available = [item for item in known if _is_available(item, site)]
     is_certain = site.node or not site.cluster
     where = (

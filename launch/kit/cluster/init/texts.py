@@ -82,8 +82,8 @@ def _variables(fabric: str) -> str:
 def _of_runtimes() -> str:
     """Return a line on which runtimes there are for image files."""
     common = plugins.runtimes(".sqsh", local=False)
-    alone = plugins.runtimes(".sif", local=False)
-    more = f" A .sif always runs under {alone[0].name}." if len(alone) == 1 else ""
+    alone = _listed(plugins.runtimes(".sif", local=False))
+    more = f" A .sif always runs under {alone}."
     return f"# What runs image files (.sqsh): {_listed(common)}.{more}"
 
 

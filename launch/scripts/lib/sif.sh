@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# sif.sh - runs an image file as it is, by Apptainer or by SingularityCE, which have the same options. TOOL is the command's name.
+
+# sif::check TOOL
+sif::check() {
+  local other=singularity
+  [[ "$1" == apptainer ]] || other=apptainer
+  command -v "$1" >/dev/null ||
+    kit::die "$1 is not installed here" "install it on every node (module load $1?), or choose another: \`runtime: ${other}\` if that is there" runtime-missing
+  image::check
+}
+
+# sif::exec TOOL CMD... - becomes CMD in a container of KIT_IMAGE.
+sif::exec() {
+  local -r kit_tool="$1"
+  local -r kit_temporary="${kit_tool^^}_TMPDIR"
+  shift
+  [[ -z "${TMPDIR:-}" ]] || export "${kit_temporary}=${!kit_temporary:-${TMPDIR}}"
+  environment::forget_host
+  # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
+  # The current folder is mounted below, if the job sees it.
+  local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
+  [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)
+  [[ ! -e /dev/kfd ]] || kit_args+=(--rocm)
+  [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--fakeroot)
+  local -i kit_i
+  local kit_mount
+  for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
+    # --mount reads a line of CSV: quoted fields keep commas, colons and spaces; a quote is doubled.
+    kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"destination=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
+    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",ro"
+    kit_args+=(--mount "${kit_mount}")
+  done
+  exec "${kit_tool}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
+}
+
+# sif::setuid TOOL - without that program, a container is the user's own user namespace.
+sif::setuid() {
+  local folder
+  folder="$(timeout 10 "$1" buildcfg 2>/dev/null | sed -n 's/^LIBEXECDIR=//p')"
+  [[ ! -u "${folder}/$1/bin/starter-suid" ]] || printf '%s\n' "${folder}/$1/bin/starter-suid"
+}
+
+# sif::bare_shell TOOL
+# shellcheck disable=SC2034  # contents.sh reads it
+sif::bare_shell() { KIT_SHELL=("$1" --quiet exec --no-home --no-mount cwd --pwd / "${KIT_IMAGE}" bash); }

@@ -1,0 +1,19 @@
+# shellcheck shell=bash
+# runtimes/singularity.sh - as apptainer.sh, by the command of SingularityCE.
+# images: .sif .sqsh .squashfs folder
+# tool: singularity
+# auto: 4
+# instead-of: apptainer
+# user-namespaces: unless-setuid
+
+# shellcheck source=lib/image.sh
+source "${KIT_RUN_DIR}/lib/image.sh"
+
+# shellcheck source=lib/sif.sh
+source "${KIT_RUN_DIR}/lib/sif.sh"
+
+runtime::check() { sif::check singularity; }
+runtime::prepare() { :; }
+runtime::exec() { sif::exec singularity "$@"; }
+runtime::setuid() { sif::setuid singularity; }
+runtime::bare_shell() { sif::bare_shell singularity; }
