@@ -1,0 +1,66 @@
+"""A server on one node and ranks on the others, by the job file that docs/launchers.md shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from samples import ROOT
+
+SERVER = """
+import http.server
+import os
+import sys
+
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+with open(sys.argv[2] + ".part", "w") as file:
+    file.write(f"http://127.0.0.1:{server.server_port}")
+os.rename(file.name, sys.argv[2])
+"""
+TRAIN = """
+import os
+import sys
+import urllib.request
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+sample = float(urllib.request.urlopen(sys.argv[2] + "/sample.txt").read())
+total = torch.tensor([sample])
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item()}", flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    page = (ROOT / "docs/launchers.md").read_text()
+    (job,) = re.findall(r"```yaml\n(nodes: 3\n.*?)```", page, re.DOTALL)
+    (tmp_path / "job.yaml").write_text(job)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "sample.txt").write_text("1.5")
+    return tmp_path
+
+
+def test_the_nodes_train_with_what_the_last_one_serves(project: Path, kit) -> None:
+    (project / "server.py").write_text(f"{SERVER}server.serve_forever()\n")
+    done = kit("run", "job.yaml", "--output", "run")
+    assert sorted(re.findall(r"rank \d of 4: [\d.]+", done.stdout)) == [f"rank {rank} of 4: 6.0" for rank in range(4)]
+    assert "all ranks ended well" in done.stdout
+
+
+def test_a_server_that_ends_too_early_ends_the_job(project: Path, kit) -> None:
+    (project / "server.py").write_text(f"{SERVER}server.handle_request()\nsys.exit('no more')\n")
+    done = kit("run", "job.yaml", "--output", "run", check=False)
+    assert done.returncode != 0 and "kit: error: local2: the program of node 2 exited with code 1" in done.stdout, done.stdout
+    assert "  | no more\n" in done.stdout
+
+
+def test_a_trainer_that_fails_ends_the_server(project: Path, kit) -> None:
+    (project / "server.py").write_text(f"{SERVER}server.serve_forever()\n")
+    (project / "train.py").write_text("import os, sys\n" + "if os.environ['RANK'] == '2':\n    sys.exit(3)\n" + TRAIN)
+    done = kit("run", "job.yaml", "--output", "run", check=False)
+    assert done.returncode != 0 and "kit: error: local1: the program of node 1 exited with code 1" in done.stdout, done.stdout
