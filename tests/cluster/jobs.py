@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from slurm_cluster import Cluster, until
@@ -55,6 +56,11 @@ def job_id(project: Path, run: str = "run") -> int:
 def read(path: Path) -> str:
     # The host's user may be another than ada, whose run directories are ada's alone; these tests run as root there.
     return path.read_text(errors="surrogateescape")
+
+
+def not_started(run: Path) -> Callable[[], str]:
+    """For `until`: that the ranks do not start, and what the job has said so far."""
+    return lambda: "the ranks do not start:\n" + "".join(read(log) for log in run.glob("log/slurm-*.out"))
 
 
 def nothing_left(cluster: Cluster, within_s: float = 60) -> None:

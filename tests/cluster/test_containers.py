@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import on_all_nodes, remove_containers, tiny_image
-from jobs import RUNTIMES, job_id, nothing_left, read, submit, why
+from jobs import RUNTIMES, job_id, not_started, nothing_left, read, submit, why
 from slurm_cluster import Cluster, until
 
 pytestmark = pytest.mark.cluster
@@ -113,7 +113,7 @@ def test_a_rebuilt_image_is_used_while_a_job_runs_in_the_old_one(runtime: str, k
     kit_cluster.run("node1", "tiny-image", kit_cluster.path(place / "rebuilt"), "VARIANT=rebuilt")
     kit_cluster.run("ctl", "cp", kit_cluster.path(tiny / "image.sqsh"), kit_cluster.path(place / "image.sqsh"))
     submit_two(kit_cluster, place, runtime, "image.sqsh", "old", "--", "wait", follow=False)
-    until(lambda: len(ranks(place, "old")) == 2 and all(ranks(place, "old")), 90, "the ranks do not start")
+    until(lambda: len(ranks(place, "old")) == 2 and all(ranks(place, "old")), 90, not_started(place / "old"))
     kit_cluster.run("ctl", "mv", kit_cluster.path(place / "rebuilt/image.sqsh"), kit_cluster.path(place / "image.sqsh"))  # a new file under the old name
     submit_two(kit_cluster, place, runtime, "image.sqsh", "new")
     assert [line.split()[-1] for line in ranks(place, "new")] == ["VARIANT=rebuilt"] * 2
@@ -186,7 +186,7 @@ def test_a_job_killed_while_its_container_is_made_spoils_nothing(runtime: str, k
         until(lambda: all((place / f"hold.{node}").exists() for node in TWO), 90, "no container is half made")
         assert all(name.endswith(".unfinished") for node in TWO for name in containers(kit_cluster, node))
     else:
-        until(lambda: len(list(filter(None, ranks(place, "killed")))) == 2, 90, "the ranks do not start")
+        until(lambda: len(list(filter(None, ranks(place, "killed")))) == 2, 90, not_started(place / "killed"))
     kit_cluster.run("ctl", "scancel", "--signal=KILL", "--full", str(job_id(place, "killed")))
     ended = kit_cluster.wait(job_id(place, "killed"))
     assert ended.state == "CANCELLED"

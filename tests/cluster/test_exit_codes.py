@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import tiny_image
-from jobs import RUNTIMES, job_id, nothing_left, read, submit
+from jobs import RUNTIMES, job_id, not_started, nothing_left, read, submit
 from slurm_cluster import HERE, Cluster, until
 
 import event_lines
@@ -115,7 +115,7 @@ def test_a_cancelled_job_does_not_end_well_though_its_programs_do(kit_cluster: C
     submit(kit_cluster, project, "job.yaml", "--output", "run")
     job = job_id(project)
     logs = [project / f"run/log/{job}/rank{rank}.out" for rank in range(2)]
-    until(lambda: all(log.exists() and read(log) == "up\n" for log in logs), 90, "the ranks do not start")
+    until(lambda: all(log.exists() and read(log) == "up\n" for log in logs), 90, not_started(project / "run"))
     kit_cluster.run("ctl", "scancel", str(job))
     assert kit_cluster.wait(job).state == "CANCELLED"
     assert [read(log) for log in logs] == ["up\nasked to end\n"] * 2

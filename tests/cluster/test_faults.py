@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import job_id, nothing_left, read, submit, why
+from jobs import job_id, not_started, nothing_left, read, submit, why
 from slurm_cluster import Cluster, Ended, Process, has_training_image, until
 
 pytestmark = pytest.mark.cluster
@@ -41,7 +41,7 @@ class Job:
         return read(path) if path.exists() else ""
 
     def until_busy(self) -> None:
-        until(lambda: all(f"busy {rank}\n" in self.log(f"{self.id}/rank{rank}.out") for rank in range(4)), 120, "the ranks do not start")
+        until(lambda: all(f"busy {rank}\n" in self.log(f"{self.id}/rank{rank}.out") for rank in range(4)), 120, not_started(self.project / "run"))
 
     def process(self, node: str, pattern: str) -> Process:
         return next(process for process in self.cluster.processes(node) if re.search(pattern, process.args))

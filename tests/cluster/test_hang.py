@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import job_id, read, submit
+from jobs import job_id, not_started, read, submit
 from slurm_cluster import Cluster, until
 
 from hanging import PROGRAM
@@ -27,7 +27,7 @@ def ask(cluster: Cluster, place: Path, *arguments: str, check: bool = True):
 def test_the_ranks_of_two_nodes_are_shown_where_they_hang_in_their_containers(kit_cluster: Cluster, project: Path) -> None:
     submit(kit_cluster, project, "stuck.py", "-j", "2x2", "--image", kit_cluster.sif, "--output", "run")
     log = project / "run" / "log"
-    until(lambda: sum("up" in read(file) for file in log.glob("*/rank*.out")) == 4, 120, "the ranks do not start")
+    until(lambda: sum("up" in read(file) for file in log.glob("*/rank*.out")) == 4, 120, not_started(project / "run"))
     job = str(job_id(project))
 
     # Without py-spy the kernel says what it can.

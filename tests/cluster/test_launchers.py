@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import cifar_in, tiny_image
-from jobs import RUNTIMES, image_of, job_id, nothing_left, read, submit
+from jobs import RUNTIMES, image_of, job_id, not_started, nothing_left, read, submit
 from slurm_cluster import Cluster, script, until
 
 from samples import ROOT
@@ -227,7 +227,7 @@ def test_programs_have_the_signals_that_slurm_sends_to_their_tasks(launcher: str
     def said() -> set[str]:
         return {read(log) if log.exists() else "" for log in logs}
 
-    until(lambda: said() == {"up\n"}, 100, "the ranks do not start")
+    until(lambda: said() == {"up\n"}, 100, not_started(programs / "run"))
     kit_cluster.run("ctl", "scancel", "--signal=USR1", str(job))
     until(lambda: said() == {"up\ngot USR1\n"}, 90, "the ranks do not get USR1")
     kit_cluster.run("ctl", "scancel", str(job))

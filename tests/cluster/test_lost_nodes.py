@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import tiny_image
-from jobs import RUNTIMES, job_id, nothing_left, read, submit, why
+from jobs import RUNTIMES, job_id, not_started, nothing_left, read, submit, why
 from slurm_cluster import Cluster, control, until
 
 import event_lines
@@ -33,7 +33,7 @@ def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
     def begin_and_lose(fault: str, *options: str) -> float:
         submit(kit_cluster, folder, "job.yaml", "--output", "run", *options)
         log = folder / f"run/log/{job_id(folder)}/rank1.out"
-        until(lambda: log.exists() and "attempt 1" in read(log), 60, "the ranks do not start")
+        until(lambda: log.exists() and "attempt 1" in read(log), 60, not_started(folder / "run"))
         at_s = float(kit_cluster.run("ctl", "date", "+%s.%N").stdout)
         control(FAULTS[fault], "node2")
         return at_s

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import cifar_in, tiny_image
-from jobs import job_id, nothing_left, read, submit
+from jobs import job_id, not_started, nothing_left, read, submit
 from slurm_cluster import Cluster, until
 
 from samples import ROOT
@@ -207,7 +207,7 @@ def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_
     run = str(kit_cluster.path(counts / "run"))
     line = f"cd {kit_cluster.path(counts)} && umask 002 && kit submit counts.yaml -j 2x1 --launcher srun --share-with group --resubmit --output run -- 2000"
     assert "the group ada may read its logs" in kit_cluster.run("ctl", "bash", "-c", f"{line} 2>&1").stdout
-    until(lambda: len(list((counts / f"run/log/{job_id(counts)}").glob("rank?.out"))) == 2, 120, "the ranks do not start")
+    until(lambda: len(list((counts / f"run/log/{job_id(counts)}").glob("rank?.out"))) == 2, 120, not_started(counts / "run"))
     until_a_rank_says(counts, "^begins at 0$")
     listed = kit_cluster.run("ctl", "bash", "-c", f"cd {run} && find log run.json -printf '%f %m %g\\n'").stdout.splitlines()
     logs = ["run.json", f"slurm-{job_id(counts)}.out", "attempts", *(f"{name}.out" for name in ("node1", "node2", "rank0", "rank1"))]

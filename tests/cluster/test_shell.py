@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from jobs import image_of, job_id, nothing_left, read, submit
+from jobs import image_of, job_id, not_started, nothing_left, read, submit
 from kit.slurm import hostlist
 from slurm_cluster import HERE, Cluster, until
 
@@ -91,7 +91,7 @@ def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, 
     image = [] if runtime == "none" else ["--image", image_of(kit_cluster, runtime)]
     (folder / "job.yaml").write_text(f"name: job\ncommand: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nruntime: {runtime}\nenv: {{A: 'b, \"c'}}\n")
     submit(kit_cluster, folder, "job.yaml", "--nodes", "2", *image, "--output", "run")
-    until(lambda: sum("up" in read(file) for file in (folder / "run/log").glob("*/rank*.out")) == 2, 90, "the ranks do not start")
+    until(lambda: sum("up" in read(file) for file in (folder / "run/log").glob("*/rank*.out")) == 2, 90, not_started(folder / "run"))
     job = str(job_id(folder))
     release = "trixie" if runtime == "none" else RELEASE
     both = kit(kit_cluster, folder, "exec", job, "--node", "all", "--", "bash", "-c", f"{SAYS}; exit $((NODE_RANK + 6))", check=False)
