@@ -93,6 +93,7 @@ for sys.argv in (
 os.write(theirs, b".")
 """
 LAPS = 10  # epochs of a value
+CIFAR10 = ("cifar10", "cifar10_data", "ranks", "resnet")  # the program, and what it imports
 JOB = (
     "name: bench-training\ncommand: both.py\nnodes: 1\nprocesses_per_node: 1\ntime:"
     ' "00:20:00"\nenv: {OMP_NUM_THREADS: "1"}\n'
@@ -198,8 +199,8 @@ def overheads(rounds: int) -> Iterator[Comparison]:
             BOTH.replace("DIGITS", str(epochs["digits"])).replace("CIFAR10", str(epochs["cifar10"]))
         )
         (here / "code/job.yaml").write_text(JOB)
-        for program in epochs:
-            shutil.copy(ROOT / "train" / f"{program}.py", here / "code")
+        for name in ("digits", *CIFAR10):
+            shutil.copy(ROOT / "train" / f"{name}.py", here / "code")
         cluster.on("ctl", "chown", "-R", "ada", shared, root=True)
         measure.progress("unpacking the image")
         cluster.bash("node1", UNPACK, tree, root=True)
@@ -367,7 +368,8 @@ def scaling(rounds: int) -> Iterator[Comparison | Lines]:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
         put_data(folder, 2000, 100)
-        shutil.copy(ROOT / "train" / "cifar10.py", folder)
+        for part in CIFAR10:
+            shutil.copy(ROOT / "train" / f"{part}.py", folder)
         # Seconds of a core that 1,000 images take: the same for any number of ranks, were nothing
         # lost.
         sides: dict[str, Callable[[], float]] = {

@@ -53,6 +53,7 @@ def parse_args():
 
 def join_world():
     """Returns (rank, world, device), after joining the process group and saying who this process is."""
+    # Not by ranks.py, since `kit init` copies this file alone.
     # Everything comes from torchrun's environment; without it this is a world of one.
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local, local_world = (

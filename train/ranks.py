@@ -66,6 +66,11 @@ class Place:
             "cuda", 0 if gpus == 1 else self.local_rank
         )  # 1: Slurm may show each task its own
 
+    def say(self, text):
+        """Prints what one process is to say for all."""
+        if self.rank == 0:
+            print(text, flush=True)
+
     def __str__(self):
         where = f"{self.master[0]}:{self.master[1]}" if self.world > 1 else "none"
         numbers = f"rank {self.rank}/{self.world}  local {self.local_rank}/{self.local_world}  node {self.node}"
@@ -139,10 +144,11 @@ def spawned(index, processes=None, env=os.environ):
     )
 
 
-def join(place=None, timeout=timedelta(minutes=5)):
+def join(place=None, timeout=timedelta(minutes=5), on_gpus="nccl"):
     """Joins the process group and returns the place. Prints it before: where that hangs, the lines show who is missing.
 
     timeout: of joining, and of every collective operation later; torch's own is 10 minutes for nccl and 30 for gloo.
+    on_gpus: the backend there. With "cpu:gloo,cuda:nccl", ranks can also exchange what is in the memory of their CPUs.
     """
     import torch
     import torch.distributed as dist
@@ -171,7 +177,7 @@ def join(place=None, timeout=timedelta(minutes=5)):
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = me.master[0], str(me.master[1])
     # With a device, NCCL connects now rather than in the first collective: a broken fabric shows here.
     dist.init_process_group(
-        "nccl" if gpu else "gloo",
+        on_gpus if gpu else "gloo",
         rank=me.rank,
         world_size=me.world,
         store=store,
@@ -193,6 +199,15 @@ def leave():
     _last_barrier = dist.barrier(async_op=True)
     _last_barrier.wait()
     dist.destroy_process_group()
+
+
+def fail(problem, fix):
+    """Ends the program without a traceback. Every rank calls it: those with a problem say it, and they alone fail."""
+    if problem:
+        name = os.path.basename(sys.argv[0])
+        print(f"{name}: {problem}\n  fix: {fix}", file=sys.stderr, flush=True)
+    leave()  # torchrun ends the others when the first is gone: not before all have spoken
+    sys.exit(1 if problem else 0)  # so that kit names a rank whose log says why
 
 
 def expand(hosts):

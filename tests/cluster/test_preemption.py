@@ -103,7 +103,7 @@ def near_its_limit(cluster: Cluster, project: Path, until_it_shows: Callable[[],
 
 
 def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed_one(kit_cluster: Cluster, folder: Path, cifar_folder: str) -> None:
-    for name in ("cifar10.py", "cifar10.yaml"):
+    for name in ("cifar10.py", "cifar10.yaml", "cifar10_data.py", "ranks.py", "resnet.py"):
         shutil.copy(ROOT / "train" / name, folder)
     small = ["--data", "/data", "--width", "4", "--epochs", "2", "--limit-steps", "20", "--batch-size", "120", "--lr", "0.1", "--log-every", "1"]
     image = ["--image", kit_cluster.sif, "-j", "2x1", "--mount", f"{cifar_in(kit_cluster, cifar_folder)}:/data:ro"]

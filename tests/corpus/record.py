@@ -12,6 +12,7 @@ running cluster (tests/cluster/cluster.sh up, then install.sh). A recording is a
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -153,7 +154,13 @@ LOCAL = {
         arguments=("--epoch", "3"),
     ),
     "dataset-missing": Case("dataset-missing", failing("open('/data/imagenet/train/index.json')")),
-    "cifar10-missing": Case("dataset-missing", (ROOT / "train/cifar10.py").read_text(), TORCHRUN, ("--data", "/data/cifar")),
+    "cifar10-missing": Case(
+        "dataset-missing",
+        (ROOT / "train/cifar10.py").read_text(),
+        TORCHRUN,
+        ("--data", "/data/cifar"),
+        before=f"cp {shlex.quote(str(ROOT))}/train/{{cifar10_data,ranks,resnet}}.py .",
+    ),
     "config-missing": Case("file-missing", failing("open('configs/large.yaml')")),
     "script-missing": Case("program-missing", job="command: [bash, start.sh]\nlauncher: spawn\n"),
     "command-missing": Case("program-missing", job="command: [accelerated, train.py]\nlauncher: spawn\n"),

@@ -1,12 +1,19 @@
+import hashlib
 import json
 import re
 import socket
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 import torch
 
 SCRIPT = Path(__file__).parents[2] / "train" / "cifar10.py"
+sys.path.insert(0, str(SCRIPT.parent))
+
+import cifar10_data  # noqa: E402 - it is no package
+
 EPOCHS = 3
 # A thin net and a fifth of the images: about a second per epoch on two cores. 120 divides among 1, 2, 3 ranks.
 SMALL = ("--width", 4, "--epochs", EPOCHS, "--batch-size", 120, "--limit-steps", 8, "--lr", 0.1)
@@ -21,22 +28,42 @@ if os.environ["RANK"] == "1":
         raise RuntimeError("rank 1 is broken")
     F.cross_entropy = cross_entropy
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+# In its seventh step rank 0 asks itself to stop: the ranks agree on that in the eighth, the epoch's last.
+STOP_AT_THE_END_OF_AN_EPOCH = """
+import os, runpy, signal, sys
+import torch.nn.functional as F
+calls, cross_entropy = 0, F.cross_entropy
+def ask(*args, **kwargs):
+    global calls
+    calls += 1
+    if os.environ["RANK"] == "0" and calls == 7:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    return cross_entropy(*args, **kwargs)
+F.cross_entropy = ask
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 # Compiles for nothing but the net's graph, which is then run as it is: the losses have to stay what they were.
 COMPILE_WITHOUT_A_COMPILER = """
-import runpy, sys
+import os, runpy, sys
 import torch
 import torch._dynamo.utils
 compile = torch.compile
 torch.compile = lambda model, **options: compile(model, backend="eager", **options)
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 finally:
     counters = torch._dynamo.utils.counters
-    print("graphs", counters["stats"]["unique_graphs"], "breaks", sum(counters["graph_break"].values()), flush=True)
+    # In one piece: unbuffered, print writes word by word, and the ranks' lines mix.
+    print(f"graphs {counters['stats']['unique_graphs']} breaks {sum(counters['graph_break'].values())}\\n", end="", flush=True)
 """
 
 
@@ -97,6 +124,18 @@ def test_a_run_that_was_stopped_twice_has_the_losses_of_an_undisturbed_one_step_
         assert torch.equal(got["optimizer"]["state"][index]["momentum_buffer"], momentum["momentum_buffer"]), index
 
 
+def test_a_run_that_stops_at_the_end_of_an_epoch_has_said_how_it_was(start, cifar_folder, undisturbed, tmp_path):
+    program = tmp_path / "stopping.py"
+    program.write_text(STOP_AT_THE_END_OF_AN_EPOCH)
+    args = (*SMALL, "--data", cifar_folder, "--checkpoint", tmp_path / "stopped.pt", "--resume", "--log-every", 1)
+    stopped = start(program, SCRIPT, *args, ranks=2).finish(timeout_s=200)
+    assert "stopped at step 8: a checkpoint is in " in stopped.stdout
+    assert list(epochs(stopped)) == [1]
+    resumed = start(SCRIPT, *args, ranks=2).finish(timeout_s=200).check()
+    assert stopped.lines("step ") + resumed.lines("step ") == undisturbed.lines("step ")
+    assert {**epochs(stopped), **epochs(resumed)} == epochs(undisturbed)
+
+
 def test_a_compiled_run_that_was_stopped_has_the_same_losses_from_one_graph(start, cifar_folder, undisturbed, tmp_path):
     program = tmp_path / "compiled.py"
     program.write_text(COMPILE_WITHOUT_A_COMPILER)
@@ -131,6 +170,12 @@ def test_resuming_another_run_names_what_differs(start, cifar_folder, undisturbe
         f"cifar10.py: {checkpoint} was written with other values of: lr, seed\n"
         "  fix: give the same values, or another --checkpoint, or start afresh without --resume\n"
     )
+
+
+def test_a_batch_that_does_not_divide_among_the_ranks_is_one_clear_error(start, cifar_folder):
+    result = start(SCRIPT, *SMALL, "--batch-size", 100, "--data", cifar_folder, ranks=3).finish(timeout_s=200)
+    assert result.codes == [1]
+    assert result.stderr == ("cifar10.py: --batch-size 100 is global and does not divide among 3 ranks\n  fix: --batch-size 102\n")
 
 
 def test_two_nodes_of_two_ranks_train_under_torchrun(start, cifar_folder):
@@ -170,3 +215,28 @@ def test_a_missing_dataset_without_a_network_is_one_clear_error(start, tmp_path)
     assert result.stderr.count(message) == 1
     assert f'File "{SCRIPT}"' not in result.stderr  # torchrun adds a traceback, but of its own
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def official(monkeypatch, tmp_path):
+    """Where the data set is downloaded from: an archive on this machine."""
+    file = tmp_path / "archive.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        tar.add(__file__, f"{cifar10_data.FOLDER}/test_batch")
+    monkeypatch.setattr(cifar10_data, "URL", file.as_uri())
+    monkeypatch.setattr(cifar10_data, "MD5", hashlib.md5(file.read_bytes()).hexdigest())
+    return file
+
+
+def test_what_two_nodes_download_into_one_folder_is_there_once_and_whole(official, tmp_path):
+    for _ in range(2):
+        cifar10_data.download(tmp_path / "data")
+        assert [path.name for path in (tmp_path / "data").iterdir()] == [cifar10_data.FOLDER]
+        assert (tmp_path / "data" / cifar10_data.FOLDER / "test_batch").read_bytes() == Path(__file__).read_bytes()
+
+
+def test_a_download_that_is_cut_off_is_refused_and_leaves_nothing(official, tmp_path):
+    official.write_bytes(official.read_bytes()[:-1])
+    with pytest.raises(OSError, match=f"^{official.as_uri()} has md5 [0-9a-f]{{32}}, expected {cifar10_data.MD5}$"):
+        cifar10_data.download(tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,9 @@ SMALL = ("--width", 4, "--batch-size", 120, "--limit-steps", 6, "--workers", 1)
 
 
 def program(name: str) -> ModuleType:
+    # cifar10.py imports what is beside it.
+    if str(TRAIN) not in sys.path:
+        sys.path.insert(0, str(TRAIN))
     spec = importlib.util.spec_from_file_location(name, TRAIN / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -50,9 +54,9 @@ def test_no_step_of_cifar10_waits_for_the_device_and_every_one_of_the_original_d
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     totals = torch.zeros(3, dtype=torch.float64)
-    batches = list(enumerate(torch.arange(40).split(10)))
     with NoWaiting():
-        cifar10.train_epoch(net, optimizer, scheduler, images_NCHW, labels_N, batches, totals, int, None, lambda step, loss: None)
+        for batch_N in torch.arange(40).split(10):
+            cifar10.train_step(net, optimizer, scheduler, images_NCHW[batch_N], labels_N[batch_N], totals)
     assert totals[2] == 40 and totals[0] > 0
 
     with NoWaiting(), pytest.raises(AssertionError, match="_local_scalar_dense"):
