@@ -236,14 +236,15 @@ cluster::start_container() {
     role=controller
   fi
   # /scratch and /tmp are anonymous volumes: local to a node, and on a real file system, so that
-  # overlays work on them.
+  # overlays work on them. By their label images.sh finds those that nobody has removed.
   docker run --detach --name "${cluster}-${node}" --hostname "${node}" \
     --label "kit.cluster=${cluster}" --label "kit.fingerprint=${mark}" \
     --network "${network}" --network-alias "${node}" --ip "${address}" \
     "${lib_caps[@]}" --shm-size 2g \
     --volume "${dir}/etc:/etc/slurm:ro" --volume "${dir}/shared:/shared" \
     --volume "${dir}/home:/home/ada" --volume "$(lib::cache)/images:/images:ro" \
-    --volume /scratch --volume /tmp \
+    --mount "type=volume,destination=/scratch,volume-label=kit.cluster=${cluster}" \
+    --mount "type=volume,destination=/tmp,volume-label=kit.cluster=${cluster}" \
     --env "ROLE=${role}" --env "PROCTRACK=${track}" --env "DEBIAN_LOOPBACK=${loopback}" \
     --env "SLURM_NODE_NAME=$(cluster::slurm_name "${node}")" --env "CLUSTER_HOSTS=ctl ${nodes[*]}" \
     "${image}" >/dev/null

@@ -337,6 +337,12 @@ images::files() {
   images::file "${cache}/images"
 }
 
+# Volumes of clusters that are gone: cluster.sh removes them a while after its containers, unless it is ended before. They hold
+# unpacked images, of some gigabytes each run.
+images::forget_volumes() {
+  docker volume ls --quiet --filter dangling=true --filter label=kit.cluster | xargs --no-run-if-empty docker volume rm >/dev/null 2>&1 || true
+}
+
 images::clean() {
   local -a images
   mapfile -t images < <(docker image ls --format '{{.Repository}}:{{.Tag}}' 'kit-test/*')
@@ -355,7 +361,11 @@ images::main() {
   case "${target}" in
     nodes | small) "images::${target}" ;;
     train) images::train ;;
-    files | all) images::files ;;
+    files) images::files ;;
+    all)
+      images::forget_volumes
+      images::files
+      ;;
     vision | tensorflow | packages | horovod) "images::${target}" ;;
     clean) images::clean ;;
     *) die "unknown target '${target}'" "one of: nodes small train files vision tensorflow packages horovod all clean" 2 ;;
