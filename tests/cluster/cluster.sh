@@ -340,13 +340,16 @@ cluster::remove() {
     printf '%s\n' "${containers[@]}" | xargs -n 1 -P "${#containers[@]}" docker rm --force >/dev/null
     # They hold unpacked images, whose files take minutes to remove. Nobody has to wait for that; but the engine removes one volume
     # after the other, and no container with one meanwhile: so later, when no other cluster is left, or after ten minutes.
-    # shellcheck disable=SC2016 # the inner shell expands it
-    ((${#volumes[@]} == 0)) || setsid bash -c '
-      for ((i = 0; i < 120; i++)); do
-        docker ps --quiet --filter label=kit.cluster | grep -q . || break
-        sleep 5
-      done
-      docker volume rm "$@"' bash "${volumes[@]}" </dev/null >/dev/null 2>&1 {lib_locked}>&- &
+    if ((${#volumes[@]} > 0)); then
+      # A command alone, not a list: the shell that waits for a list would keep the caller's pipes, and the caller wait for it.
+      # shellcheck disable=SC2016 # the inner shell expands it
+      setsid bash -c '
+        for ((i = 0; i < 120; i++)); do
+          docker ps --quiet --filter label=kit.cluster | grep -q . || break
+          sleep 5
+        done
+        docker volume rm "$@"' bash "${volumes[@]}" </dev/null >/dev/null 2>&1 {lib_locked}>&- &
+    fi
   fi
   if docker network inspect "${network}" >/dev/null 2>&1; then
     docker network rm "${network}" >/dev/null
