@@ -77,7 +77,7 @@ def test_a_file_that_nothing_here_runs_is_refused_with_the_way_out(installed: li
     problems = Problems()
     fit(tmp_path, problems, ".sif", **record)
     (problem,) = map(str, problems.found)
-    said = "kit: job.yaml:2: nothing on this machine runs train-1.sif: neither enroot nor apptainer is installed\n  fix: "
+    said = "kit: job.yaml:2: nothing on this machine runs train-1.sif: neither enroot nor apptainer nor singularity is installed\n  fix: "
     assert problem.startswith(said + fix)
 
 
