@@ -91,6 +91,7 @@ node::prepare() {
   staged="${KIT_NOW}"
   runtime::check
   runtime::prepare
+  node::try_mounts
   event::line node_ready begun "${begun}" staged "${staged}" ${KIT_IN_PLACE:+mounted yes} ${KIT_CACHE_LACKS:+cache no}
   printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }

@@ -12,8 +12,8 @@ from typing import Any, Optional, TypedDict, get_type_hints
 
 import kit
 from kit.config import inherit
+from kit.config.mount_list import Mount
 from kit.config.secrets import Secret
-from kit.config.values import Mount
 from kit.files import typed_json
 from kit.plan import git_facts
 from kit.plan.bad_nodes import Bad

@@ -35,6 +35,9 @@ node::bring_mounts() {
   mounts::check
 }
 
+# node::try_mounts - what only a start of the container can show.
+node::try_mounts() { ! declare -F mounts::try_data >/dev/null || mounts::try_data; }
+
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what
 # belongs to this start, and what the node says of its fabric, travels as arguments, which every runtime hands on as they are.
 # Adds the mounts that these need.
