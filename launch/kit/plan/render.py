@@ -110,7 +110,7 @@ def _env(plan: Plan) -> str:
     lines = [*_HEAD, *_shape(plan), *_launch(plan), *_image(plan.container), *_policy(plan)]
     lines += [
         "",
-        "# source, target, rw or ro; data: a squashfs file's content",
+        "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
         mounts(plan.container),
         "",
     ]

@@ -38,6 +38,7 @@ mounts::check_data() {
   local -r file="$1"
   local -i used size
   used="$(od -A n -t u8 -j 40 -N 8 -- "${file}")" size="$(stat -L -c %s -- "${file}")"
+  # shellcheck disable=SC2015 # kit::die is to follow where either fails
   [[ "$(head -c 4 -- "${file}" | tr -d '\0')" == hsqs ]] && ((used > 96 && used <= size)) ||
     kit::die "${file} is no whole squashfs file here: it has ${size} bytes" "copy it again, or pack it again: kit images pack FOLDER" data-not-mounted
 }
