@@ -119,6 +119,7 @@ def cases() -> dict[str, Plan]:
         host_setup="module load cuda\n",
     )
     found["packages"] = changed(plan("enroot"), packages=Packages(("einops",), ("einops==0.8.1",), "/shared/it's/packages.tar.gz", "0123abcd" * 8, 4096))
+    found["data"] = changed(plan("enroot"), mounts=(Mount("/shared/it's/data.sqsh", "/data", True, "", True),))
     return found
 
 
