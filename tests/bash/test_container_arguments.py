@@ -109,7 +109,7 @@ SHOW_DATA = "KIT_MOUNTS=('/a \"b\".sqsh' /data data /out /out rw) && runtime::ex
 
 
 def test_the_content_of_a_squashfs_file_is_mounted(tmp_path: Path) -> None:
-    mount = 'type=bind,"source=/a ""b"".sqsh","destination=/data",image-src=/'
+    mount = 'type=bind,"source=/a ""b"".sqsh","destination=/data",image-src=/,ro'
     found = arguments(tmp_path, "apptainer", "eval", SHOW_DATA)
     assert [word for word in found if "/data" in word] == [mount]
     data = tmp_path / f"scratch/kit-{os.getuid()}/data/0"

@@ -30,7 +30,7 @@ sif::exec() {
     kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"destination=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
     case "${KIT_MOUNTS[kit_i + 2]}" in
       ro) kit_mount+=",ro" ;;
-      data) kit_mount+=",image-src=/" ;;
+      data) kit_mount+=",image-src=/,ro" ;;
     esac
     kit_args+=(--mount "${kit_mount}")
   done
