@@ -100,6 +100,6 @@ def _by_name(key: str, value: Any) -> Any:
         return value
     names = _ROWS[key]._fields
     return [
-        dict(zip(names, row)) if isinstance(row, list) and len(row) == len(names) else row
+        dict(zip(names, row)) if isinstance(row, list) and len(row) <= len(names) else row
         for row in value
     ]

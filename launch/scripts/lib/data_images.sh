@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# data_images.sh FILE FOLDER... -- COMMAND... - mounts each squashfs FILE at its FOLDER, and becomes the COMMAND. Runs in a mount
-# namespace of its own: nobody else sees the mounts, and they are gone with its last process.
+# data_images.sh - mounts squashfs files for a command, in a mount namespace of its own: nobody else sees the mounts, and they are gone
+# with the last process in it.
+#
+#   data_images.sh FILE FOLDER... -- COMMAND...     mounts each FILE at its FOLDER, and becomes the COMMAND
+#
 # only: data
 set -euo pipefail
 
