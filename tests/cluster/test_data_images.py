@@ -90,8 +90,10 @@ def test_a_mounted_image_and_several_ranks_of_a_node_read_it_too(kit_cluster: Cl
     assert ranks(place) == [READ] * 4
 
 
-def test_ranks_that_save_after_a_signal_can_still_read(runtime: str, kit_cluster: Cluster, place: Path, tiny: Path) -> None:
+def test_commands_beside_the_ranks_and_ranks_that_save_after_a_signal_can_read(runtime: str, kit_cluster: Cluster, place: Path, tiny: Path) -> None:
     job = wait_until_up(kit_cluster, place, tiny, runtime)
+    beside = kit_cluster.run("ctl", "kit", "exec", str(job), "--node", "1", "--", "cat", "/data/deep/file")
+    assert beside.stdout == "far\n"
     kit_cluster.run("ctl", "scancel", str(job))
     kit_cluster.wait(job)
     until(lambda: [read(path) for path in sorted(place.glob("saved.*"))] == ["far\n"] * 2, 30, lambda: f"{list(place.iterdir())}")
