@@ -80,6 +80,24 @@ def test_a_folder_is_packed_once(data: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["a set", "a set.sqsh"]
 
 
+def test_a_file_that_another_wrote_meanwhile_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.sqsh").write_text("of another")
+    monkeypatch.setattr(data_pack, "_check", lambda *_: None)  # which came before it
+    with pytest.raises(KitError, match="File exists"):
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert (tmp_path / "x.sqsh").read_text() == "of another"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "x.sqsh"]
+
+
+def test_a_file_system_without_hard_links_can_hold_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # as Linux says on vfat
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "x.sqsh"]
+
+
 def test_what_cannot_be_packed_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, target in ((data / "deep/file", tmp_path / "x.sqsh"), (data, tmp_path / "x.img"), (data, data / "deep/x.sqsh")):
         with pytest.raises(UsageError):

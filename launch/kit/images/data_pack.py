@@ -40,9 +40,9 @@ def pack(folder: Path, target: Path, note: Note) -> int:
             note(f"packing {folder}")
             try:
                 _run(folder, partial, log, file.fileno())
-                os.link(partial, target)  # which fails where another is there by now
+                _name(partial, target)
             finally:
-                partial.unlink()
+                partial.unlink(missing_ok=True)
     except OSError as error:
         fix = "name a file in a folder of yours that has space: kit images pack FOLDER FILE"
         raise KitError(f"cannot write {target}: {error.strerror}", fix) from None
@@ -62,6 +62,16 @@ def _check(folder: Path, target: Path) -> None:
         raise UsageError(f"{target} would be in the folder that it packs", "name another place")
     if not shutil.which("mksquashfs"):
         raise KitError("mksquashfs, which packs folders, is not installed here", FIX)
+
+
+def _name(partial: Path, target: Path) -> None:
+    """Give the file its name, unless another has it by now."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.rename(partial, target)
 
 
 def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
