@@ -126,6 +126,7 @@ MAY_NAME = {
     "launch/scripts/runtimes/": "a runtime's own file",
     "launch/scripts/lib/enroot.sh": "what the files of two runtimes share",
     "launch/scripts/lib/mounted.sh": "what the files of two runtimes share",
+    "launch/scripts/lib/data_images.sh": "mounts with a program of Enroot's",
     "launch/scripts/lib/no_entrypoint.sh": "what the files of two runtimes share",
     "launch/scripts/lib/oci.sh": "what the files of two runtimes share",
     "launch/scripts/lib/sif.sh": "what the files of two runtimes share",
