@@ -169,6 +169,8 @@ probe::runtime() {
   [[ -z "${ASKED[engines]:-}" ]] || said="$(runtime::works 2>&1)" || probe::say stopped "$1" "$(probe::last <<<"${said}")"
   said="$(runtime::cannot_mount)"
   [[ -z "${said}" ]] || probe::say cannot-mount "$1" "${said}"
+  said="$(runtime::cannot_mount_data)"
+  [[ -z "${said}" ]] || probe::say cannot-mount-data "$1" "${said}"
   read -r folder < <(runtime::folders) || return 0 # the one for new containers is the first
   probe::place containers "${folder}" "$1"
   [[ ! -e "${folder}" || -O "${folder}" ]] || probe::say containers-owner "$(probe::mode "${folder}")"

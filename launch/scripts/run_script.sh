@@ -89,8 +89,7 @@ node::prepare() {
   stage::prepare
   event::now
   staged="${KIT_NOW}"
-  runtime::check
-  runtime::prepare
+  node::bring_container
   event::line node_ready begun "${begun}" staged "${staged}" ${KIT_IN_PLACE:+mounted yes} ${KIT_CACHE_LACKS:+cache no}
   printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }

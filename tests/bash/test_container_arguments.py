@@ -105,6 +105,22 @@ def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path)
     assert arguments(tmp_path, "podman", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *KEEP_ID, *root, *end]
 
 
+SHOW_DATA = "KIT_MOUNTS=('/a \"b\".sqsh' /data data /out /out rw) && runtime::exec bash srun.sh"
+
+
+def test_the_content_of_a_squashfs_file_is_mounted(tmp_path: Path) -> None:
+    mount = 'type=bind,"source=/a ""b"".sqsh","destination=/data",image-src=/,ro'
+    found = arguments(tmp_path, "apptainer", "eval", SHOW_DATA)
+    assert [word for word in found if "/data" in word] == [mount]
+    data = tmp_path / f"scratch/kit-{os.getuid()}/data/0"
+    data.parents[2].mkdir()
+    stub(tmp_path / "bin", "enroot", "exit 9\n")  # which the other starts
+    found = arguments(tmp_path, "enroot", "eval", SHOW_DATA, tool="enroot-nsenter", KIT_SCRATCH=str(tmp_path / "scratch"))
+    around = ["--user", "--mount", "bash", f"{SCRIPTS}/lib/data_images.sh", '/a "b".sqsh', str(data), "--", "enroot", "start", "--rw"]
+    mounts = ["--mount", f"{data}:/data:none:x-create=dir,rbind,ro", "--mount", "/out:/out:none:x-create=auto,rbind,rw"]
+    assert found == [*around, *mounts, "kit-0123456789abcdef", "bash", "srun.sh"]
+
+
 def test_enroot_gets_read_only_mounts_and_no_home(tmp_path: Path) -> None:
     mounts = [
         "--mount",

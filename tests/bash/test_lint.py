@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.config import plugins
-from kit.config.values import Mount
+from kit.config.mount_list import Mount
 from kit.plan.render import render
 
 from plans import plan_of

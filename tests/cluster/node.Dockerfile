@@ -31,7 +31,7 @@ RUN set -e; if ls /tmp/debs/*.deb >/dev/null 2>&1; then \
         && install -D -m 644 /tmp/debs/enroot.conf /etc/enroot/enroot.conf.d/site.conf \
         && rm -rf /var/lib/apt/lists/*; \
     fi; \
-    command -v enroot >/dev/null || install -m 755 /tmp/debs/enroot-stub /usr/local/bin/enroot; \
+    command -v enroot >/dev/null || for name in enroot enroot-nsenter enroot-mount; do install -m 755 /tmp/debs/enroot-stub "/usr/local/bin/$name"; done; \
     ls /usr/lib/*/slurm/spank_pyxis.so >/dev/null 2>&1 || install -m 755 /tmp/debs/pyxis-stub /usr/local/bin/srun; \
     rm -rf /tmp/debs
 

@@ -46,6 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "fit.sh").touch()
     (folder / "images/train.sqsh").write_bytes(b"x")
     (folder / "images/train.sif").write_bytes(b"x")
+    (folder / "data/packed.sqsh").write_bytes(b"hsqs")
     monkeypatch.chdir(folder)
     return folder
 

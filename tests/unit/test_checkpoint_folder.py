@@ -7,7 +7,7 @@ from typing import Optional
 
 import pytest
 from kit.config.job import Job
-from kit.config.values import Mount
+from kit.config.mount_list import Mount
 from kit.errors import Problems
 from kit.plan import preemption
 from kit.plan.mounting import FileView

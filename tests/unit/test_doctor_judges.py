@@ -110,6 +110,7 @@ CASES = [
     ("containers\t/local/d\t/local\tyes\ttmpfs\t90000\t-\t-\t7\t1\tenroot", ("disk", WARN)),
     ("half-made\t/local/.kit-1.unfinished", ("containers", WARN)),
     ("cannot-mount\tenroot\tsquashfuse is not installed", ("mounting", NOTE)),
+    ("cannot-mount-data\tenroot\tsquashfuse is not installed", ("data", FAIL)),
     ("cgroups\tv1\t1", ("cgroups", WARN)),
     ("folder\tmissing", ("folder", FAIL)),
     ("folder\tother\tNo such file", ("folder", FAIL)),
@@ -149,7 +150,7 @@ CASES = [
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[change.replace("\t", " ")[:40] for change, _ in CASES])
 def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change: str, expected: tuple[str, str]) -> None:
     started = {"job": "train", "program": "tool", "needs_python": True, "module": "torch"}
-    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), **started)
+    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), has_data_images=True, **started)
     result = judged(cluster(3, asked, node2=change))
     if change.startswith("interface"):  # which the others then look for elsewhere
         result.findings[:] = [finding for finding in result.findings if finding.check != "names"]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.config import image_files
+from kit.config.mount_list import Mount
 from kit.config.secrets import Secret
-from kit.config.values import Mount
 from kit.errors import KitError, UsageError
 from kit.files import dockerignore, safe_read, typed_json
 from kit.plan.bad_nodes import Bad

@@ -13,7 +13,8 @@ import re
 from pathlib import Path
 
 import pytest
-from kit.config import plugins, values
+from kit.config import plugins
+from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.plan import run_paths
@@ -50,7 +51,7 @@ def plan(runtime: str) -> Plan:
         image=image,
         fingerprint="0123456789abcdef",
         workdir="/shared/project",
-        mounts=(values.Mount("/shared/project", "/shared/project", False, ""), values.Mount("/data", "/data", True, "")) if image else (),
+        mounts=(Mount("/shared/project", "/shared/project", False, ""), Mount("/data", "/data", True, "")) if image else (),
         command=("train.py", "--name", "it's $HOME\n"),
         env=(("NCCL_DEBUG", "INFO"), ("GREETING", "a b")),
         header=(
@@ -118,6 +119,7 @@ def cases() -> dict[str, Plan]:
         host_setup="module load cuda\n",
     )
     found["packages"] = changed(plan("enroot"), packages=Packages(("einops",), ("einops==0.8.1",), "/shared/it's/packages.tar.gz", "0123abcd" * 8, 4096))
+    found["data"] = changed(plan("enroot"), mounts=(Mount("/shared/it's/data.sqsh", "/data", True, "", True),))
     return found
 
 

@@ -15,7 +15,7 @@ from kit.cli.options import Cluster, Json, OneRun, Task
 from kit.config import profiles
 from kit.errors import KitError, Problems, UsageError
 from kit.formats import ago, size
-from kit.images import inventory
+from kit.images import data_pack, inventory
 from kit.plan import bad_nodes
 from kit.runs import asking, cancelling
 
@@ -78,7 +78,7 @@ app.add_typer(
     images,
     name="images",
     rich_help_panel=TIDY,
-    help="List the images that kit build made, or remove unused ones.",
+    help="List the images that kit build made, remove unused ones, or pack a data set.",
     epilog=examples("kit images", "kit images gc --days 30"),
 )
 
@@ -157,6 +157,26 @@ def images_gc(
     site = cluster or of_group.get("cluster")
     place = Path(folder or of_group.get("folder") or "images").absolute()
     leftovers.collect(place, nodes, site, days, yes=yes)
+
+
+@images.command(
+    "pack",
+    cls=Command,
+    epilog=examples("kit images pack imagenet", "kit images pack imagenet /data/imagenet.sqsh"),
+)
+def images_pack(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of the data set.")],
+    file: Annotated[
+        Optional[str],
+        typer.Argument(metavar="[FILE]", help="New squashfs file.", show_default="FOLDER.sqsh"),
+    ] = None,
+) -> None:
+    """Pack a folder of data into one squashfs file, whose content a job mounts."""
+    source = Path(folder)
+    target = Path(file or f"{source.resolve().name}.sqsh")
+    packed = data_pack.pack(source, target, messages.note)
+    messages.say(f"{target}: {size(packed)}")
+    print(f"  in a job: `mounts: ['{target.absolute()}:/data']`")
 
 
 @command(

@@ -30,7 +30,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 LENGTHS = {
     **dict.fromkeys(("half-made", "unknown-name"), 1),
     **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma"), 2),
-    **dict.fromkeys(("loopback-name", "cannot-mount"), 2),
+    **dict.fromkeys(("loopback-name", "cannot-mount", "cannot-mount-data"), 2),
     "limit": 3,
     "fabric": 4,
     "reach": 4,

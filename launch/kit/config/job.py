@@ -13,6 +13,7 @@ from kit.config import (
     image_files,
     inherit,
     keys,
+    mount_list,
     notify,
     paths,
     plugins,
@@ -27,6 +28,7 @@ from kit.config import (
 )
 from kit.config.bad_days import BadDays
 from kit.config.keys import key
+from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.config.requirements import Requirement
 from kit.config.secrets import Secret
@@ -167,16 +169,17 @@ class Job(BadDays):
         "snapshot|live",
         choices=lambda: list(values.CODE),
     )
-    mounts: Optional[tuple[values.Mount, ...]] = key(
-        values.mounts,
-        "folders or files to mount in the container, SOURCE:TARGET[:ro]",
+    mounts: Optional[tuple[Mount, ...]] = key(
+        mount_list.parse,
+        "folders or files to mount in the container, SOURCE:TARGET[:ro]; of a squashfs file"
+        " (.sqsh), the content",
         "S:T[:ro]",
         panel="Container",
         option="--mount",
         other_names="volumes binds",
-        anchor=values.anchored_mounts,
+        anchor=mount_list.anchored,
         from_words=keys.as_list,
-        add=values.add_mounts,
+        add=mount_list.add,
     )
     packages: Optional[tuple[Requirement, ...]] = key(
         requirements.parse,

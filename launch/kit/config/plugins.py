@@ -13,6 +13,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # containers-variable: NAME      the user's variable that says where its containers are
     # unpacks: yes                   each node makes a container of the image before the first start
     # mounts-image: for-task         it can mount an image instead: for each task, or `for-node`
+    # mounts-data-images: yes        a mount of a squashfs file shows the file's content
     # where: local                   a runtime for `kit run` alone
     # tasks-per-node: 1              Slurm tasks per node: 1, or `processes`
     # processes-per-node: 1          a launcher whose programs drive all GPUs of a node

@@ -53,7 +53,7 @@ class Packer(NamedTuple):
         """
         if self.name == "tar2sqfs":
             command = [self.name, "--force", "--quiet", "--no-skip", "--compressor", "zstd"]
-            command += ["--comp-extra", f"level={LEVEL}", "--num-jobs", _processors()]
+            command += ["--comp-extra", f"level={LEVEL}", "--num-jobs", processors()]
             command += ["--defaults", "mode=0755,uid=0,gid=0,mtime=0", str(target)]
         else:
             command = [self.name, "-", str(target), "-tar", *_options()]
@@ -108,7 +108,7 @@ def choose() -> Packer:
             return Packer("mksquashfs")
         first = output.splitlines()[0] if output else "of an unknown version"
         problem = f"mksquashfs here is {first}, and reads no tar stream, which came with 4.5"
-        if version >= OLDEST and _knows_zstd():
+        if version >= OLDEST and knows_zstd():
             old = Packer("mksquashfs", unpacks=True, version=first)
         elif found:
             problem += "; nor does it pack with zstd, which came with 4.4"
@@ -125,7 +125,7 @@ def no_space(folder: Path) -> KitError:
     return KitError(f"no space is left in {folder}", fix)
 
 
-def _knows_zstd() -> bool:
+def knows_zstd() -> bool:
     """Return whether mksquashfs was built with zstd: its help lists what it packs with."""
     done = subprocess.run(["mksquashfs", "-help"], capture_output=True, text=True)
     return re.search(r"^\s+zstd\b", done.stdout + done.stderr, re.MULTILINE) is not None
@@ -134,14 +134,14 @@ def _knows_zstd() -> bool:
 def _options() -> list[str]:
     """Return the options of mksquashfs, by which one image is one file whenever it is packed."""
     options = ["-noappend", "-no-progress", "-comp", "zstd", "-Xcompression-level", str(LEVEL)]
-    options += ["-mem", MEMORY, "-processors", _processors(), "-root-mode", "0755"]
+    options += ["-mem", MEMORY, "-processors", processors(), "-root-mode", "0755"]
     # 4.5.1 and 4.6.1 confuse files with blocks of zeros, such as two that differ only in how many
     # stand before the same end.
     options += ["-no-duplicates"]
     return [*options, "-mkfs-time", "0"]
 
 
-def _processors() -> str:
+def processors() -> str:
     return str(len(os.sched_getaffinity(0)))  # a login node may allow each user a few
 
 

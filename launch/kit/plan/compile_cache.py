@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from kit.config import values
 from kit.config.job import Job
+from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
 from kit.errors import Problems
 from kit.plan import mounting
@@ -23,7 +23,7 @@ def choose(job: Job, runtime: Optional[Plugin], scratch: str, problems: Problems
     place = scratch or "/tmp"  # noqa: S108
     has_container = runtime is not None and runtime.name != "none"
     if runtime and has_container:
-        mounting.check_expressible([values.Mount(place, place, False, where)], runtime, impossible)
+        mounting.check_expressible([Mount(place, place, False, where)], runtime, impossible)
     if job.remap_root and runtime and runtime.is_local:
         problem = "root, which an engine's container has with remap_root, would own the caches"
         impossible.add(where, problem, "leave one of them out")

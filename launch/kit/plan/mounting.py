@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.config import expansion
+from kit.config import data_images, expansion, plugins
 from kit.config.job import Job
+from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
-from kit.config.values import Mount
 from kit.errors import Problems
 from kit.plan.runtimes import has_tool
 
@@ -39,7 +39,7 @@ class FileView:
         for mount in reversed(self.mounts):
             target = mount.target.rstrip("/")
             if path == target or path.startswith(target + "/"):
-                return mount.source.rstrip("/") + path[len(target) :]
+                return None if mount.is_data else mount.source.rstrip("/") + path[len(target) :]
         return None
 
 
@@ -50,7 +50,7 @@ def complete(
 
     `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
     """
-    own = job.mounts or ()
+    own = tuple(_as_data(mount, problems) for mount in job.mounts or ())
     _check_own(own, problems, is_elsewhere=is_dry and not has_tool("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = expansion.fix(job.workdir, "name an existing one")
@@ -87,6 +87,21 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
     return False
 
 
+def _as_data(mount: Mount, problems: Problems) -> Mount:
+    """Return the mount as one of a squashfs file's content, if it is one."""
+    if not data_images.is_named(mount.source, mount.target) or os.path.isdir(mount.source):
+        return mount
+    if data_images.is_squashfs(mount.source) is False:
+        own_name = f"{mount.target.rstrip('/')}/{os.path.basename(mount.source)}"
+        fix = (
+            f"copy it again, or pack it again: kit images pack FOLDER; "
+            f"to mount the file itself: {mount.source}:{own_name}"
+        )
+        problem = f"{mount.source} has the name of a squashfs file, and is none"
+        problems.add(mount.where, problem, fix)
+    return mount._replace(read_only=True, is_data=True)
+
+
 def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool) -> None:
     for index, mount in enumerate(own):
         fix = expansion.fix(mount.source, "")
@@ -110,8 +125,14 @@ def _check_without_container(own: tuple[Mount, ...], problems: Problems) -> None
 
 
 def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
-    """Refuse paths with characters that the runtime has no way to write."""
+    """Refuse what the runtime cannot mount: paths with some characters, contents of files."""
     for mount in mounts:
+        if mount.is_data and runtime.words(data_images.FACT) != ["yes"]:
+            able = [item for item in plugins.runtimes() if item.words(data_images.FACT) == ["yes"]]
+            others = " or ".join(f"`runtime: {item.name}`" for item in able)
+            fix = f"use {others}; or unpack it: unsquashfs -d FOLDER {mount.source}"
+            problem = f"{runtime.name} cannot mount the content of the squashfs file {mount.source}"
+            problems.add(mount.where, problem, fix)
         for word in runtime.words("mounts-refuse"):
             for path in sorted({mount.source, mount.target}):
                 if any(character in path for character in CHARACTERS[word]):

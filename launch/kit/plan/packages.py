@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
 
-from kit.config import requirements, suggest, values
+from kit.config import requirements, suggest
 from kit.config.job import Job
+from kit.config.mount_list import Mount
 from kit.config.paths import absolute
 from kit.config.plugins import Plugin
 from kit.config.requirements import Requirement
@@ -41,7 +42,7 @@ def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Probl
         lines += _read(item, "", problems, 0) if item.is_file else [item.text]
     if lines and runtime and runtime.name != "none":
         # Without the scratch folder's name: a node may have another one.
-        mount = values.Mount(scratch or "/tmp", TARGET, True, job.where("packages"))  # noqa: S108
+        mount = Mount(scratch or "/tmp", TARGET, True, job.where("packages"))  # noqa: S108
         mounting.check_expressible([mount], runtime, problems)
     return Packages(tuple(lines))
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Optional
 
 from kit.config.bandwidth_target import Expectation
+from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.config.secrets import Secrets
 from kit.config.sweeps import Table
-from kit.config.values import Mount
 from kit.files.typed_json import NOT_WRITTEN
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView

@@ -8,6 +8,7 @@ from typing import Callable
 
 from kit import assets
 from kit.config import plugins
+from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
 from kit.plan.packages import Packages
@@ -73,6 +74,7 @@ def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
         "beat": plan.policy.has_beat,
         "stall": plan.policy.stall_s > 0,
         "share": bool(plan.policy.share),
+        "data": any(mount.is_data for mount in plan.container.mounts),
     }
     found: dict[str, str] = {}
     texts = list(scripts.values())
@@ -106,7 +108,12 @@ def _with_header(script: str, plan: Plan) -> str:
 
 def _env(plan: Plan) -> str:
     lines = [*_HEAD, *_shape(plan), *_launch(plan), *_image(plan.container), *_policy(plan)]
-    lines += ["", "# source, target, rw or ro", mounts(plan.container), ""]
+    lines += [
+        "",
+        "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
+        mounts(plan.container),
+        "",
+    ]
     return "\n".join([*lines, *_program(plan)])
 
 
@@ -239,10 +246,14 @@ def _flag(value: object) -> str:
 def mounts(container: Container) -> str:
     """Return the lines of the mounts."""
     lines = (
-        f"\n  {bash(mount.source)} {bash(mount.target)} {'ro' if mount.read_only else 'rw'}"
+        f"\n  {bash(mount.source)} {bash(mount.target)} {_mode(mount)}"
         for mount in container.mounts
     )
     return f"KIT_MOUNTS=({''.join(lines)}\n)"
+
+
+def _mode(mount: Mount) -> str:
+    return "data" if mount.is_data else "ro" if mount.read_only else "rw"
 
 
 def words(plan: Plan, around: Around) -> tuple[str, str]:

@@ -9,12 +9,12 @@ from typing import Callable, Optional
 
 from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
+from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secrets
 from kit.config.sweeps import Table
-from kit.config.values import Mount
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
 from kit.plan import (

@@ -10,8 +10,8 @@ from typing import Optional
 
 from kit import slurm
 from kit.config import image_files, plugins
+from kit.config.mount_list import Mount
 from kit.config.paths import absolute
-from kit.config.values import Mount
 from kit.errors import KitError, Problems, UsageError, warn
 from kit.files import safe_read
 from kit.plan import mounting, program, render, run_paths, source_files

@@ -12,8 +12,8 @@ from typing import Any, Optional, TypedDict, get_type_hints
 
 import kit
 from kit.config import inherit
+from kit.config.mount_list import Mount
 from kit.config.secrets import Secret
-from kit.config.values import Mount
 from kit.files import typed_json
 from kit.plan import git_facts
 from kit.plan.bad_nodes import Bad
@@ -100,6 +100,6 @@ def _by_name(key: str, value: Any) -> Any:
         return value
     names = _ROWS[key]._fields
     return [
-        dict(zip(names, row)) if isinstance(row, list) and len(row) == len(names) else row
+        dict(zip(names, row)) if isinstance(row, list) and len(row) <= len(names) else row
         for row in value
     ]

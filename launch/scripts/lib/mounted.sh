@@ -5,16 +5,24 @@
 
 # mounted::missing - prints what this node lacks to mount an image, or nothing.
 mounted::missing() {
-  local overlay
+  local overlay fuse
+  fuse="$(mounted::missing_fuse)"
   overlay="$(enroot info 2>/dev/null | sed -n 's/^ *ENROOT_NATIVE_OVERLAYFS=//p')" || true
-  if ! command -v squashfuse >/dev/null; then
-    printf 'squashfuse is not installed\n'
-  elif [[ ! -r /dev/fuse || ! -w /dev/fuse ]]; then
-    printf '/dev/fuse is not there, or cannot be opened\n'
+  if [[ -n "${fuse}" ]]; then
+    printf '%s\n' "${fuse}"
   elif [[ "${overlay}" != @(|n|no|f|false) ]]; then
     mounted::has_overlay || printf "%s\n" "the kernel's overlay does not work in user namespaces, and enroot.conf does not say ENROOT_NATIVE_OVERLAYFS no"
   elif ! command -v fuse-overlayfs >/dev/null; then
     printf 'fuse-overlayfs is not installed\n'
+  fi
+}
+
+# mounted::missing_fuse - the same of a file that needs no overlay.
+mounted::missing_fuse() {
+  if ! command -v squashfuse >/dev/null; then
+    printf 'squashfuse is not installed\n'
+  elif [[ ! -r /dev/fuse || ! -w /dev/fuse ]]; then
+    printf '/dev/fuse is not there, or cannot be opened\n'
   fi
 }
 

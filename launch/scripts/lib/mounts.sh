@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # mounts.sh - checks that what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
-# target, and ro or rw.
+# target, and ro, rw, or data for a squashfs file whose content is to appear at the target.
 
 mounts::check() {
   local -i i
@@ -11,6 +11,7 @@ mounts::check() {
       kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system" mount-missing
     [[ -r "${source}" && (! -d "${source}" || -x "${source}") ]] ||
       kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'" mount-missing
+    [[ "${KIT_MOUNTS[i + 2]}" != data ]] || mounts::check_data "${source}"
     [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || mounts::warn_of_writable_below "${source}"
   done
 }
@@ -28,4 +29,31 @@ mounts::warn_of_writable_below() {
   done </proc/self/mountinfo
   ((${#writable[@]} == 0)) ||
     kit::say "only the file system of $1 itself is read-only for this job: what is mounted below it can be written, such as ${writable[0]}"
+}
+
+# mounts::check_data FILE - dies unless FILE is a squashfs file that has all of its bytes. Layout: Linux's
+# Documentation/filesystems/squashfs.rst.
+mounts::check_data() {
+  local -r file="$1"
+  local -i used size
+  used="$(od -A n -t u8 -j 40 -N 8 -- "${file}")" size="$(stat -L -c %s -- "${file}")"
+  # shellcheck disable=SC2015 # kit::die is to follow where either fails
+  [[ "$(head -c 4 -- "${file}" | tr -d '\0')" == hsqs ]] && ((used > 96 && used <= size)) ||
+    kit::die "${file} is no whole squashfs file here: it has ${size} bytes" "copy it again, or pack it again: kit images pack FOLDER" data-not-mounted
+}
+
+# mounts::try_data - dies where this node cannot mount the job's squashfs files, which a start of the container shows.
+mounts::try_data() {
+  local -a files=() targets=()
+  local -i i
+  local said
+  for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+    [[ "${KIT_MOUNTS[i + 2]}" != data ]] || files+=("${KIT_MOUNTS[i]}") targets+=("${KIT_MOUNTS[i + 1]}")
+  done
+  ((${#files[@]} > 0)) || return 0
+  # What serves the files holds the output open, so that nothing of it is left when this goes on.
+  # shellcheck disable=SC2016 # the container's shell expands it
+  said="$(runtime::exec bash -c 'for folder; do cd -- "${folder}" || exit; done' bash "${targets[@]}" 2>&1 </dev/null)" ||
+    kit::die "cannot mount ${files[*]} here: $(grep -v '^[[:space:]]*$' <<<"${said}" | tail -n 1)" \
+      "what this node lacks: kit doctor JOB; whether the file is sound: unsquashfs -s FILE" data-not-mounted
 }

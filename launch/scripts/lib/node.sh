@@ -35,6 +35,13 @@ node::bring_mounts() {
   mounts::check
 }
 
+# node::bring_container - makes the container, and starts it where only that shows whether this node can mount the job's data.
+node::bring_container() {
+  runtime::check
+  runtime::prepare
+  ! declare -F mounts::try_data >/dev/null || mounts::try_data
+}
+
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what
 # belongs to this start, and what the node says of its fabric, travels as arguments, which every runtime hands on as they are.
 # Adds the mounts that these need.

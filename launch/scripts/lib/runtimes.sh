@@ -7,6 +7,7 @@ runtime::setuid() { :; }
 runtime::works() { :; }
 runtime::bare_shell() { :; }
 runtime::cannot_mount() { :; }
+runtime::cannot_mount_data() { :; }
 
 # runtimes::ask COMMAND... - runs it once for each runtime, beside the functions of its file, with its name as the last argument.
 runtimes::ask() {

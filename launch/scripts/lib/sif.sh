@@ -28,7 +28,10 @@ sif::exec() {
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
     # --mount reads a line of CSV: quoted fields keep commas, colons and spaces; a quote is doubled.
     kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"destination=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
-    [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",ro"
+    case "${KIT_MOUNTS[kit_i + 2]}" in
+      ro) kit_mount+=",ro" ;;
+      data) kit_mount+=",image-src=/,ro" ;;
+    esac
     kit_args+=(--mount "${kit_mount}")
   done
   exec "${kit_tool}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"

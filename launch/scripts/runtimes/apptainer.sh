@@ -4,6 +4,7 @@
 # tool: apptainer
 # auto: 3
 # user-namespaces: unless-setuid
+# mounts-data-images: yes
 
 # shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"

@@ -8,6 +8,7 @@
 # containers-variable: ENROOT_DATA_PATH
 # unpacks: yes
 # mounts-image: for-task
+# mounts-data-images: yes
 # mounts-refuse: space colon backslash
 
 # shellcheck source=lib/enroot.sh
@@ -105,9 +106,18 @@ runtime::exec() {
   fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--root)
   local -i kit_i
+  local -a kit_data=()
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do
-    kit_args+=(--mount "${KIT_MOUNTS[kit_i]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[kit_i + 2]}")
+    if [[ "${KIT_MOUNTS[kit_i + 2]}" == data ]]; then
+      scratch::make
+      kit_data+=("${KIT_MOUNTS[kit_i]}" "${KIT_MINE}/data/${kit_i}")
+      kit_args+=(--mount "${kit_data[-1]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=dir,rbind,ro")
+    else
+      kit_args+=(--mount "${KIT_MOUNTS[kit_i]}:${KIT_MOUNTS[kit_i + 1]}:none:x-create=auto,rbind,${KIT_MOUNTS[kit_i + 2]}")
+    fi
   done
+  ((${#kit_data[@]} == 0)) ||
+    exec enroot-nsenter --user --mount bash "${KIT_RUN_DIR}/lib/data_images.sh" "${kit_data[@]}" -- enroot start "${kit_args[@]}" "${kit_container}" "$@"
   exec enroot start "${kit_args[@]}" "${kit_container}" "$@"
 }
 
@@ -119,3 +129,4 @@ runtime::folders() {
 }
 
 runtime::cannot_mount() { mounted::missing; }
+runtime::cannot_mount_data() { mounted::missing_fuse; }

@@ -27,7 +27,7 @@ KIT_SCRATCH=/tmp
 KIT_READY_TIMEOUT_S=1200 # until all nodes must have their container
 KIT_WORKDIR=/shared/project
 
-# source, target, rw or ro
+# source, target, rw or ro; data: a squashfs file, whose content is mounted
 KIT_MOUNTS=(
   /shared/project /shared/project rw
   /data /data ro

@@ -217,7 +217,14 @@ def mounting(node: Node, cluster: Cluster) -> Iterator[Found]:
             yield Found("impossible", reason)
 
 
+@check("data", matters=lambda cluster: cluster.asked.has_data_images)
+def data(node: Node, cluster: Cluster) -> Iterator[Found]:
+    for name, reason in node.all("cannot-mount-data"):
+        if name == cluster.runtime():
+            yield Found("impossible", reason)
+
+
 CHECKS = (
-    runtime, namespaces, subuid, scratch, space, disk, containers, mounting, image, program,
+    runtime, namespaces, subuid, scratch, space, disk, containers, mounting, data, image, program,
     driver,
 )  # fmt: skip

@@ -38,6 +38,7 @@ class Asked:
     image_mib: int = 0
     fingerprint: Optional[str] = None
     mounts: tuple[str, ...] = ()
+    has_data_images: bool = False
     scratch: str = ""
     folder: str = ""
     remap_root: bool = False

@@ -116,6 +116,7 @@ def _of_plan(plan: Plan) -> Asked:
         image_mib=os.stat(image).st_size >> 20 if image and os.path.isfile(image) else 0,
         fingerprint=container.fingerprint,
         mounts=tuple(mounts),
+        has_data_images=any(mount.is_data for mount in container.mounts),
         scratch=plan.profile.scratch,
         folder=str(paths.existing(Path(layout.run_dir))),
         remap_root=container.remap_root,

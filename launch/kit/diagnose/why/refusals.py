@@ -24,6 +24,7 @@ REFUSALS = (
     _refusal("packages-replaced", "the Python packages were replaced after submission"),
     _refusal("packages-missing", "the Python packages are not there, or not readable"),
     _refusal("image-not-mounted", "a node cannot mount the image"),
+    _refusal("data-not-mounted", "a node cannot mount a squashfs file of data"),
     _refusal("mount-missing", "a folder to be mounted is not there, or not readable"),
     _refusal("no-progress", "the run was started again and again, without progress"),
     _refusal("stalled", "the ranks stood still"),

@@ -1,0 +1,101 @@
+"""Parse the mounts of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kit.config import data_images, paths, values
+from kit.config.yaml_source import Located
+from kit.errors import Problems, did_you_mean
+
+
+class Mount(NamedTuple):
+    source: str  # on the host
+    target: str  # in the container, absolute
+    read_only: bool
+    where: str
+    is_data: bool = False  # a squashfs file, whose content appears at the target
+
+
+def parse(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
+    """Return the mounts of a list of SOURCE:TARGET[:ro], or {source, target, read_only}.
+
+    The mapping is for paths that hold a colon.
+    """
+    items = given.value if isinstance(given.value, list) else [given]
+    found = [_mount(item, problems) for item in items]
+    return tuple(mount for mount in found if mount)
+
+
+def _mount(given: Located, problems: Problems) -> Optional[Mount]:
+    if isinstance(given.value, dict):
+        return _mount_from_keys(given, given.value, problems)
+    if not isinstance(given.value, str):
+        problem = f"expected a mount, not {values.kind(given)}"
+        problems.add(given.where, problem, "write SOURCE:TARGET[:ro]")
+        return None
+    parts = given.value.split(":")
+    fix = ""
+    if re.match(r"(type|source|src)=", given.value):
+        fix = "these are Docker's words; write SOURCE:TARGET[:ro]"
+    elif len(parts) > 3 or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+        keys = "{source: ..., target: ..., read_only: true}"
+        fix = f"write SOURCE:TARGET[:ro]; for a path with a colon use {keys}"
+    if fix:
+        problems.add(given.where, f"cannot read the mount '{given.value}'", fix)
+        return None
+    target = parts[1] if len(parts) > 1 else given.value
+    mount = Mount(parts[0], target, parts[2:] == ["ro"], given.where)
+    return _check_mount(mount, problems, asks_to_write=parts[2:] == ["rw"])
+
+
+def _mount_from_keys(
+    given: Located, keys: dict[str, Located], problems: Problems
+) -> Optional[Mount]:
+    known = ["source", "target", "read_only"]
+    for key in keys.keys() - set(known):
+        fix = did_you_mean(key, known, f"a mount has {', '.join(known)}")
+        problems.add(keys[key].where, f"unknown key '{key}' in a mount", fix)
+    if "source" not in keys:
+        problems.add(given.where, "the mount has no source", "add `source: /path/on/the/host`")
+        return None
+    source = values.text(keys["source"], problems)
+    target = values.text(keys["target"], problems) if "target" in keys else source
+    read_only = values.flag(keys["read_only"], problems) if "read_only" in keys else False
+    if source is None or target is None or read_only is None:
+        return None
+    mount = Mount(source, target, read_only, given.where)
+    asks_to_write = "read_only" in keys and not read_only
+    return _check_mount(mount, problems, asks_to_write=asks_to_write)
+
+
+def _check_mount(mount: Mount, problems: Problems, *, asks_to_write: bool) -> Optional[Mount]:
+    if not mount.source:
+        problems.add(mount.where, "the mount has no source", "write SOURCE:TARGET[:ro]")
+    elif not os.path.isabs(mount.target):
+        problem = f"the mount target '{mount.target}' is not an absolute path"
+        problems.add(mount.where, problem, f"write {mount.source}:/{mount.target}")
+    elif mount.target == "/":
+        problem = "a mount cannot replace the container's /"
+        problems.add(mount.where, problem, "choose a folder, such as /data")
+    elif asks_to_write and data_images.is_named(mount.source, mount.target):
+        problem = f"{mount.source} is a squashfs file, whose content cannot be written"
+        problems.add(mount.where, problem, "leave `rw` or `read_only: false` out")
+    else:
+        for path in (mount.source, mount.target):
+            values.no_nul(path, mount.where, problems)
+        return mount
+    return None
+
+
+def anchored(mounts: tuple[Mount, ...], base: Path) -> tuple[Mount, ...]:
+    return tuple(mount._replace(source=paths.absolute(mount.source, base)) for mount in mounts)
+
+
+def add(of_file: tuple[Mount, ...], of_option: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    """Return both; a mount of the command line replaces the file's with the same target."""
+    targets = {mount.target for mount in of_option}
+    return (*(mount for mount in of_file if mount.target not in targets), *of_option)

@@ -1,0 +1,103 @@
+"""Pack a folder of data into a squashfs file, which a job mounts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from kit.config import data_images
+from kit.errors import KitError, UsageError
+from kit.images import packer
+from kit.progress import Note
+
+FIX = (
+    "install squashfs-tools; without root: conda install -c conda-forge squashfs-tools; "
+    "or pack where they are, such as on a node: srun kit images pack ..."
+)
+
+
+def pack(folder: Path, target: Path, note: Note) -> int:
+    """Write the files of a folder to a new squashfs file. Return its size in bytes.
+
+    Raise KitError if not all of them are in it; then there is no such file.
+    """
+    _check(folder, target)
+    partial = target.with_name(f".{target.name}.unfinished")
+    try:
+        with partial.open("ab") as file, tempfile.TemporaryFile() as log:
+            try:
+                # mksquashfs has the lock, too, and keeps it where kit itself is killed.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fix = "wait for it; or end it: pgrep -a mksquashfs"
+                raise KitError(f"{target} is being packed", fix) from None
+            note(f"packing {folder}")
+            try:
+                _run(folder, partial, log, file.fileno())
+                _name(partial, target)
+            finally:
+                partial.unlink(missing_ok=True)
+    except OSError as error:
+        fix = "name a file in a folder of yours that has space: kit images pack FOLDER FILE"
+        raise KitError(f"cannot write {target}: {error.strerror}", fix) from None
+    return target.stat().st_size
+
+
+def _check(folder: Path, target: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"no such folder: {folder}", "name the folder with the data set")
+    if target.suffix not in data_images.SUFFIXES:
+        fix = f"a job knows such a file by its name: {target}{data_images.SUFFIXES[0]}"
+        raise UsageError(f"{target} does not end in {' or '.join(data_images.SUFFIXES)}", fix)
+    if os.path.lexists(target):
+        fix = "remove it, or name another file: kit images pack FOLDER FILE"
+        raise KitError(f"{target} is there already", fix)
+    if folder.resolve() in target.resolve().parents:
+        raise UsageError(f"{target} would be in the folder that it packs", "name another place")
+    if not shutil.which("mksquashfs"):
+        raise KitError("mksquashfs, which packs folders, is not installed here", FIX)
+
+
+def _name(partial: Path, target: Path) -> None:
+    """Give the file its name, unless another has it by now."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.rename(partial, target)
+
+
+def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
+    """Run mksquashfs, whose own bar is on the terminal. Raise KitError by what it says."""
+    command = ["mksquashfs", str(folder), str(partial), "-noappend", "-quiet", "-no-xattrs"]
+    command += ["-mem", packer.MEMORY, "-processors", packer.processors()]
+    if packer.knows_zstd():
+        command += ["-comp", "zstd", "-Xcompression-level", str(packer.LEVEL)]
+    is_shown = sys.stderr.isatty()
+    process = subprocess.Popen(
+        command if is_shown else [*command, "-no-progress"],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if is_shown else log,
+        stderr=log,
+        pass_fds=[lock],
+    )
+    try:
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").splitlines()
+    # It goes on without what it cannot read, and ends with 0.
+    said = [line for line in lines if line.startswith(("FATAL", "ERROR", *packer.PASSED_OVER))]
+    if code or said:
+        reason = said[0] if said else f"code {code}"
+        fix = f"let yourself read all of {folder}, have space in {partial.absolute().parent}"
+        raise KitError(f"mksquashfs failed: {reason}", f"{fix}, and pack it again")

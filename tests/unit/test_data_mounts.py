@@ -1,0 +1,136 @@
+"""Squashfs files of data: which mounts show a file's content, who may, and how kit packs one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from kit.config import plugins
+from kit.config.mount_list import Mount
+from kit.errors import KitError, Problems, UsageError
+from kit.images import data_pack
+from kit.plan import mounting
+from kit.plan.mounting import FileView
+
+
+def complete(source: Path, target: str, runtime: str = "apptainer", read_only: bool = False) -> tuple[Mount, list[str]]:
+    """The mount as a job gets it, and the problems."""
+    problems = Problems()
+    job = SimpleNamespace(mounts=(Mount(str(source), target, read_only, "here"),), workdir=None, where=lambda key: key)
+    found = mounting.complete(job, "/run", plugins.find("runtimes", runtime, ""), problems)  # type: ignore[arg-type]
+    return found[0], [problem.problem for problem in problems.found]
+
+
+@pytest.mark.parametrize("suffix", [".sqsh", ".squashfs", ".sqfs"])
+def test_a_file_of_this_name_is_mounted_by_its_content(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"data{suffix}"
+    file.write_bytes(b"hsqs and more")
+    assert complete(file, "/data") == (Mount(str(file), "/data", True, "here", True), [])
+    assert complete(file, "/data/x.sqfs") == (Mount(str(file), "/data/x.sqfs", False, "here"), [])
+
+
+def test_a_folder_or_a_file_of_another_name_is_mounted_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "folder.sqsh").mkdir()
+    (tmp_path / "data.img").write_bytes(b"hsqs")
+    for name in ("folder.sqsh", "data.img"):
+        assert complete(tmp_path / name, "/data") == (Mount(str(tmp_path / name), "/data", False, "here"), [])
+
+
+def test_a_file_that_is_no_squashfs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "data.sqsh"
+    for content in (b"", b"hsq", b"sqsh and more"):
+        file.write_bytes(content)
+        assert complete(file, "/data")[1] == [f"{file} has the name of a squashfs file, and is none"]
+
+
+def test_a_fact_of_the_runtime_decides_who_may(tmp_path: Path) -> None:
+    file = tmp_path / "data.sqsh"
+    file.write_bytes(b"hsqs")
+    able = {name for name in plugins.names("runtimes") if name != "none" and not complete(file, "/data", name)[1]}
+    assert able == {"apptainer", "enroot"}
+
+
+def test_no_file_outside_stands_for_one_in_the_content(tmp_path: Path) -> None:
+    view = FileView((Mount("/data.sqsh", "/data", True, "", True), Mount("/other", "/other", True, "")), True)
+    assert (view.on_this_side("/data/train.py"), view.on_this_side("/other/train.py")) == (None, "/other/train.py")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "a set"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/file").write_text("far")
+    return folder
+
+
+def test_a_folder_is_packed_once(data: Path, tmp_path: Path) -> None:
+    target, notes = tmp_path / "a set.sqsh", list[str]()
+    assert data_pack.pack(data, target, notes.append) == target.stat().st_size
+    assert notes == [f"packing {data}"]
+    listed = subprocess.run(["unsquashfs", "-d", "", "-l", str(target)], capture_output=True, text=True).stdout.split()
+    assert {"/deep/file", "/deep"} <= set(listed)
+    before = target.read_bytes()
+    with pytest.raises(KitError, match="is there already"):
+        data_pack.pack(data, target, notes.append)
+    assert target.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["a set", "a set.sqsh"]
+
+
+def test_a_file_that_another_wrote_meanwhile_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.sqsh").write_text("of another")
+    monkeypatch.setattr(data_pack, "_check", lambda *_: None)  # which came before it
+    with pytest.raises(KitError, match="File exists"):
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert (tmp_path / "x.sqsh").read_text() == "of another"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "x.sqsh"]
+
+
+def test_a_file_system_without_hard_links_can_hold_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # as Linux says on vfat
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "x.sqsh"]
+
+
+def test_what_cannot_be_packed_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, target in ((data / "deep/file", tmp_path / "x.sqsh"), (data, tmp_path / "x.img"), (data, data / "deep/x.sqsh")):
+        with pytest.raises(UsageError):
+            data_pack.pack(folder, target, print)
+    with pytest.raises(KitError, match=r"cannot write .*: No such file"):
+        data_pack.pack(data, tmp_path / "not there/x.sqsh", print)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KitError, match="not installed here") as error:
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert "install squashfs-tools" in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["a set"]
+
+
+def test_a_file_that_is_being_packed_is_left_alone(data: Path, tmp_path: Path) -> None:
+    partial = tmp_path / ".x.sqsh.unfinished"
+    partial.write_text("half of it")
+    with partial.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(KitError, match="is being packed"):
+            data_pack.pack(data, tmp_path / "x.sqsh", print)
+        assert partial.read_text() == "half of it"
+    data_pack.pack(data, tmp_path / "x.sqsh", print)  # a killed one left it
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("says", ["FATAL ERROR: Failed to write to output filesystem", "Failed to read file deep/file, creating empty file"])
+def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shutil.which("mksquashfs")
+    tool = tmp_path / "bin/mksquashfs"  # a stand-in for a full disk, and for a file that root could read
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\n[ "$1" = -help ] || echo "{says}" >&2\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    with pytest.raises(KitError, match=says):
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "bin"]
