@@ -48,8 +48,8 @@ def test_a_file_that_is_no_squashfs_is_refused(tmp_path: Path) -> None:
         assert complete(file, "/data")[1] == [f"{file} has the name of a squashfs file, and is none"]
 
 
-def test_a_fact_of_the_runtime_decides_who_may(tmp_path: Path) -> None:
-    file = tmp_path / "data.sqsh"
+def test_a_fact_of_the_runtime_decides_who_may(tame_path: Path) -> None:
+    file = tame_path / "data.sqsh"
     file.write_bytes(b"hsqs")
     able = {name for name in plugins.names("runtimes") if name != "none" and not complete(file, "/data", name)[1]}
     assert able == {"apptainer", "enroot"}
