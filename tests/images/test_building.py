@@ -405,6 +405,17 @@ def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(fo
     assert os.listdir(engine.folder / "containers") == [] and [name for name in os.listdir("images") if name.startswith(".")] == []
 
 
+def test_a_lock_of_a_build_that_was_killed_before_it_signed_goes_with_the_next(foreign: Path, engine: Engine) -> None:
+    """One that is about to sign stays."""
+    old, new = (Path("images") / f".{name}-{8 * '01'}.lock" for name in ("old", "new"))
+    old.parent.mkdir()
+    old.touch()
+    new.touch()
+    os.utime(old, (time.time() - 60, time.time() - 60))
+    make(build.BuildRequest(str(foreign)))
+    assert [name for name in os.listdir("images") if name.startswith(".")] == [new.name]
+
+
 def test_a_build_killed_while_it_looks_into_a_foreign_file_leaves_nothing_that_stays(foreign: Path, engine: Engine, tmp_path: Path) -> None:
     tools, temporary = tmp_path / "tools", tmp_path / "temporary"
     tools.mkdir()

@@ -89,7 +89,8 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_stays(engine: Engine, 
             way, following = chance.choice(list(targets)), chance.choice(list(targets))
             done = kills.kill(number, ["build", *targets[way], "--name", f"{way}-{number}"], Path.cwd(), os.environ, chance, whole_s[way])
             print(done)
-            for path in (tmp_path / "temporary").iterdir():  # older than a folder that is about to be locked
+            # Older than a folder that is about to be locked, or a lock that is about to be signed.
+            for path in [*(tmp_path / "temporary").iterdir(), *Path("images").glob(".*.lock")]:
                 os.utime(path, (time.time() - 60, time.time() - 60))
             then = subprocess.run([sys.executable, "-m", "kit", "build", *targets[following], "--name", f"next-{number}"], capture_output=True, text=True)
             assert then.returncode == 0, f"KIT_KILLS_SEED={SEED}: {done}; then {following}: {then.stderr}"

@@ -32,6 +32,7 @@ from kit.progress import Note, silent
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
 ABANDONED_S = 2 * 86400  # no build takes so long
+UNSIGNED_S = 30  # a build signs its lock at once
 # .NAME-DIGEST.sqsh.PID.partial, its .squashfs, and the folder .NAME-DIGEST.RANDOM.partial
 _UNFINISHED = rf"\..+-[0-9a-f]{{{DIGITS}}}\.[A-Za-z0-9_.]+{re.escape(PARTIAL)}"
 
@@ -155,10 +156,12 @@ def _abandoned(folder: Path, stem: str) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            holder = os.pread(handle, 200, 0).decode(errors="replace")
+            facts, holder = os.fstat(handle), os.pread(handle, 200, 0).decode(errors="replace")
+            # Killed before it had signed: only then is a lock empty for longer than a moment.
+            is_unsigned = facts.st_size == 0 and time.time() - facts.st_mtime > UNSIGNED_S
         except OSError:
-            holder = ""
-        yield holder.endswith(f" on {socket.gethostname()}")
+            holder, is_unsigned = "", False
+        yield is_unsigned or holder.endswith(f" on {socket.gethostname()}")
     finally:
         os.close(handle)
 
