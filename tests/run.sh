@@ -12,6 +12,7 @@ cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.."
 
 readonly USERS=(tests/unit tests/images)
 readonly MOST_FLAKES=3
+readonly NEEDS_GB=20 # in /tmp, with what the clusters hold, if they are on the same disk
 OPTIONS=(--numprocesses "${KIT_TEST_WORKERS:-4}" --durations 10)
 PYTHON="$(command -v python3)"
 
@@ -47,6 +48,12 @@ part() {
   printf 'FLAKY %s: failed beside others, passed alone\n' "${again[@]}" >>"${folder}/flaky"
 }
 
+# Nodes without space are left out of jobs, and half an hour later nothing says why a test failed.
+free_gb="$(df --output=avail --block-size=1G /tmp | tail -n 1)"
+space=''
+((free_gb >= NEEDS_GB)) || space="warning: /tmp has ${free_gb// /} GB free, and a whole run takes ${NEEDS_GB}: tests may fail for that"
+printf '%s' "${space:+${space}$'\n'}" >&2
+
 # A test that needs them calls the same script, waits for this call, and says what it said.
 tests/cluster/images.sh all >/dev/null 2>&1 &
 if (($(id -u) != 0)); then
@@ -59,5 +66,6 @@ else
   printf '\nWhat an ordinary user ran, with a read-only home and a space in TMPDIR:\n'
   sed -n '/ tests collected, /,$p' "${folder}/report"
 fi
+((code == 0)) || printf '%s' "${space:+${space}$'\n'}"
 [[ ! -e "${folder}/flaky" ]] || cat -- "${folder}/flaky"
 exit "${code}"

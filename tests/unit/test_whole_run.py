@@ -66,6 +66,15 @@ def test_a_whole_run_makes_the_images_meanwhile_and_counts_its_tests(checkout: P
     assert (checkout / "started").exists()
 
 
+@pytest.mark.parametrize(("free_gb", "is_said"), [(19, True), (20, False)])
+def test_a_disk_that_is_too_full_for_a_whole_run_is_named_before_it_and_where_it_failed(free_gb: int, is_said: bool, checkout: Path) -> None:
+    write(checkout, "bin/df", f"#!/bin/sh\nprintf ' Avail\\n   {free_gb}\\n'\n")
+    write(checkout, "tests/unit/test_new.py", FAILS)
+    done = run(checkout)
+    warning = f"warning: /tmp has {free_gb} GB free, and a whole run takes 20: tests may fail for that\n"
+    assert (warning in done.stderr, warning in done.stdout) == (is_said, is_said), done.stderr
+
+
 # Stands in for the one that becomes another user: root alone can.
 AS_IF_ANOTHER = """\
 #!/usr/bin/env bash
