@@ -32,7 +32,8 @@ sample = float(urllib.request.urlopen(sys.argv[2] + "/sample.txt").read())
 total = torch.tensor([sample])
 dist.all_reduce(total)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item()}", flush=True)
-dist.barrier()
+barrier = dist.barrier(async_op=True)  # as train/digits.py ends, and why
+barrier.wait()
 dist.destroy_process_group()
 """
 
