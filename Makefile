@@ -24,7 +24,7 @@ test: .venv/test check
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/run.sh $(ARGS)
 
 test-fast: .venv/test
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 -m 'not slow' tests/unit tests/images $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 3 -m 'not slow' tests/unit tests/images $(ARGS)
 
 test-bash: .venv/test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 tests/bash $(ARGS)

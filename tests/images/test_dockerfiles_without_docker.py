@@ -21,6 +21,8 @@ from test_registry import digest, image, plain, serving
 
 from far_side import install
 
+pytestmark = pytest.mark.slow
+
 ENGINES = ("apptainer", "enroot")
 DOCKERFILE = """\
 ARG BASE_IMAGE=registry.example/base:1

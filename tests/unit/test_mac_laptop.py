@@ -14,6 +14,8 @@ import pytest
 from far_side import Far, install
 from samples import ROOT
 
+pytestmark = pytest.mark.slow
+
 JOB = "command: [bash, train.sh]\nlauncher: srun\nruntime: none\ncluster: far\nname: job\n"
 # https://github.com/apple-oss-distributions/rsync: what the rsync of macOS 15 takes, as its manual lists it.
 SHORT = set("0468BCDEFHILOPRSTWVabcdefghiklmnopqrtuvxyz")
