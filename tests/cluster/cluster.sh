@@ -236,7 +236,7 @@ cluster::start_container() {
     role=controller
   fi
   # /scratch and /tmp are anonymous volumes: local to a node, and on a real file system, so that
-  # overlays work on them. By their label images.sh finds those that nobody has removed.
+  # overlays work on them. Where nobody removes them, images.sh does, which knows them by their label.
   docker run --detach --name "${cluster}-${node}" --hostname "${node}" \
     --label "kit.cluster=${cluster}" --label "kit.fingerprint=${mark}" \
     --network "${network}" --network-alias "${node}" --ip "${address}" \

@@ -94,9 +94,8 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
         process.kill()
         process.wait()
     log.seek(0)
-    lines = log.read().decode("utf-8", "replace").splitlines()
     # It goes on without what it cannot read, and ends with 0.
-    said = [line for line in lines if line.startswith(("FATAL", "ERROR", *packer.PASSED_OVER))]
+    said = packer.complaints(log.read().decode("utf-8", "replace"))
     if code or said:
         reason = said[0] if said else f"code {code}"
         fix = f"let yourself read all of {folder}, have space in {partial.absolute().parent}"

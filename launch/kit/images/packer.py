@@ -91,10 +91,14 @@ class Packer(NamedTuple):
                 "where memory is short, as on many login nodes, the system does that: "
                 "build where there is more",
             )
-        known = ("FATAL", "ERROR", *PASSED_OVER)
-        errors = [line for line in text.splitlines() if line.startswith(known)]
+        errors = complaints(text)
         reason = errors[-1] if errors else f"code {code}"
         return KitError(f"{self.name} failed: {reason}", f"the log: {log}")
+
+
+def complaints(text: str) -> list[str]:
+    """Return the lines in which a packer says that it failed, or passed something over."""
+    return [line for line in text.splitlines() if line.startswith(("FATAL", "ERROR", *PASSED_OVER))]
 
 
 def choose() -> Packer:

@@ -97,12 +97,12 @@ def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
         return "none", "no image is named"
     fitting = plugins.runtimes(kind) or plugins.runtimes(local=False)
     able = plugins.without_twins(fitting, is_here)
-    if cluster.runtime in {item.name for item in fitting if "instead-of" in item.facts}:
+    has_choice = len(able) > 1 and not able[0].is_local
+    twins = {item.name for item in fitting if "instead-of" in item.facts}
+    if cluster.runtime and (has_choice or cluster.runtime in twins):
         return cluster.runtime, f"the cluster's profile {cluster.name} names it"
     if len(able) == 1:
         return able[0].name, f"the image is a {kind if kind == 'folder' else f'{kind} file'}"
-    if cluster.runtime and not able[0].is_local:
-        return cluster.runtime, f"the cluster's profile {cluster.name} names it"
     return _installed(able)
 
 
