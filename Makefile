@@ -11,7 +11,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
+.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm test-horovod coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -7
@@ -45,6 +45,13 @@ test-slurm: .venv/test
 	  KIT_CLUSTER_DEBIAN=$$debian KIT_CLUSTER_NAME=$$debian PATH="$(CURDIR)/$(BIN):$$PATH" \
 	    $(BIN)/pytest --numprocesses 2 --ignore tests/cluster/engine tests/cluster $(ARGS) || exit; \
 	done
+
+# For a person, before a release: compiles Horovod, which takes five minutes, and trains with it on two nodes.
+test-horovod: export KIT_TEST_HOROVOD = 1
+test-horovod: export KIT_REQUIRE_CLUSTER = 1
+test-horovod: .venv/test
+	tests/cluster/engine.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_launchers.py -k horovod $(ARGS)
 
 # For a person, before a release: which lines and branches no test reaches, and which faults no test notices.
 coverage: export COVERAGE_FILE = $(CURDIR)/.coverage/data

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""From a fault to the first all-reduce behind it, in the same job: 2 nodes x 1 rank and a spare,
+"""From a fault to the first all-reduce behind it, in the same job: 3 nodes x 1 rank and a spare,
 gloo, started by torchrun under Apptainer, on Slurm's own time-outs.
 
-    KIT_CLUSTER_TIMES=default make cluster && python bench/recovery.py [--rounds 10] [--check]
+    export KIT_CLUSTER_NODES=4 KIT_CLUSTER_TIMES=default
+    make cluster && python bench/recovery.py [--rounds 10] [--check]
 
 On the Slurm cluster in Docker of tests/cluster, whose machines share one clock. A sample is a job
 of its own. When it has written a checkpoint, one thing happens to its second node:
@@ -17,7 +18,7 @@ where each loss, behind the checkpoint too, is bit by bit that of a run which no
 One that does not ends the benchmark.
 
   kit               `max_restarts: 1`, and `spares: 1` where a node is lost
-  torch import alone    `import torch, torch.distributed` in that image, on two nodes at once: what
+  torch import alone    `import torch, torch.distributed` in that image, on three nodes at once: what
                         no restart can do without
   torchrun          kit's job with `elastic: true`: torchrun's own restarts, by its c10d rendezvous
   requeue           `scontrol requeue` in the moment of the fault; Slurm lets the nodes idle for two
@@ -98,7 +99,7 @@ dist.destroy_process_group()
 SUBMIT = """
 mkdir "$1/$2"
 cd "$1"
-kit submit program.py -j 2x1 --runtime apptainer --image "$3" --output "$2/run" "${@:4}" \\
+kit submit program.py -j 3x1 --runtime apptainer --image "$3" --output "$2/run" "${@:4}" \\
   -- "$1/$2" >/dev/null
 """
 IMPORT = 'apptainer exec --no-home "$1" python3 -c "import torch, torch.distributed"'
@@ -186,12 +187,12 @@ def requeued(folder: str, undisturbed: dict[int, str]) -> float:
 
 
 def imported() -> float:
-    """Seconds of two imports, each on a node."""
+    """Seconds of three imports, each on a node."""
     begin_s = time.monotonic()
     with futures.ThreadPoolExecutor() as pool:
         image = cluster.IMAGES["apptainer"]
-        both = [pool.submit(cluster.bash, node, IMPORT, image) for node in cluster.NODES[:2]]
-        for each in both:
+        imports = [pool.submit(cluster.bash, node, IMPORT, image) for node in cluster.NODES]
+        for each in imports:
             each.result()
     return time.monotonic() - begin_s
 

@@ -142,6 +142,30 @@ def collectives(me, count):
     )  # elsewhere it may hold anything
     buffer_S = mine_S.clone()
     yield "all_reduce", 2 * share, lambda: dist.all_reduce(buffer_S), buffer_S, sum_S
+    buffer_S = mine_S.clone()
+    yield (
+        "all_reduce_max",
+        2 * share,
+        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.MAX),
+        buffer_S,
+        given(n - 1),
+    )
+    buffer_S = mine_S.clone()
+    yield (
+        "all_reduce_min",
+        2 * share,
+        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.MIN),
+        buffer_S,
+        given(0),
+    )
+    buffer_S = given(1) if root else torch.ones_like(position_S)  # a product that float32 holds
+    yield (
+        "all_reduce_product",
+        2 * share,
+        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.PRODUCT),
+        buffer_S,
+        given(1),
+    )
     # The lists hold views, so what is gathered lands in result_S. Only the root has one.
     shares = list(mine_S.chunk(n)) if root else None
     yield (
@@ -221,7 +245,7 @@ def measure(me, args, total_bytes):
     for name, factor, call, result, expected in collectives(me, count):
         if not supported(call):
             if me.rank == 0:
-                print(f"{name:14} {count * 4:>12}  {dist.get_backend()} cannot", flush=True)
+                print(f"{name:18} {count * 4:>12}  {dist.get_backend()} cannot", flush=True)
             continue
         right = check(me, name, result, expected)
         for _ in range(args.warm_up):
@@ -236,7 +260,7 @@ def measure(me, args, total_bytes):
         if me.rank == 0:
             verdict = f"WRONG in rank {spans(wrong)}" if wrong else "right"
             print(
-                f"{name:14} {count * 4:>12} {slowest_s * 1e6:>12.1f} {algbw:>10.3f} {algbw * factor:>10.3f}  {verdict}",
+                f"{name:18} {count * 4:>12} {slowest_s * 1e6:>12.1f} {algbw:>10.3f} {algbw * factor:>10.3f}  {verdict}",
                 flush=True,
             )
     return all_right
@@ -259,7 +283,7 @@ def main():
                 flush=True,
             )
         print(
-            f"{'':14} {'size':>12} {'time':>12} {'algbw':>10} {'busbw':>10}\n{'':14} {'bytes':>12} {'us':>12} {'GB/s':>10} {'GB/s':>10}",
+            f"{'':18} {'size':>12} {'time':>12} {'algbw':>10} {'busbw':>10}\n{'':18} {'bytes':>12} {'us':>12} {'GB/s':>10} {'GB/s':>10}",
             flush=True,
         )
     right = [measure(me, args, total_bytes) for total_bytes in args.sizes]

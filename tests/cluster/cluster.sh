@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A real Slurm cluster on this machine, in Docker: one controller `ctl`, three compute nodes
-# node1..node3, an ordinary user `ada`, /shared on all of them, /scratch and /tmp on each its own.
+# A real Slurm cluster on this machine, in Docker: one controller `ctl`, the compute nodes
+# node1..node3 or more, an ordinary user `ada`, /shared on all of them, /scratch and /tmp on each its own.
 #
 #   cluster.sh up                          build what is missing, start, wait until a job runs
 #   cluster.sh down                        remove its containers and its network
@@ -18,6 +18,7 @@
 #   cluster.sh where                       the host's folder of /shared
 #
 # KIT_CLUSTER_NAME         prefix of the containers (kit); two names are two clusters
+# KIT_CLUSTER_NODES        how many compute nodes it has, 1 to 9 (3)
 # KIT_CLUSTER_SUBNET       first three numbers of its /24 (the first free one of 172.30.*)
 # KIT_CLUSTER_DIR          its configuration, homes and /shared (/tmp/kit-cluster-NAME)
 # KIT_CLUSTER_IMAGES       what `up` builds: all, or nodes for no training image (all)
@@ -36,7 +37,10 @@ source "${here}/lib.sh"
 readonly cluster="${KIT_CLUSTER_NAME:-kit}"
 readonly network="${cluster}-cluster"
 readonly dir="${KIT_CLUSTER_DIR:-/tmp/kit-cluster-${cluster}}"
-readonly nodes=(node1 node2 node3)
+readonly node_count="${KIT_CLUSTER_NODES:-3}"
+[[ "${node_count}" == [1-9] ]] || die "KIT_CLUSTER_NODES: '${node_count}' is no number of nodes" "1 to 9" 2
+nodes=(node{1..9})
+readonly nodes=("${nodes[@]:0:node_count}")
 readonly proctrack="${KIT_CLUSTER_PROCTRACK:-auto}"
 readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
 readonly loopback="${KIT_CLUSTER_LOOPBACK:-yes}"
@@ -74,7 +78,7 @@ cluster::check_settings() {
 # One line for all that makes two clusters different, as a label of the containers.
 cluster::fingerprint() {
   {
-    printf '%s\n' "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${times}" "${dir}" \
+    printf '%s\n' "${nodes[*]}" "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${times}" "${dir}" \
       "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
     docker image inspect --format '{{.Id}}' "${lib_node}" "${lib_controller}"
     cat "${here}/cluster.sh" "${here}/node-shell" "${here}/slurm.conf" "${here}/cgroup.conf"
