@@ -18,8 +18,8 @@ where each loss, behind the checkpoint too, is bit by bit that of a run which no
 One that does not ends the benchmark.
 
   kit               `max_restarts: 1`, and `spares: 1` where a node is lost
-  torch import alone    `import torch, torch.distributed` in that image, on three nodes at once: what
-                        no restart can do without
+  torch import alone    `import torch, torch.distributed` in that image, on three nodes at once:
+                        what no restart can do without
   torchrun          kit's job with `elastic: true`: torchrun's own restarts, by its c10d rendezvous
   requeue           `scontrol requeue` in the moment of the fault; Slurm lets the nodes idle for two
                         minutes, so a few samples are enough

@@ -66,6 +66,23 @@ def test_each_line_of_the_readme_installs_kit_from_a_checkout(tool: str, tmp_pat
     assert all(os.access(kit.parent / tool, os.X_OK) for tool in ("py-spy", "shfmt"))  # for kit hang, kit import
 
 
+def test_kit_installs_and_starts_ranks_where_there_is_no_network(tmp_path: Path) -> None:
+    fetch, install = re.findall(r"(?<=pip )(?:wheel|install) [^#\n]*", (ROOT / "docs/air-gap.md").read_text())
+    subprocess.run([*PIP, *fetch.replace("/path/to/kit", str(ROOT)).split(), "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / "hello.sh").write_text("""#!/bin/bash\nawk 'NR > 2 { print "interface", $1 }' /proc/net/dev; echo "rank ${RANK} of ${WORLD_SIZE}"\n""")
+    (tmp_path / "hello.sh").chmod(0o755)
+    there = f"""
+    set -e
+    {sys.executable} -m venv there && there/bin/pip {install} --quiet --disable-pip-version-check
+    there/bin/kit run ./hello.sh -j 2x1 --launcher srun
+    """
+    jail = ["bwrap", "--unshare-net", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(tmp_path), str(tmp_path)]
+    done = subprocess.run([*jail, "bash", "-c", there], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"rank \d of 2", done.stdout)) == {"rank 0 of 2", "rank 1 of 2"}
+    assert set(re.findall(r"interface (\S+):", done.stdout)) == {"lo"}
+
+
 def test_the_wheel_says_which_packages_kit_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
