@@ -331,8 +331,8 @@ cluster::up() {
   fi
   cluster::wait_ready
   say "ready after ${SECONDS} s; /shared is ${dir}/shared"
-  say "try: $0 shell    then: sinfo; srun -N3 hostname; srun -N3 apptainer exec /images/train.sif python3 -V"
-  say "from here: $0 exec ctl srun -N3 hostname    and when done: $0 down"
+  say "try: $0 shell    then: sinfo; srun -N${node_count} hostname; srun -N${node_count} apptainer exec /images/train.sif python3 -V"
+  say "from here: $0 exec ctl srun -N${node_count} hostname    and when done: $0 down"
 }
 
 cluster::remove() {
