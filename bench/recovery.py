@@ -136,9 +136,12 @@ class Sample:
         line = cluster.on("ctl", "scontrol", "show", "job", "-o", self.id)
         return dict(re.findall(r"(?:^| )([A-Za-z]+)=(\S*)", line))
 
+    def until_its_end(self) -> None:
+        self.until("its end", lambda: self.facts()["JobState"] not in ("RUNNING", "COMPLETING"))
+
     def check(self, undisturbed: dict[int, str], requeued: bool = False) -> None:
         """Raise AssertionError where it did not end well, or where a loss differs."""
-        self.until("its end", lambda: self.facts()["JobState"] not in ("RUNNING", "COMPLETING"))
+        self.until_its_end()
         facts = self.facts()
         ended = facts["JobState"], facts["Restarts"]
         assert ended == ("COMPLETED", str(int(requeued))), f"job {self.id}: {ended}"
@@ -216,6 +219,7 @@ def run(rounds: int) -> Iterator[Comparison]:
         whole.until("300 steps", lambda: len(whole.steps()) >= 300)
         undisturbed = dict(whole.steps())
         cluster.on("ctl", "scancel", whole.id)
+        whole.until_its_end()  # the samples need its nodes
         own = ["--max-restarts", "1"]
         for claim, cause in FAULTS.items():
             spare = ["--spares", "1"] if cause else []
