@@ -62,7 +62,7 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
         if plan.program.code:
             code = snapshot.copy(plan.program.code, paths.code)
-        if plan.policy.stall_s and (py_spy := assets.py_spy()):
+        if plan.policy.stall_s and (py_spy := assets.program("py-spy")):
             shutil.copy(py_spy, folder / run_paths.PY_SPY)
         save(folder, run_record.new(plan, code))
 

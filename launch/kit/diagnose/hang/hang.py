@@ -211,7 +211,7 @@ def _py_spy(run: Run) -> list[str]:
 
     py-spy is one file that needs nothing else. A laptop's own may be for another system.
     """
-    found = assets.py_spy()
+    found = assets.program("py-spy")
     if not found or run.local:
         return [found] if found else []
     copy = Path(run.folder) / run_paths.PY_SPY
