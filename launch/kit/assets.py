@@ -43,16 +43,7 @@ def _subshell(runtime: str) -> str:
     return f'(\n{script(f"runtimes/{runtime}.sh")}"$@" {shlex.quote(runtime)}\n)\n'
 
 
-def py_spy() -> str:
-    """Return the file of the py-spy beside kit, or of this machine's; empty where there is none."""
-    return _program("py-spy")
-
-
-def shfmt() -> str:
-    """Return the file of the shfmt beside kit, or of this machine's; empty where there is none."""
-    return _program("shfmt")
-
-
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return the file of a program beside kit, or of this machine's; empty where there is none."""
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""

@@ -67,17 +67,3 @@ def test_a_command_beside_the_ranks_sees_what_they_see_and_leaves_them_alone(kit
     assert process.wait(120) == 143
     gone = kit("exec", "run", "--", "true", check=False, XDG_STATE_HOME=state)
     assert gone.returncode == 1 and re.search(r"is not running: CANCELLED .*\n  fix: why it ended: kit why \d+\n", gone.stderr)
-
-
-def test_a_run_of_an_older_kit_says_so(kit, tmp_path: Path) -> None:
-    from kit.errors import KitError
-    from kit.runs import execute
-    from kit.runs.history import Run
-
-    (tmp_path / "run_script.sh").write_text('case "$1" in\n  start) true ;;\nesac\n')
-    try:
-        execute._facts(Run("5", str(tmp_path), "old", "1x1", 0))
-    except KitError as error:
-        assert str(error) == "kit: old (5) was started by an older kit, whose scripts cannot do this\n  fix: start it again with this one: kit submit"
-    else:
-        raise AssertionError("nothing was said")

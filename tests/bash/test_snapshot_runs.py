@@ -217,7 +217,7 @@ def test_the_scripts_as_they_were_edited_by_hand_are_repeated(kit, project: Path
     assert "NNODES=1 # mine\n" in (project / "second/env.sh").read_text()
 
 
-def test_a_run_of_an_older_kit_is_repeated_too(kit, project: Path) -> None:
+def test_a_run_whose_record_lacks_values_is_repeated_too(kit, project: Path) -> None:
     kit("run", "train.py", "--code", "snapshot", "--launcher", "srun", "--output", "first", "--", "conf.yaml", cwd=project)
     record = project / "first/run.json"
     facts = json.loads(record.read_text())
@@ -281,6 +281,9 @@ def test_a_run_that_slurm_refuses_again_leaves_nothing(kit, project: Path) -> No
     done = kit("rerun", "first", "--output", "second", cwd=project, check=False)
     fix = "submit the job again, with the code of today"
     assert (done.returncode, done.stderr) == (1, f"kit: {project}/first/code is gone, which held the run's code\n  fix: {fix}\n")
+    shutil.rmtree(project / "first/lib")
+    done = kit("rerun", "first", "--output", "second", cwd=project, check=False)
+    assert (done.returncode, done.stderr) == (1, f"kit: {project}/first/lib is gone, which held the run's scripts\n  fix: submit the job again\n")
 
 
 def test_what_differs_between_two_runs_is_shown_and_secrets_are_not(kit, project: Path) -> None:

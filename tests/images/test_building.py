@@ -814,7 +814,7 @@ def kept(place: store.Place, digest_: str, days: float) -> Path:
 
 def run_of(folder: Path, image_: Path, days: float) -> None:
     (folder / "log/7").mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"plan": {"image": str(image_)}}))
+    (folder / "run.json").write_text(json.dumps({"plan": {"container": {"image": str(image_)}}}))
     (folder / "log/7/node1.out").touch()
     for path in (folder / "log/7/node1.out", folder / "log/7", folder / "run.json"):
         aged(path, days)

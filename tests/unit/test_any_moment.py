@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
 import pytest
-from kit import signals
+from kit import formats, signals
 from kit.cli import entry
 from kit.runs import history, local, run_dir, secret_file, submit
 
@@ -115,7 +115,7 @@ class Project:
 
     def hidden_after_a_day(self) -> list[str]:
         """What is left of unfinished folders when a command makes a run directory two days later."""
-        old = time.time() - 2 * run_dir.DAY_S
+        old = time.time() - 2 * formats.DAY_S
         for folder in self.folder.glob(".kit-*"):
             for path in (*folder.iterdir(), folder):
                 os.utime(path, (old, old), follow_symlinks=False)

@@ -101,7 +101,7 @@ QUEUE = """\
 def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools("squeue", QUEUE)
     run = submitted(tmp_path, "5", "0-7%4", _0=DONE, _1=FAILED, _2="kit: node1: job\n", _3="")
-    (Path(run.folder) / "run.json").write_text(json.dumps({"plan": {"sweep": [["lr", [f"0.{n}" for n in range(8)]], ["x", ["a\nb"] * 8]]}}))
+    (Path(run.folder) / "run.json").write_text(json.dumps({"plan": {"program": {"sweep": [["lr", [f"0.{n}" for n in range(8)]], ["x", ["a\nb"] * 8]]}}}))
     found = status.of(history.runs())
     detail = "array of 8: 1 running, 2 pending, 1 completed, 2 cancelled, 1 failed, 1 timeout"
     assert [(item.state, item.detail) for item in found] == [("RUNNING", detail)]

@@ -112,12 +112,6 @@ def test_what_cannot_be_asked_is_refused_and_left_alone(command: str, more: dict
     assert not (run / "log/7/request").exists() and fake_slurm.calls("scancel") == []
 
 
-def test_scripts_of_an_older_kit_are_not_signalled(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
-    run = submitted(tmp_path / "run", fake_slurm)
-    (run / "lib/preempt.sh").write_text("preempt::listen() { :; }\n")
-    assert "was started by an older kit" in kit_here("stop", "7").err and fake_slurm.calls("scancel") == []
-
-
 def test_a_job_that_has_no_logs_yet_is_asked_later(fake_slurm: Slurm, kit_here, tmp_path: Path) -> None:
     run = submitted(tmp_path / "run", fake_slurm)
     (run / "log/7").rmdir()

@@ -89,7 +89,7 @@ def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> No
 
 
 def test_the_logs_of_a_run_whose_attempts_share_them_are_all_shown(run: history.Run, kit_here) -> None:
-    """Runs of an earlier kit, and those that could make no folder."""
+    """Those that could make no folder."""
     logs = run.paths.logs("7")
     for name in ("node1.out", "rank0.out", "rank1.out"):
         with (logs / name).open("a") as log:
@@ -121,7 +121,7 @@ def test_a_rank_that_began_only_in_a_later_attempt_has_begun(run: history.Run) -
 
 
 def test_hang_tells_what_ranks_said_last_in_the_attempt_in_which_they_stood_still(run: history.Run) -> None:
-    plan = {"nodes": 1, "processes_per_node": 2, "tasks_per_node": 1, "launcher": "torchrun", "workdir": "/shared/project"}
+    plan = {"layout": {"nodes": 1, "processes_per_node": 2, "tasks_per_node": 1}, "program": {"launcher": "torchrun", "workdir": "/shared/project"}}
     (Path(run.folder) / "run.json").write_text(json.dumps({"plan": plan}))
     logs = run.paths.logs("7")
     event_lines.add(logs, "batch", "stalled", 1050, quiet_s=5, idle_s=5)

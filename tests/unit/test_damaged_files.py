@@ -287,14 +287,13 @@ def build(place: strangers.Place) -> None:
     known.write_text("".join(known.read_text().splitlines(keepends=True)[:-1]))  # as if kit had been killed before its end
     record = json.loads((project / ONE / "run.json").read_text())
     record["job_id"], record["plan"]["layout"]["run_dir"] = "1009", "/far/kit/runs/far"
-    record["plan"]["remote"] = ["login", "/far/kit", str(project / FAR), str(project), None, None]
     shutil.copytree(project / ONE, project / FAR)
     (project / FAR / "log/1009").mkdir()
     (project / FAR / "log/1009/continued-by").write_text("1009\n")
     (project / FAR / "run.json").write_text(json.dumps(record))
     entry = {**json.loads(known.read_text().splitlines()[-1]), "id": "1009", "folder": str(project / FAR), "local": False}
     with known.open("a") as file:
-        file.write(json.dumps({**entry, "ssh": "login", "there": "/far/kit/runs/far"}) + "\n")
+        file.write(json.dumps(entry) + "\n")
     (project / TWO / "log/1002_1").mkdir()
     (project / TWO / "log/1002_1/continued-by").write_text("1002_1\n")
     (project / TWO / "log/slurm-1002_1.out").write_text("kit: node1: job 1002_1 on node1\nkit: error: node1: rank 0 (local rank 0) ended with 1\n")

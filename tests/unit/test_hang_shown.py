@@ -36,7 +36,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hang, "PATIENCE_S", 1)
     run = tmp_path / "runs" / "train"
     (run / "log" / "7").mkdir(parents=True)
-    plan = {"nodes": 2, "processes_per_node": 2, "tasks_per_node": 1, "launcher": "torchrun", "workdir": "/shared/project"}
+    plan = {"layout": {"nodes": 2, "processes_per_node": 2, "tasks_per_node": 1}, "program": {"launcher": "torchrun", "workdir": "/shared/project"}}
     (run / "run.json").write_text(json.dumps({"plan": plan}))
     noted_run(run, "train", 2, 2, "7", local=False)
 

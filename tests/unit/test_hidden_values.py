@@ -38,12 +38,9 @@ def failed(folder: Path, token: str) -> Path:
     event_lines.of_rank(run / "log/7", 0, "1 n1 0")
     (run / "log/7/rank0.out").write_text('Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nMemoryError\n')
     plan = {
-        "name": "x",
-        "run_dir": str(run),
-        "env": [["HF_TOKEN", token], ["db_password", token]],
-        "profile": f"env:\n  WANDB_API_KEY: {token}\n",
-        "header": [],
-        "mounts": [],
+        "layout": {"name": "x", "run_dir": str(run)},
+        "program": {"env": [["HF_TOKEN", token], ["db_password", token]]},
+        "profile": {"text": f"env:\n  WANDB_API_KEY: {token}\n"},
     }
     invocation = ["kit", "submit", "job.yaml", "--env", f"HF_TOKEN={token}", f"--env=MY_KEY={token}", "--env", "LR=0.1"]
     (run / "run.json").write_text(json.dumps({"job_id": "7", "invocation": invocation, "code": {"live": False}, "plan": plan}))

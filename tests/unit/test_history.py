@@ -258,7 +258,7 @@ def test_without_a_name_the_last_run_of_this_folder_is_meant(tmp_path: Path, mon
     # Its directory is somewhere else; what it runs is in this folder.
     far = elsewhere / "train-2"
     far.mkdir(parents=True)
-    (far / "run.json").write_text(json.dumps({"kit": 1, "plan": {"name": "far", "workdir": str(mine)}}))
+    (far / "run.json").write_text(json.dumps({"kit": 1, "plan": {"layout": {"name": "far"}, "program": {"workdir": str(mine)}}}))
     for folder, expected in ((mine, "train1"), (other, "train2"), (other / "runs/train-1", "train2"), (tmp_path, "train2")):
         monkeypatch.chdir(folder)
         assert lookup.find(None).name == expected
@@ -311,7 +311,7 @@ def test_a_name_means_the_run_of_this_folder_and_where_it_is_acted_on_one_that_m
 def test_code_of_live_runs_is_not_called_the_same(tmp_path: Path, kit_here) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps({"kit": "0", "plan": {"name": "train", "run_dir": str(tmp_path / name)}}))
+        (tmp_path / name / "run.json").write_text(json.dumps({"kit": "0", "plan": {"layout": {"name": "train", "run_dir": str(tmp_path / name)}}}))
     done = kit_here("diff", "one", "two")
     assert done.code == 0 and "as far as is known\n  code: both ran live, which is not compared (keep a copy: --code snapshot)" in done.out
     again = kit_here("diff", "one", "./one")

@@ -715,7 +715,7 @@ def test_what_cannot_be_read_is_said_with_its_place(kit, tmp_path: Path, name: s
 
 
 def test_without_shfmt_kit_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "shfmt", lambda: "")
+    monkeypatch.setattr(assets, "program", lambda name: "")
     with pytest.raises(KitError) as raised:
         convert("echo\n")
     assert raised.value.problems[0].fix == "install it beside kit: pip install shfmt-py"

@@ -28,10 +28,11 @@ def own_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def hostile_run(tmp_path: Path, **plan: Any) -> history.Run:
+def hostile_run(tmp_path: Path, array: str = "", **program: Any) -> history.Run:
     folder = tmp_path / HOSTILE
     (folder / "log/7").mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"kit": "0", "job_id": "7", "plan": {"name": HOSTILE, "run_dir": str(folder), **plan}}))
+    layout = {"name": HOSTILE, "run_dir": str(folder), "array": array or None}
+    (folder / "run.json").write_text(json.dumps({"kit": "0", "job_id": "7", "plan": {"layout": layout, "program": program}}))
     (folder / "log/7" / "node\n1.out").write_bytes(b"\xff\x1b[2J said\n")
     (folder / "log/7/rank3.out").write_text("bye\n")
     event_lines.add(folder / "log/7", "node1", "rank_ended", node="node1", rank=3, local_rank=0, code=7, stopped=False)
@@ -99,7 +100,7 @@ def test_why_is_printed_as_documented(name: str, tmp_path: Path, kit_here) -> No
 
 def test_why_of_a_run_that_never_started_is_printed(tmp_path: Path, kit_here) -> None:
     (tmp_path / HOSTILE).mkdir()
-    (tmp_path / HOSTILE / "run.json").write_text(json.dumps({"plan": {"name": HOSTILE}}))
+    (tmp_path / HOSTILE / "run.json").write_text(json.dumps({"plan": {"layout": {"name": HOSTILE}}}))
     found = printed(kit_here("why", HOSTILE, "--json").out)
     check(found, "Why a run failed")
     assert (found["name"], found["state"], found["rank"], found["cause"]) == (HOSTILE, "", None, "")
@@ -117,7 +118,7 @@ def test_a_timeline_is_printed_as_documented(tmp_path: Path, kit_here) -> None:
 def test_differences_are_printed_as_documented_without_secrets(tmp_path: Path, kit_here) -> None:
     for name, env in (("a", []), (HOSTILE, [["B_TOKEN", "hidden"], ["A", HOSTILE]])):
         (tmp_path / name).mkdir()
-        plan = {"name": name, "run_dir": str(tmp_path / name), "env": env}
+        plan = {"layout": {"name": name, "run_dir": str(tmp_path / name)}, "program": {"env": env}}
         (tmp_path / name / "run.json").write_text(json.dumps({"kit": "0", "plan": plan}))
     done = kit_here("diff", "a", HOSTILE, "--json")
     found = printed(done.out)

@@ -113,7 +113,7 @@ def test_only_tcp_beside_something_faster_is_warned_of(said: str, fabric: str, l
 def test_status_shows_it_as_a_line_and_with_json(tmp_path: Path, logs: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.json").write_text(json.dumps({"kit": "0", "job_id": "7", "plan": {"name": "a", "run_dir": str(tmp_path)}}))
+    (tmp_path / "run.json").write_text(json.dumps({"kit": "0", "job_id": "7", "plan": {"layout": {"name": "a", "run_dir": str(tmp_path)}}}))
     (logs / "rank0.out").write_text(NO_IB + SOCKET + using("Socket"))
     note(logs, "n1", "ib", "libibverbs.so.1")
     history.ended(noted_run(tmp_path, "a", 2, 1, "7", local=True), "COMPLETED", "")

@@ -88,14 +88,14 @@ R rendezvous  8.11 s  8.30 s  8.57 s  node2      until the node's last rank star
 
 
 def test_the_spans_of_a_node_follow_each_other_and_add_up(logs: Path) -> None:
-    rows = made(logs).rows
+    rows = made(logs).nodes
     assert len(rows) == 3
     for row in rows:
         assert [span.phase for span in row.spans] == "queue launch stage launch stage create wait launch container rendezvous step".split()
-        assert row.spans[0].begin == SUBMITTED - START and row.spans[1].begin == 0
-        assert all(one.end == other.begin for one, other in zip(row.spans, row.spans[1:]))
-        assert row.spans[-1].end == pytest.approx(1795266396.9 - START, abs=0.05)
-        assert not row.note and row.offset == 0
+        assert row.spans[0].begin_s == SUBMITTED - START and row.spans[1].begin_s == 0
+        assert all(one.end_s == other.begin_s for one, other in zip(row.spans, row.spans[1:]))
+        assert row.spans[-1].end_s == pytest.approx(1795266396.9 - START, abs=0.05)
+        assert not row.note and row.clock_ahead_s == 0
 
 
 @pytest.mark.parametrize("by", [100.0, -100.0])
@@ -103,12 +103,12 @@ def test_a_clock_that_differs_is_corrected_and_named(by: float, logs: Path, caps
     right = made(logs)
     shift(logs, "node2", by)
     wrong = made(logs)
-    assert [row.offset for row in wrong.rows if row.node != "node2"] == [0, 0]
-    assert wrong.rows[1].offset == pytest.approx(by, abs=0.1)
+    assert [row.clock_ahead_s for row in wrong.nodes if row.node != "node2"] == [0, 0]
+    assert wrong.nodes[1].clock_ahead_s == pytest.approx(by, abs=0.1)
     for phase in ("stage", "create", "container", "rendezvous", "step"):  # which one clock alone measures
-        assert wrong.rows[1].length(phase) == pytest.approx(right.rows[1].length(phase), abs=1e-5)
+        assert wrong.nodes[1].length(phase) == pytest.approx(right.nodes[1].length(phase), abs=1e-5)
     for phase in ("launch", "wait"):
-        assert wrong.rows[1].length(phase) == pytest.approx(right.rows[1].length(phase), abs=0.2)
+        assert wrong.nodes[1].length(phase) == pytest.approx(right.nodes[1].length(phase), abs=0.2)
     word = "ahead" if by > 0 else "behind"
     assert re.search(
         rf"^clocks {word} of the first node's, at least, and corrected for it here: node2 by (99\.9|100\.0)\d s$", "\n".join(chart.remarks(wrong)), re.M
@@ -117,7 +117,7 @@ def test_a_clock_that_differs_is_corrected_and_named(by: float, logs: Path, caps
 
 def test_a_small_difference_that_nothing_contradicts_is_left_alone(logs: Path) -> None:
     shift(logs, "node2", -0.01)
-    assert made(logs).rows[1].offset == 0
+    assert made(logs).nodes[1].clock_ahead_s == 0
 
 
 def test_what_is_missing_is_said_of_each_node(logs: Path) -> None:
@@ -127,8 +127,8 @@ def test_what_is_missing_is_said_of_each_node(logs: Path) -> None:
     for path in (logs / "events").glob("node*"):
         path.unlink()
     found = made(logs)
-    assert [row.note for row in found.rows] == ["", "", "not ready"]
-    assert found.rows[2].spans[-1].phase == "unfinished" and found.rows[2].spans[-1].end == pytest.approx(found.end)
+    assert [row.note for row in found.nodes] == ["", "", "not ready"]
+    assert found.nodes[2].spans[-1].phase == "unfinished" and found.nodes[2].spans[-1].end_s == pytest.approx(found.end_s)
     assert chart.heading(found) == ["digits (4): 3 nodes; ended after 60.2 s with code 1"]
     assert chart.remarks(found)[0] == "not ready: node3"
     assert "?" * 50 in "\n".join(line.plain for line in chart.picture(found, 100))
@@ -137,7 +137,7 @@ def test_what_is_missing_is_said_of_each_node(logs: Path) -> None:
 def test_ranks_that_never_started_are_counted(logs: Path) -> None:
     edit(logs / "events/node2.jsonl", r'^.*rank_started.*"rank": 3.*\n', "")
     (logs / "events/node3.jsonl").unlink()
-    assert [row.note for row in made(logs).rows] == ["", "1 of 2 ranks started", "no rank started"]
+    assert [row.note for row in made(logs).nodes] == ["", "1 of 2 ranks started", "no rank started"]
 
 
 def test_an_unfinished_run_lasts_until_now_and_one_that_was_killed_until_its_last_event(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_an_unfinished_run_lasts_until_now_and_one_that_was_killed_until_its_las
     monkeypatch.setattr(time, "time", lambda: START + 500)
     assert made(logs).span == (SUBMITTED - START, pytest.approx(500))
     assert made(logs, ended=True).span[1] == pytest.approx(42.9, abs=0.1)
-    assert made(logs).end is None
+    assert made(logs).end_s is None
 
 
 def test_the_last_attempt_is_shown_or_the_one_that_was_asked_for(logs: Path) -> None:
@@ -157,8 +157,8 @@ def test_the_last_attempt_is_shown_or_the_one_that_was_asked_for(logs: Path) -> 
     batch = logs / "events/batch.jsonl"
     batch.write_text(first + batch.read_text())
     last = made(logs)
-    assert last.code == 0 and last.rows[0].length("queue") == pytest.approx(3)  # since the end of the first
-    assert made(logs, attempt=1).code == 7
+    assert last.exit_code == 0 and last.nodes[0].length("queue") == pytest.approx(3)  # since the end of the first
+    assert made(logs, attempt=1).exit_code == 7
     with pytest.raises(UsageError, match="--attempt: there is no attempt 3\n  fix: there are: 1, 2"):
         made(logs, attempt=3)
 
@@ -171,7 +171,7 @@ def test_a_job_that_goes_on_for_a_preempted_one_waits_from_the_end_of_that(logs:
     (tmp_path / "run/log/4/continued-by").write_text("5\n")
     history.add(history.Run("4", str(tmp_path / "run"), "digits", "3x2", START - 100))
     found = timeline.of("digits", None)
-    assert found.title == "digits (5)" and found.rows[0].length("queue") == pytest.approx(3)
+    assert found.title == "digits (5)" and found.nodes[0].length("queue") == pytest.approx(3)
 
 
 def test_torn_lines_and_what_programs_write_do_no_harm(logs: Path) -> None:
@@ -195,12 +195,10 @@ def test_torn_lines_and_what_programs_write_do_no_harm(logs: Path) -> None:
     for path in (logs / "events").iterdir():
         with path.open("ab") as file:
             file.write(b"\n".join(lines))
-    assert made(logs).rows == right.rows
+    assert made(logs).nodes == right.nodes
 
 
 def test_a_run_without_events_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "stamps/1").mkdir(parents=True)
-    (tmp_path / "stamps/1/batch").write_text("start 1795266353.969723\n")  # as an older kit wrote it
     with pytest.raises(KitError, match=r"there are no events of a start in .*\n  fix: it may be waiting still"):
         moments.read(tmp_path)
 
@@ -281,7 +279,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_of_a_thousand_nodes_the_slowest_have_a_bar_and_the_others_a_median(thousand: Path) -> None:
     found = timeline.make(moments.read(thousand / "log/4"), "x", SUBMITTED)
-    rows = chart.chosen(found.rows)
+    rows = chart.chosen(found.nodes)
     assert len(rows) <= chart.MOST_ROWS and rows[-1].node == "(median)" and "node0500" in [row.node for row in rows]
     assert rows[-1].length("stage") == pytest.approx(2.9, abs=0.01)
     summaries = {item.phase: item for item in found.summaries()}

@@ -13,12 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.config import image_files
-from kit.config.mount_list import Mount
-from kit.config.secrets import Secret
 from kit.errors import KitError, UsageError
 from kit.files import dockerignore, safe_read, typed_json
-from kit.plan.bad_nodes import Bad
-from kit.plan.plan import Container, Layout, Plan
+from kit.plan.plan import Plan
 from kit.registry import oci
 from kit.runs import diff, history, job_chain, run_dir, run_record
 from kit.slurm import hostlist, task_numbers
@@ -62,7 +59,7 @@ def test_what_a_record_lacks_is_empty_and_what_it_has_more_is_passed_over(run: P
     assert json.loads((run / "run.json").read_text())["younger"] == 8 and recorded(run) == plan
 
 
-def test_the_records_of_older_kits_are_believed() -> None:
+def test_the_records_of_the_corpus_are_believed() -> None:
     records = list((ROOT / "tests/corpus").glob("*/run.json"))
     assert len(records) > 80
     faults: list[str] = []
@@ -71,20 +68,7 @@ def test_the_records_of_older_kits_are_believed() -> None:
     assert faults == []
 
 
-def test_the_flat_plan_of_an_older_kit_is_read_by_its_names() -> None:
-    old = json.loads((ROOT / "tests/corpus/scancel/run.json").read_text())["plan"]
-    old |= {"secrets": [["A", "file", "/home/me/keys", "job.yaml:3"]], "left_out": [["node3", "had no GPU", 7.5]], "image_sha256": "ab", "profile": "x: y"}
-    plan = run_record.read({"plan": old}, [])["plan"]
-    assert plan.layout == Layout("train", "/shared/scancel/run", 2, 0, 1, 0, 1, None)
-    mount = Mount("/shared/scancel", "/shared/scancel", False, "")
-    assert plan.container == Container("apptainer", "/images/train.sif", "df9adc037e15b0ca", "ab", (mount,), False, "none")
-    assert (plan.program.launcher, plan.program.command, plan.program.workdir) == ("srun", ("train.py",), "/shared/scancel")
-    assert plan.program.secrets == (Secret("A", "file", "/home/me/keys", "job.yaml:3"),)
-    assert (plan.profile.cluster, plan.profile.text, plan.policy.ready_timeout_s) == ("generic", "x: y", 1200)
-    assert plan.header[-1] == ("no-requeue", None) and plan.reasons.left_out == (Bad("node3", "had no GPU", 7.5),)
-
-
-def test_every_field_of_a_plan_has_one_name_for_the_upgrade() -> None:
+def test_every_field_of_a_plan_has_a_name_of_its_own_by_which_kit_diff_shows_it() -> None:
     names = [name for part in get_type_hints(Plan).values() if is_dataclass(part) for name in typed_json._kinds(part)]
     assert len(names) == len(set(names)) > 30
 

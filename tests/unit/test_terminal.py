@@ -113,7 +113,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     event_lines.add(folder / "log/5", "batch", "start", node=ESCAPES, nodes=ESCAPES, job=ESCAPES, log=0)
     event_lines.add(folder / "log/5", "batch", "node_refused", node=ESCAPES, cause="refused", problem=ESCAPES, fix=ESCAPES)
     event_lines.of_rank(folder / "log/5", 0, "1 node1 0")
-    (folder / "run.json").write_text(json.dumps({"job_id": "5", "kit": ESCAPES, "plan": {"name": ESCAPES, "image": ESCAPES}}))
+    (folder / "run.json").write_text(json.dumps({"job_id": "5", "kit": ESCAPES, "plan": {"layout": {"name": ESCAPES}, "container": {"image": ESCAPES}}}))
     history.add(history.Run("5", str(folder), f"a{ESCAPES[:-1]}", "1x1", time.time(), True, "FAILED", ESCAPES[:-1]))
     return folder
 

@@ -189,7 +189,7 @@ RECORDS = {  # what lies in images/ beside pictures, and looks like kit's
     f"old-{KITS}.json": {"file": f"old-{KITS}.sqsh"},
 }
 # What kit made, long ago: it is to go.
-KITS_BELOW_IT = f"kit-0.0.1-{KITS}/{MARK}\n.kit-0.0.1-{KITS}.01234567/{MARK}\nbuild/image-{KITS}/{MARK}\ngiven/job-{KITS}/{MARK}\ncalls/{KITS}/{MARK}"
+KITS_BELOW_IT = f"kit-0.0.1-{KITS}/{MARK}\n.kit-0.0.1-{KITS}.01234567/{MARK}\ngiven/job-{KITS}/{MARK}\ncalls/{KITS}/{MARK}"
 KITS_IMAGES = f"old-{KITS}.sqsh\nold-{KITS}.json\nold-{KITS}.log\n.old-{KITS}.sqsh.12.partial\n.old-{KITS}.abc.partial/x"
 KITS_SCRATCH = f"images/{KITS}.sqsh\nenroot/data/kit-{KITS}/.kit-complete\ncache/kit-cache-{KITS}-GPU/triton/kernel"
 KITS_CACHE = f".cache/kit/layers/{KITS * 4}\n.cache/kit/layers/.{KITS * 4}.abc_1.partial"

@@ -50,7 +50,7 @@ def run_directory(place: Path, ranks: dict[int, tuple[str, str]], batch: str = "
     """One made by hand: {rank: (its log, its note)}, the first to fail first."""
     logs = place / "log" / "7"
     logs.mkdir(parents=True)
-    (place / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"name": "made", "nodes": 2, "processes_per_node": nprocs}}))
+    (place / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"layout": {"name": "made", "nodes": 2, "processes_per_node": nprocs}}}))
     batch = f"kit: node1: job 7 on node[1-2]: 2 x {nprocs} processes, runtime none, master 10.0.0.1:61007\n{batch}"
     (place / "log/slurm-7.out").write_text(batch)
     event_lines.of_batch(logs, batch)
@@ -328,7 +328,7 @@ def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, caps
     batch = "kit: error: node2: the program of node 1 {}; the end of log/7/rank1.out:\n"
     for how, note, words in (("exited with code 4", "4 node2 0\n", "exit code 4"), ("left with code 0, while others still waited for it", "", "it left with")):
         run = run_directory(tmp_path / words, {0: (PEER, "1 node1 0\n"), 1: ("epoch 1\n", note)}, batch.format(how))
-        (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"launcher": "spawn"}}))
+        (run / "run.json").write_text(json.dumps({"job_id": "7", "plan": {"program": {"launcher": "spawn"}}}))
         show(str(run))
         said = capsys.readouterr().out
         assert f"  first: the program of node 1 on node2: {words}" in said and "rank 1 " not in said.replace("rank 1 noted", "")
@@ -337,7 +337,10 @@ def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("plan", "fix"),
     [
-        ({"on_preempt": "checkpoint", "header": [["signal", "B:USR1@120"]]}, "or leave out `on_preempt: checkpoint`, which asks for a checkpoint by it"),
+        (
+            {"policy": {"on_preempt": "checkpoint"}, "header": [["signal", "B:USR1@120"]]},
+            "or leave out `on_preempt: checkpoint`, which asks for a checkpoint by it",
+        ),
         ({"header": [["signal", "USR1@60"]]}, "or leave out `slurm: {signal: ...}`, which sends it"),
         ({}, "the job names nothing that sends it: a person did, or the site"),
     ],
@@ -521,7 +524,7 @@ def test_runs_that_did_not_die_are_called_so(kit, tmp_path: Path) -> None:
     (waiting / "log/slurm-7.out").unlink()
     never = run_directory(tmp_path / "never", {})
     shutil.rmtree(never / "log")
-    (never / "run.json").write_text(json.dumps({"job_id": None, "plan": {"name": "made", "nodes": 1, "processes_per_node": 1}}))
+    (never / "run.json").write_text(json.dumps({"job_id": None, "plan": {"layout": {"name": "made", "nodes": 1, "processes_per_node": 1}}}))
     assert kit("why", str(ended)).stdout == "made (7), 2x2: it COMPLETED: all ranks ended well\n"
     assert kit("why", str(active)).stdout.splitlines()[0] == "made (7), 2x2: no log says that it has ended"
     assert kit("why", str(active)).stdout.splitlines()[-1] == "  where it is: kit status 7"
@@ -536,7 +539,8 @@ def test_a_run_that_was_submitted_by_hand_is_found_by_its_log(kit, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"job_id": 7}', '{"job_id": "7", "plan": 5, "invocation": 3}', '{"job_id": "7", "plan": {"header": 1, "command": 5}}']
+    "content",
+    ["", "[]", "{", '{"job_id": 7}', '{"job_id": "7", "plan": 5, "invocation": 3}', '{"job_id": "7", "plan": {"header": 1, "program": {"command": 5}}}'],
 )
 def test_a_broken_record_ends_in_words(content: str, kit, tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})

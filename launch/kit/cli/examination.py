@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit import formats
+from kit import formats, table
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, Finding, Result
 from kit.cluster.doctor.rounds import Examination
@@ -23,7 +23,7 @@ def lines(found: Examination, marks: dict[str, str], width: int) -> list[str]:
     """Return the examination for people."""
     return [
         f"kit: {found.summary}",
-        *table(found.result, marks, width),
+        *_checks(found.result, marks, width),
         "",
         *problems(found.result.findings, marks),
         conclusion(found),
@@ -36,27 +36,22 @@ def marks() -> dict[str, str]:
     return SIGNS if sys.stdout.isatty() and encoding == "utf8" else WORDS
 
 
-def table(result: Result, marks: dict[str, str], width: int) -> list[str]:
+def _checks(result: Result, marks: dict[str, str], width: int) -> list[str]:
     """Return a row for each check, and a column for the nodes whose verdicts are the same.
 
     Where that is too wide, each row names the nodes that differ.
     """
     checks = list(dict.fromkeys(check for found in result.verdicts.values() for check in found))
     columns = _alike(result)
-    titles = ["", *(hostlist.fold(names) for names in columns.values())]
     signs = {**marks, "": ""}
-    rows = [
-        [check, *(signs[dict(verdicts).get(check, "")] for verdicts in columns)] for check in checks
-    ]
-    widths = [max(len(row[index]) for row in [titles, *rows]) for index in range(len(titles))]
-    if sum(widths) + 2 * len(widths) > width:
+    rows = [("", *(hostlist.fold(names) for names in columns.values()))]
+    for check in checks:
+        rows.append((check, *(signs[dict(verdicts).get(check, "")] for verdicts in columns)))
+    if max(map(len, table.lines(rows))) + 2 > width:
         return [_one_row(check, result, marks) for check in checks]
     remarks = ["", *(_common(result, check) for check in checks)]
-    lines = (
-        "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths)), remark])
-        for row, remark in zip([titles, *rows], remarks)
-    )
-    return [_cut(line, width) for line in lines]
+    whole = table.lines([(*row, remark) for row, remark in zip(rows, remarks)])
+    return [_cut(line, width) for line in whole]
 
 
 def _alike(result: Result) -> dict[tuple[tuple[str, str], ...], list[str]]:
@@ -84,12 +79,11 @@ def _one_row(check: str, result: Result, marks: dict[str, str]) -> str:
 def _common(result: Result, check: str) -> str:
     """Return what a check saw, if it saw the same on all nodes where it found nothing wrong."""
     seen = {of_node[check] for of_node in result.seen.values() if of_node.get(check)}
-    return printable(seen.pop()) if len(seen) == 1 else ""
+    return seen.pop() if len(seen) == 1 else ""
 
 
 def _cut(line: str, width: int) -> str:
     """Return the line, cut to the width of the terminal."""
-    line = line.rstrip()
     return line if len(line) <= width else line[: width - 3] + "..."
 
 

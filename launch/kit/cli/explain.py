@@ -18,6 +18,7 @@ from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg
 from kit.errors import UsageError
+from kit.files import typed_json
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
 
@@ -61,9 +62,7 @@ def timeline(
 
     found = times.of(run, attempt)
     if as_json:
-        from kit.cli import report_json
-
-        print(messages.json_text(report_json.of_timeline(found)))
+        print(messages.json_text(typed_json.plain(found)))
     else:
         for line in chart.picture(found, console.width(100)):
             print(line.plain)

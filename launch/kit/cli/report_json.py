@@ -6,7 +6,6 @@ from typing import Any
 
 from kit.cli import run_views
 from kit.cluster.when import Estimates
-from kit.diagnose.timeline.timeline import Timeline
 from kit.diagnose.why.report import Report
 from kit.images.inventory import ImageFile
 from kit.plan.bad_nodes import Bad
@@ -16,26 +15,6 @@ _OF_REPORT = ("state", "rank", "node", "outcome", "cause", "title", "fix", "show
 
 def of_report(found: Report) -> dict[str, Any]:
     return {**run_views.run_json(found.run), **{name: getattr(found, name) for name in _OF_REPORT}}
-
-
-def of_timeline(found: Timeline) -> dict[str, Any]:
-    def span(phase: str, begin_s: float, end_s: float) -> dict[str, Any]:
-        return {"phase": phase, "begin_s": begin_s, "end_s": end_s}
-
-    return {
-        "title": found.title,
-        "end_s": found.end,
-        "exit_code": found.code,
-        "nodes": [
-            {
-                "node": row.node,
-                "clock_ahead_s": row.offset,
-                "note": row.note,
-                "spans": [span(*item) for item in row.spans],
-            }
-            for row in found.rows
-        ],
-    }
 
 
 def of_estimates(found: Estimates) -> dict[str, Any]:

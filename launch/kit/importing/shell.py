@@ -47,7 +47,7 @@ class Script:
 
 def parse(text: str, where: str) -> Script:
     """Return the statements of a script. Raise UsageError where it is no bash."""
-    tool = assets.shfmt()
+    tool = assets.program("shfmt")
     if not tool:
         fix = "install it beside kit: pip install shfmt-py"
         raise KitError("kit import reads scripts by shfmt, which is not installed here", fix)

@@ -21,7 +21,6 @@ _NAMED = re.compile(r"\"\$\{KIT_RUN_DIR\}/(lib/[^\"]+)\"")
 _ONLY = re.compile(r"^# only: (\S+)$", re.MULTILINE)
 # A whole path begins where a word does, or behind what separates paths and values in one.
 _SEPARATORS = r"""\s=:,;"'()\[\]{}|<>@"""
-Around = Callable[[str, str], list[str]]  # splits a text by the run directory
 _HEAD = [
     "# shellcheck shell=bash",
     "# shellcheck disable=SC2034  # the scripts beside this file use these variables",
@@ -224,7 +223,7 @@ def _notify(notify: Notify) -> list[str]:
 def _program(plan: Plan) -> list[str]:
     code = f'"${{KIT_RUN_DIR}}"/{run_paths.CODE} # frozen at submission; first on PYTHONPATH'
     sweep = plan.program.sweep
-    command, variables = words(plan, around)
+    command, variables = words(plan)
     checkpoints = sweep_table.word(plan.policy.checkpoints, sweep)
     names = " ".join(secret.name for secret in plan.program.secrets)
     secrets = f"KIT_SECRETS='{names}' # the values are not here: docs/secrets.md\n" if names else ""
@@ -256,11 +255,10 @@ def _mode(mount: Mount) -> str:
     return "data" if mount.is_data else "ro" if mount.read_only else "rw"
 
 
-def words(plan: Plan, around: Around) -> tuple[str, str]:
+def words(plan: Plan) -> tuple[str, str]:
     """Return the lines of the command and of the job's variables.
 
-    `around` says what of a word is around the run directory, which goes by its variable, so that it
-    may be moved.
+    The run directory goes by its variable there, so that it may be moved.
     """
     program = plan.program
     quoted: Callable[[str], str] = bash

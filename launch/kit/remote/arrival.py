@@ -128,8 +128,7 @@ def settle(part: str, place: str, python: str) -> None:
             raise
     folder = Path(place).parent
     session.sweep(folder, _COPIES, 7 * DAY_S)
-    for name in ("build", GIVEN):  # an earlier kit's, and this one's
-        session.sweep(folder / name, r"[^/]+-[0-9a-f]{16}", 2 * DAY_S)
+    session.sweep(folder / GIVEN, r"[^/]+-[0-9a-f]{16}", 2 * DAY_S)
 
 
 def give(

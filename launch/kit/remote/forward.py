@@ -67,9 +67,8 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     if image:
         options += ["--image", image_copy.send(copy, image)]
     parts = packing.of_job(typed, job, root, copy, options)
-    sources = [[secret.name, secret.source, secret.at] for secret in secrets]
     name = packing.profile_name(job.cluster)
-    note = Record(name, here, created_s=time.time(), secrets=sources)
+    note = Record(name, here, created_s=time.time(), secrets=tuple(secrets))
     records.add(note)
     return _run(typed, copy, packing.request(site, environment=environment, **parts), note)
 
@@ -103,7 +102,7 @@ def _of_run(typed: Typed, record: Record) -> int:
         problem = f"the profile {record.cluster} names no login node any more"
         raise KitError(problem, "put back its key `ssh`")
     copy = install.put(site, record.here, _doing(typed), typed.say)
-    secrets = record.named_secrets() if typed.name == "rerun" else []
+    secrets = record.secrets if typed.name == "rerun" else ()
     environment = packing.values_of(secrets, record.here)
     folder = packing.inside(copy.work, record.here, os.getcwd())  # kit's own where it is gone
     request = packing.request(site, typed.words, folder, environment=environment)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from kit.config.secrets import Secret
-from kit.files import safe_read
+from kit.files import safe_read, typed_json
 from kit.runs import history
 
 OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
@@ -32,12 +32,7 @@ class Record:
     name: str = ""
     created_s: float = 0.0
     array: str = ""
-    # [name, source, at] of each, without its value.
-    secrets: list[list[str]] = field(default_factory=list, hash=False)
-
-    def named_secrets(self) -> list[Secret]:
-        """Return the secrets that the run was submitted with."""
-        return [Secret(name, source, at, "") for name, source, at in self.secrets]
+    secrets: tuple[Secret, ...] = ()  # of its submission, without their values
 
     def is_called(self, word: str) -> bool:
         """Return whether a user may mean this run by a word."""
@@ -78,7 +73,7 @@ def origin(root: str) -> str:
 def add(record: Record) -> None:
     """Record what is known of a run: the last line about its directory holds."""
     with _open_own(_folder() / "elsewhere.jsonl", "ab") as file:
-        file.write(json.dumps(asdict(record)).encode() + b"\n")
+        file.write(json.dumps(typed_json.plain(record)).encode() + b"\n")
 
 
 def add_run(run: dict[str, Any], about: Record) -> None:
@@ -105,15 +100,13 @@ def records() -> list[Record]:
     return list(found.values())
 
 
-_KINDS: dict[str, Any] = {"created_s": (int, float), "secrets": list}
-
-
 def _record(line: bytes) -> Optional[Record]:
-    with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        names = {item.name for item in fields(Record)}
-        values = {name: value for name, value in json.loads(line).items() if name in names}
-        if all(isinstance(value, _KINDS.get(name, str)) for name, value in values.items()):
-            return Record(**values)
+    with suppress(ValueError, RecursionError):
+        facts = json.loads(line)
+        if isinstance(facts, dict) and typed_json.required(Record) <= facts.keys():
+            faults: list[str] = []
+            record = typed_json.read(Record, facts, faults)
+            return None if faults else record
     return None
 
 

@@ -10,13 +10,12 @@ from typing import Optional
 
 from kit import slurm
 from kit.errors import KitError
-from kit.files import replace, safe_read
+from kit.files import replace
 from kit.runs import history, local_processes, sharing, status
 from kit.runs.history import Run
 
 CHECKPOINT = "checkpoint"  # the ranks write one, and start again in the same job
 STOP = "stop"  # the ranks write one, and the job ends with exit code 0
-_PREEMPT = "lib/preempt.sh"
 
 
 def ask(word: str, request: str, task: Optional[int] = None) -> str:
@@ -29,7 +28,6 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
     on_preempt = policy.on_preempt
     _refuse(run, request, on_preempt)
     if sharing.is_own(run.folder):
-        _refuse_older(run)
         _write(run, request)
         _wake(run)
     else:
@@ -51,13 +49,6 @@ def _refuse(run: Run, request: str, on_preempt: str) -> None:
     if on_preempt == "requeue" and request == CHECKPOINT:
         problem = f"{run} cannot be asked for a checkpoint: `on_preempt: requeue` says so"
         raise KitError(problem, "let the program handle SIGUSR1: `on_preempt: checkpoint`")
-
-
-def _refuse_older(run: Run) -> None:
-    script = Path(run.folder) / _PREEMPT
-    if b"preempt::read_request" not in safe_read.start(script):
-        fix = f"start it again with this one: kit rerun {run.id}"
-        raise KitError(f"{run} was started by an older kit, whose scripts cannot do this", fix)
 
 
 def _write(run: Run, request: str) -> None:

@@ -30,7 +30,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "plan": _changes(one.decisions(), two.decisions()),
         "variables": _changes(one.variables(), two.variables(), is_secret=redact.is_secret),
         "image": _changes(one.image(), two.image()),
-        "packages": _changes(*_versions(one.packages(), two.packages())),
+        "packages": _changes(one.packages(), two.packages()),
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.plan.profile.text, two.plan.profile.text),
         "code": _code(one, two),
@@ -98,13 +98,13 @@ class Side:
             "image_sha256": str(container.sha256),
         }
 
-    def packages(self) -> dict[str, tuple[str, str]]:
-        """Return {name: (version, sha256)} of the packages beside the image's."""
+    def packages(self) -> dict[str, str]:
+        """Return {name: its version and the start of its sha256} of packages beside the image's."""
         found = {}
         for line in self.plan.container.packages.lock:
             package, _, sha256 = line.partition(" --hash=sha256:")
             name, _, version = package.partition("==")
-            found[name] = version, sha256
+            found[name] = f"{version} ({sha256[:8]})"
         return found
 
     def versions(self) -> dict[str, str]:
@@ -118,7 +118,7 @@ class Side:
     def patch(self) -> str:
         """Return what differed from git's revision."""
         git = self.record.get("git") or {}
-        return key_files.cut(git.get("diff", ""))  # a record of an older kit has keys
+        return key_files.cut(git.get("diff", ""))  # the record may be older than a rule
 
     def keyrings(self) -> set[str]:
         """Return the files that its secrets name, by their paths in the code."""
@@ -138,21 +138,6 @@ class Side:
                 path = Path(folder, name)
                 found[str(path.relative_to(self.paths.code))] = path
         return found
-
-
-def _versions(
-    one: dict[str, tuple[str, str]], two: dict[str, tuple[str, str]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {name: version} of each; with the start of the hash, if nothing else differs."""
-    same = {name for name in one.keys() & two if one[name][0] == two[name][0]}
-
-    def shown(side: dict[str, tuple[str, str]]) -> dict[str, str]:
-        return {
-            name: f"{version} ({sha256[:8]})" if name in same else version
-            for name, (version, sha256) in side.items()
-        }
-
-    return shown(one), shown(two)
 
 
 def _changes(

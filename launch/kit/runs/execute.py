@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from typing import NoReturn, Optional
 
 from kit import slurm
 from kit.errors import KitError, UsageError
-from kit.files import safe_read
 from kit.plan import run_paths
 from kit.runs import events, local, sharing, status
 from kit.runs.history import Run
@@ -42,11 +40,6 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
 
 def _facts(run: Run) -> dict[str, str]:
     """Return what the ranks of the last attempt were told, by name."""
-    if not re.search(rb"^  attach( \||\))", safe_read.start(run.paths.script), re.MULTILINE):
-        raise KitError(
-            f"{run} was started by an older kit, whose scripts cannot do this",
-            "start it again with this one: kit submit",
-        )
     event = events.last(events.batch(run.paths.logs(run.id)), "told")
     if event is None:
         raise KitError(

@@ -231,8 +231,6 @@ def _lines() -> Iterator[Run]:
 
 def _run(facts: dict[str, Any]) -> Optional[Run]:
     """Return the run of a line; None if a value has a wrong type, by another version or damage."""
-    if facts.get("ssh"):
-        return None  # of an earlier kit, whose run directories here were copies
     faults = sorted(typed_json.required(Run) - facts.keys())
     run = typed_json.read(Run, facts, faults)
     is_run = not run.id or slurm.ID.fullmatch(run.id)

@@ -190,6 +190,9 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     if not os.path.isdir(workdir):
         fix = f"the run's data and results belong there; make it again: mkdir -p {workdir}"
         raise KitError(f"the working directory {workdir} is gone", fix)
+    if not old.library.is_dir():
+        fix = "submit the job again"
+        raise KitError(f"{old.library} is gone, which held the run's scripts", fix)
     if not is_live and not old.code.is_dir():
         fix = "submit the job again, with the code of today"
         raise KitError(f"{old.code} is gone, which held the run's code", fix)
@@ -209,8 +212,7 @@ def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
 
 
 def _copy_folders(old: RunPaths, new: RunPaths, *, has_code: bool) -> None:
-    if old.library.is_dir():  # an older kit had none
-        shutil.copytree(old.library, new.library, copy_function=_copy)
+    shutil.copytree(old.library, new.library, copy_function=_copy)
     if has_code:
         shutil.copytree(
             old.code,
@@ -255,7 +257,7 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
     if before.container.image != after.container.image:
         images = (bash(plan.container.image or "") for plan in (before, after))
         _replace(paths.env, *(f"\nKIT_IMAGE={image}\n" for image in images))
-    return _name_run_dir(paths.env, before)
+    return _is_edited(paths.env, before)
 
 
 def _replace(file: Path, before: str, after: str) -> None:
@@ -270,29 +272,11 @@ def _replace(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after), encoding="utf-8", errors="surrogateescape")
 
 
-def _name_run_dir(file: Path, before: Plan) -> bool:
-    """Let env.sh name the run directory by its variable, where an older kit wrote its path.
-
-    Return whether a user has edited the command or the variables.
-    """
+def _is_edited(file: Path, before: Plan) -> bool:
+    """Return whether a user has edited the command or the variables in env.sh, and say so."""
     text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    now = render.words(before, render.around)
-    for older in (_nowhere, _anywhere):
-        for old, new in zip(render.words(before, older), now):
-            text = text.replace(old, new) if text.count(old) == 1 else text
-    file.write_text(text, encoding="utf-8", errors="surrogateescape")
-    is_edited = not all(lines in text for lines in now)
+    is_edited = not all(lines in text for lines in render.words(before))
     if is_edited:
         known = f"what it says is what runs, whatever run.json says of {before.layout.name}"
         warn(f"kit: env.sh was edited by hand: {known}")
     return is_edited
-
-
-def _nowhere(text: str, _run_dir: str) -> list[str]:
-    return [text]
-
-
-def _anywhere(text: str, run_dir: str) -> list[str]:
-    """Return the text around the run directory as kit did it before, also within another path."""
-    first, *others = text.split(f"{run_dir}/")
-    return [first, *(f"/{part}" for part in others)]

@@ -17,6 +17,7 @@ from kit import assets
 from kit.config import image_files
 from kit.errors import KitError, Problems, UsageError
 from kit.files import remove, replace, safe_read, typed_json
+from kit.formats import DAY_S
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -27,7 +28,6 @@ from kit.runs.run_record import RunRecord
 RUNS = "runs"  # below the current folder: for runs without a place of their own
 _MARK = ".made-by-kit"  # in a folder that is not finished
 _UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
-DAY_S = 86400
 
 
 def choose(name: str) -> Path:
@@ -62,7 +62,7 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
         if plan.program.code:
             code = snapshot.copy(plan.program.code, paths.code)
-        if plan.policy.stall_s and (py_spy := assets.py_spy()):
+        if plan.policy.stall_s and (py_spy := assets.program("py-spy")):
             shutil.copy(py_spy, folder / run_paths.PY_SPY)
         save(folder, run_record.new(plan, code))
 

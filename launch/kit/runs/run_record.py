@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields, is_dataclass
-from typing import Any, Optional, TypedDict, get_type_hints
+from typing import Any, Optional, TypedDict
 
 import kit
 from kit.config import inherit
-from kit.config.mount_list import Mount
-from kit.config.secrets import Secret
 from kit.files import typed_json
 from kit.plan import git_facts
-from kit.plan.bad_nodes import Bad
 from kit.plan.file_list import GitRecord
 from kit.plan.plan import Plan
 from kit.plan.snapshot import CodeRecord
@@ -64,9 +60,6 @@ def new(plan: Plan, code: CodeRecord) -> RunRecord:
 
 def read(content: dict[str, Any], faults: list[str]) -> RunRecord:
     """Return the record of a run.json; what is wrong in it is empty, and named in `faults`."""
-    plan = content.get("plan")
-    if isinstance(plan, dict) and "layout" not in plan:
-        content = {**content, "plan": upgrade(plan)}
     return typed_json.read(RunRecord, content, faults)
 
 
@@ -74,32 +67,3 @@ def plan_of(record: RunRecord) -> Plan:
     """Return the plan of a record; what it lacks is empty."""
     plan: Plan = record.get("plan") or typed_json.empty(Plan)
     return plan
-
-
-# ---------------------------------------------------------------- records of older kits
-
-# A plan was one flat object, in which these had other names, and these were lists of values.
-_RENAMED = {"sha256": "image_sha256", "text": "profile"}
-_ROWS: dict[str, Any] = {"mounts": Mount, "secrets": Secret, "left_out": Bad}
-
-
-def upgrade(flat: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan of an older kit's run.json as it is written today."""
-    found: dict[str, Any] = {}
-    for part, kind in get_type_hints(Plan).items():
-        if not is_dataclass(kind):
-            found |= {part: flat[part]} if part in flat else {}
-            continue
-        names = {item.name: _RENAMED.get(item.name, item.name) for item in fields(kind)}
-        found[part] = {name: _by_name(old, flat[old]) for name, old in names.items() if old in flat}
-    return found
-
-
-def _by_name(key: str, value: Any) -> Any:
-    if key not in _ROWS or not isinstance(value, list):
-        return value
-    names = _ROWS[key]._fields
-    return [
-        dict(zip(names, row)) if isinstance(row, list) and len(row) <= len(names) else row
-        for row in value
-    ]

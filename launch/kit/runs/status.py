@@ -26,8 +26,6 @@ from kit.runs import (
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
-DAY_S = 86400
-
 
 def of(runs: list[Run]) -> list[Status]:
     """Return the status of each run.
@@ -152,7 +150,7 @@ def _local(run: Run) -> Status:
 
 def recent(runs: list[Run]) -> list[Run]:
     """Return the runs that may be active, and those of the last day."""
-    return [run for run in runs if not run.state or time.time() - run.created_s < DAY_S]
+    return [run for run in runs if not run.state or time.time() - run.created_s < formats.DAY_S]
 
 
 def one(word: Optional[str], *, live: bool = False) -> Status:
@@ -175,9 +173,14 @@ def running(word: str, task: Optional[int]) -> Run:
         first = array_status.number(array_status.all_of(run)[0])
         raise UsageError(f"{run} is an array", f"name one of its tasks: --task {first}")
     found = of_task(run, number)
+    refuse_unless_running(found)
+    return found.run
+
+
+def refuse_unless_running(found: Status) -> None:
+    """Raise KitError where a run is not running."""
     if found.state != "RUNNING":
         detail = f" ({found.detail})" if found.detail else ""
         fix = "where it is: kit status" if found.active else "why it ended: kit why"
         problem = f"{found.run} is not running: {found.state}{detail}"
         raise KitError(problem, f"{fix} {found.run.id}")
-    return found.run

@@ -28,7 +28,7 @@ def look(asked: Asked) -> Node:
     for name, folder in folders.items():
         node.said[name] = [[str(folder), _unwritable(folder)]]
     node.said["kit"] = [[kit.__version__, ".".join(map(str, sys.version_info[:3])), sys.executable]]
-    node.said["py-spy"] = [[assets.py_spy()]]
+    node.said["py-spy"] = [[assets.program("py-spy")]]
     return node
 
 

@@ -55,7 +55,9 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not found.run.local:
-        hosts = _started_on(found.run) or slurm.hosts(found.detail)
+        attempt_events = events.last_attempt(events.batch(found.run.paths.logs(found.run.id)))
+        # A job with spares has more nodes than its batch script chose.
+        hosts = events.hosts(attempt_events) or slurm.hosts(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     attempt = found.run.paths.attempts(found.run.id)[-1]
     recorded = _recorded(found.run, plan, attempt)
@@ -123,10 +125,7 @@ def _running_plan(found: Status) -> Plan:
             f"{run} is an array, and kit hang looks into single jobs",
             f"what a task said last: kit status {run.id} --task N",
         )
-    if found.state != "RUNNING":
-        detail = f" ({found.detail})" if found.detail else ""
-        fix = "where it is: kit status" if found.active else "why it ended: kit why"
-        raise KitError(f"{run} is not running: {found.state}{detail}", f"{fix} {run.id}")
+    status.refuse_unless_running(found)
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
     layout, program = plan.layout, plan.program
     needed = {
@@ -143,12 +142,6 @@ def _running_plan(found: Status) -> Plan:
                 "another version of kit wrote it; what the ranks said: kit logs",
             )
     return plan
-
-
-def _started_on(run: Run) -> list[str]:
-    """Return the nodes that the batch script chose: a job with spares has more."""
-    found = events.batch(run.paths.logs(run.id))
-    return events.hosts(events.last_attempt(found))
 
 
 def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
@@ -218,7 +211,7 @@ def _py_spy(run: Run) -> list[str]:
 
     py-spy is one file that needs nothing else. A laptop's own may be for another system.
     """
-    found = assets.py_spy()
+    found = assets.program("py-spy")
     if not found or run.local:
         return [found] if found else []
     copy = Path(run.folder) / run_paths.PY_SPY

@@ -38,27 +38,27 @@ def picture(timeline: Timeline, width: int) -> list[Text]:
 
 def heading(timeline: Timeline) -> list[str]:
     """Return the run, and how long it took where it has ended."""
-    nodes = len(timeline.rows)
+    nodes = len(timeline.nodes)
     lines = [f"{printable(timeline.title)}: {nodes} node{'s' * (nodes > 1)}"]
-    if timeline.end is not None:
-        code = f" with code {timeline.code}" if timeline.code else ""
-        lines[0] += f"; ended after {seconds(timeline.end)}{code}"
+    if timeline.end_s is not None:
+        code = f" with code {timeline.exit_code}" if timeline.exit_code else ""
+        lines[0] += f"; ended after {seconds(timeline.end_s)}{code}"
     return lines
 
 
 def remarks(timeline: Timeline) -> list[str]:
     """Return what the bars alone would not tell."""
     found = []
-    for note in dict.fromkeys(row.note for row in timeline.rows if row.note):
-        found.append(f"{note}: {_some([row.node for row in timeline.rows if row.note == note])}")
+    for note in dict.fromkeys(row.note for row in timeline.nodes if row.note):
+        found.append(f"{note}: {_some([row.node for row in timeline.nodes if row.note == note])}")
     for sign, direction in ((1, "ahead"), (-1, "behind")):
-        off = [row for row in timeline.rows if sign * row.offset > SKEW_S]
-        off.sort(key=lambda row: -abs(row.offset))
+        off = [row for row in timeline.nodes if sign * row.clock_ahead_s > SKEW_S]
+        off.sort(key=lambda row: -abs(row.clock_ahead_s))
         if off:
-            names = _some([f"{row.node} by {abs(row.offset):.2f} s" for row in off])
+            names = _some([f"{row.node} by {abs(row.clock_ahead_s):.2f} s" for row in off])
             corrected = "of the first node's, at least, and corrected for it here"
             found.append(f"clocks {direction} {corrected}: {names}")
-    if not any(span.phase == "step" for row in timeline.rows for span in row.spans):
+    if not any(span.phase == "step" for row in timeline.nodes for span in row.spans):
         found.append("the program marked no first step: docs/timeline.md says how")
     return found
 
@@ -90,15 +90,15 @@ def _median(rows: tuple[Row, ...]) -> Row:
     alike = [row.spans for row, way in zip(rows, ways) if way == usual]
     median = statistics.median
     spans = (
-        Span(same[0].phase, median(s.begin for s in same), median(s.end for s in same))
+        Span(same[0].phase, median(s.begin_s for s in same), median(s.end_s for s in same))
         for same in zip(*alike)
     )
-    return Row("(median)", tuple(spans))
+    return Row("(median)", 0.0, "", tuple(spans))
 
 
 def _chart(timeline: Timeline, width: int) -> list[Text]:
     """Return a bar for each chosen node, and the axis."""
-    rows = chosen(timeline.rows)
+    rows = chosen(timeline.nodes)
     margin = min(24, max(len(row.node) for row in rows)) + 2
     cells = max(10, width - margin)
     begin, end = timeline.span
@@ -107,8 +107,8 @@ def _chart(timeline: Timeline, width: int) -> list[Text]:
         name = Text(f"{printable(row.node)[: margin - 2]:{margin}}")
         lines.append(name.append_text(_bar(row, begin, end, cells)))
         lines[-1].rstrip()
-    if len(timeline.rows) > MOST_ROWS:
-        lines.append(Text(f"of {len(timeline.rows)} nodes, the slowest of each phase"))
+    if len(timeline.nodes) > MOST_ROWS:
+        lines.append(Text(f"of {len(timeline.nodes)} nodes, the slowest of each phase"))
     queued = max((row.length("queue") or 0.0) for row in rows)
     cut = f" (the queue, {seconds(queued)}, is cut)" if queued > -begin else ""
     return [
@@ -125,7 +125,9 @@ def _bar(row: Row, begin: float, end: float, cells: int) -> Text:
     for cell in range(cells):
         left = begin + cell * step
         right = left + step
-        shares = [(min(span.end, right) - max(span.begin, left), span.phase) for span in row.spans]
+        shares = [
+            (min(span.end_s, right) - max(span.begin_s, left), span.phase) for span in row.spans
+        ]
         share, phase = max(shares, default=(0.0, ""))
         if share > 0:
             bar.append(SIGNS[phase], f"#222222 on {COLOURS[phase]}")

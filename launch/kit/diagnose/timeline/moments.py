@@ -58,8 +58,7 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
     if not begun:
         raise KitError(
             f"there are no events of a start in {events.folder(logs)}",
-            "it may be waiting still: kit status; runs of an older kit have none, and a full disk"
-            " leaves none: df -h",
+            "it may be waiting still: kit status; a full disk leaves none: df -h",
         )
     chosen = begun[-1] if number is None else number
     if chosen not in begun:

@@ -34,22 +34,22 @@ class Span(NamedTuple):
     """A phase of one node."""
 
     phase: str
-    begin: float  # seconds since the batch script's start, by its clock
-    end: float
+    begin_s: float  # seconds since the batch script's start, by its clock
+    end_s: float
 
     @property
     def length(self) -> float:
         """Return the seconds that the phase took."""
-        return self.end - self.begin
+        return self.end_s - self.begin_s
 
 
 class Row(NamedTuple):
     """The phases of one node."""
 
     node: str
+    clock_ahead_s: float  # of the batch script's, at least
+    note: str  # what is missing
     spans: tuple[Span, ...]
-    note: str = ""  # what is missing
-    offset: float = 0.0  # seconds by which the node's clock is ahead, at least
 
     def length(self, phase: str) -> Optional[float]:
         """Return the seconds that a phase took; None where the node did not reach it."""
@@ -72,21 +72,21 @@ class Timeline:
     """Where the time of a run's start went."""
 
     title: str
-    rows: tuple[Row, ...]
-    end: Optional[float]  # of the batch script
-    code: Optional[int]
+    end_s: Optional[float]  # of the batch script, since its start
+    exit_code: Optional[int]
+    nodes: tuple[Row, ...]
 
     @cached_property
     def span(self) -> tuple[float, float]:
         """Return where the axis begins and ends; a long queue is cut to a quarter of the rest."""
-        ends = max((span.end for row in self.rows for span in row.spans), default=0.0) or 0.001
-        queued = max((row.length("queue") or 0.0 for row in self.rows), default=0.0)
+        ends = max((span.end_s for row in self.nodes for span in row.spans), default=0.0) or 0.001
+        queued = max((row.length("queue") or 0.0 for row in self.nodes), default=0.0)
         return -min(queued, ends / 4), ends
 
     def summaries(self) -> Iterator[Summary]:
         """Yield a summary of each phase that some node reached."""
         for phase in PHASES:
-            by_node = {row.node: row.length(phase) for row in self.rows}
+            by_node = {row.node: row.length(phase) for row in self.nodes}
             found = {node: length for node, length in by_node.items() if length is not None}
             if not found:
                 continue
@@ -116,7 +116,7 @@ def make(attempt: Attempt, title: str, submitted: Optional[float], ended: bool =
     if not rows:
         raise KitError("the events name no node", "the disk may have been full: df -h")
     end = attempt.batch["ends"] - start if "ends" in attempt.batch else None
-    return Timeline(title, rows, end, attempt.code)
+    return Timeline(title, end, attempt.code, rows)
 
 
 def _last(attempt: Attempt) -> float:
@@ -139,7 +139,7 @@ def _row(
 
     def until(phase: str, moment: Optional[float], ahead: float = 0.0) -> None:
         """Add the phase that lasted until `moment` of a clock that is `ahead` seconds off."""
-        begin = spans[-1].end if spans else 0.0
+        begin = spans[-1].end_s if spans else 0.0
         if moment is not None:
             spans.append(Span(phase, begin, max(begin, moment - ahead - start)))
 
@@ -167,7 +167,7 @@ def _row(
         until("step", max(node.steps.values()), offset)
     if note:
         until("unfinished", start + last)
-    return Row(name, tuple(spans), note, offset)
+    return Row(name, offset, note, tuple(spans))
 
 
 def _offset(node: Node, batch: dict[str, float]) -> float:
