@@ -48,7 +48,7 @@ class Docker(Engine):
 
     name: str  # docker, or podman, which has the same commands
 
-    recipe_file = "Dockerfile"
+    recipe_files = ("Dockerfile",)
 
     def check(self) -> None:
         super().check()
