@@ -12,9 +12,7 @@ import os
 import re
 import stat
 import tarfile
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -22,7 +20,6 @@ from typing import Any, Optional
 import kit
 from kit.config import image_files
 from kit.errors import KitError
-from kit.files import remove
 from kit.formats import number, size
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
@@ -87,27 +84,10 @@ class _Build:
     def _identity(self) -> list[Any]:
         """Return what the Python has, of an image that is no file, or of this machine."""
         container = self.plan.container
-        with self._work("0" * store.DIGITS) as work:
+        with store.work(self.folder, f".{NAME}-{'0' * store.DIGITS}") as work:
             answer = self.image.run(work, self._request(()))
         self._check(answer)
         return [container.image, answer["python"], answer["executable"], answer["have"]]
-
-    @contextmanager
-    def _work(self, digits: str) -> Iterator[Path]:
-        """Yield a new folder, with a name that every build knows for a killed one's."""
-        try:
-            self.folder.mkdir(exist_ok=True)
-            made = tempfile.mkdtemp(
-                prefix=f".{NAME}-{digits}.", suffix=store.PARTIAL, dir=self.folder
-            )
-        except OSError as error:
-            fix = "the packages lie in the project's folder: check its rights and its free space"
-            raise KitError(f"cannot write to {self.folder}: {error.strerror}", fix) from None
-        try:
-            yield Path(made)
-        finally:
-            with suppress(OSError):  # what stays is a killed build's to the next one
-                remove.tree(Path(made), rf"\.{NAME}-[0-9a-f]+\..+{re.escape(store.PARTIAL)}")
 
     def _request(self, lines: tuple[str, ...]) -> dict[str, Any]:
         keeps = not pip_settings.has_password(self.settings)  # downloads hold headers
@@ -117,7 +97,7 @@ class _Build:
         lines = self.plan.container.packages.requirements
         wanted = number(len([line for line in lines if not line.startswith("-")]), "requirement")
         self.note(f"packages: resolving {wanted} in the image, by its pip")
-        with self._work(place.digest[: store.DIGITS]) as work:
+        with store.work(self.folder, f".{place.stem}") as work:
             mounts = pip_settings.paths(self.settings, lines)
             answer = self.image.run(work, self._request(lines), mounts)
             self._check(answer)
