@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Callable
 
 from kit.errors import KitError
 from kit.files import safe_read
@@ -24,22 +25,25 @@ LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
 WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found
 
 
-def matching(folder: Path, pattern: str) -> list[Path]:
+def matching(
+    folder: Path, pattern: str, real: Callable[[Path], Path] = lambda path: path
+) -> list[Path]:
     """Return the files and folders that a word of COPY means, including hidden names.
 
-    ** stands for folders at any depth.
+    ** stands for folders at any depth. `real` tells where a folder on the way really is.
     """
     found = [folder]
     for part in pattern.split("/"):
+        starts = [real(path) for path in found]
         if part == "**":
-            below = [path for start in found for path in (start, *start.rglob("*"))]
+            below = [path for start in starts for path in (start, *start.rglob("*"))]
             found = [path for path in below if path.is_dir()]
         elif glob.has_magic(part):
             is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
-            inside = [path for start in found if start.is_dir() for path in start.iterdir()]
-            found = [path for path in inside if is_meant(path.name)]
+            inside = [path for start in starts if start.is_dir() for path in start.iterdir()]
+            found = sorted(path for path in inside if is_meant(path.name))
         elif part not in ("", "."):
-            found = [start / part for start in found if os.path.lexists(start / part)]
+            found = [start / part for start in starts if os.path.lexists(start / part)]
     return found
 
 
