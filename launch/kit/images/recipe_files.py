@@ -73,24 +73,18 @@ def digest(path: Path, read_before: Digests) -> str:
 
 
 def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) -> None:
-    """Note if the files are large, with the file or folder that has most of it."""
+    """Note if the files are large, with the file or folder at the top that has most of it."""
     sizes: Counter[str] = Counter()
     for name in names:
         with suppress(OSError):  # reported when the file is read
-            sizes[name] = 0 if name.endswith("/") else os.lstat(folder / name).st_size
+            is_folder = name.endswith("/")
+            sizes[name.partition("/")[0]] += 0 if is_folder else os.lstat(folder / name).st_size
     total = sum(sizes.values())
     if total <= LARGE:
         return
-    for name, count in list(sizes.items()):
-        for parent in Path(name).parents:
-            sizes[str(parent)] += count
-    del sizes["."]
-    # If a folder in a folder has nearly all of it, name the inner one.
-    nearly = 0.9 * max(sizes.values())
-    candidates = [name for name, count in sizes.items() if count >= nearly]
-    largest = max(candidates, key=lambda name: (name.count("/"), sizes[name]))
+    ((largest, most),) = sizes.most_common(1)
     note(
-        f"the recipe takes in {size(total)} of {folder}, {size(sizes[largest])} of it in "
+        f"the recipe takes in {size(total)} of {folder}, {size(most)} of it in "
         f"{largest}: where no step needs that, write {largest} in {ignore_file}"
     )
 
