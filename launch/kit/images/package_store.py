@@ -15,7 +15,7 @@ import tarfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import kit
 from kit.config import image_files
@@ -32,10 +32,7 @@ FORMAT = 1  # of the file: another one makes all of them anew
 TIMEOUT_S = 3600.0  # for another submission that makes the same
 _LINES = 15  # of what pip says
 _ADVICE = "To fix this you could try to:"  # which is for who may change the image
-_OF_IMAGE = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+)")
-_WANTED = re.compile(
-    r"^\s*(?:The user requested (?!\(constraint\))(.+)|(\S+ \S+) depends on (.+))$"
-)
+_OF_IMAGE = "(constraint)"  # in pip's words of a conflict: before a package that the image has
 
 
 def bring(plan: Plan, note: Note = silent) -> Plan:
@@ -134,12 +131,10 @@ class _Build:
         said = re.sub(rf"\S+{re.escape(store.PARTIAL)}/", "", said.partition(_ADVICE)[0])
         lines = [line for line in said.splitlines() if not _is_noise(line)]
         shown = "\n".join(f"  {line}" for line in lines[-_LINES:])
-        if conflict := _conflict(said, answer.get("have", {})):
-            wants, name, version = conflict
+        if _OF_IMAGE in said:
             fix = "ask for a release that goes with it, or build an image with another: kit build"
-            raise KitError(
-                f"packages: {wants}, and the image has {name} {version}, which stays\n{shown}", fix
-            )
+            problem = f"packages: they conflict with what {image} has, which stays\n{shown}"
+            raise KitError(problem, fix)
         fix = (
             "see pip's lines above. kit installs only wheels. If a package has none for the image's"
             " Python, build it into an image: kit build. Without the internet: PIP_INDEX_URL or"
@@ -153,22 +148,6 @@ def _wheels(paths: list[str]) -> list[tuple[str, int, int]]:
     found = sorted(file for path in paths for file in Path(path).glob("*.whl") if file.is_file())
     facts = [(str(file), file.stat()) for file in found]
     return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
-
-
-def _conflict(said: str, have: dict[str, str]) -> Optional[tuple[str, str, str]]:
-    """Return what is wanted, and the image's package with its version, by pip's own words."""
-    wanted = [found for line in said.splitlines() if (found := _WANTED.match(line))]
-    for name in map(_canonical, _OF_IMAGE.findall(said)):
-        for found in wanted:
-            asked = found[1] or found[3]
-            if name in have and _canonical(re.split(r"[^\w.-]", asked, maxsplit=1)[0]) == name:
-                text = f"{found[2]} needs {asked}" if found[2] else f"{asked} is asked for"
-                return text, name, have[name]
-    return None
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_noise(line: str) -> bool:
