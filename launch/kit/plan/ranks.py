@@ -1,4 +1,4 @@
-"""Decide how many ranks a job starts on each node, and compare that with its GPUs."""
+"""Decide how many ranks a job starts on each node; check them against its launcher and GPUs."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ def _own_processes(launcher: Optional[Plugin]) -> Optional[int]:
     """Return how many processes the launcher starts on each node, whatever the job says."""
     own = launcher.words("processes-per-node") if launcher else []
     return int(own[0]) if own else None
+
+
+def check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
+    """Refuse what the launcher cannot do."""
+    if not launcher:
+        return
+    if job.elastic and launcher.words("elastic") != ["yes"]:
+        problem = f"the launcher {launcher.name} starts no rank again itself"
+        fix = "leave it out: kit starts them again, as `max_restarts` says"
+        problems.add(job.where("elastic"), problem, fix)
+    if job.elastic and not job.max_restarts:
+        fix = "add `max_restarts: 3`, or leave it out"
+        problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
+    if job.on_stall and not job.stall_timeout:
+        fix = "add `stall_timeout: 10m`, or leave it out"
+        problems.add(job.where("on_stall"), "on_stall says nothing without stall_timeout", fix)
+    own = _own_processes(launcher)
+    if own and job.processes_per_node not in (None, own):
+        problem = f"the launcher {launcher.name} starts one process on each node"
+        instead = f"`gpus_per_node: {job.processes_per_node}`"
+        fix = f"remove `processes_per_node`; the program uses all GPUs of its node, {instead}"
+        problems.add(job.where("processes_per_node"), problem, fix)
 
 
 def check(

@@ -19,7 +19,6 @@ from kit.plan import (
     bad_nodes,
     compile_cache,
     health,
-    launchers,
     mounting,
     own_lines,
     packages,
@@ -30,8 +29,8 @@ from kit.plan import (
     runtimes,
     sbatch,
     snapshot,
+    staging,
     sweep_table,
-    unpacking,
 )
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
@@ -136,9 +135,9 @@ def _choose_plugins(
     name = job.launcher or ("spawn" if job.script else "torchrun")
     where = job.where("launcher")
     launcher = runtimes.plugin("launchers", name, where, problems)
-    launchers.check(job, launcher, problems)
+    ranks.check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
-    unpack, why_unpack = unpacking.choose(job, runtime, launcher, stage, problems)
+    unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)
     on_preempt = preemption.on_preempt(job, problems)
     runtimes.check_spares(job, stage, problems)
     reasons = Reasons(why_runtime=why_runtime, why_stage=why_stage, why_unpack=why_unpack)
