@@ -213,12 +213,12 @@ def test_much_to_read_is_named_with_its_largest_part_before_it_is_read(project: 
         monkeypatch.setattr(recipe_files, "LARGE", large)
         notes: list[str] = []
         find().contents(notes.append)
-        line = f"the recipe takes in 978 KiB of {project}, 879 KiB of it in source/data/train: where no step needs that, "
-        assert notes == said * [f"{line}write source/data/train in {project}/.dockerignore"]
+        line = f"the recipe takes in 978 KiB of {project}, 976 KiB of it in source: where no step needs that, "
+        assert notes == said * [f"{line}write source in {project}/.dockerignore"]
     (project / "Dockerfile.dockerignore").write_text("source/data/train\n")
     monkeypatch.setattr(recipe_files, "LARGE", 90_000)
     find().contents(notes.append)
-    assert notes[-1].endswith(f"of it in source/data/test: where no step needs that, write source/data/test in {project}/Dockerfile.dockerignore")
+    assert notes[-1].endswith(f"of it in source: where no step needs that, write source in {project}/Dockerfile.dockerignore")
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
     with tarfile.open("a.tar.gz", "w:gz") as archive:
         archive.add("a.py")
     with pytest.raises(UsageError) as error:
-        dockerfile.check(load(REFUSED), "apptainer")
+        dockerfile.translate(load(REFUSED), "apptainer", {})
     file = Path.cwd() / "Dockerfile"
     ways_out, *found = str(error.value).replace(f"kit: {file}", "kit: ").split("kit: ")[1:]
     assert ways_out == (
@@ -216,7 +216,7 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
 )
 def test_what_is_no_dockerfile_is_said(text: str, said: str, project: Path) -> None:
     with pytest.raises(UsageError) as error:
-        dockerfile.check(load(text), "enroot")
+        dockerfile.translate(load(text), "enroot", {})
     assert said in str(error.value)
 
 
@@ -231,4 +231,4 @@ def test_what_is_no_dockerfile_is_said(text: str, said: str, project: Path) -> N
 )
 def test_every_dockerfile_of_this_repository_can_be_built_without_docker(name: str) -> None:
     file = ROOT / name
-    dockerfile.check(recipe.load(file, file.parent, "x", BuildRequest()), "apptainer")
+    dockerfile.translate(recipe.load(file, file.parent, "x", BuildRequest()), "apptainer", {})

@@ -229,7 +229,7 @@ def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path,
     ],
 )
 def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: tuple[str, ...], expected: str) -> None:
-    from kit.cli.starts import command as line
+    from kit.cli.estimate import submit_line as line
 
     assert line(typed.split(), options) == expected
 

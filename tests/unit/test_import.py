@@ -331,6 +331,11 @@ def test_a_line_of_options_is_read_as_sbatch_reads_it(line: str, expected: list[
     assert ([tuple(option) for option in found], rest) == (expected, [])
 
 
+@pytest.mark.parametrize("line", ['--job-name="a b', "--comment='", "--job-name=a\\"])
+def test_a_line_whose_quotes_do_not_end_is_to_be_decided(line: str) -> None:
+    assert questions(f"#SBATCH {line}\nsrun ./a.out\n") == ["a quote begins here and does not end, or a backslash ends the line"]
+
+
 def test_every_option_of_sbatch_has_a_place() -> None:
     """Each becomes a key or an option under `slurm`, or the job file says what became of it."""
     for name in sorted(sbatch_options.every() - {"help", "usage", "version", "verbose", "quiet"}):

@@ -19,9 +19,8 @@ from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from kit.plan import run_paths
 from kit.plan.packages import Packages
-from kit.plan.plan import Plan
+from kit.plan.plan import Plan, Snapshot
 from kit.plan.render import render
-from kit.plan.snapshot import Snapshot
 from kit.plan.source_files import Sources
 
 from plans import changed, plan_of

@@ -345,6 +345,7 @@ def test_every_key_has_good_and_bad_examples() -> None:
 def read_alone(folder: Path, text: str) -> list[str]:
     """What the parsers say of a file's keys, and sbatch.py of its options; nothing is looked for on the disk."""
     from kit.plan import runtimes, sbatch
+    from kit.plan.plan import Layout
 
     file, problems = folder / "job.yaml", Problems()
     file.write_text(text)
@@ -355,8 +356,9 @@ def read_alone(folder: Path, text: str) -> list[str]:
     for kind, name in (("runtimes", job.runtime), ("launchers", job.launcher), ("stages", job.stage), ("preempt", job.on_preempt)):
         if name is not None and (name != "auto" or kind in ("launchers", "preempt")):
             runtimes.plugin(kind, name, "", problems)
-    shape = sbatch.JobShape(values.Nodes(1, 1), 1, 0, 1, signals=True)
-    sbatch.header(job, clusters.Cluster("x"), shape, "/run", [], problems)
+    layout = Layout("x", "/run", nodes=1, spares=0, processes_per_node=1, gpus_per_node=0, tasks_per_node=1, array=None)
+    launcher = runtimes.plugin("launchers", "srun", "", problems)
+    sbatch.header(job, clusters.Cluster("x"), layout, launcher, [], problems)
     return [problem.problem for problem in problems.found]
 
 

@@ -1,20 +1,27 @@
 """Run: when."""
 
 import functools
+import shlex
 import sys
+import time
 from typing import Annotated, Optional
 
 import typer
 
+from kit import console, formats
 from kit.api.job_request import JobRequest, Use
-from kit.cli import messages, options, starts
+from kit.cli import messages, options, tables
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
 from kit.cli.options import Json
 from kit.cluster import when as estimates
+from kit.cluster.when import SOON_S, Estimates, Start
+from kit.errors import KitError
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
+
+YEAR_S = 365 * formats.DAY_S
 
 
 @command(
@@ -40,11 +47,92 @@ def when(
     kit submits nothing.
     """
     plan = job.plan(job.load(), None, Use(code="live"))
-    found = estimates.estimate(plan, partition, other_shapes=shapes, progress=starts.draw)
+    found = estimates.estimate(plan, partition, other_shapes=shapes, progress=_draw)
     if as_json:
         from kit.cli import report_json
 
         print(messages.json_text(report_json.of_estimates(found)))
     else:
-        starts.show(found, sys.argv[2:])
-    starts.check(found)
+        _show(found, sys.argv[2:])
+    _check(found)
+
+
+def _show(found: Estimates, typed: list[str]) -> None:
+    """Print the starts and what is not possible; `typed` holds the words after `kit when`."""
+    if found.starts:
+        _show_table(found.starts, typed)
+    if found.refused:
+        print(("\n" if found.starts else "") + "not possible:")
+        for reason, labels in found.refused.items():
+            print(f"  {', '.join(dict.fromkeys(labels))}: {reason}")
+    if found.not_asked:
+        option = f"--partition {','.join(found.partitions[:2])}"
+        left_out = f"{found.not_asked} more were not tried"
+        print(f"\n{left_out}; name the partitions of interest: {option}")
+
+
+def _check(found: Estimates) -> None:
+    """Raise KitError if Slurm would take the job nowhere."""
+    if not found.starts:
+        raise KitError(
+            "Slurm would accept the job in none of these",
+            "see the partitions: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
+        )
+
+
+def _draw(number: int, count: int) -> None:
+    """Draw how many answers came on the terminal's line, if there is one; clear it at the last."""
+    if sys.stderr.isatty():
+        console.draw("" if number == count else f"kit: asking Slurm, {number} of {count}")
+
+
+def _show_table(starts: list[Start], typed: list[str]) -> None:
+    now = time.time()
+    shorter = any("--time" in start.variant.options for start in starts)
+    what = "GPUS" if starts[0].variant.gpus else "PROCESSES"
+    limit = ["TIME LIMIT"] if shorter else []
+    rows = [("START", "PARTITION", f"NODES x {what}", *limit, "WHERE", "COMMAND")]
+    for start in starts:
+        variant, submit = start.variant, submit_line(typed, start.variant.options)
+        limit = [variant.time or ""] if shorter else []
+        begin = _when(start.at_s, now)
+        rows.append((begin, variant.partition, variant.shape, *limit, start.nodes, submit))
+    tables.show(rows)
+
+
+def _when(at_s: float, now: float) -> str:
+    """Return "now", or a time such as "in 2 h 10 min (Sat 18:40)".
+
+    For a job that waits for one without a time limit, Slurm names a day in some hundred years.
+    """
+    if at_s <= now + SOON_S:
+        return "now"
+    if at_s > now + YEAR_S:
+        return "nobody knows"
+    date = "%a %H:%M" if at_s < now + 6 * formats.DAY_S else "%d %b %Y %H:%M"
+    return f"in {formats.duration(at_s - now)} ({time.strftime(date, time.localtime(at_s))})"
+
+
+def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
+    """Return `kit submit` with the words of a `kit when`, and `options` in the place of theirs."""
+    end = typed.index("--") if "--" in typed else len(typed)
+    replaced = {"--partition", *(name for name in options if name.startswith("-"))} - {"--slurm"}
+    if replaced & {"-j", "--nodes"}:
+        replaced |= {"-j", "--nodes", "--processes-per-node", "--gpus-per-node"}
+    words = [*_without(typed[:end], replaced), *options, *typed[end:]]
+    return shlex.join(["kit", "submit", *words])
+
+
+def _without(typed: list[str], names: set[str]) -> list[str]:
+    """Return the words without these options and their values."""
+    kept: list[str] = []
+    values = 0  # values that are still to be left out
+    for word in typed:
+        name, equals, _ = word.partition("=")
+        if values:
+            values -= 1
+        elif name in names or (word.startswith("-j") and "-j" in names):
+            values = 0 if equals or (word.startswith("-j") and word != "-j") else 1
+        elif word not in ("--shapes", "--no-shapes"):
+            kept.append(word)
+    return kept

@@ -22,7 +22,7 @@ from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems, did_you_mean
 from kit.plan import runtimes
-from kit.plan.sbatch import Header
+from kit.plan.plan import Header
 
 PATIENCE_S = 5
 

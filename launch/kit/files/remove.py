@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
@@ -25,6 +26,16 @@ def tree(path: Path, name: str, mark: str = "") -> None:
     shutil.rmtree(path, onerror=lambda _function, _path, failure: failures.append(failure[1]))
     if failures:
         raise failures[0]
+
+
+def make_writable(folder: Path) -> None:
+    """Let this user remove what is in a folder, but for what belongs to another user."""
+    os.chmod(folder, 0o700)
+    for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
+        for name in names:
+            if not os.path.islink(os.path.join(path, name)):
+                with suppress(PermissionError):
+                    os.chmod(os.path.join(path, name), 0o700)
 
 
 def check(path: Path, name: str, mark: str = "") -> None:

@@ -7,7 +7,6 @@ import itertools
 import platform
 import shutil
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,17 +191,15 @@ class Making:
         engine.check()
         self.note(f"building {found.name} from {found.file} with {engine.name}")
         place, labels, tag = self.place, _labels(found, self.place), None
-        with tempfile.TemporaryDirectory(
-            prefix=f".{place.stem}.", suffix=store.PARTIAL, dir=place.folder
-        ) as context:
+        with store.work(place.folder, f".{place.stem}") as context:
             exact = found.at(pinned)
-            file = exact.lay_out(Path(context), self.note)
+            file = exact.lay_out(context, self.note)
             if isinstance(engine, Docker):  # which keeps the image: it is found by its labels
                 tag = _tag(place) if self.request.to == "docker" else None
                 pairs = (("--label", f"{name}={value}") for name, value in labels.items())
                 words = (*exact.options.words, *itertools.chain.from_iterable(pairs))
                 exact = replace(exact, options=exact.options._replace(words=words))
-            with engine.build(file, exact, tag, Steps(Path(context), log, self.note)) as source:
+            with engine.build(file, exact, tag, Steps(context, log, self.note)) as source:
                 bases.check(pinned, engine.identity)
                 if not tag:
                     config = source.config._replace(labels={**source.config.labels, **labels})

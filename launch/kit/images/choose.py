@@ -18,7 +18,7 @@ from kit.images.recipe import tidy
 ENGINES: dict[str, Engine] = {
     engine.name: engine for engine in (Docker("docker"), Docker("podman"), Apptainer(), Enroot())
 }
-FILES = tuple(dict.fromkeys(engine.recipe_file for engine in ENGINES.values()))
+FILES = tuple(dict.fromkeys(engine.recipe_files[0] for engine in ENGINES.values()))
 
 
 class Choice(NamedTuple):
@@ -48,15 +48,15 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
         )
     found = {kind: place for kind in FILES if (place := _find(target, kind))}
     # Each engine's own kind first: a Dockerfile is translated where there is nothing else.
-    kinds = [(engine, engine.recipe_file) for engine in candidates]
+    kinds = [(engine, engine.recipe_files[0]) for engine in candidates]
     kinds += [(engine, kind) for engine in candidates for kind in engine.recipe_files[1:]]
     for engine, kind in kinds:
         if kind in found:
             file, folder = found[kind]
             return Choice(engine, file, folder, _name(target, folder, device))
-    usual = candidates[0].recipe_file
+    usual = candidates[0].recipe_files[0]
     for kind, (file, _) in found.items():
-        users = [name for name, engine in ENGINES.items() if engine.recipe_file == kind]
+        users = [name for name, engine in ENGINES.items() if engine.recipe_files[0] == kind]
         instead = ", ".join(item.name for item in candidates)
         raise KitError(
             f"{file} is for {' or '.join(users)}, not for {instead}",

@@ -22,16 +22,11 @@ ELSEWHERE = (
 )
 
 
-def check(recipe: Recipe, engine: str) -> None:
-    """Raise UsageError with all lines that `engine` cannot build. No registry is asked."""
-    translate(recipe, engine, {})
-
-
 def translate(recipe: Recipe, engine: str, bases: dict[str, Config]) -> dict[int, Stage]:
     """Return the last stage and those that it needs, by their numbers, the last one last.
 
-    Raise UsageError with all of their lines that `engine` cannot build. bases: what the images
-    say of themselves; one that is missing counts as empty.
+    Raise UsageError with all of their lines that `engine` cannot build. No registry is asked.
+    bases: what the images say of themselves; one that is missing counts as empty.
     """
     stages, problems = list[Stage](), Problems()
     syntax = recipe_formats.directives(recipe.text).get("syntax", "docker/dockerfile")

@@ -12,17 +12,14 @@ import os
 import re
 import stat
 import tarfile
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import kit
 from kit.config import image_files
 from kit.errors import KitError
-from kit.files import remove
 from kit.formats import number, size
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
@@ -35,10 +32,7 @@ FORMAT = 1  # of the file: another one makes all of them anew
 TIMEOUT_S = 3600.0  # for another submission that makes the same
 _LINES = 15  # of what pip says
 _ADVICE = "To fix this you could try to:"  # which is for who may change the image
-_OF_IMAGE = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+)")
-_WANTED = re.compile(
-    r"^\s*(?:The user requested (?!\(constraint\))(.+)|(\S+ \S+) depends on (.+))$"
-)
+_OF_IMAGE = "(constraint)"  # in pip's words of a conflict: before a package that the image has
 
 
 def bring(plan: Plan, note: Note = silent) -> Plan:
@@ -87,27 +81,10 @@ class _Build:
     def _identity(self) -> list[Any]:
         """Return what the Python has, of an image that is no file, or of this machine."""
         container = self.plan.container
-        with self._work("0" * store.DIGITS) as work:
+        with store.work(self.folder, f".{NAME}-{'0' * store.DIGITS}") as work:
             answer = self.image.run(work, self._request(()))
         self._check(answer)
         return [container.image, answer["python"], answer["executable"], answer["have"]]
-
-    @contextmanager
-    def _work(self, digits: str) -> Iterator[Path]:
-        """Yield a new folder, with a name that every build knows for a killed one's."""
-        try:
-            self.folder.mkdir(exist_ok=True)
-            made = tempfile.mkdtemp(
-                prefix=f".{NAME}-{digits}.", suffix=store.PARTIAL, dir=self.folder
-            )
-        except OSError as error:
-            fix = "the packages lie in the project's folder: check its rights and its free space"
-            raise KitError(f"cannot write to {self.folder}: {error.strerror}", fix) from None
-        try:
-            yield Path(made)
-        finally:
-            with suppress(OSError):  # what stays is a killed build's to the next one
-                remove.tree(Path(made), rf"\.{NAME}-[0-9a-f]+\..+{re.escape(store.PARTIAL)}")
 
     def _request(self, lines: tuple[str, ...]) -> dict[str, Any]:
         keeps = not pip_settings.has_password(self.settings)  # downloads hold headers
@@ -117,7 +94,7 @@ class _Build:
         lines = self.plan.container.packages.requirements
         wanted = number(len([line for line in lines if not line.startswith("-")]), "requirement")
         self.note(f"packages: resolving {wanted} in the image, by its pip")
-        with self._work(place.digest[: store.DIGITS]) as work:
+        with store.work(self.folder, f".{place.stem}") as work:
             mounts = pip_settings.paths(self.settings, lines)
             answer = self.image.run(work, self._request(lines), mounts)
             self._check(answer)
@@ -154,12 +131,10 @@ class _Build:
         said = re.sub(rf"\S+{re.escape(store.PARTIAL)}/", "", said.partition(_ADVICE)[0])
         lines = [line for line in said.splitlines() if not _is_noise(line)]
         shown = "\n".join(f"  {line}" for line in lines[-_LINES:])
-        if conflict := _conflict(said, answer.get("have", {})):
-            wants, name, version = conflict
+        if _OF_IMAGE in said:
             fix = "ask for a release that goes with it, or build an image with another: kit build"
-            raise KitError(
-                f"packages: {wants}, and the image has {name} {version}, which stays\n{shown}", fix
-            )
+            problem = f"packages: they conflict with what {image} has, which stays\n{shown}"
+            raise KitError(problem, fix)
         fix = (
             "see pip's lines above. kit installs only wheels. If a package has none for the image's"
             " Python, build it into an image: kit build. Without the internet: PIP_INDEX_URL or"
@@ -173,22 +148,6 @@ def _wheels(paths: list[str]) -> list[tuple[str, int, int]]:
     found = sorted(file for path in paths for file in Path(path).glob("*.whl") if file.is_file())
     facts = [(str(file), file.stat()) for file in found]
     return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
-
-
-def _conflict(said: str, have: dict[str, str]) -> Optional[tuple[str, str, str]]:
-    """Return what is wanted, and the image's package with its version, by pip's own words."""
-    wanted = [found for line in said.splitlines() if (found := _WANTED.match(line))]
-    for name in map(_canonical, _OF_IMAGE.findall(said)):
-        for found in wanted:
-            asked = found[1] or found[3]
-            if name in have and _canonical(re.split(r"[^\w.-]", asked, maxsplit=1)[0]) == name:
-                text = f"{found[2]} needs {asked}" if found[2] else f"{asked} is asked for"
-                return text, name, have[name]
-    return None
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_noise(line: str) -> bool:

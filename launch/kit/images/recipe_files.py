@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Callable
 
 from kit.errors import KitError
 from kit.files import safe_read
@@ -24,22 +25,25 @@ LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
 WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found
 
 
-def matching(folder: Path, pattern: str) -> list[Path]:
+def matching(
+    folder: Path, pattern: str, real: Callable[[Path], Path] = lambda path: path
+) -> list[Path]:
     """Return the files and folders that a word of COPY means, including hidden names.
 
-    ** stands for folders at any depth.
+    ** stands for folders at any depth. `real` tells where a folder on the way really is.
     """
     found = [folder]
     for part in pattern.split("/"):
+        starts = [real(path) for path in found]
         if part == "**":
-            below = [path for start in found for path in (start, *start.rglob("*"))]
+            below = [path for start in starts for path in (start, *start.rglob("*"))]
             found = [path for path in below if path.is_dir()]
         elif glob.has_magic(part):
             is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
-            inside = [path for start in found if start.is_dir() for path in start.iterdir()]
-            found = [path for path in inside if is_meant(path.name)]
+            inside = [path for start in starts if start.is_dir() for path in start.iterdir()]
+            found = sorted(path for path in inside if is_meant(path.name))
         elif part not in ("", "."):
-            found = [start / part for start in found if os.path.lexists(start / part)]
+            found = [start / part for start in starts if os.path.lexists(start / part)]
     return found
 
 
@@ -69,24 +73,18 @@ def digest(path: Path, read_before: Digests) -> str:
 
 
 def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) -> None:
-    """Note if the files are large, with the file or folder that has most of it."""
+    """Note if the files are large, with the file or folder at the top that has most of it."""
     sizes: Counter[str] = Counter()
     for name in names:
         with suppress(OSError):  # reported when the file is read
-            sizes[name] = 0 if name.endswith("/") else os.lstat(folder / name).st_size
+            is_folder = name.endswith("/")
+            sizes[name.partition("/")[0]] += 0 if is_folder else os.lstat(folder / name).st_size
     total = sum(sizes.values())
     if total <= LARGE:
         return
-    for name, count in list(sizes.items()):
-        for parent in Path(name).parents:
-            sizes[str(parent)] += count
-    del sizes["."]
-    # If a folder in a folder has nearly all of it, name the inner one.
-    nearly = 0.9 * max(sizes.values())
-    candidates = [name for name, count in sizes.items() if count >= nearly]
-    largest = max(candidates, key=lambda name: (name.count("/"), sizes[name]))
+    ((largest, most),) = sizes.most_common(1)
     note(
-        f"the recipe takes in {size(total)} of {folder}, {size(sizes[largest])} of it in "
+        f"the recipe takes in {size(total)} of {folder}, {size(most)} of it in "
         f"{largest}: where no step needs that, write {largest} in {ignore_file}"
     )
 

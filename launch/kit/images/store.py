@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -222,6 +223,23 @@ def _is_same(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def work(folder: Path, stem: str) -> Iterator[Path]:
+    """Yield a new folder of one build. Its name tells the next build what a killed one left."""
+    try:
+        folder.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{stem}.", suffix=PARTIAL, dir=folder))
+    except OSError as error:
+        fix = "check its rights and its free space"
+        raise KitError(f"cannot write to {folder}: {error.strerror}", fix) from None
+    try:
+        yield made
+    finally:
+        with suppress(OSError, KitError):
+            remove.make_writable(made)
+            remove.tree(made, re.escape(made.name))
 
 
 def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:

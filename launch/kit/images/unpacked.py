@@ -9,16 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from kit.errors import KitError
-from kit.images import tarstream
+from kit.images import store, tarstream
 from kit.images.packer import no_space
-from kit.images.store import PARTIAL
 from kit.images.tarstream import FOLDER, LINK, SYMBOLIC_LINK, Entry
 
 AGAIN = "build the image again"
@@ -29,14 +27,9 @@ ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before the name of an ext
 
 @contextmanager
 def folder(target: Path, log: IO[bytes]) -> Iterator[Tree]:
-    """Yield an empty tree beside `target`, where there is to be space.
-
-    A killed build's is removed by the next one: it has the name of what is unfinished.
-    """
-    with tempfile.TemporaryDirectory(
-        prefix=f"{target.stem}.", suffix=PARTIAL, dir=target.parent
-    ) as place:
-        yield Tree(Path(place), log)
+    """Yield an empty tree beside `target`, where there is to be space."""
+    with store.work(target.parent, target.stem) as place:
+        yield Tree(place, log)
 
 
 class Tree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Optional
 
@@ -57,13 +58,16 @@ def read(draft: Draft) -> dict[str, tuple[str, Span]]:
         elif re.search(r"hetjob|packjob", line):
             draft.decide(here, "a job of several parts: kit submits one job for each")
         else:
-            _read_line(_split(line[len("#SBATCH") :]), here, given, draft)
+            _read_line(line[len("#SBATCH") :], here, given, draft)
     return given
 
 
-def _read_line(
-    words: list[str], here: Span, given: dict[str, tuple[str, Span]], draft: Draft
-) -> None:
+def _read_line(line: str, here: Span, given: dict[str, tuple[str, Span]], draft: Draft) -> None:
+    try:
+        words = _split(line)
+    except ValueError:
+        draft.decide(here, "a quote begins here and does not end, or a backslash ends the line")
+        return
     found, rest = options.read(words, SYNTAX)
     for option in found:
         given[option.name] = (option.value or "", here)
@@ -209,24 +213,10 @@ def _number(given: Mapping[str, tuple[str, Span]], name: str) -> Optional[int]:
 
 
 def _split(line: str) -> list[str]:
-    """Return the words of an #SBATCH line as sbatch splits it: an unquoted # ends it anywhere."""
-    words: list[str] = []
-    word: Optional[str] = None
-    quoted = ""
-    characters = iter(line)
-    for character in characters:
-        if character == "\\":
-            word = (word or "") + next(characters, "")
-        elif quoted:
-            quoted, added = ("", "") if character == quoted else (quoted, character)
-            word = (word or "") + added
-        elif character in "\"'":
-            quoted, word = character, word or ""
-        elif character == "#":
-            break
-        elif not character.isspace():
-            word = (word or "") + character
-        elif word is not None:
-            words.append(word)
-            word = None
-    return words if word is None else [*words, word]
+    """Return the words of an #SBATCH line as sbatch splits it: an unquoted # ends it anywhere.
+
+    Raise ValueError if it ends within quotes, or with a backslash.
+    """
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.escapedquotes = True, "\"'"
+    return list(lexer)

@@ -14,9 +14,10 @@ from kit.files.typed_json import NOT_WRITTEN
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
 from kit.plan.packages import Packages
-from kit.plan.sbatch import Header
-from kit.plan.snapshot import Snapshot
+from kit.plan.source_files import Sources
 from kit.slurm import task_numbers
+
+Header = tuple[tuple[str, Optional[str]], ...]  # (option, value); None where the option takes none
 
 MOST = 1_000_000  # of nodes, and of what else is counted in a plan
 # What a record must hold to be believed, beside a value of the type.
@@ -59,6 +60,17 @@ class Container:
     @property
     def view(self) -> FileView:
         return FileView(self.mounts, self.runtime != "none")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The code of a run, as it was at submission."""
+
+    sources: Sources
+    workdir: str  # what the program calls sources.root
+    used: tuple[str, ...]  # the files of the command
+    is_module: bool
+    notes: tuple[str, ...] = ()  # what the user should know of it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Decide how many ranks a job starts on each node, and compare that with its GPUs."""
+"""Decide how many ranks a job starts on each node; check them against its launcher and GPUs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
 from kit.errors import Problems
-from kit.plan.sbatch import JobShape
+from kit.plan.plan import Layout
 from kit.slurm import numbers
 
 
-def shape(job: Job, launcher: Optional[Plugin]) -> JobShape:
-    """Return how much a job asks for, with what its launcher needs."""
+def layout(job: Job, run_dir: str, launcher: Optional[Plugin]) -> Layout:
+    """Return how much a job asks for, with what its launcher needs; it is no array yet."""
+    nodes = job.nodes or values.Nodes(1, 1)
     gpus = job.gpus_per_node or 0
-    own = _own_processes(launcher)
-    processes = own or job.processes_per_node or gpus or 1
-    tasks = processes if launcher and launcher.words("tasks-per-node") == ["processes"] else 1
-    signals = bool(launcher and launcher.words("signals"))
-    return JobShape(job.nodes or values.Nodes(1, 1), processes, gpus, tasks, signals)
+    processes = _own_processes(launcher) or job.processes_per_node or gpus or 1
+    is_task = launcher and launcher.words("tasks-per-node") == ["processes"]
+    return Layout(
+        name=job.name or "",
+        run_dir=run_dir,
+        nodes=nodes.most,
+        least=0 if nodes.least == nodes.most else nodes.least,
+        spares=job.spares or 0,
+        processes_per_node=processes,
+        gpus_per_node=gpus,
+        tasks_per_node=processes if is_task else 1,
+        array=None,
+    )
 
 
 def _own_processes(launcher: Optional[Plugin]) -> Optional[int]:
@@ -29,18 +38,41 @@ def _own_processes(launcher: Optional[Plugin]) -> Optional[int]:
     return int(own[0]) if own else None
 
 
+def check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> None:
+    """Refuse what the launcher cannot do."""
+    if not launcher:
+        return
+    if job.elastic and launcher.words("elastic") != ["yes"]:
+        problem = f"the launcher {launcher.name} starts no rank again itself"
+        fix = "leave it out: kit starts them again, as `max_restarts` says"
+        problems.add(job.where("elastic"), problem, fix)
+    if job.elastic and not job.max_restarts:
+        fix = "add `max_restarts: 3`, or leave it out"
+        problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
+    if job.on_stall and not job.stall_timeout:
+        fix = "add `stall_timeout: 10m`, or leave it out"
+        problems.add(job.where("on_stall"), "on_stall says nothing without stall_timeout", fix)
+    own = _own_processes(launcher)
+    if own and job.processes_per_node not in (None, own):
+        problem = f"the launcher {launcher.name} starts one process on each node"
+        instead = f"`gpus_per_node: {job.processes_per_node}`"
+        fix = f"remove `processes_per_node`; the program uses all GPUs of its node, {instead}"
+        problems.add(job.where("processes_per_node"), problem, fix)
+
+
 def check(
     job: Job,
     launcher: Optional[Plugin],
-    found: JobShape,
+    found: Layout,
     options: dict[str, Located],
     problems: Problems,
 ) -> None:
     """Compare the ranks with the GPUs that the job, or `options` of sbatch, ask for."""
-    if 0 < found.gpus < found.processes:
-        gpus = f"{found.gpus} GPU{'s' if found.gpus > 1 else ''}"
-        problem = f"{found.processes} ranks on each node share {gpus}"
-        fix = f"write `processes_per_node: {found.gpus}`, or `gpus_per_node: {found.processes}`"
+    gpus, processes = found.gpus_per_node, found.processes_per_node
+    if 0 < gpus < processes:
+        shared = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+        problem = f"{processes} ranks on each node share {shared}"
+        fix = f"write `processes_per_node: {gpus}`, or `gpus_per_node: {processes}`"
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
     if "gres" in options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -13,15 +13,12 @@ from kit.config.mount_list import Mount
 from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
-from kit.config.secrets import Secrets
-from kit.config.sweeps import Table
 from kit.config.yaml_source import Located
 from kit.errors import KitError, Problems
 from kit.plan import (
     bad_nodes,
     compile_cache,
     health,
-    launchers,
     mounting,
     own_lines,
     packages,
@@ -32,14 +29,12 @@ from kit.plan import (
     runtimes,
     sbatch,
     snapshot,
+    staging,
     sweep_table,
-    unpacking,
 )
 from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
-from kit.plan.plan import Container, Layout, Plan, Policy, Profile, RankProgram, Reasons
-from kit.plan.sbatch import Header
-from kit.plan.snapshot import Code
+from kit.plan.plan import Container, Header, Plan, Policy, Profile, RankProgram, Reasons
 
 READY_TIMEOUT_S = 1200
 
@@ -53,13 +48,11 @@ class ChosenPlugins:
     """What runs the job; None where there is no such plug-in, which is a problem."""
 
     runtime: Optional[Plugin]
-    why_runtime: str
     launcher: Optional[Plugin]
     stage: str
-    why_stage: str
     unpack: str
-    why_unpack: str
     on_preempt: str
+    reasons: Reasons
 
 
 @dataclass(frozen=True)
@@ -85,9 +78,9 @@ def resolve(
     """
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
-    shape = ranks.shape(job, chosen.launcher)
+    layout = ranks.layout(job, run_dir, chosen.launcher)
     options = {**cluster.slurm, **(job.slurm or {})}
-    ranks.check(job, chosen.launcher, shape, options, problems)
+    ranks.check(job, chosen.launcher, layout, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, "the run directory", problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
@@ -95,10 +88,15 @@ def resolve(
         program.check(job, chosen.launcher, view, problems)
         own_lines.check(job, chosen.launcher, view, problems)
     variables = _take_variables(job, cluster, problems)
+    rank_program, why_live = _live_program(job, run_dir, chosen.launcher, variables), ""
     is_live = (job.code or code) == "live" or not chosen.runtime
-    frozen = _take_code(job, run_dir, variables, None if is_live else view, problems)
+    if not is_live and job.command and os.path.isdir(job.workdir or ""):
+        rank_program, why_live = snapshot.freeze(
+            rank_program, job, run_dir, view, variables.keyrings, problems
+        )
     left_out = _nodes_left_out(job, cluster)
-    header = sbatch.header(job, cluster, shape, run_dir, [bad.name for bad in left_out], problems)
+    names = [bad.name for bad in left_out]
+    header = sbatch.header(job, cluster, layout, chosen.launcher, names, problems)
     array, sweep = sweep_table.resolve(job, problems)
     if job.array or job.sweep:
         header = sbatch.array_header(header, array or "")
@@ -111,23 +109,13 @@ def resolve(
     container = _container(job, chosen, mounts, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
-        layout=_layout(job, run_dir, shape, array),
+        layout=replace(layout, array=array),
         container=container,
-        program=_rank_program(job, chosen.launcher, variables, frozen, sources, sweep),
+        program=replace(rank_program, secrets=sources, sweep=sweep),
         policy=_policy(job, chosen.on_preempt, checkpoints, looked_at_by, told),
         profile=_profile(cluster),
         header=header,
-        reasons=_reasons(chosen, left_out, frozen),
-    )
-
-
-def _reasons(chosen: ChosenPlugins, left_out: tuple[Bad, ...], frozen: Code) -> Reasons:
-    return Reasons(
-        why_runtime=chosen.why_runtime,
-        why_stage=chosen.why_stage,
-        left_out=left_out,
-        why_live=frozen.why_live,
-        why_unpack=chosen.why_unpack,
+        reasons=replace(chosen.reasons, left_out=left_out, why_live=why_live),
     )
 
 
@@ -147,21 +135,13 @@ def _choose_plugins(
     name = job.launcher or ("spawn" if job.script else "torchrun")
     where = job.where("launcher")
     launcher = runtimes.plugin("launchers", name, where, problems)
-    launchers.check(job, launcher, problems)
+    ranks.check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
-    unpack, why_unpack = unpacking.choose(job, runtime, launcher, stage, problems)
+    unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)
     on_preempt = preemption.on_preempt(job, problems)
     runtimes.check_spares(job, stage, problems)
-    return ChosenPlugins(
-        runtime=runtime,
-        why_runtime=why_runtime,
-        launcher=launcher,
-        stage=stage,
-        why_stage=why_stage,
-        unpack=unpack,
-        why_unpack=why_unpack,
-        on_preempt=on_preempt,
-    )
+    reasons = Reasons(why_runtime=why_runtime, why_stage=why_stage, why_unpack=why_unpack)
+    return ChosenPlugins(runtime, launcher, stage, unpack, on_preempt, reasons)
 
 
 def check_line(path: str, what: str, problems: Problems) -> None:
@@ -180,17 +160,25 @@ def _take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables
     return Variables(own, inherited, tuple(item.at for item in named if item.source == "file"))
 
 
-def _take_code(
-    job: Job, run_dir: str, variables: Variables, view: Optional[FileView], problems: Problems
-) -> Code:
-    """Return what runs, from a copy of the code if there is a `view` and something to copy."""
+def _live_program(
+    job: Job, run_dir: str, launcher: Optional[Plugin], variables: Variables
+) -> RankProgram:
+    """Return what runs, with live code, and without its secrets and its sweep."""
     command = job.command or ()
     if job.script:
         command = ("bash", f"{run_dir}/{run_paths.OWN_LINES}", "script", *command[2:])
-    live = Code(command, {**variables.inherited, **variables.own}, script=job.script or "")
-    if not view or not job.command or not os.path.isdir(job.workdir or ""):
-        return live
-    return snapshot.freeze(live, job, run_dir, view, variables.keyrings, problems)
+    return RankProgram(
+        launcher=launcher.name if launcher else "",
+        command=command,
+        script=job.script or "",
+        setup=job.setup or "",
+        host_setup=job.host_setup or "",
+        workdir=job.workdir or "",
+        env=tuple({**variables.inherited, **variables.own}.items()),
+        inherited=tuple(variables.inherited),
+        secrets=(),
+        sweep=(),
+    )
 
 
 def _nodes_left_out(job: Job, cluster: Cluster) -> tuple[Bad, ...]:
@@ -231,43 +219,6 @@ def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:
     except KitError as error:
         problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
         return None
-
-
-def _layout(job: Job, run_dir: str, shape: sbatch.JobShape, array: Optional[str]) -> Layout:
-    return Layout(
-        name=job.name or "",
-        run_dir=run_dir,
-        nodes=shape.nodes.most,
-        least=0 if shape.nodes.least == shape.nodes.most else shape.nodes.least,
-        spares=job.spares or 0,
-        processes_per_node=shape.processes,
-        gpus_per_node=shape.gpus,
-        tasks_per_node=shape.tasks,
-        array=array,
-    )
-
-
-def _rank_program(
-    job: Job,
-    launcher: Optional[Plugin],
-    variables: Variables,
-    code: Code,
-    sources: Secrets,
-    sweep: Table,
-) -> RankProgram:
-    return RankProgram(
-        launcher=launcher.name if launcher else "",
-        command=code.command,
-        script=code.script,
-        setup=job.setup or "",
-        host_setup=job.host_setup or "",
-        workdir=job.workdir or "",
-        env=tuple(code.env.items()),
-        inherited=tuple(variables.inherited),
-        secrets=sources,
-        sweep=sweep,
-        code=code.snapshot,
-    )
 
 
 def _policy(job: Job, on_preempt: str, checkpoints: str, looked_at_by: str, told: Notify) -> Policy:

@@ -60,7 +60,7 @@ def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> tuple[str,
     if job.stage == "auto":
         if not is_file or not runtime or runtime.name == "none":
             return "none", ""
-        return staging.choose(job, runtime)
+        return staging.choose_stage(job, runtime)
     found = plugin("stages", job.stage or "none", job.where("stage"), problems)
     if not found or found.name == "none" or (runtime and runtime.name == "none"):
         return "none", ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from kit.config import sbatch_options, shell_words, values
 from kit.config.job import Job
+from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
 from kit.errors import Problems, did_you_mean
+from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
 
-Header = tuple[tuple[str, Optional[str]], ...]  # (option, value); None where the option takes none
 Options = dict[str, Optional[str]]
 Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there is no problem
 
@@ -25,21 +26,11 @@ _WITHOUT_VALUE = (*sbatch_options.FLAGS, "kill-on-invalid-dep")
 _GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
 
 
-class JobShape(NamedTuple):
-    """How much a job asks for; all but `nodes` per node."""
-
-    nodes: values.Nodes
-    processes: int
-    gpus: int
-    tasks: int  # Slurm's: one where the launcher itself starts the processes
-    signals: bool  # whether a signal that Slurm sends reaches the program
-
-
 def header(
     job: Job,
     cluster: Cluster,
-    shape: JobShape,
-    run_dir: str,
+    layout: Layout,
+    launcher: Optional[Plugin],
     left_out: list[str],
     problems: Problems,
 ) -> Header:
@@ -48,31 +39,31 @@ def header(
     `left_out` has the names of nodes that cannot work.
     """
     given = _given(job, cluster)
-    own = _checked(given, shape, problems)
-    _check_against_job(own, given, job, shape, problems)
+    own = _checked(given, launcher, problems)
+    _check_against_job(own, given, job, layout, problems)
     lines: dict[str, Optional[str]] = {
         "job-name": job.name,
-        "nodes": str(shape.nodes.most + job.spares) if job.spares else str(shape.nodes),
-        "ntasks-per-node": str(shape.tasks),
-        "chdir": run_dir,
+        "nodes": str(layout.nodes + job.spares) if job.spares else str(job.nodes or 1),
+        "ntasks-per-node": str(layout.tasks_per_node),
+        "chdir": layout.run_dir,
         "output": str(RunPaths("").batch_log("%j")),
         "open-mode": "append",  # a requeued job keeps its id
     }
     if job.time:
         lines["time"] = job.time
-    if shape.gpus and not _names_gpus(own):
-        lines |= _gpu_line(cluster.gpu_directive, shape.gpus, own)
+    if layout.gpus_per_node and not _names_gpus(own):
+        lines |= _gpu_line(cluster.gpu_directive, layout.gpus_per_node, own)
     # `exclusive` asks for all CPUs; `exclusive: user` keeps others away, and asks for no CPU.
     whole = "exclusive" in own and own["exclusive"] is None
     if not whole and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
-        lines["cpus-per-task"] = str(shape.processes // shape.tasks)
+        lines["cpus-per-task"] = str(layout.processes_per_node // layout.tasks_per_node)
     if job.on_preempt in REQUEUES:
         # To the batch script alone: a runtime or torchrun would die of it.
         lines |= {"requeue": None, "signal": f"B:USR1@{job.checkpoint_s or CHECKPOINT_S}"}
     elif "requeue" not in own:
         # A training run that starts again from the beginning unasked only costs hours.
         lines["no-requeue"] = None
-    can_do_with_fewer = job.spares or shape.nodes.least < shape.nodes.most
+    can_do_with_fewer = job.spares or layout.least
     if job.max_restarts and not job.elastic and can_do_with_fewer:
         lines["no-kill"] = None  # the job goes on without a node that is lost
     if left_out:
@@ -90,14 +81,14 @@ def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
 
 
 def _check_against_job(
-    own: Options, given: dict[str, Located], job: Job, shape: JobShape, problems: Problems
+    own: Options, given: dict[str, Located], job: Job, layout: Layout, problems: Problems
 ) -> None:
     """Refuse options that contradict what the job's own keys ask for."""
     for name in {"signal", "requeue", "no-requeue"} & own.keys():
         if job.on_preempt in REQUEUES:
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
-    if shape.tasks > 1 and "gpus-per-task" in own:
+    if layout.tasks_per_node > 1 and "gpus-per-task" in own:
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
         problems.add(given["gpus-per-task"].where, f"with gpus-per-task {effect}", fix)
@@ -123,13 +114,15 @@ def _names_gpus(own: Options) -> bool:
     return any(name in own for name in _GPUS) or any(part.startswith("gpu") for part in parts)
 
 
-def _checked(given: dict[str, Located], shape: JobShape, problems: Problems) -> Options:
+def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Problems) -> Options:
     """Return the options as sbatch takes them, without those that are refused."""
     own: Options = {}
     for name, item in given.items():
         value = item.value if isinstance(item.value, str) else None
         refusal = (
-            _refuse_owned(name, value, shape) or _refuse_unknown(name) or _refuse_value(name, item)
+            _refuse_owned(name, value, launcher)
+            or _refuse_unknown(name)
+            or _refuse_value(name, item)
         )
         if refusal:
             problems.add(item.where, *refusal)
@@ -146,7 +139,7 @@ def _checked(given: dict[str, Located], shape: JobShape, problems: Problems) -> 
     return own
 
 
-def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
+def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -> Refusal:
     """Return why an option is not the user's to set."""
     if key := sbatch_options.KEYS.get(name):
         fix = f"use the job's own key: `{key}`"
@@ -155,7 +148,7 @@ def _refuse_owned(name: str, value: Optional[str], shape: JobShape) -> Refusal:
         ):  # a batch script for torchrun has 1 there, for torchrun itself
             fix = "remove it; ranks on each node: `gpus_per_node`, or `processes_per_node`"
         return f"'{name}' does not belong under slurm", fix
-    if name == "signal" and not shape.signals:
+    if name == "signal" and not (launcher and launcher.words("signals")):
         fix = "with `launcher: srun` the program has every signal"
         fix = f"for a checkpoint in time: `on_preempt: checkpoint`; {fix}"
         return "'signal' would end the job: torchrun dies of it", fix

@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
@@ -20,6 +20,7 @@ from kit.config.job import Job
 from kit.errors import KitError, Problems
 from kit.plan import own_lines, program, run_paths
 from kit.plan.mounting import FileView
+from kit.plan.plan import RankProgram, Snapshot
 from kit.plan.source_files import Sources, find
 
 ENDINGS = (".py", ".sh", ".bash", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
@@ -27,15 +28,6 @@ ENDINGS = (".py", ".sh", ".bash", ".yaml", ".yml", ".json", ".toml", ".ini", ".c
 WRITES = re.compile(
     r"[-_.](out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)(?!.*(conf|cfg))"
 )
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    sources: Sources
-    workdir: str  # what the program calls sources.root
-    used: tuple[str, ...]  # the files of the command
-    is_module: bool
-    notes: tuple[str, ...] = ()  # what the user should know of it
 
 
 class CodeRecord(TypedDict, total=False):
@@ -58,21 +50,15 @@ class _Word(NamedTuple):
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Code:
-    """What runs, and from where."""
-
-    command: tuple[str, ...]
-    env: dict[str, str]
-    snapshot: Optional[Snapshot] = None
-    script: str = ""  # lines of bash in the place of a program
-    why_live: str = ""  # though a snapshot was asked for
-
-
 def freeze(
-    live: Code, job: Job, run_dir: str, view: FileView, keyrings: Iterable[str], problems: Problems
-) -> Code:
-    """Return what runs from a copy of the working directory, or live code with the reason.
+    live: RankProgram,
+    job: Job,
+    run_dir: str,
+    view: FileView,
+    keyrings: Iterable[str],
+    problems: Problems,
+) -> tuple[RankProgram, str]:
+    """Return the program from a copy of the working directory, or live with the reason.
 
     Nothing is copied yet. The copy never has `keyrings`, the files that secrets name.
     """
@@ -81,7 +67,7 @@ def freeze(
     in_script = _words_of_script(live.script, job, root, view) if root else {}
     package = _package(live.command)
     if not root or not (words or in_script or _has_package(root, package)):
-        return replace(live, why_live=_why_not_found(live.script))
+        return live, _why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
     names = set(sources.names)
     used = {index: word for index, word in words.items() if names.issuperset(word.files)}
@@ -91,15 +77,16 @@ def freeze(
     frozen = [word for word, name in in_script.items() if name in names]
     if not used and not is_module and not frozen:
         named = {name for word in words.values() for name in word.files}
-        return replace(live, why_live=_why_not_copied(named | {*in_script.values()}, sources))
+        return live, _why_not_copied(named | {*in_script.values()}, sources)
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(in_script[word] for word in frozen))
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
     command = _frozen_command(live.command, used, place, is_module=is_module)
-    env = _frozen_env(live.env, snapshot, place)
-    return Code(command, env, snapshot, own_lines.with_frozen(live.script, frozen))
+    env = tuple(_frozen_env(dict(live.env), snapshot, place).items())
+    script = own_lines.with_frozen(live.script, frozen)
+    return replace(live, command=command, env=env, code=snapshot, script=script), ""
 
 
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:

@@ -1,14 +1,16 @@
-"""Chooses how the image gets to the nodes of a job with `stage: auto`.
+"""Choose how the image gets to the nodes of a job, and whether they unpack it or mount it.
 
-docs/distribution.md has the numbers and their reasons.
+docs/distribution.md and docs/unpack.md have the numbers and their reasons.
 """
 
 from __future__ import annotations
 
 import subprocess
+from typing import Optional
 
 from kit.config.job import Job
 from kit.config.plugins import Plugin
+from kit.errors import Problems
 
 # df's names of file systems with many servers, some behind "fuse.". Any other has one server.
 PARALLEL = ("beegfs", "ceph", "fhgfs", "gpfs", "lustre", "panfs", "pvfs2", "wekafs")
@@ -22,8 +24,8 @@ PAYS_FROM = {
 }
 
 
-def choose(job: Job, runtime: Plugin) -> tuple[str, str]:
-    """Return the stage, and why it is chosen."""
+def choose_stage(job: Job, runtime: Plugin) -> tuple[str, str]:
+    """Return the stage for `stage: auto`, and why it is chosen."""
     kind = file_system(str(job.image))
     servers = "many" if kind.split(".")[-1] in PARALLEL else "one"
     is_unpacked = runtime.words("unpacks") and job.unpack != "no"
@@ -49,3 +51,42 @@ def file_system(path: str) -> str:
         return ""
     words = done.stdout.decode("utf-8", "replace").split()
     return words[-1] if done.returncode == 0 and words else ""
+
+
+def choose_unpack(
+    job: Job, runtime: Optional[Plugin], launcher: Optional[Plugin], stage: str, problems: Problems
+) -> tuple[str, str]:
+    """Return whether the nodes unpack the image before they start it, and the reason if kit chose.
+
+    It is yes, no, or auto, where each node chooses; nothing for a runtime that never unpacks.
+    """
+    asked = job.unpack or "auto"
+    if not runtime or runtime.name == "none":
+        return "", ""
+    if not runtime.words("unpacks") or not runtime.words("mounts-image"):
+        does = "unpacks every image" if runtime.words("unpacks") else "unpacks no image"
+        if asked != "auto":
+            problem = f"the runtime {runtime.name} {does}, whatever the job says"
+            problems.add(job.where("unpack"), problem, "leave `unpack` out")
+        return "", ""
+    if asked != "auto":
+        return asked, ""
+    if why := _why_unpacked(job, runtime, launcher, stage):
+        # Without a copy on the node there is nothing to tell a user who did not ask.
+        return "yes", why if job.unpack or stage != "none" else ""
+    return "auto", "each node mounts its copy of the image if it can; its log says why if it cannot"
+
+
+def _why_unpacked(job: Job, runtime: Plugin, launcher: Optional[Plugin], stage: str) -> str:
+    """Return why no node should mount the image; nothing if they may."""
+    if stage == "none":
+        return "the image is not staged, and a file server may not answer in time for a mount"
+    if job.setup:
+        return "the lines of `setup` may write to the image, which takes memory in a mounted one"
+    if job.remap_root:
+        return "root may write to the image, which takes memory in a mounted one"
+    processes = job.processes_per_node or job.gpus_per_node or 1
+    per_task = bool(launcher and launcher.words("tasks-per-node") == ["processes"])
+    if per_task and processes > 1 and runtime.words("mounts-image") == ["for-task"]:
+        return f"each of the {processes} tasks of a node would mount it, with its own pages"
+    return ""

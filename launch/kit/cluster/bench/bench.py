@@ -11,9 +11,8 @@ from kit.config import bandwidth_target, job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.errors import Problems, UsageError
-from kit.plan.plan import Plan
+from kit.plan.plan import Plan, Snapshot
 from kit.plan.run_paths import RunPaths
-from kit.plan.snapshot import Snapshot
 from kit.plan.source_files import Sources
 
 PROGRAM = "bandwidth.py"

@@ -31,7 +31,7 @@ UNSET = ("BIND", "BINDPATH", "MOUNT", "NV", "ROCM", "CONTAIN", "OVERLAY", "WORKD
 class Apptainer(Rootless):
     """Builds a folder, without root."""
 
-    name, recipe_file = "apptainer", "image.def"
+    name, recipe_files = "apptainer", ("image.def", "Dockerfile")
     # With ids of /etc/subuid, a chown gives files to users that this one is not: it could neither
     # read nor remove them. In the image, all files are root's.
     afterwards = (

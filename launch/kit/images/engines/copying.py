@@ -5,7 +5,6 @@ https://docs.docker.com/reference/dockerfile#copy
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 import re
@@ -14,7 +13,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.images import metadata
+from kit.images import metadata, recipe_files
 from kit.images.dockerfile_stage import Copy
 from kit.images.engines import tree
 
@@ -26,21 +25,30 @@ def copy(step: Copy, origin: Path, root: Path) -> None:
     target = inside(root, step.target)
     if not step.sources:
         return _make_folder(target)
-    found = [path for source in step.sources for path in _matching(origin, source)]
+
+    def real(path: Path) -> Path:
+        return inside(origin, str(path.relative_to(origin)))
+
+    found = list[Path]()
+    for source in step.sources:
+        # Links have their own names here, and without --parents ** means what * does.
+        matches = recipe_files.matching(origin, re.sub(r"\*+", "*", source), real)
+        if not matches and not glob.has_magic(source):
+            raise ValueError(f"there is no {source}")
+        found += matches
     must_be_folder = step.target.endswith("/")
     if len(found) > 1 and not must_be_folder and not target.is_dir():
         raise ValueError(f"several files want a folder: write {step.target}/")
     copying = _Copying(step, origin)
     for path in found:
-        real = inside(origin, str(path.relative_to(origin)))
-        place = target
-        if not real.is_dir() and (must_be_folder or target.is_dir()):
+        copied, place = real(path), target
+        if not copied.is_dir() and (must_be_folder or target.is_dir()):
             place = inside(root, str((target / path.name).relative_to(root)))
         _make_folder(place.parent)
-        if real.is_dir():
-            copying.folder(real, place)
+        if copied.is_dir():
+            copying.folder(copied, place)
         else:
-            copying.file(real, place)
+            copying.file(copied, place)
 
 
 def inside(root: Path, name: str) -> Path:
@@ -62,22 +70,6 @@ def inside(root: Path, name: str) -> Path:
         else:
             place /= part
     return place
-
-
-def _matching(origin: Path, pattern: str) -> list[Path]:
-    """Return what a pattern means, links by their own names. Raise ValueError if it is nothing."""
-    found = [origin]
-    for part in filter(None, pattern.split("/")):
-        folders = [inside(origin, str(path.relative_to(origin))) for path in found]
-        if glob.has_magic(part):
-            is_meant = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
-            children = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
-            found = sorted(path for path in children if is_meant(path.name))
-        else:
-            found = [folder / part for folder in folders if os.path.lexists(folder / part)]
-    if not found and not glob.has_magic(pattern):
-        raise ValueError(f"there is no {pattern}")
-    return found
 
 
 def _make_folder(path: Path) -> None:

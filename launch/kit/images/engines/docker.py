@@ -34,21 +34,12 @@ BUILT = ".kit-image-id"  # in the folder that was given to the engine, after the
 
 
 @dataclass(frozen=True)
-class EngineImage:
-    """An image in its engine."""
-
-    identity: str  # sha256:...
-    size: int  # bytes of its files
-    config: Config
-
-
-@dataclass(frozen=True)
 class Docker(Engine):
     """Docker or Podman."""
 
     name: str  # docker, or podman, which has the same commands
 
-    recipe_file = "Dockerfile"
+    recipe_files = ("Dockerfile",)
 
     def check(self) -> None:
         super().check()
@@ -59,7 +50,7 @@ class Docker(Engine):
                 f"start it, or join the group {self.name}; or choose another engine: --engine NAME",
             )
 
-    def image(self, reference: str) -> Optional[EngineImage]:
+    def image(self, reference: str, name: str, origin: dict[str, Any]) -> Optional[Source]:
         """Return the engine's image of this name or id, or None if there is none."""
         done = self._run("image", "inspect", reference)
         if done.returncode:
@@ -67,11 +58,13 @@ class Docker(Engine):
         (found,) = json.loads(done.stdout)
         identity = found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}"
         config = Config.from_json({"config": found.get("Config")})
-        return EngineImage(identity, int(found.get("Size") or 0), config)
+        size, files = int(found.get("Size") or 0), partial(self.files, identity)
+        # zstd packs an image to a third or a half.
+        return Source(name, identity, size, size // 2, config, origin, files)
 
     def identity(self, base: str) -> str:
         self.check()
-        found = self.image(base)
+        found = self.image(base, base, {})
         return found.identity if found else ""
 
     @contextmanager
@@ -106,28 +99,23 @@ class Docker(Engine):
                 f"{self.name} build --tag {recipe.name} . && kit build dockerd://{recipe.name}",
             )
         identity = built.read_text().strip()
-        image = self.image(identity)
+        image = self.image(identity, recipe.name, {"engine": self.name})
         if image is None:
             raise KitError(
                 f"{self.name} has built {identity}, and has no such image",
                 "was it removed meanwhile? Build again",
             )
-        yield self.source(image, recipe.name, {"engine": self.name})
-
-    def source(self, image: EngineImage, name: str, origin: dict[str, Any]) -> Source:
-        """Return an image as a source. zstd packs an image to a third or a half."""
-        files, size = partial(self.files, image), image.size
-        return Source(name, image.identity, size, size // 2, image.config, origin, files)
+        yield image
 
     @contextmanager
-    def files(self, image: EngineImage, label: str, count: Count) -> Iterator[Iterator[Entry]]:
-        """Yield the entries of the image's file system.
+    def files(self, identity: str, label: str, count: Count) -> Iterator[Iterator[Entry]]:
+        """Yield the entries of an image's file system.
 
         label: FOLDER:STEM of the build. By it the next build finds a killed build's container.
         """
         with suppress(KitError):  # another build may remove the same container
             self.forget(label)
-        container, pipe = self._create(image, label), subprocess.PIPE
+        container, pipe = self._create(identity, label), subprocess.PIPE
         command = [self.name, "export", container]
         try:
             with subprocess.Popen(
@@ -144,10 +132,10 @@ class Docker(Engine):
         finally:
             self._output("rm", "--force", "--volumes", container)
 
-    def _create(self, image: EngineImage, label: str) -> str:
-        """Return the id of a new container of the image."""
+    def _create(self, image: str, label: str) -> str:
+        """Return the id of a new container of the image with this id."""
         labels = ["--label", f"{LABEL}={label}", "--label", f"{HOST}={socket.gethostname()}"]
-        command = [self.name, "create", *labels, image.identity, "/bin/true"]
+        command = [self.name, "create", *labels, image, "/bin/true"]
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         # In a session of its own: a signal to all of kit's processes would end the command before
         # it prints the id, and the engine would make the container all the same.

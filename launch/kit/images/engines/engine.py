@@ -18,18 +18,13 @@ class Engine(ABC):
     """An engine, by its command's name."""
 
     name: str
-    recipe_file: str  # the usual name of its recipes
+    recipe_files: tuple[str, ...]  # the usual names of the recipes that it builds, its own first
 
     def check(self) -> None:
         """Raise KitError if it is not installed or does not answer."""
         if not shutil.which(self.name):
             fix = f"module load {self.name}, or choose another engine: kit build --engine NAME"
             raise KitError(f"{self.name} is not installed here", fix)
-
-    @property
-    def recipe_files(self) -> tuple[str, ...]:
-        """The usual names of all kinds of recipes that it builds, its own first."""
-        return (self.recipe_file,)
 
     def identity(self, base: str) -> str:
         """Return the id of an image that the engine itself has, or "" if it has none."""

@@ -31,7 +31,7 @@ MOUNTS = """\
 class Enroot(Rootless):
     """Builds in a container of the base, without root."""
 
-    name, recipe_file = "enroot", "image.enroot.sh"
+    name, recipe_files = "enroot", ("image.enroot.sh", "Dockerfile")
     left = (".lock",)
 
     def start(self, root: Path) -> tuple[list[str], dict[str, str]]:

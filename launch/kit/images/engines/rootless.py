@@ -40,14 +40,10 @@ class Rootless(Engine):
     left: tuple[str, ...] = ()  # what the tool leaves in a root folder
     afterwards = ""  # what a shell does there after each command
 
-    @property
-    def recipe_files(self) -> tuple[str, ...]:
-        return (self.recipe_file, "Dockerfile")
-
     def adapted(self, recipe: Recipe) -> Recipe:
         if not recipe.parts.is_dockerfile:
             return recipe
-        dockerfile.check(recipe, self.name)
+        dockerfile.translate(recipe, self.name, {})  # raises for what it cannot build
         return replace(recipe, translator=self.name)
 
     @abstractmethod

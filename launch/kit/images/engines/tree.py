@@ -55,7 +55,7 @@ def sweep() -> None:
 def _remove(folder: Path) -> None:
     """Remove a build's folder. What a killed command gave to another id of this user's stays."""
     with suppress(OSError, KitError):
-        _make_writable(folder)
+        remove.make_writable(folder)
         remove.tree(folder, _NAME)
 
 
@@ -95,15 +95,6 @@ def _walk(folder: Path) -> Iterator[Path]:
         if entry.is_dir(follow_symlinks=False):
             open_folder(path)
             yield from _walk(path)
-
-
-def _make_writable(folder: Path) -> None:
-    os.chmod(folder, 0o700)
-    for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
-        for name in names:
-            if not os.path.islink(os.path.join(path, name)):
-                with suppress(PermissionError):
-                    os.chmod(os.path.join(path, name), 0o700)
 
 
 def make_readable(folder: Path) -> None:

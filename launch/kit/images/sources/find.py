@@ -49,11 +49,11 @@ def source(target: str, note: Note = silent) -> Optional[Source]:
 def _of_engine(name: str, reference: str, target: str) -> Source:
     engine = Docker(name)
     engine.check()
-    image = engine.image(reference)
+    image = engine.image(reference, _short(reference), {"source": target, "engine": name})
     if image is None:
         fix = f"see: {name} images; of a registry: kit build docker://{reference}"
         raise KitError(f"{name} has no image {reference}", fix)
-    return engine.source(image, _short(reference), {"source": target, "engine": name})
+    return image
 
 
 def of_layers(image: oci.Image, reference: str, target: str) -> Source:
