@@ -26,7 +26,6 @@ from kit.slurm.nodes import (
     config,
     default_partition,
     down_nodes,
-    hosts,
     mpi_types,
     partitions,
     srun_has,

@@ -69,11 +69,6 @@ def down_nodes(nodes: str) -> list[str]:
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
 
 
-def hosts(nodes: str) -> list[str]:
-    """Return the names in a host list: node[1-3]."""
-    return client.ask(["scontrol", "show", "hostnames", nodes]).split()
-
-
 def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:
     """Return slurm.conf, as slurmctld has it."""
     answer = client.ask(["scontrol", "show", "config"], within_s=within_s)
