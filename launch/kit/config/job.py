@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
@@ -191,7 +192,7 @@ class Job(BadDays):
         other_names="requirements pip dependencies python_packages",
         anchor=requirements.anchored,
         from_words=keys.as_list,
-        add=requirements.add,
+        add=operator.add,
     )
     env: Optional[dict[str, str]] = key(
         variables.environment,

@@ -151,7 +151,7 @@ def _variable() -> Schema:
 
 
 def _own_prefixes() -> str:
-    return "|".join(_any_case(prefix) for prefix in ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_"))
+    return "|".join(_any_case(prefix) for prefix in variables.OWN_PREFIXES)
 
 
 def _environment() -> Schema:

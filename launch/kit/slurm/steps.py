@@ -81,10 +81,7 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        return _said_in(job_id, *(client.content(file) for file in (output, errors)))
-
-
-def _said_in(job_id: str, said: str, problems: str) -> str:
+        said, problems = client.content(output), client.content(errors)
     if not said and problems:
         raise KitError(
             f"srun in job {job_id}: {problems.strip().splitlines()[-1]}",
