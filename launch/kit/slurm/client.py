@@ -6,7 +6,6 @@ import contextlib
 import os
 import pwd
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,10 +151,6 @@ def run(
 def flags(options: dict[str, str]) -> list[str]:
     """Return options as a command line has them; an empty value is a flag."""
     return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-
-
-def has(tool: str) -> bool:
-    return bool(shutil.which(tool))
 
 
 def missing(command: str) -> KitError:
