@@ -152,7 +152,6 @@ probe::scratch() {
   local -r scratch="${ASKED[scratch]:-/tmp}"
   local -r mine="${scratch}/kit-${UID}"
   probe::place scratch "${scratch}"
-  [[ -d "${scratch}" ]] || probe::say scratch-missing "${scratch}"
   if [[ -e "${mine}" || -L "${mine}" ]] && [[ ! -O "${mine}" || -L "${mine}" || (-w "${scratch}" && ! -w "${mine}") ]]; then
     probe::say scratch-owner "$(probe::mode "${mine}")"
   fi

@@ -180,7 +180,6 @@ def test_mounts_and_scratch_that_this_user_cannot_use_are_told(open_folder: Path
     ((_, asked_for, place, able, *_),) = of(found, "scratch")
     assert (asked_for, place) == (f"{open_folder}/scratch/deep", f"{open_folder}/scratch")
     assert able.endswith(" with mode 555")
-    assert of(found, "scratch-missing") == [["scratch-missing", f"{open_folder}/scratch/deep"]]
 
 
 def test_containers_that_nobody_makes_any_more_are_told_and_those_being_made_are_not(tmp_path: Path) -> None:

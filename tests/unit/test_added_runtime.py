@@ -16,8 +16,8 @@ from kit.cluster import probe
 from kit.cluster.doctor import container_checks, local_checks
 from kit.cluster.doctor.facts import Asked, Cluster, Node
 from kit.cluster.init import choices
-from kit.cluster.init.look import Look
 from kit.cluster.init.survey import Site
+from kit.cluster.probe import Machine
 from kit.config import plugins, profiles
 from kit.config.job import Job
 from kit.errors import Problems
@@ -71,7 +71,7 @@ def test_auto_takes_it(added: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_init_takes_it(added: Path) -> None:
-    site = Site("hpc", Look("login"), node=Look("node1", tools=("apptainer", "shifter")))
+    site = Site("hpc", Machine("login"), node=Machine("node1", {"tool": [["apptainer", "1.4"], ["shifter", "7.1"]]}))
     assert choices.runtime(site)[:2] == ("shifter", "shifter on node1; also apptainer")
 
 

@@ -139,7 +139,7 @@ def test_without_slurm_nothing_is_asked(slurm: Path, project: Path, capsys) -> N
     ("answer", "said"),
     [
         ("exec /bin/sleep 60", "sinfo has not answered for 1 s"),
-        ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo refuses: Unable to contact slurm controller"),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo: Unable to contact slurm controller"),
     ],
 )
 def test_a_slurm_that_does_not_answer_is_a_warning_of_one_line(answer: str, said: str, slurm: Path, project: Path, capsys, monkeypatch) -> None:

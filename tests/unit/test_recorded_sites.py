@@ -418,10 +418,11 @@ def test_kit_submit_takes_the_job_that_is_here(kit, tmp_path: Path) -> None:
 def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: Path) -> None:
     folder = tmp_path / HOSTILE_NAME
     folder.mkdir()
-    found = look.of(probe.here(probe.command({}, f"look={folder}", f"look={tmp_path}/nowhere")))
-    assert found.host and found.cpus == len(os.sched_getaffinity(0))
-    assert found.folders.keys() == {str(folder)}
-    assert found.folders[str(folder)].writable and found.folders[str(folder)].inode == str(folder.stat().st_ino)
+    found = probe.here(probe.command({}, f"look={folder}", f"look={tmp_path}/nowhere"))
+    assert found.name and found.number("cpus") == len(os.sched_getaffinity(0))
+    folders = look.folders(found)
+    assert folders.keys() == {str(folder)}
+    assert folders[str(folder)].writable and folders[str(folder)].inode == str(folder.stat().st_ino)
 
 
 def test_two_machines_see_one_folder_or_two() -> None:

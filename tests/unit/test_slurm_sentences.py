@@ -26,12 +26,10 @@ def said(request: pytest.FixtureRequest) -> dict[str, str]:
     return RECORDED[request.param]
 
 
-def test_an_estimate_is_read_and_shown_without_a_slip(said: dict[str, str]) -> None:
+def test_an_estimate_is_read(said: dict[str, str]) -> None:
     found = sentences.estimate(said["estimate"])
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found.at_s)) if found else ""
     assert found and found.nodes == "node[1-2]" and f"to start at {at} " in said["estimate"]
-    shown = rf"sbatch: Job 2 to start at {at} using 2 processors on nodes node\[1-2\] in partition cpu\n"
-    assert re.fullmatch(shown, sentences.without_slip(said["estimate"]))
     assert sentences.estimate(said["refused estimate"]) is None
 
 

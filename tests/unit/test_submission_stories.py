@@ -36,6 +36,7 @@ from kit.plan import git_facts
 from kit.runs import history, run_dir, secret_file, status, submit, watch
 from kit.runs import log_files as follow
 from kit.slurm import client
+from kit.slurm import jobs as slurm_jobs
 
 pytestmark = pytest.mark.slow
 
@@ -294,7 +295,7 @@ def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     os.uname = lambda: SimpleNamespace(nodename=f"login-of-{modes['home']}")  # type: ignore[assignment, return-value]
     sys.argv = ["kit", *words]
     client.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
-    client.has = lambda tool: modes["sacct"] != "none"
+    slurm_jobs.shutil = SimpleNamespace(which=lambda tool: modes["sacct"] != "none")  # type: ignore[assignment]
     git_facts._git = lambda *_: None
     submit.time = history.time = follow.time = submission.time = watch.time = clock(fake)  # type: ignore[attr-defined]
     history.add = after(history.add, lambda run: "identified" if run.id else "noted")
@@ -571,7 +572,7 @@ class Stories(RuleBasedStateMachine):
             known = {run.folder: run for run in history.runs()}
             patch.setattr(submit, "time", clock(self.slurm))
             patch.setattr(client, "subprocess", instead_of_subprocess(self.slurm))
-            patch.setattr(client, "has", lambda tool: self.slurm.modes()["sacct"] != "none")
+            patch.setattr(slurm_jobs, "shutil", SimpleNamespace(which=lambda tool: self.slurm.modes()["sacct"] != "none"))
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename=f"login-of-{OWN}"))
             return known, {item.run.folder: item.state for item in status.of(list(known.values()))}
 

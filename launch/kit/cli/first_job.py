@@ -91,7 +91,7 @@ def _description(profile: Path) -> str:
 
 
 def _show(start: Start) -> None:
-    where = f", and {start.site.node.host} of it" if start.site.node else ""
+    where = f", and {start.site.node.name} of it" if start.site.node else ""
     print(f"kit: looked at {start.chosen.title}{where}")
     decisions = start.chosen.decisions
     shown = [

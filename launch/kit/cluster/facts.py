@@ -68,11 +68,14 @@ Partitions = dict[str, Partition]  # by name
 
 def ask(within_s: float = 60) -> Partitions:
     """Return the partitions. Raises KitError if there is no Slurm or it does not answer in time."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and not every job asks
+
     commands = [
         ["sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G|%f"],
         ["scontrol", "--all", "--oneliner", "show", "partition"],
     ]
-    nodes, lines = slurm.ask_together(commands, within_s)
+    with ThreadPoolExecutor() as pool:
+        nodes, lines = pool.map(lambda command: slurm.ask(command, within_s=within_s), commands)
     kinds = _kinds(nodes)
     partitions = {}
     for line in lines.splitlines():

@@ -32,11 +32,12 @@ class BadDays:
         other_names="stall_timeout_s hang_timeout watchdog",
     )
     on_stall: Optional[str] = key(
-        values.on_stall,
+        values.Words(
+            ("end", "report"),
+            "end: end ranks that stand still; report: only keep where they stand",
+        ),
         "if the run hangs: end its ranks, and start them again if max_restarts allows it; or "
         "report: only record where they are [end]",
-        "end|report",
-        choices=lambda: list(values.ON_STALL),
     )
     health: Optional[str] = key(
         values.health,
@@ -81,10 +82,11 @@ class BadDays:
         "continue at once as a new job; most sites hold a requeued job for two minutes",
     )
     share: Optional[str] = key(
-        values.share,
+        values.Words(
+            ("group",),
+            "group: the group of the run directory reads the logs, and may stop the run",
+        ),
         "group: the run directory's group may read the logs and run.json, and may use kit"
         " checkpoint and kit stop [nobody]",
-        "group",
         option="--share-with",  # kit bench has a --share of its own
-        choices=lambda: list(values.SHARE),
     )

@@ -41,7 +41,7 @@ def fingerprint(image: Path) -> Optional[str]:
     `kit build` ends a file with the sha256 of everything before it, and other tools write
     identifiers and the time at its start. So its size and both ends tell two builds apart in
     milliseconds, whatever the file's name, date or place. Damage in the middle goes unnoticed.
-    `image::fingerprint` in lib.sh computes the same on the nodes.
+    `image::fingerprint` in lib/image.sh computes the same on the nodes.
     """
     try:
         with safe_read.opened(image) as file:

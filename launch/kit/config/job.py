@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
 from kit.config import (
     arrays,
-    caches,
     command,
     image_files,
     inherit,
@@ -22,7 +22,6 @@ from kit.config import (
     requirements,
     secrets,
     sweeps,
-    unpack,
     values,
     variables,
 )
@@ -130,21 +129,23 @@ class Job(BadDays):
         choices=lambda: plugins.choices("stages"),
     )
     cache: Optional[str] = key(
-        caches.parse,
+        values.Words(
+            ("node", "keep", "off"),
+            "node: on each node's disk; keep: also in a file beside the image; "
+            "off: as the image says",
+        ),
         "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
         " file beside the image, from which new nodes start; off: kit sets nothing [node]",
-        "node|keep|off",
         panel="Container",
-        choices=lambda: list(caches.CACHE),
     )
     unpack: Optional[str] = key(
-        unpack.parse,
+        values.unpack,
         "yes: each node unpacks the image before the first start; no: it mounts the image, and"
         " what the program writes into it takes memory; for enroot and pyxis [auto: mount a"
         " staged image]",
         "auto|yes|no",
         panel="Container",
-        examples=lambda: list(unpack.WORDS),
+        examples=lambda: ["auto", "yes", "no"],
     )
     time: Optional[str] = key(
         values.time_limit,
@@ -163,11 +164,12 @@ class Job(BadDays):
         anchor=paths.absolute,
     )
     code: Optional[str] = key(
-        values.code,
+        values.Words(
+            ("snapshot", "live"),
+            "snapshot: the code as it is now; live: as it is when the job starts",
+        ),
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
-        "snapshot|live",
-        choices=lambda: list(values.CODE),
     )
     mounts: Optional[tuple[Mount, ...]] = key(
         mount_list.parse,
@@ -190,7 +192,7 @@ class Job(BadDays):
         other_names="requirements pip dependencies python_packages",
         anchor=requirements.anchored,
         from_words=keys.as_list,
-        add=requirements.add,
+        add=operator.add,
     )
     env: Optional[dict[str, str]] = key(
         variables.environment,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit.config.values import Words
 from kit.config.yaml_source import Located
 from kit.errors import Problem, Problems
 
@@ -37,6 +38,8 @@ def key(
     **more: Any,
 ) -> Any:
     """Return the field of a key; `more` are further facts of a Key."""
+    if isinstance(parse, Words):
+        metavar, more["choices"] = "|".join(parse.words), lambda: list(parse.words)
     return field(
         default_factory=lambda: default, metadata={"key": Key(parse, meaning, metavar, **more)}
     )

@@ -30,16 +30,6 @@ from kit.errors import Problems, UsageError, did_you_mean
 HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
 _VARIABLE = re.compile(rf"\$\{{?({shell_words.NAME})")
-GPU_DIRECTIVES = ("gpus-per-node", "gres", "none")
-
-
-def gpu_directive(given: Located, problems: Problems) -> Optional[str]:
-    found = values.line(given, problems)
-    if found in (None, *GPU_DIRECTIVES):
-        return found
-    fix = f"choose one of {', '.join(GPU_DIRECTIVES)}"
-    problems.add(given.where, f"'{found}' is not a way to ask for GPUs", fix)
-    return None
 
 
 def scratch(given: Located, problems: Problems) -> Optional[str]:
@@ -117,10 +107,13 @@ class Cluster:
         choices=lambda: plugins.choices("runtimes"),
     )
     gpu_directive: str = key(
-        gpu_directive,
-        f"how jobs request GPUs: {', '.join(GPU_DIRECTIVES)} [{GPU_DIRECTIVES[0]}]",
-        default=GPU_DIRECTIVES[0],
-        choices=lambda: list(GPU_DIRECTIVES),
+        values.Words(
+            ("gpus-per-node", "gres", "none"),
+            "gpus-per-node: --gpus-per-node=N; gres: --gres=gpu:N; "
+            "none: a partition gives whole nodes",
+        ),
+        "how jobs request GPUs: gpus-per-node, gres, none [gpus-per-node]",
+        default="gpus-per-node",
     )
     scratch: str = key(
         scratch,

@@ -62,12 +62,6 @@ def anchored(found: tuple[Requirement, ...], base: Path) -> tuple[Requirement, .
     )
 
 
-def add(
-    of_file: tuple[Requirement, ...], of_option: tuple[Requirement, ...]
-) -> tuple[Requirement, ...]:
-    return (*of_file, *of_option)
-
-
 def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> None:
     """Note a problem with a requirement that kit does not give to pip; `is_line`: of a file."""
     text, fix = item.text, ""

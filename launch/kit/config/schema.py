@@ -26,7 +26,6 @@ from kit.config import (
     sbatch_options,
     secrets,
     sweeps,
-    unpack,
     values,
     variables,
 )
@@ -152,7 +151,7 @@ def _variable() -> Schema:
 
 
 def _own_prefixes() -> str:
-    return "|".join(_any_case(prefix) for prefix in ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_"))
+    return "|".join(_any_case(prefix) for prefix in variables.OWN_PREFIXES)
 
 
 def _environment() -> Schema:
@@ -276,7 +275,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.options: _options(),
     bandwidth_target.parse: _expectation(),
     values.flag: _flag(),
-    unpack.parse: _any_of(_flag(), {"enum": ["auto"]}),
+    values.unpack: _any_of(_flag(), {"enum": ["auto"]}),
     profiles.scratch: {**_LINE, "pattern": "^[/$][^\\u0000-\\u001f\\u007f]*$"},
     profiles.host: {**_LINE, "pattern": f"^{profiles.HOST.pattern}$"},
     profiles.kits_folder: _LINE,

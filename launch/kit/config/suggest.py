@@ -1,4 +1,4 @@
-"""Suggest what a user probably meant by a key, a time or a file that is wrong."""
+"""Suggest what a user probably meant by a key or a file that is wrong."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
 from kit.errors import closest, did_you_mean
-from kit.slurm import numbers
-
-UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
@@ -28,18 +25,6 @@ def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
 def by_other_name(word: str, keys: Mapping[str, Key]) -> str:
     """Return the key that another tool calls by this word, or ""."""
     return next((key for key, facts in keys.items() if word in facts.other_names.split()), "")
-
-
-def time_in_words(text: str, where: str) -> str:
-    """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text.
-
-    It is written as what stands there: a key of a job file, or an option.
-    """
-    parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
-    if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
-        return ""
-    time = numbers.time_limit(sum(int(count) * UNITS[unit] for count, unit in parts))
-    return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
 
 
 def neighbour(path: str, otherwise: str) -> str:

@@ -6,12 +6,14 @@ Each returns the typed value, or None after noting a problem.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from kit.config import paths, suggest, token_check
+from kit.config import paths, token_check
 from kit.config.yaml_source import Located
 from kit.errors import Problems
+from kit.slurm import numbers
 
 # --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]
 _N = "[0-9]{1,9}"  # \\d would match the digits of all scripts, which Slurm cannot read
@@ -19,9 +21,26 @@ TIME = re.compile(
     rf"({_N}-{_N}(:{_N}){{0,2}}|{_N}(:{_N}){{0,2}}|UNLIMITED|INFINITE)\Z", re.IGNORECASE
 )
 _RANGE = re.compile(rf"({_N})-({_N})")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile("([1-9][0-9]{0,5})([smhSMH])")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+QUICK = "quick"  # kit's own look at a node
+
+
+@dataclass(frozen=True)
+class Words:
+    """The parser of a key that has only these values; the fix says what each means."""
+
+    words: tuple[str, ...]
+    fix: str
+
+    def __call__(self, given: Located, problems: Problems) -> Optional[str]:
+        if given.value in self.words:
+            return str(given.value)
+        problem = f"expected {' or '.join(self.words)}, not {kind(given)}"
+        problems.add(given.where, problem, self.fix)
+        return None
 
 
 def text(given: Located, problems: Problems) -> Optional[str]:
@@ -104,10 +123,20 @@ def count_or_zero(given: Located, problems: Problems) -> Optional[int]:
 
 
 def flag(given: Located, problems: Problems) -> Optional[bool]:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if isinstance(given.value, str) and given.value.lower() in words:
-        return words[given.value.lower()]
+    if isinstance(given.value, str) and given.value.lower() in _FLAGS:
+        return _FLAGS[given.value.lower()]
     problems.add(given.where, f"expected true or false, not {kind(given)}", "write true or false")
+    return None
+
+
+def unpack(given: Located, problems: Problems) -> Optional[str]:
+    """Return auto, yes or no."""
+    if given.value == "auto":
+        return "auto"
+    if isinstance(given.value, str) and given.value.lower() in _FLAGS:
+        return "yes" if _FLAGS[given.value.lower()] else "no"
+    fix = "no: each node mounts the image; yes: it unpacks it first; auto: kit chooses"
+    problems.add(given.where, f"expected auto, yes or no, not {kind(given)}", fix)
     return None
 
 
@@ -115,10 +144,22 @@ def time_limit(given: Located, problems: Problems) -> Optional[str]:
     value = given.value
     if isinstance(value, str) and TIME.match(value):
         return value
-    fix = suggest.time_in_words(value, given.where) if isinstance(value, str) else ""
+    fix = _time_in_words(value, given.where) if isinstance(value, str) else ""
     fix = fix or "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes"
     problems.add(given.where, f"expected a time limit, not {kind(given)}", fix)
     return None
+
+
+def _time_in_words(text: str, where: str) -> str:
+    """Return the fix for a time such as 2h, `90 min` or `1 day 12 h`; "" for any other text.
+
+    It is written as what stands there: a key of a job file, or an option.
+    """
+    parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
+    if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
+        return ""
+    time = numbers.time_limit(sum(int(count) * _SECONDS[unit] for count, unit in parts))
+    return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
 
 
 def duration(given: Located, problems: Problems) -> Optional[int]:
@@ -138,27 +179,6 @@ def no_nul(value: str, where: str, problems: Problems) -> str:
     return value
 
 
-CODE = ("snapshot", "live")
-ON_STALL = ("end", "report")
-SHARE = ("group",)
-QUICK = "quick"  # kit's own look at a node
-
-
-def code(given: Located, problems: Problems) -> Optional[str]:
-    fix = "snapshot: the code as it is now; live: as it is when the job starts"
-    return one_of(CODE, given, fix, problems)
-
-
-def on_stall(given: Located, problems: Problems) -> Optional[str]:
-    fix = "end: end ranks that stand still; report: only keep where they stand"
-    return one_of(ON_STALL, given, fix, problems)
-
-
-def share(given: Located, problems: Problems) -> Optional[str]:
-    fix = "group: the group of the run directory reads the logs, and may stop the run"
-    return one_of(SHARE, given, fix, problems)
-
-
 def health(given: Located, problems: Problems) -> Optional[str]:
     found = line(given, problems)
     if found is None or found == QUICK or "/" in found:
@@ -170,14 +190,6 @@ def health(given: Located, problems: Problems) -> Optional[str]:
 
 def anchored_health(found: str, base: Path) -> str:
     return found if found == QUICK else paths.absolute(found, base)
-
-
-def one_of(words: tuple[str, ...], given: Located, fix: str, problems: Problems) -> Optional[str]:
-    """Return the value; note a problem, with this fix, if it is none of the words."""
-    if given.value in words:
-        return str(given.value)
-    problems.add(given.where, f"expected {' or '.join(words)}, not {kind(given)}", fix)
-    return None
 
 
 def options(given: Located, problems: Problems) -> Optional[dict[str, Located]]:

@@ -17,6 +17,7 @@ OWNED = set(
     LOCAL_WORLD_SIZE GROUP_RANK
     """.split()
 )
+OWN_PREFIXES = ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")  # in any case of letters
 # Bash computes, resets or refuses to set these: a value given to them would not arrive.
 BASH = set(
     """
@@ -66,7 +67,7 @@ def settable(name: str, where: str, problems: Problems) -> bool:
     if not ENV_NAME.match(name):
         problem = f"'{name}' cannot be a variable's name"
         fix = "use letters, digits and _, not starting with a digit"
-    elif name in OWNED or name.upper().startswith(("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")):
+    elif name in OWNED or name.upper().startswith(OWN_PREFIXES):
         problem = f"{name} is set by the launch itself and cannot be set by a job"
         fix = f"remove it, or {own_name}"
     elif name in BASH or name.startswith("BASH_FUNC_"):

@@ -25,6 +25,14 @@ class Located(NamedTuple):
     where: str
 
 
+def inline(value: Any) -> str:
+    """Return a value as YAML has it on one line."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, width=1 << 20, allow_unicode=True, sort_keys=False
+    )
+    return str(text).removesuffix("\n").removesuffix("\n...")
+
+
 MOST_BYTES = 1_000_000
 MOST_NODES = 100_000  # after aliases, each of which stands for a copy
 DEEPEST = 100

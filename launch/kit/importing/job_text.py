@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
-
+from kit.config.yaml_source import inline
 from kit.importing.draft import DECIDE, LEFT_OUT, Draft, Entry
 from kit.table import printable
 
@@ -70,20 +69,20 @@ _BLOCKS = ("setup", "host_setup", "script")
 def _entry(key: str, value: Any) -> str:
     if key in _BLOCKS:
         if any(not (character.isprintable() or character in "\n\t") for character in value):
-            return f"{key}: {_scalar(value)}\n"
+            return f"{key}: {inline(value)}\n"
         text = "".join(f"  {line}\n" if line else "\n" for line in value.split("\n"))
         indent = "2" if value.startswith((" ", "\n")) else ""
         return f"{key}: |{indent}\n{text}"
     if key == "command":
         words = " ".join(value)
         is_plain = all(_is_plain(word) for word in value)
-        return f"{key}: {_scalar(words) if is_plain else _flow(value)}\n"
+        return f"{key}: {inline(words if is_plain else value)}\n"
     if isinstance(value, dict) and key != "sweep":
-        lines = (f"  {_scalar(name)}: {_short(text)}\n" for name, text in value.items())
+        lines = (f"  {inline(name)}: {_short(text)}\n" for name, text in value.items())
         return f"{key}:\n{''.join(lines)}"
     if isinstance(value, str):
         return f"{key}: {_short(value)}\n"
-    return f"{key}: {_flow(value)}\n"
+    return f"{key}: {inline(value)}\n"
 
 
 def _is_plain(word: str) -> bool:
@@ -93,19 +92,7 @@ def _is_plain(word: str) -> bool:
 def _short(value: Any) -> str:
     """Return a value; numbers without quotes, since kit reads them as they are written."""
     is_bare = isinstance(value, str) and (re.fullmatch("[0-9]+", value) or value == "true")
-    return str(value) if is_bare else _flow(value)
-
-
-def _scalar(value: str) -> str:
-    return _dump(value).removesuffix("\n").removesuffix("\n...")
-
-
-def _flow(value: Any) -> str:
-    return _dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
-
-
-def _dump(value: Any, **more: Any) -> str:
-    return str(yaml.safe_dump(value, width=1 << 20, allow_unicode=True, sort_keys=False, **more))
+    return str(value) if is_bare else inline(value)
 
 
 def _place(entry: Entry) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
-from kit.slurm.client import Unsure, ask, ask_together, at, environment, user
+from kit.slurm.client import Unsure, ask, at, environment, user
 from kit.slurm.jobs import (
     FINAL,
     ID,
@@ -26,7 +26,6 @@ from kit.slurm.nodes import (
     config,
     default_partition,
     down_nodes,
-    hosts,
     mpi_types,
     partitions,
     srun_has,

@@ -6,9 +6,7 @@ import contextlib
 import os
 import pwd
 import re
-import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Optional
@@ -16,8 +14,6 @@ from typing import IO, Any, Optional
 from kit.errors import KitError
 
 PATIENCE_S = 120.0  # for a command of Slurm
-
-_PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 # The cluster to ask, of those that this Slurm knows; "" is its own, None those of SLURM_CLUSTERS.
 _cluster: Optional[str] = None
@@ -51,35 +47,6 @@ def names_clusters() -> bool:
 
 class Unsure(KitError):
     """Slurm did not answer in time: what was asked for may have been done."""
-
-
-def ask_together(commands: list[list[str]], within_s: float) -> list[str]:
-    """Run commands of Slurm at the same time, and return their outputs.
-
-    Raise KitError if one fails, Unsure if one has not ended in time.
-    """
-    started: list[subprocess.Popen[str]] = []
-    try:
-        for command in commands:
-            started.append(start(command, text=True, errors="replace", **_PIPES))
-        end = time.monotonic() + within_s
-        answers = [
-            process.communicate(timeout=max(0.0, end - time.monotonic())) for process in started
-        ]
-    except subprocess.TimeoutExpired as late:
-        raise Unsure(
-            f"{late.cmd[0]} has not answered for {within_s:.0f} s", "is slurmctld up? scontrol ping"
-        ) from None
-    finally:
-        for process in started:
-            if process.returncode is None:
-                process.kill()
-                process.communicate()
-    for command, process, (_, errors) in zip(commands, started, answers):
-        if process.returncode:
-            words = " ".join(errors.split()) or f"exit code {process.returncode}"
-            raise KitError(f"{command[0]} refuses: {words}", "check with: scontrol ping")
-    return [output for output, _ in answers]
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
@@ -184,10 +151,6 @@ def run(
 def flags(options: dict[str, str]) -> list[str]:
     """Return options as a command line has them; an empty value is a flag."""
     return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
-
-
-def has(tool: str) -> bool:
-    return bool(shutil.which(tool))
 
 
 def missing(command: str) -> KitError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection
 from typing import Callable, NamedTuple, Optional
@@ -70,7 +71,7 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     """
     squeue = client.of_cluster("squeue", "--me", "--states=all", "--format=%F|%V|%Z")
     rows = _rows(client.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
-    if client.has("sacct"):
+    if shutil.which("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
         cluster = "Cluster," if client.names_clusters() else ""
         sacct = client.of_cluster(
@@ -199,7 +200,7 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
 
 def accounted(job_ids: list[str]) -> dict[str, dict[str, str]]:
     """Return {job id: {folder: state}} by the site's accounts; empty if it keeps none."""
-    if not client.has("sacct"):
+    if not shutil.which("sacct"):
         return {}
     options = "--allocations --noheader --parsable2 --format=JobID,State,WorkDir".split()
     done = client.run(client.of_cluster("sacct", *options, f"--jobs={','.join(job_ids)}"))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
-import subprocess
-import tempfile
 from typing import NamedTuple, Optional
 
 from kit.errors import KitError
@@ -16,19 +12,10 @@ from kit.slurm import client, numbers
 
 def partitions(within_s: float) -> list[str]:
     """Return the names; none if Slurm does not answer in time, as somebody waits at a prompt."""
-    nothing = subprocess.DEVNULL
-    # No pipe: what a wrapper has started might hold it open.
-    with contextlib.suppress(OSError, KitError), tempfile.TemporaryFile() as output:
-        command = ["sinfo", "--noheader", "--format=%R"]
-        process = client.start(
-            command, stdin=nothing, stdout=output, stderr=nothing, start_new_session=True
-        )
-        try:
-            process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        return sorted(set(client.content(output).split()))
+    command = ["sinfo", "--noheader", "--format=%R"]
+    with contextlib.suppress(KitError):
+        # Ctrl-C at the prompt is for the shell.
+        return sorted(set(client.run(command, within_s=within_s, is_alone=True).stdout.split()))
     return []
 
 
@@ -67,11 +54,6 @@ def down_nodes(nodes: str) -> list[str]:
     sinfo = ["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]
     lines = client.run(sinfo).stdout.split("\n")
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
-
-
-def hosts(nodes: str) -> list[str]:
-    """Return the names in a host list: node[1-3]."""
-    return client.ask(["scontrol", "show", "hostnames", nodes]).split()
 
 
 def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:

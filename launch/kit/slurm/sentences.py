@@ -36,11 +36,6 @@ def estimate(answer: str) -> Optional[Estimate]:
     )
 
 
-def without_slip(answer: str) -> str:
-    """Return the answer of sbatch --test-only without the word that 26.05 has in it by mistake."""
-    return re.sub(r"(to start at \S+(?: on cluster \S+)?) a using", r"\1 using", answer)
-
-
 def cancelled(reason: str = "") -> str:
     """Return the pattern of slurmstepd's last line on a job, for this reason.
 

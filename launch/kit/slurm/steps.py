@@ -6,8 +6,7 @@ import subprocess
 import tempfile
 
 from kit.errors import KitError, warn
-from kit.slurm import client
-from kit.slurm.nodes import hosts
+from kit.slurm import client, hostlist
 
 
 def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
@@ -15,7 +14,8 @@ def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
 
     Raise KitError if a node does not answer.
     """
-    shape = [*_one_task_on_each(nodes, len(hosts(nodes))), "--immediate=60", "--time=10", "--quiet"]
+    on_each = _one_task_on_each(nodes, len(hostlist.expand(nodes)))
+    shape = [*on_each, "--immediate=60", "--time=10", "--quiet"]
     try:
         done = client.run(["srun", *shape, *client.flags(options), *command])
     except client.Unsure:
@@ -81,10 +81,7 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        return _said_in(job_id, *(client.content(file) for file in (output, errors)))
-
-
-def _said_in(job_id: str, said: str, problems: str) -> str:
+        said, problems = client.content(output), client.content(errors)
     if not said and problems:
         raise KitError(
             f"srun in job {job_id}: {problems.strip().splitlines()[-1]}",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kit.errors import KitError
-from kit.slurm import client, sentences
+from kit.slurm import client
 from kit.slurm.jobs import Job
 
 _SUBMITTED = re.compile(
@@ -73,8 +73,7 @@ class Unknown(client.Unsure):
 
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
-    answer = client.ask(["sbatch", "--test-only", *options, str(script)], script)
-    return sentences.without_slip(answer).strip()
+    return client.ask(["sbatch", "--test-only", *options, str(script)], script).strip()
 
 
 def estimate(header: str) -> str:
@@ -92,8 +91,7 @@ def estimate(header: str) -> str:
 def would_start(options: dict[str, str]) -> str:
     """Return Slurm's estimate for a job of one node. Raise KitError if Slurm would refuse it."""
     job = ["--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true"]
-    answer = client.ask(["sbatch", "--test-only", *job, *client.flags(options)])
-    return sentences.without_slip(answer).strip()
+    return client.ask(["sbatch", "--test-only", *job, *client.flags(options)]).strip()
 
 
 def allocate(

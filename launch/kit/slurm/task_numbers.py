@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Optional
 
 LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
 MOST = 100_000  # tasks; kit looks at each of them
 _N = "[0-9]{1,9}"
 _ITEM = rf"{_N}(-{_N}(:{_N})?)?"
+HOW = "write it as sbatch does: 0-9, 0-9:3 or 1,4,7; with %2 at the end, two run at a time"
 SYNTAX = re.compile(rf"({_ITEM}(,{_ITEM})*)?(%{_N})?")
 
 
 def is_sound(text: str) -> bool:
     """Return whether these are the numbers of an array that sbatch would take."""
-    numbers = text.partition("%")[0]
-    sound = SYNTAX.fullmatch(text) and all(
-        first <= last <= LAST and step for first, last, step in ranges(numbers)
-    )
-    return bool(sound) and 0 < count(numbers) <= MOST
+    has_tasks = bool(ranges(text.partition("%")[0]))
+    return has_tasks and SYNTAX.fullmatch(text) is not None and not fault(text)
+
+
+def fault(text: str) -> Optional[tuple[str, str]]:
+    """Return what is wrong with an array of the right syntax, and the fix."""
+    numbers, percent, limit = text.partition("%")
+    for first, last, step in ranges(numbers):
+        if first > last:
+            return (
+                f"goes from {first} down to {last}",
+                f"write the smaller number first: {last}-{first}",
+            )
+        if step == 0:
+            return "has a step of 0", HOW
+        if last > LAST:
+            return f"goes up to {last}, and Slurm to {LAST} at most", "number the tasks from 0"
+    tasks = count(numbers)
+    if tasks > MOST:
+        return (
+            f"has {tasks} tasks, more than {MOST}",
+            "submit a part of them at a time",
+        )
+    if percent and int(limit) == 0:
+        return "lets no task run", "write how many may run at the same time: %1"
+    return None
 
 
 def count(text: str) -> int:

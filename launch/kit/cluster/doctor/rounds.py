@@ -200,7 +200,7 @@ def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
     partition = cluster.asked.slurm.get("partition") or slurm.default_partition()
     if wanted.nodelist:
         cluster.asked.named = True
-        names = slurm.hosts(wanted.nodelist)
+        names = hostlist.expand(wanted.nodelist) or [wanted.nodelist]
         if unknown := [name for name in names if name not in {node.name for node in known}]:
             raise UsageError(
                 f"Slurm knows no node {hostlist.fold(unknown)}",

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Optional
 
 from kit.cluster.facts import Partition
+from kit.cluster.init import look
 from kit.cluster.init.decision import Decision
-from kit.cluster.init.look import Look
 from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
+from kit.cluster.probe import Machine
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.errors import KitError
@@ -49,7 +50,7 @@ def runtime(site: Site) -> Decision:
     available = [item for item in known if _is_available(item, site)]
     is_certain = site.node or not site.cluster
     where = (
-        f"on {site.job_machine.host}" if is_certain else f"on this login node; {site.why_no_node}"
+        f"on {site.job_machine.name}" if is_certain else f"on this login node; {site.why_no_node}"
     )
     if not available:
         none = f"none of {', '.join(dict.fromkeys(item.tool for item in known))} {where}"
@@ -71,12 +72,12 @@ def runtime(site: Site) -> Decision:
 
 def _is_available(runtime: Plugin, site: Site) -> bool:
     option = runtime.srun_option
-    return option in site.srun_options if option else runtime.tool in site.job_machine.tools
+    return option in site.srun_options if option else bool(site.job_machine.tool(runtime.tool))
 
 
 def engines_here(site: Site) -> list[Plugin]:
     """Return the runtimes on this machine that run images for `kit run` alone."""
-    return [item for item in plugins.runtimes(local=True) if item.tool in site.here.tools]
+    return [item for item in plugins.runtimes(local=True) if site.here.tool(item.tool)]
 
 
 def gpu_directive(site: Site) -> Decision:
@@ -92,20 +93,21 @@ def gpu_directive(site: Site) -> Decision:
 
 def scratch(site: Site) -> Decision:
     """Decide for the node's own disk with the most room; no value for /tmp, the default."""
-    look = site.node or (None if site.cluster else site.here)
-    if look is None:
+    machine = site.node or (None if site.cluster else site.here)
+    if machine is None:
         why = f"{TEMPORARY} of a node was not seen: {site.why_no_node}"
         return Decision("", why, "that is small, or in memory")
-    seen = {path: look.folders[path] for path in LOCAL if path in look.folders}
+    folders = look.folders(machine)
+    seen = {path: folders[path] for path in LOCAL if path in folders}
     room = {path: disk.free_mib for path, disk in seen.items() if disk.is_a_disk and disk.writable}
-    usual = look.folders.get(TEMPORARY)
+    usual = folders.get(TEMPORARY)
     usual_room = usual.free_mib if usual and usual.is_a_disk else 0
-    words = f"{look.host} has no {TEMPORARY}"
+    words = f"{machine.name} has no {TEMPORARY}"
     if usual:
-        words = f"{TEMPORARY} of {look.host} is {usual.type}"
+        words = f"{TEMPORARY} of {machine.name} is {usual.type}"
     best = max(room, key=lambda path: room[path], default="")
     if best and room[best] > 1.5 * usual_room:
-        disk = f"{best} of {look.host} is {seen[best].type}"
+        disk = f"{best} of {machine.name} is {seen[best].type}"
         return Decision(best, f"{disk}, with more room than {TEMPORARY}; {words}")
     change = "a node has a disk of its own: in memory, containers take RAM"
     return Decision("", words, "" if usual_room else change)
@@ -113,28 +115,29 @@ def scratch(site: Site) -> Decision:
 
 def fabric(site: Site) -> Decision:
     """Decide for infiniband (which includes RoCE), efa, or no value for plain Ethernet."""
-    look = site.node or (None if site.cluster else site.here)
-    if look:
-        return _seen_fabric(look)
+    machine = site.node or (None if site.cluster else site.here)
+    if machine:
+        return _seen_fabric(machine)
     kinds = site.partition.kinds if site.partition else ()
     features = sorted({feature for kind in kinds for feature in kind.features})
     for name, pattern in FABRICS.items():
         if match := next((feature for feature in features if pattern.search(feature)), None):
             return Decision(name, f"nodes have the feature '{match}'", "they have another network")
-    if site.here.rdma:
-        why = f"the login node has {', '.join(site.here.rdma)}"
+    if devices := look.rdma(site.here):
+        why = f"the login node has {', '.join(devices)}"
         return Decision("infiniband", why, "the nodes have another network")
     why = f"no RDMA device on the login node, no such feature of the nodes; {site.why_no_node}"
     return Decision("", why, "the nodes have InfiniBand")
 
 
-def _seen_fabric(look: Look) -> Decision:
-    if not look.rdma:
-        networks = ", ".join(look.networks) or "unknown"
-        return Decision("", f"{look.host} has no RDMA device; its network: {networks}")
-    devices = [f"{name} ({link})" if link else name for name, link in look.rdma.items()]
-    is_efa = any(name.startswith(("efa", "rdmap")) for name in look.rdma)
-    return Decision("efa" if is_efa else "infiniband", f"{look.host} has {', '.join(devices)}")
+def _seen_fabric(machine: Machine) -> Decision:
+    rdma = look.rdma(machine)
+    if not rdma:
+        networks = ", ".join(look.networks(machine)) or "unknown"
+        return Decision("", f"{machine.name} has no RDMA device; its network: {networks}")
+    devices = [f"{name} ({link})" if link else name for name, link in rdma.items()]
+    is_efa = any(name.startswith(("efa", "rdmap")) for name in rdma)
+    return Decision("efa" if is_efa else "infiniband", f"{machine.name} has {', '.join(devices)}")
 
 
 def account(site: Site, chosen: Partition) -> Decision:
@@ -153,7 +156,7 @@ def account(site: Site, chosen: Partition) -> Decision:
 
 def folder(site: Site, project: Path) -> Decision:
     """Decide whether the nodes see the project's folder. Raises KitError if a node lacks it."""
-    mine = site.here.folders.get(str(project))
+    mine = look.folders(site.here).get(str(project))
     if not site.cluster:
         return Decision("here", f"{project} is on this machine")
     if mine is None:
@@ -166,21 +169,18 @@ def folder(site: Site, project: Path) -> Decision:
     return Decision("unknown", f"it is on {mine.type}, which is seldom shared", change)
 
 
-def _folder_on_node(node: Look, here: Look, project: Path) -> Decision:
-    found = node.folders.get(str(project))
-    if found and found.is_same(here.folders[str(project)]):
-        return Decision("shared", f"{node.host} sees it")
+def _folder_on_node(node: Machine, here: Machine, project: Path) -> Decision:
+    theirs, ours = look.folders(node), look.folders(here)
+    found = theirs.get(str(project))
+    if found and found.is_same(ours[str(project)]):
+        return Decision("shared", f"{node.name} sees it")
     if found:
         change = "it is the same: else start from another folder"
-        return Decision("not shared", f"{project} is another folder on {node.host}", change)
-    common = [
-        path
-        for path, seen in node.folders.items()
-        if path in here.folders and seen.is_same(here.folders[path])
-    ]
+        return Decision("not shared", f"{project} is another folder on {node.name}", change)
+    common = [path for path, seen in theirs.items() if path in ours and seen.is_same(ours[path])]
     example = f", such as one below {common[0]}" if common else ""
     fix = f"start from a folder that all nodes share{example}; if it is one: kit init --no-look"
-    raise KitError(f"{node.host} does not see {project}", fix)
+    raise KitError(f"{node.name} does not see {project}", fix)
 
 
 def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> Decision:
@@ -196,9 +196,10 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
         runner = f", and {engine} has what it was made of" if engine else ""
         return Decision(found[0], f"{place} has it{runner}{others}", change)
     lack = f"nothing here runs {found[0]}" if found else f"no image in {place}"
-    if site.job_machine.torch and (site.node or not site.cluster):
-        torch = f"python3 on {site.job_machine.host} has torch {site.job_machine.torch}"
-        return Decision("", f"{lack}; {torch}, so it runs without one")
+    torch = site.job_machine.one("torch", 2)[1]
+    if torch and (site.node or not site.cluster):
+        found_torch = f"python3 on {site.job_machine.name} has torch {torch}"
+        return Decision("", f"{lack}; {found_torch}, so it runs without one")
     where = "on the nodes" if site.cluster else "here"
     why = f"{lack}, and no torch seen for python3 {where}"
     return Decision("", why, "one is built: kit build --name first")

@@ -1,8 +1,8 @@
-"""Hold what `kit init` needs to know of a machine."""
+"""Read what `kit init` needs to know of a machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kit.cluster.probe import IN_MEMORY, NOT_BETWEEN_NODES, SHARED, Machine
 
@@ -35,34 +35,21 @@ class Folder:
         return not self.is_shared and not self.type.startswith(IN_MEMORY)
 
 
-@dataclass(frozen=True)
-class Look:
-    """The facts of one machine."""
-
-    host: str
-    cpus: int = 1
-    gpus: tuple[str, ...] = ()  # a name for each
-    tools: tuple[str, ...] = ()  # programs that start containers
-    torch: str = ""  # its version for the Python of a job without a container, or ""
-    rdma: dict[str, str] = field(default_factory=dict)  # {device: its link layer}
-    networks: tuple[str, ...] = ()
-    folders: dict[str, Folder] = field(default_factory=dict)
-
-
-def of(machine: Machine) -> Look:
-    """Return what probe.sh said of a machine."""
-    folders = {}
+def folders(machine: Machine) -> dict[str, Folder]:
+    """Return the folders that the machine was asked about and has."""
+    found = {}
     for path, _, able, kind, free, _, _, inode, changed in machine.all("look"):
         if free.isdecimal():
-            folders[path] = Folder(kind, int(free), able == "yes", inode, changed)
+            found[path] = Folder(kind, int(free), able == "yes", inode, changed)
+    return found
+
+
+def rdma(machine: Machine) -> dict[str, str]:
+    """Return {device: its link layer}."""
+    return {words[0]: words[2] for words in machine.all("rdma") if len(words) > 2}
+
+
+def networks(machine: Machine) -> list[str]:
+    """Return the interfaces that may lead to other nodes."""
     names = dict.fromkeys(words[0] for words in machine.all("interface"))
-    return Look(
-        host=machine.name,
-        cpus=machine.number("cpus") or 1,
-        gpus=tuple(name for name in machine.one("gpu") if name),
-        tools=tuple(words[0] for words in machine.all("tool")),
-        torch=machine.one("torch", 2)[1],
-        rdma={words[0]: words[2] for words in machine.all("rdma") if len(words) > 2},
-        networks=tuple(name for name in names if not name.startswith(NOT_BETWEEN_NODES)),
-        folders=folders,
-    )
+    return [name for name in names if not name.startswith(NOT_BETWEEN_NODES)]

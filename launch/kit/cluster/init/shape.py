@@ -58,11 +58,11 @@ def _for_partition(partition: Partition, reserved: int, time_s: int) -> tuple[Sh
 
 
 def _for_this_machine(site: Site) -> tuple[Shape, Decision]:
-    here = site.here
-    gpus = len(here.gpus)
-    ranks = gpus or max(1, min(2, here.cpus // 2))
+    names = [name for name in site.here.one("gpu") if name]
+    gpus, cpus = len(names), site.here.number("cpus") or 1
+    ranks = gpus or max(1, min(2, cpus // 2))
     nodes = 1 if gpus else 2  # on CPUs, as a rehearsal of a cluster
-    words = f"{here.cpus} CPUs" + (f", {gpus} x {here.gpus[0]}" if gpus else ", no GPU")
+    words = f"{cpus} CPUs" + (f", {gpus} x {names[0]}" if gpus else ", no GPU")
     decision = Decision(f"{nodes} x {ranks} ranks", f"this machine has {words}")
     return Shape(nodes, ranks, gpus, 0, ""), decision
 

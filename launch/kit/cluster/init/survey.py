@@ -12,8 +12,7 @@ from typing import Callable, NamedTuple, Optional
 from kit import slurm
 from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
-from kit.cluster.init import look
-from kit.cluster.init.look import Look
+from kit.cluster.probe import Machine
 from kit.config import plugins
 from kit.errors import KitError, UsageError
 from kit.slurm import numbers
@@ -27,7 +26,7 @@ TEMPORARY = "/tmp"  # noqa: S108 - where containers go unless a profile says oth
 @dataclass(frozen=True)
 class Site:
     cluster: str  # Slurm's own name for it; empty where there is no Slurm
-    here: Look
+    here: Machine
     config: dict[str, str] = field(default_factory=dict)  # of `scontrol show config`
     partitions: Partitions = field(default_factory=dict)
     partition: Optional[Partition] = None  # the one for a first job
@@ -36,7 +35,7 @@ class Site:
     account: str = ""  # the user's default one
     srun_options: tuple[str, ...] = ()  # those of plug-ins that runtimes need
     reserved_cpus: int = 0  # of each node, that Slurm gives to no job
-    node: Optional[Look] = None
+    node: Optional[Machine] = None
     why_no_node: str = ""
 
     @property
@@ -44,7 +43,7 @@ class Site:
         return self.config.get("SLURM_VERSION", "")
 
     @property
-    def job_machine(self) -> Look:
+    def job_machine(self) -> Machine:
         """The machine that jobs run on: a node if one was seen, otherwise this machine."""
         return self.node or self.here
 
@@ -61,7 +60,7 @@ def survey(
     `tell` is told which node is asked; without it no node is.
     """
     command = probe.command({"torch": "yes"}, *(f"look={path}" for path in _folders(folder)))
-    here = look.of(probe.here(command))
+    here = probe.here(command)
     if local or not shutil.which("sbatch"):
         return Site("", here)
     try:
@@ -88,7 +87,7 @@ def survey(
     if not nodes:
         return site
     idle = [node.name for node in nodes if node.state == "idle"]
-    node: Optional[Look] = None
+    node: Optional[Machine] = None
     why = f"no node of {chosen.name} is idle"
     if tell is None:
         why = "--no-look was given"
@@ -190,7 +189,7 @@ def _reserved(node: _Node) -> int:
 
 def _ask(
     site: Site, partition: Partition, node: str, command: list[str]
-) -> tuple[Optional[Look], str]:
+) -> tuple[Optional[Machine], str]:
     """Ask an idle node by a job of some seconds; return its facts, or why it gave none.
 
     A node that sleeps is not idle, and is not woken.
@@ -201,6 +200,6 @@ def _ask(
     if partition.has_gpus:  # some sites refuse jobs there that want none
         options["gres"] = "gpu:1"  # an option that every Slurm knows
     try:
-        return look.of(probe.read(slurm.on_nodes(node, command, options))), ""
+        return probe.read(slurm.on_nodes(node, command, options)), ""
     except KitError as error:
         return None, error.problems[0].problem

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -13,9 +13,7 @@ from kit.cluster.init.programs import Program
 from kit.cluster.init.shape import Shape
 from kit.config import plugins
 from kit.config.plugins import Plugin
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./@%+=-]*[A-Za-z_/][A-Za-z0-9_./@%+=-]*\Z")
-_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+from kit.config.yaml_source import inline
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def profile(chosen: Chosen) -> str:
     parts = [
         f"# Profile of {chosen.title}, as kit init found it. Jobs name this file by "
         f"`cluster: {chosen.profile}`; their own values replace it.",
-        f"description: {scalar(chosen.title)}",
+        f"description: {inline(chosen.title)}",
         "",
         _of_runtimes(),
         *_key("runtime", decisions["runtime"], plugins.runtimes(local=False)[0].name),
@@ -95,7 +93,7 @@ def _listed(runtimes: list[Plugin]) -> str:
 def _options(chosen: Chosen) -> list[str]:
     account, lines = chosen.decisions["account"], []
     if account.value:
-        lines += [f"  {account.comment}", f"  account: {scalar(account.value)}"]
+        lines += [f"  {account.comment}", f"  account: {inline(account.value)}"]
     if chosen.decisions["fabric"].value and chosen.limits_memlock:
         lines += [
             "  # Network cards need pinned memory, and the login node's limit on it would come "
@@ -113,10 +111,8 @@ def job(chosen: Chosen, sites_profile: str = "") -> str:
     if sites_profile:
         origin = f"The site's own profile of this {place}, {sites_profile}"
     decisions, shape, program = chosen.decisions, chosen.shape, chosen.program
-    command = f"{program.file} {program.arguments}".strip()
-    if scalar(program.file) != program.file:
-        words = [program.file, *program.arguments.split()]
-        command = json.dumps(words, ensure_ascii=False)
+    words = [program.file, *program.arguments.split()]
+    is_one_word = shlex.quote(program.file) == program.file
     launcher = ["# found: the program starts its ranks itself", "launcher: spawn"]
     parts = [
         f"# A first job for {chosen.title}, written by kit init. "
@@ -124,14 +120,14 @@ def job(chosen: Chosen, sites_profile: str = "") -> str:
         "#",
         *_how_to_start(chosen),
         "",
-        f"name: {scalar(PurePath(program.file).stem)}",
+        f"name: {inline(PurePath(program.file).stem)}",
         "",
         decisions["program"].comment,
-        f"command: {command}",
+        f"command: {inline(' '.join(words) if is_one_word else words)}",
         *(launcher if program.spawns else []),
         "",
         f"# {origin}: settings of all jobs here.",
-        f"cluster: {scalar(chosen.profile)}",
+        f"cluster: {inline(chosen.profile)}",
         "",
         *_image(decisions["image"], chosen),
         "",
@@ -159,7 +155,7 @@ def _how_to_start(chosen: Chosen) -> list[str]:
 
 def _image(image: Decision, chosen: Chosen) -> list[str]:
     if image.value:
-        return [image.comment, f"image: {scalar(image.value)}"]
+        return [image.comment, f"image: {inline(image.value)}"]
     engines = plugins.runtimes(local=True)
     scheme = engines[0].words("images")[0]
     make = f"kit build --to {scheme.partition(':')[0]} makes one"
@@ -191,7 +187,7 @@ def _slurm_keys(chosen: Chosen) -> list[str]:
         "",
         "slurm:",
         f"  {partition.comment}",
-        f"  partition: {scalar(partition.value)}",
+        f"  partition: {inline(partition.value)}",
         *(f"  {option:28} # {meaning}" for option, meaning in options.items()),
     ]
 
@@ -215,11 +211,5 @@ def _optional(chosen: Chosen) -> list[str]:
 
 
 def _key(key: str, decision: Decision, example: str) -> list[str]:
-    value = f"{key}: {scalar(decision.value)}" if decision.value else f"# {key}: {example}"
+    value = f"{key}: {inline(decision.value)}" if decision.value else f"# {key}: {example}"
     return [decision.comment, value]
-
-
-def scalar(text: str) -> str:
-    """Return a text as YAML reads it back: bare if it has one meaning, otherwise as JSON does."""
-    is_plain = _PLAIN.match(text) and text.lower() not in _WORDS
-    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -26,6 +26,7 @@ from kit.plan.plan import Plan
 from kit.runs import events, lookup, run_dir, run_record, sharing, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.slurm import hostlist
 
 PATIENCE_S = 30  # for the slowest node
 MOST_RANKS = 1 << 20
@@ -57,7 +58,7 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     if not found.run.local:
         attempt_events = events.last_attempt(events.batch(found.run.paths.logs(found.run.id)))
         # A job with spares has more nodes than its batch script chose.
-        hosts = events.hosts(attempt_events) or slurm.hosts(found.detail)
+        hosts = events.hosts(attempt_events) or hostlist.expand(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     attempt = found.run.paths.attempts(found.run.id)[-1]
     recorded = _recorded(found.run, plan, attempt)
