@@ -235,6 +235,19 @@ def traceback(line: str, source: str = "step(batch)") -> str:
     return f'Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in main\n    {source}\n{line}\n'
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        traceback(PEER, "work.wait()") + "\nDuring handling of the above exception, another exception occurred:\n\n" + traceback("AttributeError: log"),
+        traceback("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclSystemError: call failed\nread: Connection reset by peer"),
+    ],
+    ids=["its clean-up raises something new", "NCCL calls it a system error"],
+)
+def test_a_rank_that_only_missed_another_is_said_to_have_noticed_its_end(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert first_cause(capsys.readouterr().out) == "peer-gone"
+
+
 # Words that once were taken for a cause of another kind, and what is the cause.
 FALSE_WORDS = {
     "a message of its own": (traceback("ValueError: the log says 'CUDA out of memory'", "raise ValueError(text)"), 1, "exception"),

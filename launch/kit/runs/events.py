@@ -186,16 +186,6 @@ def failed_ranks(found: list[Event]) -> list[Failed]:
     return sorted(ended.values(), key=lambda failed: (failed.at_s, failed.rank))
 
 
-def ranks_ended_well(found: list[Event]) -> set[int]:
-    """Return the ranks that ended with 0, and were not started again."""
-    codes: dict[int, Optional[int]] = {}
-    for event in found:
-        rank = event.number("rank")
-        if rank is not None and event.name in ("rank_started", "rank_ended"):
-            codes[rank] = event.number("code")
-    return {rank for rank, code in codes.items() if code == 0}
-
-
 def _ahead_s(found: list[Event]) -> dict[Path, float]:
     """Return {file: by how many seconds the file server's clock is ahead of the one in it}."""
     last_s: dict[Path, float] = {}

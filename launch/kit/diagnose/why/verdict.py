@@ -20,7 +20,7 @@ from kit.diagnose.why import (
 )
 from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
-from kit.diagnose.why.ends import End, Grade, Raised
+from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.plan import run_paths
@@ -188,8 +188,8 @@ def _explain(log: Log, end: End) -> Finding:
     Of a chain it is the weightiest that is known, else the last.
     """
     # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
-    chain = tuple(raised for raised in end.chain if raised.grade < Grade.GONE)
-    if end.grade == Grade.GONE:
+    chain = tuple(raised for raised in end.chain if not raised.misses_others)
+    if end.chain[0].misses_others:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
     unknown = Finding(programs.EXCEPTION, log, chain[-1].index, {}, chain[-1])
@@ -205,7 +205,7 @@ def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
         and cause.accepts(raised.type)
         and (cause.own_words or not raised.is_raised_by_user)
     ]
-    if raised.grade == Grade.GONE:  # whatever else the network says of it
+    if raised.misses_others:  # whatever else the network says of it
         causes.sort(
             key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
         )
