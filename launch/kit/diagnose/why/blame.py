@@ -6,13 +6,12 @@ import os
 import re
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from kit import assets
 from kit.runs import events
-from kit.runs.events import Event
+from kit.runs.events import Event, Failed
 
 OF_RANK = ("rank_started", "rank_ended")
 PATIENCE_S = 120  # for 64 MB of logs on a busy machine
@@ -26,20 +25,6 @@ blame::first
 _ANSWER = re.compile(r"(\d{1,9}) .* (failed|left|missing) \d+\n?")
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A rank that failed, or one that is blamed though it noted no failure."""
-
-    rank: int
-    code: Optional[int]  # None where it noted none
-    node: str = ""
-    local_rank: str = ""
-    # Or "left", with 0, while others waited; "missing", where they waited; "apart", as all stood.
-    how: str = "failed"
-    at_ns: int = 0  # when, by the clock of the file server
-    event: Optional[Event] = None  # of its end, or the one that blames it
-
-
 def outcome(failed: Failed) -> str:
     """Return in words how a rank ended; an exit code over 128 stands for a signal."""
     if failed.how != "failed":
@@ -51,14 +36,6 @@ def outcome(failed: Failed) -> str:
         return f"killed by {signal.Signals(failed.code - 128).name}"
     except ValueError:
         return f"exit code {failed.code}"
-
-
-def noted(failed: events.Failed) -> Failed:
-    """Return a rank that noted its failure."""
-    event = failed.event
-    local_rank = event.text("local_rank")
-    at_ns = int(failed.at_s * 1e9)
-    return Failed(failed.rank, failed.code, event.node, local_rank, at_ns=at_ns, event=event)
 
 
 def by_batch_script(found: list[Event], failed: list[Failed]) -> Optional[Failed]:

@@ -10,13 +10,12 @@ from typing import Optional
 from kit import slurm
 from kit.diagnose import flight
 from kit.diagnose.why import blame, logs
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK
 from kit.diagnose.why.logs import TAIL, Log, Logs
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, run_record
-from kit.runs.events import Event
+from kit.runs.events import Event, Failed
 from kit.runs.run_record import RunRecord
 from kit.slurm import sentences
 
@@ -63,7 +62,7 @@ class Evidence:
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
         log = RunPaths(self.folder).rank_log(self.job_id, self.attempt, failed.rank)
-        return (failed.at_ns - logs.changed_ns(log)) / 1e9 if failed.at_ns else 0
+        return failed.at_s - logs.changed_ns(log) / 1e9 if failed.at_s else 0
 
     def recorded(self) -> str:
         """Return what PyTorch's flight recorder knows of a collective that did not end."""
@@ -98,7 +97,7 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     batch = logs.read(paths.batch_log(job_id), BATCH, begin=begin)
     log_folder = paths.attempt_logs(job_id, events.last_number(found))
     all_logs = Logs(log_folder, logs.names(log_folder))
-    failed = [blame.noted(each) for each in events.failed_ranks(found)]
+    failed = events.failed_ranks(found)
     first = blame.by_batch_script(found, failed)
     ended = events.last(found, "ends")
     if first is None and (ended is None or ended.number("code")):

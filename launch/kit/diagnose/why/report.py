@@ -19,7 +19,6 @@ from kit.diagnose.why import (
     verdict,
     wording,
 )
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import Verdict
@@ -33,6 +32,7 @@ from kit.runs import (
     log_outcome,
     run_dir,
 )
+from kit.runs.events import Failed
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from kit.diagnose.why import (
     resources,
     signals,
 )
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.plan import run_paths
+from kit.runs.events import Failed
 
 CAUSES: tuple[Cause, ...] = (
     *cluster.VERDICTS,

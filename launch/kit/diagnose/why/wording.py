@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Optional
 
 from kit.diagnose.why import facts, programs, run_state, verdict
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
+from kit.runs.events import Failed
 
 WIDTH = 160  # characters to show of a line
 SHOWN = 8  # lines to show of a traceback, or of the end of a log
