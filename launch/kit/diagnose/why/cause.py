@@ -28,8 +28,7 @@ class Weight(IntEnum):
 
 
 # The kinds of logs in which a cause is looked for: the batch script's log; the logs of nodes,
-# without the ranks' lines, and the notes of nodes; the logs of ranks. The note of a rank's end is a
-# line "CODE NODE LOCAL_RANK" and is compared with a cause's codes only.
+# without the ranks' lines; the logs of ranks; the note of a rank's end, by its code alone.
 BATCH, NODE, RANK, NOTE = "batch", "node", "rank", "note"
 ANYWHERE = (BATCH, NODE, RANK)
 
@@ -59,19 +58,9 @@ class Cause:
             or bool(re.match(self.exception_types, exception_type))
         )
 
-    def patterns_for(self, kind: str) -> tuple[re.Pattern[str], ...]:
-        """Return the patterns to look for in a log of this kind."""
-        if kind == NOTE:
-            return self.compiled_codes
-        return self.compiled if kind in self.where else ()
-
     @cached_property
     def compiled(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern, re.MULTILINE) for pattern in self.patterns)
-
-    @cached_property
-    def compiled_codes(self) -> tuple[re.Pattern[str], ...]:
-        return (re.compile(rf"^(?:{'|'.join(map(str, self.codes))}) \S+"),) if self.codes else ()
 
 
 def own_cause(

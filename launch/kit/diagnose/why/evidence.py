@@ -124,7 +124,7 @@ def _rank_logs(all_logs: Logs, blamed: list[Failed]) -> list[Log]:
         if each.event:
             ended = f"ended with code {each.code}" if each.code is not None else "began"
             words = each.event.text("problem") or f"{ended} on {each.node}"
-            found.append(logs.of_event(each.event, words, f"{each.code} {each.node}", each.rank))
+            found.append(logs.of_event(each.event, words, each.rank, each.code))
     return found
 
 

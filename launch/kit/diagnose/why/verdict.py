@@ -39,6 +39,7 @@ CAUSES: tuple[Cause, ...] = (
     *signals.SIGNALS,
 )
 CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
+CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 LONGEST = 110  # characters to show of an exception's line
 LAST_WORDS = 10  # lines at the end of a log
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
@@ -234,15 +235,17 @@ def _search_outside(log: Log, end: End) -> list[Finding]:
 
 
 def _search(log: Log) -> list[Finding]:
-    """Return every known cause whose words stand in a log."""
-    found = (_find(cause, log) for cause in CAUSES if log.text)
+    """Return every known cause whose words stand in a log, or whose code the note of an end has."""
+    if log.kind == NOTE:
+        return [Finding(CAUSE_OF_CODE[log.code], log, 0, {})] if log.code in CAUSE_OF_CODE else []
+    found = (_find(cause, log) for cause in CAUSES if log.text and log.kind in cause.where)
     return [finding for finding in found if finding]
 
 
 def _find(cause: Cause, log: Log) -> Optional[Finding]:
     """Return the last line that the first matching pattern of a cause finds."""
     begin_at = max(0, len(log.text) - SEARCHED)
-    for pattern in cause.patterns_for(log.kind):
+    for pattern in cause.compiled:
         matches = list(pattern.finditer(log.text, begin_at))
         if matches:
             groups = {name: value for name, value in matches[-1].groupdict().items() if value}
