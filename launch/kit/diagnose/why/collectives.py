@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from kit.slurm import task_numbers
 
-MISMATCH = "Detected mismatch between collectives on ranks"
 _CALL = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+)[, ]*"
     r"OpType=(\w+)(?:, TensorShape=(\[[^\]\n]*\]), TensorDtypes=(\w+))?"

@@ -6,40 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.diagnose.why import (
-    cluster,
-    distributed,
-    ends,
-    gpus,
-    logs,
-    noted,
-    programs,
-    refusals,
-    resources,
-    signals,
-)
-from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
+from kit.diagnose.why import ends, logs, noted
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.plan import run_paths
 from kit.runs.events import Failed
 
-CAUSES: tuple[Cause, ...] = (
-    *cluster.VERDICTS,
-    *refusals.REFUSALS,
-    refusals.NO_LOG,
-    *resources.MEMORY,
-    *gpus.GPUS,
-    *distributed.RANKS,
-    *resources.FILES,
-    *programs.CODE,
-    *programs.ENDS,
-    *cluster.MACHINE,
-    *signals.SIGNALS,
-)
+CAUSES = known_causes()
 CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
+EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 LONGEST = 110  # characters to show of an exception's line
 LAST_WORDS = 10  # lines at the end of a log
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
@@ -146,8 +124,8 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     if end.chain:
         raised = end.chain[-1]
         groups = {"exception": describe(raised, evidence)}
-        return [Finding(programs.LOGGED, log, raised.index, groups)], rest
-    return [Finding(programs.EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
+        return [Finding(LOGGED, log, raised.index, groups)], rest
+    return [Finding(EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
 
 
 def _blamed_alone(evidence: Evidence, first: Failed) -> Finding:
@@ -193,7 +171,7 @@ def _explain(log: Log, end: End) -> Finding:
     if end.chain[0].misses_others:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
-    unknown = Finding(programs.EXCEPTION, log, chain[-1].index, {}, chain[-1])
+    unknown = Finding(CAUSE_NAMED["exception"], log, chain[-1].index, {}, chain[-1])
     return min(known, key=lambda finding: finding.weight, default=unknown)
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Optional
 
-from kit.diagnose.why import facts, programs, run_state, verdict
+from kit.diagnose.why import facts, run_state, verdict
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
@@ -43,7 +43,7 @@ def title_of(finding: Finding, evidence: Evidence) -> str:
     if finding.raised and finding.cause.retells:
         title += verdict.place_of(finding.raised, evidence)
     elif finding.raised:
-        meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
+        meaning = "" if finding.cause.name == "exception" else f": {title}"
         title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
     return printable(title, 400)
 
