@@ -1,4 +1,4 @@
-"""Whom kit blames, by the batch script's judge and by `kit why` of a run whose batch script could not say it: the same rank."""
+"""Whom the batch script's judge blames, and that `kit why` asks it about a run whose batch script could not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kit.diagnose.why import ends, evidence
+from kit.diagnose.why import blame, ends, evidence
 from kit.diagnose.why.cause import RANK
 
 from event_lines import line
@@ -123,8 +123,6 @@ CASES = {
         {0: (differs(0, 2), "1 n0 0"), 1: (differs(1, 2), "1 n0 1"), 2: (differs(2, 0), "1 n1 0"), 3: (OWN, "1 n1 1")}, 3
     ),
     "all of them miss one another": Case({1: (MISSED, "1 n0 1"), 0: (MISSED, "1 n0 0")}, 1),
-}
-ONLY_ALL_ENDS = {  # which the batch script alone knows
     "a rank left early": Case({0: (MISSED, "1 n0 0"), 2: (MISSED, "1 n1 0"), 1: ("done\n", "")}, 1, 1, "left", (1,)),
     "a rank never came": Case({0: (MISSED, "1 n0 0"), 2: (MISSED, "3 n1 0"), 1: ("epoch 1\nTerminated\n", "")}, 1, 1, "missing"),
     "a barrier that names who never came": Case(
@@ -173,9 +171,9 @@ def judge(logs: Path, attempt: int = 1) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("name", [*CASES, *ONLY_ALL_ENDS])
+@pytest.mark.parametrize("name", CASES)
 def test_the_batch_script_blames_the_right_rank(name: str, tmp_path: Path) -> None:
-    case = {**CASES, **ONLY_ALL_ENDS}[name]
+    case = CASES[name]
     rank, code, node, _, how, _ = judge(make(case, tmp_path))
     assert (int(rank), how) == (case.blamed, case.how)
     assert int(code) == case.code
@@ -185,9 +183,38 @@ def test_the_batch_script_blames_the_right_rank(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", CASES)
 def test_kit_why_blames_the_same_rank_where_the_batch_script_could_not(name: str, tmp_path: Path) -> None:
-    make(CASES[name], tmp_path)
+    case = CASES[name]
+    make(case, tmp_path)
     first = evidence.gather(tmp_path, "7", {}).first
-    assert first and first.rank == CASES[name].blamed
+    assert first and (first.rank, first.how) == (case.blamed, case.how)
+    code, node, local_rank = case.ranks[case.blamed][1].split() or ["0" if case.how == "left" else None, "n0", "0" if case.how == "left" else ""]
+    assert (first.code, first.node, first.local_rank) == (code and int(code), node, local_rank)
+
+
+@pytest.mark.parametrize("awk", ["", "echo rank 3", "exec sleep 60"], ids=["none", "no answer", "blocked"])
+def test_kit_why_blames_the_first_rank_that_noted_a_failure_where_no_judge_answers(awk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "timeout", "xargs", "stat", "tail", "sleep"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    if awk:
+        (tools / "awk").write_text(f"#!/usr/bin/env bash\n{awk}\n")
+        (tools / "awk").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setattr(blame, "PATIENCE_S", 1)
+    run = tmp_path / "run"
+    make(CASES["a follower's note is older"], run)
+    first = evidence.gather(run, "7", {}).first
+    assert first and (first.rank, first.code, first.node) == (0, 1, "n0")
+
+
+def test_kit_why_runs_no_script_of_the_run_directory(tmp_path: Path) -> None:
+    make(CASES["killed"], tmp_path)
+    shutil.copytree(SCRIPTS / "lib", tmp_path / "lib")
+    for name in ("blame.sh", "events.sh"):
+        (tmp_path / "lib" / name).write_text(f"touch '{tmp_path}/ran'\n")
+    first = evidence.gather(tmp_path, "7", {}).first
+    assert first and first.rank == 1 and not (tmp_path / "ran").exists()
 
 
 def test_nobody_is_blamed_where_nobody_failed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 from kit.cli import entry
 from kit.config import job as jobs
 from kit.config import profiles
-from kit.diagnose.why import signals
+from kit.diagnose.why import verdict
 from kit.errors import KitError, UsageError
 from kit.registry import credentials
 from kit.remote import ssh
@@ -66,10 +66,10 @@ def test_the_exit_codes_of_commands_are_those_of_the_page() -> None:
 def test_the_exit_codes_of_ranks_are_those_of_signals_and_of_the_scripts() -> None:
     rows = [row for row in cells(sections("exit-codes.md")["The code of a run"]) if " to " not in row[0]]
     for code, meaning in rows:
-        if names := re.findall(r"SIG[A-Z]+", meaning):
+        if names := re.findall(r"SIG[A-Z]+[12]?", meaning):
             assert code == ", ".join(str(128 + signal.Signals[name]) for name in names)
     (again,) = re.findall(r"^readonly KIT_GO_ON=(\d+)$", (ROOT / "launch/scripts/lib/preempt.sh").read_text(), re.MULTILINE)
-    known = {code for cause in signals.SIGNALS for code in cause.codes if code > 128}
+    known = {code for cause in verdict.CAUSES for code in cause.codes if code > 128}
     assert {again, *map(str, known)} <= {code for row in rows for code in row[0].split(", ")}
 
 

@@ -198,8 +198,9 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
     assert job_chain.last_job(str(tmp_path), "1002_1") == "1003_1"
 
 
-# Where a file is opened that is no stranger's: kit's own scripts, what this very process made, /proc.
+# Where a file is opened that is no stranger's: kit's own scripts and causes, what this very process made, /proc.
 OWN = {
+    ("cause.py", 'text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")'),
     ("history.py", "handle = os.open("),
     ("rerun.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
     ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),

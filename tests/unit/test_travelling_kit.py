@@ -29,6 +29,7 @@ def test_the_copy_runs_with_a_bare_python_and_finds_its_assets(tmp_path: Path) -
 
     assert call("--version").startswith("kit ")
     assert "torchrun" in call("submit", "program.py", "--runtime", "none", "--dry-run")
+    assert "(exit-code)\n" in call("why", str(shutil.copytree(ROOT / "tests/corpus/exit-code", tmp_path / "run")))
     assert not [path for path in (tmp_path / "copy").rglob("*") if path.suffix in (".so", ".pyd")]
 
 

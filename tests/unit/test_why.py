@@ -172,6 +172,14 @@ def test_slurms_word_beats_what_ranks_say_as_they_are_ended(tmp_path: Path, caps
     assert first_cause(said) == "time-limit" and "it ended TIMEOUT\n" in said and "(disk-full)" in said
 
 
+def test_of_two_messages_in_one_log_that_weigh_the_same_the_later_one_is_the_cause(tmp_path: Path) -> None:
+    said = {"image-missing": "Unable to find image 'x' locally\n", "container-not-started": "docker: Error response from daemon: no\n"}
+    for earlier, later in (list(said), list(said)[::-1]):
+        run = run_directory(tmp_path / later, {}, said[earlier] + said[later])
+        event_lines.add(run / "log/7", "batch", "ends", code=1)
+        assert report.why(str(run)).cause == later
+
+
 def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "warning: OSError: [Errno 28] No space left on device: no cache\nepoch 1\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
     show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
@@ -235,9 +243,27 @@ def traceback(line: str, source: str = "step(batch)") -> str:
     return f'Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in main\n    {source}\n{line}\n'
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        traceback(PEER, "work.wait()") + "\nDuring handling of the above exception, another exception occurred:\n\n" + traceback("AttributeError: log"),
+        traceback("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclSystemError: call failed\nread: Connection reset by peer"),
+    ],
+    ids=["its clean-up raises something new", "NCCL calls it a system error"],
+)
+def test_a_rank_that_only_missed_another_is_said_to_have_noticed_its_end(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert first_cause(capsys.readouterr().out) == "peer-gone"
+
+
 # Words that once were taken for a cause of another kind, and what is the cause.
 FALSE_WORDS = {
     "a message of its own": (traceback("ValueError: the log says 'CUDA out of memory'", "raise ValueError(text)"), 1, "exception"),
+    "a message of its own, in an exception as torch raises it": (
+        traceback("RuntimeError: No space left on device?", "raise RuntimeError(text)"),
+        1,
+        "exception",
+    ),
     "such a message, and no source": (
         'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nValueError: it says CUDA out of memory\n',
         1,

@@ -68,12 +68,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank that ended with a code of its own, without being told to stop."""
+    """A rank that ended with a code of its own, without being told to stop; or that is blamed."""
 
     rank: int
-    code: int
-    at_s: float  # by the file server's clock
-    event: Event
+    code: Optional[int]  # None where it noted none
+    node: str = ""
+    local_rank: str = ""
+    # Or "left", with 0, while others waited; "missing", where they waited; "apart", as all stood.
+    how: str = "failed"
+    at_s: float = 0  # when it noted its end, by the file server's clock
+    event: Optional[Event] = None  # of its end, or the one that blames it
 
 
 def folder(logs: Path) -> Path:
@@ -182,18 +186,9 @@ def failed_ranks(found: list[Event]) -> list[Failed]:
             ended.pop(rank, None)  # torchrun may start it again
         is_own = event.name == "rank_ended" and event.values.get("stopped") is not True
         if rank is not None and is_own and code:
-            ended[rank] = Failed(rank, code, event.at_s + ahead_s[event.file], event)
+            at_s, local_rank = event.at_s + ahead_s[event.file], event.text("local_rank")
+            ended[rank] = Failed(rank, code, event.node, local_rank, at_s=at_s, event=event)
     return sorted(ended.values(), key=lambda failed: (failed.at_s, failed.rank))
-
-
-def ranks_ended_well(found: list[Event]) -> set[int]:
-    """Return the ranks that ended with 0, and were not started again."""
-    codes: dict[int, Optional[int]] = {}
-    for event in found:
-        rank = event.number("rank")
-        if rank is not None and event.name in ("rank_started", "rank_ended"):
-            codes[rank] = event.number("code")
-    return {rank for rank, code in codes.items() if code == 0}
 
 
 def _ahead_s(found: list[Event]) -> dict[Path, float]:

@@ -6,8 +6,7 @@
 #   BROKEN    a connection of its own broke
 #   GONE      it only missed other ranks
 # Of several exceptions in a chain the first one counts: what clean-up makes of it may be anything. OTHERS_GONE is what a rank
-# says when others are gone or late. `kit why` has the same words and grades in launch/kit/diagnose/why/ends.py and blame.py,
-# and tests/unit/test_blame.py puts the same runs to both.
+# says when others are gone or late; launch/kit/diagnose/why/ends.py has the same words.
 function grade_of(type, text, file) {
   if (text ~ OTHERS_GONE) return type ~ /^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl/ ? GONE : BROKEN
   if (type ~ /(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$/ || text == "EOFError") return BROKEN

@@ -1,42 +1,28 @@
-"""Find the rank at fault, from the batch script's word or from the ends of all ranks' logs."""
+"""Find the rank at fault, by the batch script's word or, where it left none, by its judge."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-from dataclasses import dataclass
+import subprocess
+from pathlib import Path
 from typing import Optional
 
-from kit.diagnose.why import collectives, ends, logs
-from kit.diagnose.why.cause import RANK
-from kit.diagnose.why.ends import Grade
-from kit.diagnose.why.logs import Logs
+from kit import assets
 from kit.runs import events
-from kit.runs.events import Event
+from kit.runs.events import Event, Failed
 
-FIRST = 1 << 20  # bytes of a log whose traceback may stand long before its end
-ALL = 1 << 26  # bytes of the logs of all ranks together
-OTHERS = 16384  # bytes that suffice for a traceback
-MANY = 256  # with more ranks, the search ends at one that failed by itself
+OF_RANK = ("rank_started", "rank_ended")
+PATIENCE_S = 120  # for 64 MB of logs on a busy machine
 
-_ENDED_BY_OTHERS = re.compile("[Ss]ignal|SIGTERM|SIGINT|KeyboardInterrupt|SystemExit")
-# torch's C++ stack, which follows what(): up to 60 lines.
-_CPP_STACK = re.compile(r"frame #\d+: |Exception raised from ")
-_STOPPED = (129, 130, 143)  # SIGHUP, SIGINT, SIGTERM: mostly sent because something else ended
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A rank that failed, or one that is blamed though it noted no failure."""
-
-    rank: int
-    code: Optional[int]  # None where it noted none
-    node: str = ""
-    local_rank: str = ""
-    # Or "left", with 0, while others waited; "missing", where they waited; "apart", as all stood.
-    how: str = "failed"
-    at_ns: int = 0  # when, by the clock of the file server
-    event: Optional[Event] = None  # of its end, or the one that blames it
+_JUDGE = """
+set -euo pipefail
+source "${KIT_RUN_DIR}/lib/events.sh"
+source "${KIT_RUN_DIR}/lib/blame.sh"
+blame::first
+"""
+_ANSWER = re.compile(r"(\d{1,9}) .* (failed|left|missing) \d+\n?")
 
 
 def outcome(failed: Failed) -> str:
@@ -52,91 +38,63 @@ def outcome(failed: Failed) -> str:
         return f"exit code {failed.code}"
 
 
-def noted(failed: events.Failed) -> Failed:
-    """Return a rank that noted its failure."""
-    event = failed.event
-    local_rank = event.text("local_rank")
-    at_ns = int(failed.at_s * 1e9)
-    return Failed(failed.rank, failed.code, event.node, local_rank, at_ns=at_ns, event=event)
-
-
 def by_batch_script(found: list[Event], failed: list[Failed]) -> Optional[Failed]:
     """Return the rank that the batch script blamed: it saw all ranks and files."""
     blamed = events.last(found, "blamed")
     rank = blamed.number("rank") if blamed else None
     if blamed is None or rank is None:
         return None
-    own = next((each for each in failed if each.rank == rank), None)
     how = blamed.text("how")
     code = 0 if how == "left" else blamed.number("code") if how == "failed" else None
-    return own or Failed(rank, code, blamed.node, blamed.text("local_rank"), how, event=blamed)
+    return _blamed(rank, code, how, blamed, failed)
 
 
-def by_logs(all_logs: Logs, failed: list[Failed], well: set[int]) -> Optional[Failed]:
-    """Return the rank at fault by the rules of launch/scripts/lib/blame.awk, oldest first.
+def by_logs(
+    found: list[Event], failed: list[Failed], folder: Path, attempt_folder: Path
+) -> Optional[Failed]:
+    """Return the rank that the batch script would have blamed, by the same rules.
 
-    `well` are the ranks that ended with 0, whatever their logs say.
+    These are in launch/scripts/lib/blame.awk; `folder` is the job's log folder. The first rank that
+    noted a failure is returned where nothing answers: no awk, no logs.
     """
-    best: Optional[tuple[Grade, int, int]] = None
-    blamed: Optional[Failed] = None
-    own = {each.rank: each for each in failed}
-    ranks = [*own, *sorted(set(all_logs.ranks) - set(own) - well)]
-    bytes_each = min(FIRST, max(OTHERS, ALL // max(1, len(ranks))))
-    for rank in ranks:
-        if len(ranks) > MANY and best and best[0] == Grade.OWN:
-            break
-        judged = _judge(all_logs, rank, own.get(rank), bytes_each)
-        if judged and (best is None or judged < best):
-            best, blamed = judged, own.get(rank) or Failed(rank, None)
-    return _odd_one(all_logs, blamed, own, bytes_each) if blamed else None
+    answer = _ANSWER.fullmatch(_judge(folder, attempt_folder, events.last_number(found)))
+    if not answer:
+        return failed[0] if failed else None
+    rank, how = int(answer[1]), answer[2]
+    of_rank = [each for each in found if each.name in OF_RANK and each.number("rank") == rank]
+    code = 0 if how == "left" else None
+    return _blamed(rank, code, how, of_rank[-1] if of_rank else None, failed)
 
 
-def _odd_one(all_logs: Logs, blamed: Failed, own: dict[int, Failed], most: int) -> Failed:
-    """Return the rank whose collective was another one, if that ended the rank that is blamed."""
-
-    def exception(rank: int) -> str:
-        end = ends.read(all_logs.read(f"rank{rank}", RANK, most).text.split("\n"))
-        return end.chain[0].text if end.chain else ""
-
-    if collectives.MISMATCH not in exception(blamed.rank):
-        return blamed
-    odd = collectives.odd_rank({rank: exception(rank) for rank in own})
-    return blamed if odd is None else own[odd]
+def _blamed(
+    rank: int, code: Optional[int], how: str, event: Optional[Event], failed: list[Failed]
+) -> Failed:
+    """Return the rank as it noted its failure; else as the event says, which may be missing."""
+    node, local_rank = (event.node, event.text("local_rank")) if event else ("", "")
+    unnoted = Failed(rank, code, node, local_rank, how, event=event)
+    return next((each for each in failed if each.rank == rank), unnoted)
 
 
-def _judge(
-    all_logs: Logs, rank: int, own: Optional[Failed], most: int
-) -> Optional[tuple[Grade, int, int]]:
-    """Return (how likely a rank is at fault, since when, the rank); None where nothing tells."""
-    log = all_logs.read(f"rank{rank}", RANK, most)
-    end = ends.read(log.text.split("\n"))
-    wrote_ns = logs.changed_ns(log.path)
-    if own is None:  # it was ended while it failed, or its shell was killed
-        return (Grade.DOUBTFUL, wrote_ns, rank) if _failed_unnoted(end) else None
-    noted_ns = own.at_ns
-    if (own.code or 0) > 128 and own.code not in _STOPPED:
-        said = [
-            line for line in log.text.split("\n") if line.strip() and not _CPP_STACK.match(line)
-        ]
-        words = "\n".join([*said[-3:], *(raised.text for raised in end.chain[:1])])
-        aborted_by_peers = own.code == 134 and ends.OTHERS_GONE.search(words)
-        return Grade.GONE if aborted_by_peers else Grade.OWN, noted_ns, rank
-    if end.is_cause(own.code, (noted_ns - wrote_ns) / 1e9):
-        grade = Grade.DOUBTFUL if end.grade == Grade.OWN and end.has_spoken else end.grade
-        return grade, min(wrote_ns, noted_ns) if end.is_last else noted_ns, rank
-    return _grade_other(end, own.code), noted_ns, rank
+def _judge(folder: Path, attempt_folder: Path, attempt: int) -> str:
+    """Return the answer of kit's own judge: the run directory may be a stranger's, with its copy.
 
-
-def _failed_unnoted(end: ends.End) -> bool:
-    """Return True if a rank without a note had an exception of its own."""
-    own = end.is_last and not end.is_logged and end.grade == Grade.OWN
-    return own and not _ENDED_BY_OTHERS.search(end.chain[0].text)
-
-
-def _grade_other(end: ends.End, code: Optional[int]) -> Grade:
-    """Return the grade of a rank that no exception ended."""
-    if end.is_last and end.grade == Grade.GONE:
-        return Grade.GONE
-    if end.has_spoken or end.grade >= Grade.BROKEN:
-        return Grade.BROKEN
-    return Grade.DOUBTFUL if code in _STOPPED else Grade.OWN
+    A file that becomes a FIFO while it is read would block it: hence the timeout.
+    """
+    values = {
+        "KIT_RUN_DIR": str(assets.folder("launch/scripts")),
+        "KIT_LOG_DIR": os.path.abspath(folder),
+        "KIT_ATTEMPT_DIR": os.path.abspath(attempt_folder),
+        "KIT_ATTEMPT": str(attempt),
+    }
+    try:
+        return subprocess.run(
+            ["timeout", str(PATIENCE_S), "bash", "-c", _JUDGE],
+            env={**os.environ, **values},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        ).stdout
+    except OSError:
+        return ""

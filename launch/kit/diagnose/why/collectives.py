@@ -1,4 +1,4 @@
-"""Read what torch says of ranks whose collectives differ, and which of them is the odd one.
+"""Read what torch says of ranks whose collectives differ.
 
 With TORCH_DISTRIBUTED_DEBUG=DETAIL each rank compares its call with those of all others, and
 names the first one that differs: torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp.
@@ -7,14 +7,11 @@ names the first one that differs: torch/csrc/distributed/c10d/ProcessGroupWrappe
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from kit.slurm import task_numbers
 
-MISMATCH = "Detected mismatch between collectives on ranks"
-_NAMED = re.compile(rf"{MISMATCH}.*?but Rank (\d+) is running collective")
 _CALL = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+)[, ]*"
     r"OpType=(\w+)(?:, TensorShape=(\[[^\]\n]*\]), TensorDtypes=(\w+))?"
@@ -34,14 +31,6 @@ class Call(NamedTuple):
     shape: str  # of its first tensor; empty where it has none
     dtype: str
     number: str
-
-
-def odd_rank(said: Mapping[int, str]) -> Optional[int]:
-    """Return the rank that more others name than any else, of {rank: its exception}."""
-    found = (_NAMED.search(text) for text in said.values())
-    most = Counter(int(match[1]) for match in found if match).most_common(2)
-    is_alone = bool(most) and most[0][1] > (most[1][1] if len(most) > 1 else 1)
-    return most[0][0] if is_alone and MISMATCH in said.get(most[0][0], "") else None
 
 
 def difference(texts: Iterable[str]) -> str:

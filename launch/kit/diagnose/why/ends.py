@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple, Optional
 
 from kit.diagnose.hang import stacks
@@ -23,8 +22,6 @@ OTHERS_GONE = re.compile(
 )
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
-_BROKEN = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
-_WAITS = re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
 _TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
 # An exception without a traceback: sys.tracebacklimit = 0.
@@ -35,15 +32,6 @@ _NOISE = re.compile(
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
-
-
-class Grade(IntEnum):
-    """How likely a rank is at fault; the smallest grade is, and the earliest of equal ones."""
-
-    OWN = 0
-    DOUBTFUL = 1  # its own, but it mentioned other ranks before, or was ended meanwhile
-    BROKEN = 2  # a connection, which may be to another rank
-    GONE = 3  # it only missed other ranks
 
 
 class Frame(NamedTuple):
@@ -76,15 +64,9 @@ class Raised:
         return inner is not None and inner.is_users and inner.source.startswith("raise ")
 
     @property
-    def grade(self) -> Grade:
-        """Return how likely this exception was the rank's own fault."""
-        if OTHERS_GONE.search(self.text):
-            return Grade.GONE if _OF_TORCH.search(self.type) else Grade.BROKEN
-        if _BROKEN.search(self.type) or self.text == "EOFError":
-            return Grade.BROKEN
-        if self.frames and _WAITS.search(self.frames[-1].file):
-            return Grade.BROKEN if re.match(r"RuntimeError$|torch\.", self.type) else Grade.OWN
-        return Grade.OWN
+    def misses_others(self) -> bool:
+        """Return True if torch raised it since other ranks were gone or late."""
+        return bool(OTHERS_GONE.search(self.text) and _OF_TORCH.search(self.type))
 
     def place(self, folder: str) -> str:
         """Return where the user's program stood: train.py:41 (in torch/nn/modules/linear.py:125).
@@ -107,15 +89,9 @@ class End:
     chain: tuple[Raised, ...] = ()  # the last traceback's; the last one ended the program
     is_last: bool = False  # nothing of weight follows the traceback
     is_logged: bool = False  # the program may have logged it and gone on
-    has_spoken: bool = False  # other ranks were mentioned before it or without it
     blocks: tuple[
         tuple[int, int], ...
     ] = ()  # (first line, line of the exception) of all tracebacks
-
-    @property
-    def grade(self) -> Grade:
-        """Return the grade of the chain's first exception: clean-up may turn it into any other."""
-        return self.chain[0].grade if self.chain else Grade.OWN
 
     def is_cause(self, code: Optional[int], pause_s: float = 0) -> bool:
         """Return True if the exception ended the program, which then leaves with code 1.
@@ -130,7 +106,7 @@ def read(lines: list[str]) -> End:
     """Return the last traceback of a log with those that it is chained to."""
     chain: list[Raised] = []
     blocks: list[tuple[int, int]] = []
-    has_spoken = is_logged = False
+    is_logged = False
     after = 0  # lines of weight since the last exception
     before = ""  # the last line that is not empty
     index = 0
@@ -138,7 +114,6 @@ def read(lines: list[str]) -> End:
         line = lines[index]
         if not _begins_traceback(line):
             if line.strip() and not line.startswith(CHAINED):
-                has_spoken = has_spoken or bool(OTHERS_GONE.search(line))
                 after += not _NOISE.search(line)
             before = line if line.strip() else before
             index += 1
@@ -149,13 +124,12 @@ def read(lines: list[str]) -> End:
             chain.append(raised)
             after = 0
         elif not before.startswith("Exception ignored"):
-            has_spoken = has_spoken or any(OTHERS_GONE.search(earlier.text) for earlier in chain)
             chain, after, is_logged = [raised], 0, bool(_LOGGED.search(before))
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):
-        return End((alone,), True, False, has_spoken)
-    return End(tuple(chain), bool(chain) and not after, is_logged, has_spoken, tuple(blocks))
+        return End((alone,), True)
+    return End(tuple(chain), bool(chain) and not after, is_logged, tuple(blocks))
 
 
 def _begins_traceback(line: str) -> bool:

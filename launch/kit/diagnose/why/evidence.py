@@ -10,18 +10,19 @@ from typing import Optional
 from kit import slurm
 from kit.diagnose import flight
 from kit.diagnose.why import blame, logs
-from kit.diagnose.why.blame import FIRST, OTHERS, Failed
 from kit.diagnose.why.cause import BATCH, NODE, RANK
 from kit.diagnose.why.logs import TAIL, Log, Logs
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, run_record
-from kit.runs.events import Event
+from kit.runs.events import Event, Failed
 from kit.runs.run_record import RunRecord
 from kit.slurm import sentences
 
 RANKS = 8  # to read, the first that failed first
 NODES = 8
+FIRST = 1 << 20  # bytes of a log whose traceback may stand long before its end
+OTHERS = 16384  # bytes that suffice for a traceback
 
 _NAMED_NODE = re.compile(
     rf"^(?:srun: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)"
@@ -61,7 +62,7 @@ class Evidence:
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
         log = RunPaths(self.folder).rank_log(self.job_id, self.attempt, failed.rank)
-        return (failed.at_ns - logs.changed_ns(log)) / 1e9 if failed.at_ns else 0
+        return failed.at_s - logs.changed_ns(log) / 1e9 if failed.at_s else 0
 
     def recorded(self) -> str:
         """Return what PyTorch's flight recorder knows of a collective that did not end."""
@@ -96,9 +97,11 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     batch = logs.read(paths.batch_log(job_id), BATCH, begin=begin)
     log_folder = paths.attempt_logs(job_id, events.last_number(found))
     all_logs = Logs(log_folder, logs.names(log_folder))
-    failed = [blame.noted(each) for each in events.failed_ranks(found)]
-    well = events.ranks_ended_well(found)
-    first = blame.by_batch_script(found, failed) or blame.by_logs(all_logs, failed, well)
+    failed = events.failed_ranks(found)
+    first = blame.by_batch_script(found, failed)
+    ended = events.last(found, "ends")
+    if first is None and (ended is None or ended.number("code")):
+        first = blame.by_logs(found, failed, paths.logs(job_id), log_folder)
     blamed = [*([first] if first else []), *(each for each in failed if each != first)][:RANKS]
     named = [event.node for event in found if event.name in events.FAILURES]
     nodes = [each.node for each in blamed] + " ".join(named).split()
@@ -119,8 +122,9 @@ def _rank_logs(all_logs: Logs, blamed: list[Failed]) -> list[Log]:
     for index, each in enumerate(blamed):
         found.append(all_logs.read(f"rank{each.rank}", RANK, OTHERS if index else FIRST))
         if each.event:
-            words = each.event.text("problem") or f"ended with code {each.code} on {each.node}"
-            found.append(logs.of_event(each.event, words, f"{each.code} {each.node}", each.rank))
+            ended = f"ended with code {each.code}" if each.code is not None else "began"
+            words = each.event.text("problem") or f"{ended} on {each.node}"
+            found.append(logs.of_event(each.event, words, each.rank, each.code))
     return found
 
 

@@ -10,11 +10,11 @@ from typing import Any, Optional
 
 from kit import quote, redact
 from kit.diagnose.why import collectives
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.verdict import Finding
 from kit.runs import events
+from kit.runs.events import Failed
 from kit.runs.run_record import RunRecord
 
 OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; its ranks are its own

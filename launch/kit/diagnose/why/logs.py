@@ -32,6 +32,7 @@ class Log:
     text: str  # for patterns: the same lines, without the marks of ranks
     skipped: int = 0  # bytes of the file before them
     rank: Optional[int] = None  # whose log or end it is
+    code: Optional[int] = None  # of that end
 
     def number(self, index: int) -> Optional[int]:
         """Return a line's number in the file, from 1; None in a file too long to count."""
@@ -85,9 +86,11 @@ class Logs:
         return [int(match[1]) for match in found if match]
 
 
-def of_event(event: Event, words: str, text: str = "", rank: Optional[int] = None) -> Log:
+def of_event(
+    event: Event, words: str, rank: Optional[int] = None, code: Optional[int] = None
+) -> Log:
     """Return an event as a log of one line, which says it in words."""
-    return Log(event.file, NOTE, [words], text, event.offset, rank)
+    return Log(event.file, NOTE, [words], "", event.offset, rank, code)
 
 
 def _last_drawn(line: str) -> str:

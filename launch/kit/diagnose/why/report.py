@@ -12,17 +12,15 @@ from typing import Optional
 from kit.diagnose.why import (
     blame,
     facts,
-    refusals,
     run_state,
     silence,
     standing,
     verdict,
     wording,
 )
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
-from kit.diagnose.why.verdict import Verdict
+from kit.diagnose.why.verdict import CAUSE_NAMED, Verdict
 from kit.errors import UsageError
 from kit.runs import (
     array_status,
@@ -33,6 +31,7 @@ from kit.runs import (
     log_outcome,
     run_dir,
 )
+from kit.runs.events import Failed
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         head += silence.before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
     if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
-        by_slurm = refusals.NO_LOG
+        by_slurm = CAUSE_NAMED["run-directory-missing"]
     ended_by = run_state.who_ended(run, state, first)
     if by_slurm:
         by_slurm = run_state.name_canceller(by_slurm, run)

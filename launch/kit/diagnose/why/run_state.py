@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from kit.diagnose.why.blame import Failed
 from kit.diagnose.why.cause import Cause, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.noted import CAUSE_OF_STATE
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Verdict
 from kit.runs import events, history
+from kit.runs.events import Failed
 from kit.runs.history import Run
 
 BY_KIT = "by "  # how the history begins who cancelled a run on this machine

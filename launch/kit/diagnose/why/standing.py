@@ -6,8 +6,8 @@ from typing import NamedTuple, Optional
 
 from kit.diagnose.hang import hang, report, stacks
 from kit.diagnose.hang.hang import Ranks
-from kit.diagnose.why.blame import Failed
 from kit.runs import history
+from kit.runs.events import Failed
 
 
 class Standing(NamedTuple):

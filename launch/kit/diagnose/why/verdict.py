@@ -6,39 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.diagnose.why import (
-    cluster,
-    distributed,
-    ends,
-    gpus,
-    logs,
-    noted,
-    programs,
-    refusals,
-    resources,
-    signals,
-)
-from kit.diagnose.why.blame import Failed
-from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
-from kit.diagnose.why.ends import End, Grade, Raised
+from kit.diagnose.why import ends, logs, noted
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
+from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.plan import run_paths
+from kit.runs.events import Failed
 
-CAUSES: tuple[Cause, ...] = (
-    *cluster.VERDICTS,
-    *refusals.REFUSALS,
-    refusals.NO_LOG,
-    *resources.MEMORY,
-    *gpus.GPUS,
-    *distributed.RANKS,
-    *resources.FILES,
-    *programs.CODE,
-    *programs.ENDS,
-    *cluster.MACHINE,
-    *signals.SIGNALS,
-)
+CAUSES = known_causes()
 CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
+CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
+EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 LONGEST = 110  # characters to show of an exception's line
 LAST_WORDS = 10  # lines at the end of a log
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
@@ -145,8 +124,8 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     if end.chain:
         raised = end.chain[-1]
         groups = {"exception": describe(raised, evidence)}
-        return [Finding(programs.LOGGED, log, raised.index, groups)], rest
-    return [Finding(programs.EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
+        return [Finding(LOGGED, log, raised.index, groups)], rest
+    return [Finding(EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
 
 
 def _blamed_alone(evidence: Evidence, first: Failed) -> Finding:
@@ -188,11 +167,11 @@ def _explain(log: Log, end: End) -> Finding:
     Of a chain it is the weightiest that is known, else the last.
     """
     # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
-    chain = tuple(raised for raised in end.chain if raised.grade < Grade.GONE)
-    if end.grade == Grade.GONE:
+    chain = tuple(raised for raised in end.chain if not raised.misses_others)
+    if end.chain[0].misses_others:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
-    unknown = Finding(programs.EXCEPTION, log, chain[-1].index, {}, chain[-1])
+    unknown = Finding(CAUSE_NAMED["exception"], log, chain[-1].index, {}, chain[-1])
     return min(known, key=lambda finding: finding.weight, default=unknown)
 
 
@@ -205,7 +184,7 @@ def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
         and cause.accepts(raised.type)
         and (cause.own_words or not raised.is_raised_by_user)
     ]
-    if raised.grade == Grade.GONE:  # whatever else the network says of it
+    if raised.misses_others:  # whatever else the network says of it
         causes.sort(
             key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
         )
@@ -234,15 +213,17 @@ def _search_outside(log: Log, end: End) -> list[Finding]:
 
 
 def _search(log: Log) -> list[Finding]:
-    """Return every known cause whose words stand in a log."""
-    found = (_find(cause, log) for cause in CAUSES if log.text)
+    """Return every known cause whose words stand in a log, or whose code the note of an end has."""
+    if log.kind == NOTE:
+        return [Finding(CAUSE_OF_CODE[log.code], log, 0, {})] if log.code in CAUSE_OF_CODE else []
+    found = (_find(cause, log) for cause in CAUSES if log.text and log.kind in cause.where)
     return [finding for finding in found if finding]
 
 
 def _find(cause: Cause, log: Log) -> Optional[Finding]:
     """Return the last line that the first matching pattern of a cause finds."""
     begin_at = max(0, len(log.text) - SEARCHED)
-    for pattern in cause.patterns_for(log.kind):
+    for pattern in cause.compiled:
         matches = list(pattern.finditer(log.text, begin_at))
         if matches:
             groups = {name: value for name, value in matches[-1].groupdict().items() if value}

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Optional
 
-from kit.diagnose.why import facts, programs, run_state, verdict
-from kit.diagnose.why.blame import Failed
+from kit.diagnose.why import facts, run_state, verdict
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
+from kit.runs.events import Failed
 
 WIDTH = 160  # characters to show of a line
 SHOWN = 8  # lines to show of a traceback, or of the end of a log
@@ -43,7 +43,7 @@ def title_of(finding: Finding, evidence: Evidence) -> str:
     if finding.raised and finding.cause.retells:
         title += verdict.place_of(finding.raised, evidence)
     elif finding.raised:
-        meaning = "" if finding.cause is programs.EXCEPTION else f": {title}"
+        meaning = "" if finding.cause.name == "exception" else f": {title}"
         title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
     return printable(title, 400)
 
