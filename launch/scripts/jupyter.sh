@@ -9,7 +9,6 @@
 set -euo pipefail +o posix
 umask 077
 
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 jupyter::die() {

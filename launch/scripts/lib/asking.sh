@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2154  # RANK and kit_log are rank.sh's
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
 # only: checkpoint

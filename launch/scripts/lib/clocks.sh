@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # clocks.sh - whether the nodes' clocks agree with the first node's, by the times that their answers bear.
 # only: health
 

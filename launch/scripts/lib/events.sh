@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # events.sh - what happens in a run, as data: a JSON object a line, written where it happens, without a fork, and never a reason
 # to fail. A node's lines are in log/JOBID/events/NODE.jsonl, those of the batch script in batch.jsonl. Names here begin with kit_,
 # since `local` hides a variable of the job that has the same name.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs, and the shell of `kit shell`.
 
 # exec::main VERB WORD... - what run_script.sh was started for, instead of the ranks.

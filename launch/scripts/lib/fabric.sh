@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # fabric.sh - which fast network a node has, and what the container lacks of what NCCL needs for it. Without that, NCCL says nothing and uses
 # TCP, or fails. All of it in bash, without a fork. A job without GPUs does not use NCCL. See docs/fabric.md.
 # only: gpus

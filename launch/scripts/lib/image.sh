@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # image.sh - which image this is: every node must start the one that the job was submitted with.
 # only: image
 

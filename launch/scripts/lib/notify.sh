@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # notify.sh - tells people that the job has started or ended: by a web hook, by a command of theirs, or by both, from the first
 # node. Whatever becomes of it, the job goes on, and ends with its own code. See docs/notify.md.
 # only: notify

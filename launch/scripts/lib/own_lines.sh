@@ -10,9 +10,7 @@ readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
 KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED=''
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
 
 # lines::ended CODE FILE - names the line with which the job's lines ended this shell, by a failure or by `exit`.

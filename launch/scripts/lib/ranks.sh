@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # ranks.sh - the step of the ranks, on the first node: starts them, hands signals on, and sees that all of them ended.
 
 # ranks::run - returns when all ranks have ended well, and else ends the job with the code of the rank that failed first.

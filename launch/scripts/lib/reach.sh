@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # reach.sh - whether nodes know and reach each other, at the ports that jobs use. A part of probe.sh.
 
 readonly REACH_FEW=16 # nodes that one connects to; with more, each has others

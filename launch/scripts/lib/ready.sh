@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # ready.sh - checks and containers on every node, in a step of its own. The ranks start when all nodes are ready, since a
 # rendezvous gives the others little time, and would not say which is late.
 

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # restart.sh - with `max_restarts: N`: when a rank has failed, all ranks start again on the job's nodes, in the containers that
 # are there, at most N times. A program that fails twice in a row at the same place, soon after its start, fails the third time,
 # too: then the job ends with its code. See docs/restarts.md.

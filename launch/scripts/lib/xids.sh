@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # xids.sh - GPUs that have to be reset before they are used again, by what NVIDIA's driver wrote into the kernel's log. Most Xids
 # are errors of a program, and say nothing of the node.
 # only: health

@@ -1,8 +1,6 @@
-# shellcheck shell=bash
 # preempt/checkpoint.sh - asks the ranks for a checkpoint while there is time, and sees that the job is started again. See
 # docs/preemption.md.
 
-# shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
 # preempt::asked [SRUN_PID] - whether a checkpoint is wanted; then has the ranks write it. Where Slurm wants it, waits for them; where

@@ -1,8 +1,6 @@
-# shellcheck shell=bash
 # preempt/requeue.sh - for programs that know nothing of signals: sees that the job is started again before its time is up, and
 # sends the ranks nothing. See docs/preemption.md.
 
-# shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
 # preempt::asked [SRUN_PID] - whether the time limit is near; then the job goes back to the queue. Or whether a person wants the job
