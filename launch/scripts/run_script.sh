@@ -53,7 +53,6 @@ job::main() {
   event::note nodes_chosen nodes "${KIT_HOSTS}"
   stage::distribute
   event::note preparing
-  event::keep
   ready::wait_for_nodes
   ! declare -F runtime::agree >/dev/null || runtime::agree
   job::note_facts

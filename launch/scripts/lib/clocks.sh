@@ -8,7 +8,6 @@ readonly KIT_CLOCK_S=2
 clocks::warn() {
   local node ahead_s
   local -a off=()
-  event::keep
   while read -r node ahead_s; do
     event::note clock_off node "${node}" ahead_s "${ahead_s}"
     off+=("${node} by ${ahead_s} s")

@@ -30,7 +30,6 @@ exec::shell() {
     facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ ")
   fi
   event::note ranks_started
-  event::keep
   trap - EXIT # nothing of this script is left to note the end
   [[ -z "${KIT_SHARE:-}" ]] || share::leave
   exec <&"${KIT_TERMINAL}" {KIT_TERMINAL}<&-

@@ -22,7 +22,6 @@ job::begin() {
   ending::listen
   event::begin
   [[ -z "${KIT_SHARE:-}" ]] || share::begin
-  KIT_HOLDS=yes
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
@@ -42,7 +41,6 @@ job::again() {
     suspects+=" $(scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(job::hosts) | tr '\n' ' ' || true)"
   fi
   event::note restarting code "$1"
-  event::keep
   [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
   exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "${suspects}"

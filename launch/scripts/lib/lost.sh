@@ -14,7 +14,6 @@ lost::handle() {
     KIT_LOST+="${KIT_LOST:+,}${host}"
     ((KIT_SPARES == 0)) || bad_nodes::note "${host}" "was lost while a job ran"
   done
-  event::keep
   beat::end_ranks "$1"
   mapfile -t left < <(lost::hosts)
   if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then

@@ -11,7 +11,6 @@ ranks::run() {
   event::note ranks_started
   # shellcheck disable=SC2034  # restart.sh reads it
   KIT_RANKS_BEGUN_S="${SECONDS}"
-  event::keep
   # Where Slurm starts the container, the script starts inside, where the image's variables win over what is exported here: so as arguments.
   "${KIT_SRUN_RANKS[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
   local -r srun_pid=$!
@@ -35,7 +34,6 @@ ranks::check_ends() {
   local -i tries
   local absent=''
   event::note ranks_ended
-  event::keep
   [[ "$(event::of 'ranks_(started|ended)' batch.jsonl | wc -l)" == 2 ]] || return 0
   for ((tries = 0; tries < 10; tries++)); do # another node's notes may take a moment to show
     ((tries == 0)) || sleep 1

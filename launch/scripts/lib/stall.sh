@@ -73,7 +73,6 @@ stall::act() {
   local what="for ${quiet_s} s no rank has said or saved anything"
   ((idle_s < KIT_STALL_S)) || what+=", or worked"
   event::note stalled quiet_s "${quiet_s}" idle_s "${idle_s}"
-  event::keep
   kit::say "the ranks stand still: ${what}"
   stall::keep_stacks
   if [[ "${KIT_ON_STALL}" == report ]]; then
