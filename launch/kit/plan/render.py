@@ -15,8 +15,9 @@ from kit.quote import bash, bash_array, sbatch
 
 # How a script names a file of lib/; the name may hold variables of env.sh.
 _NAMED = re.compile(r"\"\$\{KIT_RUN_DIR\}/(lib/[^\"]+)\"")
-# At the head of a file of lib/: what a run must have to need it.
-_ONLY = re.compile(r"^# only: (\S+)$", re.MULTILINE)
+# At the head of a file of lib/: what a run must have to need it, all of it if there are more lines.
+_ONLY = re.compile(r"^# only: (.+)$", re.MULTILINE)
+_VALUE = re.compile(r"^(\w+)=(\S*)", re.MULTILINE)
 # A whole path begins where a word does, or behind what separates paths and values in one.
 _SEPARATORS = r"""\s=:,;"'()\[\]{}|<>@"""
 _HEAD = [
@@ -43,52 +44,37 @@ def render(plan: Plan) -> dict[str, str]:
     for key, name in run_paths.LINES.items():
         if lines := getattr(plan.program, key):
             scripts[name] = lines
-    return {**scripts, **_library(scripts, plan)}
+    return {**scripts, **_library(scripts)}
 
 
-def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
+def _library(scripts: dict[str, str]) -> dict[str, str]:
     """Return the files of lib/ that the run needs: the scripts name them, or one another."""
-    chosen = {
-        "${KIT_RUNTIME}": plan.container.runtime,
-        "${KIT_STAGE}": plan.container.stage,
-        "${KIT_ON_PREEMPT}": plan.policy.on_preempt,
-    }
-    has = {
-        "checkpoint": plan.policy.on_preempt == "checkpoint",
-        "gpus": plan.layout.gpus_per_node > 0,
-        "image": bool(plan.container.image),
-        "cache": bool(plan.container.cache),
-        "kept_cache": plan.container.cache == "keep",
-        "host_setup": bool(plan.program.host_setup),
-        "setup": bool(plan.program.setup),
-        "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
-        "notify": bool(plan.policy.notify.on),
-        "secrets": bool(plan.program.secrets),
-        "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
-        "spares": plan.layout.spares > 0,
-        "health": bool(plan.policy.health),
-        "packages": bool(plan.container.packages.requirements),
-        "beat": plan.policy.has_beat,
-        "stall": plan.policy.stall_s > 0,
-        "share": bool(plan.policy.share),
-        "data": any(mount.is_data for mount in plan.container.mounts),
-    }
+    values = {**dict.fromkeys(scripts, "yes"), **dict(_VALUE.findall(scripts[run_paths.ENV]))}
     found: dict[str, str] = {}
     texts = list(scripts.values())
-    if plan.program.script:  # it is the command
+    if run_paths.LINES["script"] in scripts:  # it is the command
         texts.append(f'"${{KIT_RUN_DIR}}/{run_paths.OWN_LINES}"')
     for text in texts:  # which grows meanwhile
         for name in _NAMED.findall(text):
-            for variable, value in chosen.items():
-                name = name.replace(variable, value)
+            name = re.sub(r"\$\{(\w+)\}", lambda variable: values[variable[1]], name)
             if name in found:
                 continue
             # The runtimes, stages and kinds of preemption lie beside launch/scripts/lib.
             part = assets.part(name if name.count("/") == 1 else name[len("lib/") :])
-            if all(has[subject] for subject in _ONLY.findall(part)):
+            if all(_is_one_true(line.split(), values) for line in _ONLY.findall(part)):
                 found[name] = part
                 texts.append(part)
     return dict(sorted(found.items()))
+
+
+def _is_one_true(conditions: list[str], values: dict[str, str]) -> bool:
+    """Return True if env.sh has that KIT_X=VALUE or a KIT_X that is not 0, or the run that file."""
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        found = values.get(name, "")
+        if found == value if sign else found not in ("", "''", "0"):
+            return True
+    return False
 
 
 def _with_header(script: str, plan: Plan) -> str:

@@ -1,6 +1,6 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
-# only: cache
+# only: KIT_CACHE
 
 source "${KIT_RUN_DIR}/lib/container_name.sh"
 [[ "${KIT_CACHE:-}" != keep ]] || source "${KIT_RUN_DIR}/lib/kept_cache.sh"

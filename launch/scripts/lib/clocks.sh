@@ -1,5 +1,5 @@
 # clocks.sh - whether the nodes' clocks agree with the first node's, by the times that their answers bear.
-# only: health
+# only: KIT_HEALTH
 
 # Certificates and the times of files rely on it, and so does stall.sh. Before bash 5.0, times are whole seconds.
 readonly KIT_CLOCK_S=2

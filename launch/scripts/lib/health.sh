@@ -1,5 +1,5 @@
 # health.sh - with `health`: whether a node can work, before anything is started on it. See docs/spares.md.
-# only: health
+# only: KIT_HEALTH
 
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 source "${KIT_RUN_DIR}/lib/gpus.sh"

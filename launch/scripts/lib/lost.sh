@@ -1,6 +1,6 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # lost.sh - the job goes on without a node that has fallen silent: on a spare, or on fewer nodes where the job says a range.
-# only: beat
+# only: KIT_LEAST_NODES
 
 KIT_LOST="${KIT_LOST:-}" # what earlier attempts have lost, with commas between: an argument of `run_script.sh again`
 

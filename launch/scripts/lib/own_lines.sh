@@ -4,7 +4,7 @@
 #
 # own_lines.sh KEY WORD... - for setup and host_setup the WORDs are the command that takes this shell's place behind the lines;
 # for a script they are its arguments.
-# only: lines
+# only: setup.sh host_setup.sh script.sh
 set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift

@@ -1,6 +1,6 @@
 # secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
 # submission and removed at the run's end. They are never an argument, and in no environment but the program's.
-# only: secrets
+# only: KIT_SECRETS
 
 source "${KIT_RUN_DIR}/lib/remove.sh"
 

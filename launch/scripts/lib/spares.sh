@@ -1,6 +1,6 @@
 # spares.sh - with `spares: k` the job has k nodes more than it needs. Each is asked whether it can work, before any container
 # is made; the job starts on those that can, and bad ones are remembered for the jobs to come. See docs/spares.md.
-# only: spares
+# only: KIT_SPARES
 
 source "${KIT_RUN_DIR}/lib/gpus.sh"
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"

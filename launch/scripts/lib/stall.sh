@@ -1,6 +1,6 @@
 # shellcheck disable=SC2034,SC2153  # other files of lib/ read what this one sets, and set what it reads
 # stall.sh - with `stall_timeout`: ranks that stand still are noticed, and where each of them stands is kept. See docs/hang.md.
-# only: stall
+# only: KIT_STALL_S
 
 KIT_WORKING_TIMES=3 # as long as the timeout, after which work alone is no progress: NCCL waits with a busy CPU
 
