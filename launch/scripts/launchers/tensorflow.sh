@@ -10,7 +10,6 @@ set -euo pipefail +o posix
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
 source "${KIT_RUN_DIR}/lib/container.sh"
-source "${KIT_RUN_DIR}/lib/rank.sh"
 source "${KIT_RUN_DIR}/lib/signals.sh"
 
 launcher::main() {

@@ -2,10 +2,9 @@
 # makes a place to work in. Names here begin with kit_, since `local` hides a variable of the job that has the same name.
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
-
 source "${KIT_RUN_DIR}/lib/events.sh"
-
 source "${KIT_RUN_DIR}/lib/program.sh"
+source "${KIT_RUN_DIR}/lib/rank.sh"
 
 # container::begin NAME=VALUE... [-- COMMAND...] - prepares this shell for a rank. With a COMMAND it becomes that command: `kit exec`.
 container::begin() {

@@ -14,6 +14,17 @@ preempt::listen() {
   trap 'KIT_ASKED=yes' URG
 }
 
+# preempt::asked [SRUN_PID] - whether something was asked for; then does what is wanted, as the kind of `on_preempt` does it.
+preempt::asked() {
+  [[ -n "${KIT_ASKED}" ]] || return 1
+  KIT_ASKED=''
+  if preempt::read_request "$@"; then
+    preempt::act "$@"
+  else
+    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
+  fi
+}
+
 # preempt::read_request [SRUN_PID] - whether something is asked for: by Slurm, which wants the nodes back, or by a person, in a file.
 # Sets KIT_REQUEST to "checkpoint" where the ranks are to go on afterwards, and to "stop" where they are not. Before the ranks have
 # started there is nothing to save, and with `on_preempt: requeue` the program cannot be asked.
