@@ -2,9 +2,7 @@
 # enroot and pyxis.
 
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-
 source "${KIT_RUN_DIR}/lib/image.sh"
-
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # enroot::configured - prints where the site's enroot.conf puts containers.

@@ -3,9 +3,7 @@
 # only: KIT_PACKAGES
 
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-
 source "${KIT_RUN_DIR}/lib/remove.sh"
-
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # On the node's disk; the name is one of KIT_CONTAINER_NAMES, so that `kit images gc` treats them as it does containers.

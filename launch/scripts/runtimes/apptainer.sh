@@ -6,7 +6,6 @@
 # mounts-data-images: yes
 
 source "${KIT_RUN_DIR}/lib/image.sh"
-
 source "${KIT_RUN_DIR}/lib/sif.sh"
 
 runtime::check() { sif::check apptainer; }

@@ -11,11 +11,8 @@
 # mounts-refuse: space colon backslash
 
 source "${KIT_RUN_DIR}/lib/enroot.sh"
-
 source "${KIT_RUN_DIR}/lib/image.sh"
-
 source "${KIT_RUN_DIR}/lib/mounted.sh"
-
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 runtime::check() {

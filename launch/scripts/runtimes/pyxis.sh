@@ -10,9 +10,7 @@
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
 source "${KIT_RUN_DIR}/lib/enroot.sh"
-
 source "${KIT_RUN_DIR}/lib/image.sh"
-
 source "${KIT_RUN_DIR}/lib/mounted.sh"
 
 readonly PYXIS_MOUNTS_NOT="kit finds no use_squashfuse=1 in plugstack.conf (Pyxis 0.22 and later)"

@@ -6,7 +6,6 @@
 # user-namespaces: unless-setuid
 
 source "${KIT_RUN_DIR}/lib/image.sh"
-
 source "${KIT_RUN_DIR}/lib/sif.sh"
 
 runtime::check() { sif::check singularity; }
