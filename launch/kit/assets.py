@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-_SOURCED = re.compile(r"(?:# shellcheck source=\S+\n)?source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
+_SOURCED = re.compile(r"source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
 # The loop of lib/runtimes.sh, of which each turn becomes a subshell with the text of a file.
 _EACH_RUNTIME = re.compile(r"  for file in .*?/runtimes/\*\.sh; do\n.*?\n  done\n", re.DOTALL)
 

@@ -5,13 +5,9 @@
 #   collect.sh remove DAYS SCRATCH NODE:PATH...     removes those of this node that still are not needed
 set -euo pipefail +o posix
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
-# shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-# shellcheck source=lib/runtimes.sh
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
 # Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.

@@ -5,11 +5,8 @@
 #   KIT_RUN_DIR=launch/scripts KIT_RUNTIME=... KIT_IMAGE=... image_python.sh PROGRAM FOLDER MOUNT...
 set -euo pipefail +o posix
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/environment.sh
 source "${KIT_RUN_DIR}/lib/environment.sh"
-# shellcheck source=lib/program.sh
 source "${KIT_RUN_DIR}/lib/program.sh"
 # shellcheck source=runtimes/none.sh
 source "${KIT_RUN_DIR}/runtimes/${KIT_RUNTIME}.sh"

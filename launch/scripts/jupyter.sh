@@ -9,13 +9,11 @@
 set -euo pipefail +o posix
 umask 077
 
-# shellcheck source=lib/remove.sh
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
-jupyter::die() {
-  printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2
-  exit 1
-}
+KIT_EVENTS='' # a rank's, where one has called kit: its failure would be noted as that of a node
 
 jupyter::find() {
   local name
@@ -24,20 +22,8 @@ jupyter::find() {
   done
   local -r names='jupyter-lab, jupyter-notebook, jupyter-server'
   local -r add="add the line jupyterlab to the image's requirements.txt and build it again"
-  jupyter::die "there is no Jupyter in the container (looked for ${names})" \
+  kit::die "there is no Jupyter in the container (looked for ${names})" \
     "${add}: kit build (docs/interactive.md)"
-}
-
-jupyter::listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-
-# jupyter::port ADDRESS - one that is free; below those that the kernel gives to connections.
-jupyter::port() {
-  local -i port tries
-  for ((tries = 0; tries < 100; tries++)); do
-    port=$((20000 + (RANDOM % 10000)))
-    jupyter::listens "$1" "${port}" || { printf '%d\n' "${port}" && return; }
-  done
-  jupyter::die "a hundred ports from 20000 to 29999 are in use here" "see by what: ss -tln"
 }
 
 # jupyter::end - Jupyter's own files have the token, too.
@@ -53,7 +39,7 @@ jupyter::main() {
   local -r address="$1" login="${2:-}"
   local program port
   program="$(jupyter::find)" || exit 1
-  port="$(jupyter::port "${address}")" || exit 1
+  port="$(net::port "${SLURM_JOB_ID}" 1 "${address}")" || exit 1 # 0 is where the ranks meet
   JUPYTER_TOKEN="$(head -c 24 /dev/urandom | od -An -v -tx1 | tr -d ' \n')"
   JUPYTER_RUNTIME_DIR="$(mktemp -d "${TMPDIR:-/tmp}/kit-jupyter.XXXXXX")"
   export JUPYTER_TOKEN JUPYTER_RUNTIME_DIR
@@ -78,17 +64,17 @@ jupyter::main() {
 # jupyter::wait ADDRESS PORT LOG - until it answers; importing it from a cold image takes its time.
 jupyter::wait() {
   local -ri begin_s=SECONDS
-  until jupyter::listens "$1" "$2"; do
+  until net::is_listening "$1" "$2"; do
     kill -0 "${jupyter_pid}" 2>/dev/null || jupyter::failed "$3"
     ((SECONDS - begin_s < 120)) ||
-      jupyter::die "Jupyter does not answer after 120 s" "what it says: $3"
+      kit::die "Jupyter does not answer after 120 s" "what it says: $3"
     sleep 0.2
   done
 }
 
 jupyter::failed() {
   tail -n 5 -- "$1" | sed "s/${JUPYTER_TOKEN}/(token)/g; s/^/  | /" >&2
-  jupyter::die "Jupyter has ended" "its last lines are above; all of them: $1"
+  kit::die "Jupyter has ended" "its last lines are above; all of them: $1"
 }
 
 jupyter::explain() {

@@ -18,23 +18,14 @@ set -uo pipefail +o posix
 # An older bash, which is to be told as well, takes an empty array for an unset one.
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || set +u
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/network.sh
 source "${KIT_RUN_DIR}/lib/network.sh"
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-# shellcheck source=lib/gpus.sh
 source "${KIT_RUN_DIR}/lib/gpus.sh"
-# shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-# shellcheck source=lib/runtimes.sh
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
-# shellcheck source=lib/contents.sh
 source "${KIT_RUN_DIR}/lib/contents.sh"
-# shellcheck source=lib/fabric.sh
 source "${KIT_RUN_DIR}/lib/fabric.sh"
-# shellcheck source=lib/reach.sh
 source "${KIT_RUN_DIR}/lib/reach.sh"
 
 declare -A ASKED=() ADDRESS_OF=()

@@ -20,35 +20,24 @@ fi
 # shellcheck source=/dev/null
 source "${KIT_RUN_DIR}/env.sh"
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/environment.sh
 source "${KIT_RUN_DIR}/lib/environment.sh"
-# shellcheck source=lib/network.sh
 source "${KIT_RUN_DIR}/lib/network.sh"
-# shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
-# shellcheck source=lib/steps.sh
 source "${KIT_RUN_DIR}/lib/steps.sh"
-# shellcheck source=lib/node.sh
 source "${KIT_RUN_DIR}/lib/node.sh"
 # shellcheck source=runtimes/none.sh
 source "${KIT_RUN_DIR}/lib/runtimes/${KIT_RUNTIME}.sh"
 # shellcheck source=stages/none.sh disable=SC2153 # KIT_STAGE is in env.sh
 source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
-# shellcheck source=lib/image.sh
 [[ -z "${KIT_IMAGE}" ]] || source "${KIT_RUN_DIR}/lib/image.sh"
-# shellcheck source=lib/cache.sh
 [[ -z "${KIT_CACHE:-}" ]] || source "${KIT_RUN_DIR}/lib/cache.sh"
-# shellcheck source=lib/secrets.sh
 [[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
-# shellcheck source=lib/spares.sh
 ((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
 # job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.
 # shellcheck disable=SC2120 # lib/exec.sh passes them
 job::main() {
-  # shellcheck source=lib/job.sh
   source "${KIT_RUN_DIR}/lib/job.sh"
   environment::forget_shell
   job::begin
@@ -64,7 +53,6 @@ job::main() {
   event::note nodes_chosen nodes "${KIT_HOSTS}"
   stage::distribute
   event::note preparing
-  event::keep
   ready::wait_for_nodes
   ! declare -F runtime::agree >/dev/null || runtime::agree
   job::note_facts
@@ -107,7 +95,6 @@ node::start() {
 }
 
 if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
-  # shellcheck source=lib/host_setup.sh
   source "${KIT_RUN_DIR}/lib/host_setup.sh"
   host_setup::run "$@"
 fi
@@ -125,7 +112,6 @@ case "${1:-batch}" in
   missing) stage::missing ;;        # with stage sbcast
   check) spares::answer "${@:2}" ;; # with spares
   attach | exec | shell | jupyter)  # kit shell, kit exec
-    # shellcheck source=lib/exec.sh
     source "${KIT_RUN_DIR}/lib/exec.sh"
     exec::main "$@"
     ;;

@@ -227,7 +227,6 @@ LOSES_TWICE = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/lost.sh"
 event::note() { :; }
-event::keep() { :; }
 beat::end_ranks() { :; }
 restart::consider() { echo "considered: $*"; } # and it has its reasons
 scontrol() { printf '%s\\n' node1 node2 node3; }

@@ -26,7 +26,6 @@ from kit.plan import runtimes
 from samples import ROOT
 
 ADDED = """\
-# shellcheck shell=bash
 # runtimes/shifter.sh - a runtime that no part of kit has heard of.
 # images: .tar .sqsh
 # tool: shifter

@@ -9,16 +9,15 @@ from typing import Callable
 from kit import assets
 from kit.config import plugins
 from kit.config.mount_list import Mount
-from kit.config.notify import Notify
 from kit.plan import run_paths, sweep_table
-from kit.plan.packages import Packages
 from kit.plan.plan import Container, Plan
-from kit.quote import bash, sbatch
+from kit.quote import bash, bash_array, sbatch
 
 # How a script names a file of lib/; the name may hold variables of env.sh.
 _NAMED = re.compile(r"\"\$\{KIT_RUN_DIR\}/(lib/[^\"]+)\"")
-# At the head of a file of lib/: what a run must have to need it.
-_ONLY = re.compile(r"^# only: (\S+)$", re.MULTILINE)
+# At the head of a file of lib/: what a run must have to need it, all of it if there are more lines.
+_ONLY = re.compile(r"^# only: (.+)$", re.MULTILINE)
+_VALUE = re.compile(r"^(\w+)=(\S*)", re.MULTILINE)
 # A whole path begins where a word does, or behind what separates paths and values in one.
 _SEPARATORS = r"""\s=:,;"'()\[\]{}|<>@"""
 _HEAD = [
@@ -45,52 +44,37 @@ def render(plan: Plan) -> dict[str, str]:
     for key, name in run_paths.LINES.items():
         if lines := getattr(plan.program, key):
             scripts[name] = lines
-    return {**scripts, **_library(scripts, plan)}
+    return {**scripts, **_library(scripts)}
 
 
-def _library(scripts: dict[str, str], plan: Plan) -> dict[str, str]:
+def _library(scripts: dict[str, str]) -> dict[str, str]:
     """Return the files of lib/ that the run needs: the scripts name them, or one another."""
-    chosen = {
-        "${KIT_RUNTIME}": plan.container.runtime,
-        "${KIT_STAGE}": plan.container.stage,
-        "${KIT_ON_PREEMPT}": plan.policy.on_preempt,
-    }
-    has = {
-        "checkpoint": plan.policy.on_preempt == "checkpoint",
-        "gpus": plan.layout.gpus_per_node > 0,
-        "image": bool(plan.container.image),
-        "cache": bool(plan.container.cache),
-        "kept_cache": plan.container.cache == "keep",
-        "host_setup": bool(plan.program.host_setup),
-        "setup": bool(plan.program.setup),
-        "lines": any(getattr(plan.program, key) for key in run_paths.LINES),
-        "notify": bool(plan.policy.notify.on),
-        "secrets": bool(plan.program.secrets),
-        "restarts": plan.policy.max_restarts > 0 and not plan.policy.elastic,
-        "spares": plan.layout.spares > 0,
-        "health": bool(plan.policy.health),
-        "packages": bool(plan.container.packages.requirements),
-        "beat": plan.policy.has_beat,
-        "stall": plan.policy.stall_s > 0,
-        "share": bool(plan.policy.share),
-        "data": any(mount.is_data for mount in plan.container.mounts),
-    }
+    values = {**dict.fromkeys(scripts, "yes"), **dict(_VALUE.findall(scripts[run_paths.ENV]))}
     found: dict[str, str] = {}
     texts = list(scripts.values())
-    if plan.program.script:  # it is the command
+    if run_paths.LINES["script"] in scripts:  # it is the command
         texts.append(f'"${{KIT_RUN_DIR}}/{run_paths.OWN_LINES}"')
     for text in texts:  # which grows meanwhile
         for name in _NAMED.findall(text):
-            for variable, value in chosen.items():
-                name = name.replace(variable, value)
+            name = re.sub(r"\$\{(\w+)\}", lambda variable: values[variable[1]], name)
             if name in found:
                 continue
             # The runtimes, stages and kinds of preemption lie beside launch/scripts/lib.
             part = assets.part(name if name.count("/") == 1 else name[len("lib/") :])
-            if all(has[subject] for subject in _ONLY.findall(part)):
+            if all(_is_one_true(line.split(), values) for line in _ONLY.findall(part)):
                 found[name] = part
                 texts.append(part)
     return dict(sorted(found.items()))
+
+
+def _is_one_true(conditions: list[str], values: dict[str, str]) -> bool:
+    """Return True if env.sh has that KIT_X=VALUE or a KIT_X that is not 0, or the run that file."""
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        found = values.get(name, "")
+        if found == value if sign else found not in ("", "''", "0"):
+            return True
+    return False
 
 
 def _with_header(script: str, plan: Plan) -> str:
@@ -106,53 +90,52 @@ def _with_header(script: str, plan: Plan) -> str:
 
 
 def _env(plan: Plan) -> str:
-    lines = [*_HEAD, *_shape(plan), *_launch(plan), *_image(plan.container), *_policy(plan)]
-    lines += [
-        "",
-        "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
-        mounts(plan.container),
-        "",
-    ]
-    return "\n".join([*lines, *_program(plan)])
+    parts = [_HEAD, _shape(plan), _image(plan.container), _policy(plan), _program(plan)]
+    return "\n".join(line for part in parts for line in part)
+
+
+def _when(wanted: object, *lines: str) -> tuple[str, ...]:
+    return lines if wanted else ()
+
+
+def _flag(value: object) -> str:
+    return "yes" if value else ""
 
 
 def _shape(plan: Plan) -> list[str]:
-    layout, health = plan.layout, plan.policy.health
-    bad_nodes = [f"KIT_BAD_NODES={bash(plan.profile.bad_nodes)} # the list of bad nodes"]
+    layout, policy, health = plan.layout, plan.policy, plan.policy.health
+    launcher = plugins.find("launchers", plan.program.launcher, "")
+    addresses = policy.elastic or launcher.words("addresses")
     return [
         f"NNODES={layout.nodes}",
         f"NPROC_PER_NODE={layout.processes_per_node}",
-        f"KIT_MAX_RESTARTS={plan.policy.max_restarts} # how often all ranks start again",
-        f"KIT_ELASTIC={_flag(plan.policy.elastic)} # whether torchrun itself does that",
+        f"KIT_MAX_RESTARTS={policy.max_restarts} # how often all ranks start again",
+        f"KIT_ELASTIC={_flag(policy.elastic)} # whether torchrun itself does that",
         f"KIT_GPUS_PER_NODE={layout.gpus_per_node} # to check; the #SBATCH lines request them",
         "",
         f"KIT_SPARES={layout.spares} # extra nodes beyond NNODES, to start without bad ones",
-        *(bad_nodes if layout.spares or health else []),
-        *([f"KIT_HEALTH={bash(health)} # checks each node at the start"] if health else []),
-        *([_least(plan)] if plan.policy.has_beat else []),
+        *_when(
+            layout.spares or health,
+            f"KIT_BAD_NODES={bash(plan.profile.bad_nodes)} # the list of bad nodes",
+        ),
+        *_when(health, f"KIT_HEALTH={bash(health)} # checks each node at the start"),
+        *_when(
+            policy.has_beat,
+            f"KIT_LEAST_NODES={layout.least or layout.nodes} "
+            "# enough nodes to continue when one is lost",
+        ),
         f"KIT_NAME={bash(layout.name)}",
-    ]
-
-
-def _least(plan: Plan) -> str:
-    least = plan.layout.least or plan.layout.nodes
-    return f"KIT_LEAST_NODES={least} # enough nodes to continue when one is lost"
-
-
-def _launch(plan: Plan) -> list[str]:
-    launcher = plugins.find("launchers", plan.program.launcher, "")
-    needs_addresses = plan.policy.elastic or launcher.words("addresses")
-    return [
-        f"KIT_LAUNCHER={plan.program.launcher}",
-        f"KIT_TASKS_PER_NODE={plan.layout.tasks_per_node} "
+        f"KIT_LAUNCHER={launcher.name}",
+        f"KIT_TASKS_PER_NODE={layout.tasks_per_node} "
         "# Slurm's tasks; the launcher starts the ranks",
         f"KIT_CPU_BIND={' '.join(launcher.words('cpu-bind')) or 'none'}",
         f"KIT_MPI={_flag(launcher.words('mpi'))} # whether Slurm tells MPI programs their ranks",
-        f"KIT_NEEDS_ADDRESSES={_flag(needs_addresses)} # of all nodes, not only of the first",
+        f"KIT_NEEDS_ADDRESSES={_flag(addresses)} # of all nodes, not only of the first",
     ]
 
 
 def _image(container: Container) -> list[str]:
+    packages = container.packages
     return [
         f"KIT_RUNTIME={container.runtime}",
         f"KIT_IMAGE={bash(container.image or '')}",
@@ -162,84 +145,71 @@ def _image(container: Container) -> list[str]:
         "# of a file of kit build; nodes check their copies; empty: no check",
         f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
         f"KIT_STAGE={container.stage}",
-        *([f"KIT_CACHE={container.cache} # of compilers"] if container.cache else []),
-        *_packages(container.packages),
-        *_unpack(container.unpack),
+        *_when(container.cache, f"KIT_CACHE={container.cache} # of compilers"),
+        *_when(
+            packages.requirements,
+            f"KIT_PACKAGES={bash(packages.file)} # Python packages: docs/packages.md",
+            f"KIT_PACKAGES_SHA256={packages.sha256}",
+            f"KIT_PACKAGES_BYTES={packages.bytes} # once they are unpacked",
+        ),
+        *_when(
+            container.unpack,
+            f"KIT_UNPACK={container.unpack} # the image; or mount it; auto: each node chooses",
+        ),
     ]
-
-
-def _packages(packages: Packages) -> list[str]:
-    if not packages.requirements:
-        return []
-    return [
-        f"KIT_PACKAGES={bash(packages.file)} # Python packages: docs/packages.md",
-        f"KIT_PACKAGES_SHA256={packages.sha256}",
-        f"KIT_PACKAGES_BYTES={packages.bytes} # once they are unpacked",
-    ]
-
-
-def _unpack(word: str) -> list[str]:
-    return [f"KIT_UNPACK={word} # the image; or mount it; auto: each node chooses"] if word else []
 
 
 def _policy(plan: Plan) -> list[str]:
-    policy = plan.policy
-    checkpoints = [
-        f"KIT_CHECKPOINT_S={policy.checkpoint_s} # before the time limit, "
-        "to ask the ranks for a checkpoint; also in the #SBATCH lines",
-        f"KIT_MAX_REQUEUES={'' if policy.max_requeues is None else policy.max_requeues} "
-        "# empty: as long as the run makes progress",
-        *(["KIT_RESUBMIT=yes # the run continues as a new job"] if policy.resubmit else []),
-    ]
-    stall = [
-        f"KIT_STALL_S={policy.stall_s} # without progress, before the run counts as hanging",
-        f"KIT_ON_STALL={policy.on_stall}",
-    ]
+    policy, notify = plan.policy, plan.policy.notify
+    max_requeues = "" if policy.max_requeues is None else policy.max_requeues
     return [
         f"KIT_ON_PREEMPT={policy.on_preempt}",
-        *(checkpoints if policy.on_preempt != "none" else []),
+        *_when(
+            policy.on_preempt != "none",
+            f"KIT_CHECKPOINT_S={policy.checkpoint_s} # before the time limit, "
+            "to ask the ranks for a checkpoint; also in the #SBATCH lines",
+            f"KIT_MAX_REQUEUES={max_requeues} # empty: as long as the run makes progress",
+            *_when(policy.resubmit, "KIT_RESUBMIT=yes # the run continues as a new job"),
+        ),
         f"KIT_SCRATCH={bash(plan.profile.scratch)}",
         f"KIT_READY_TIMEOUT_S={policy.ready_timeout_s} # until all nodes must have their container",
-        *(stall if policy.stall_s else []),
-        *(
-            [f"KIT_SHARE={policy.share} # who may read the logs, and stop it"]
-            if policy.share
-            else []
+        *_when(
+            policy.stall_s,
+            f"KIT_STALL_S={policy.stall_s} # without progress, before the run counts as hanging",
+            f"KIT_ON_STALL={policy.on_stall}",
         ),
+        *_when(policy.share, f"KIT_SHARE={policy.share} # who may read the logs, and stop it"),
         f"KIT_WORKDIR={bash(plan.program.workdir)}",
-        *_notify(policy.notify),
+        *_when(
+            notify.on,
+            f"KIT_NOTIFY='{' '.join(notify.on)}' # when to send messages: docs/notify.md",
+            f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
+            f"KIT_NOTIFY_COMMAND={bash_array(list(notify.command))} "
+            "# runs beside this script, on the first node",
+        ),
     ]
-
-
-def _notify(notify: Notify) -> list[str]:
-    words = " ".join(map(bash, notify.command))
-    return [
-        f"KIT_NOTIFY='{' '.join(notify.on)}' # when to send messages: docs/notify.md",
-        f"KIT_NOTIFY_WEBHOOK={notify.webhook} # the secret that has the web hook's address",
-        f"KIT_NOTIFY_COMMAND=({words}) # runs beside this script, on the first node",
-    ][: 3 if notify.on else 0]
 
 
 def _program(plan: Plan) -> list[str]:
+    program, sweep = plan.program, plan.program.sweep
     code = f'"${{KIT_RUN_DIR}}"/{run_paths.CODE} # frozen at submission; first on PYTHONPATH'
-    sweep = plan.program.sweep
-    command, variables = words(plan)
     checkpoints = sweep_table.word(plan.policy.checkpoints, sweep)
-    names = " ".join(secret.name for secret in plan.program.secrets)
+    names = " ".join(secret.name for secret in program.secrets)
     secrets = f"KIT_SECRETS='{names}' # the values are not here: docs/secrets.md\n" if names else ""
+    command, variables = words(plan)
     return [
-        (sweep_table.environment(sweep) if sweep else "")
-        + (f"KIT_CHECKPOINT_PATH={checkpoints}\n" if plan.policy.checkpoints else "")
-        + f"KIT_CODE={code if plan.program.code else ''}",
+        "",
+        "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
+        mounts(plan.container),
+        "",
+        *_when(sweep, sweep_table.environment(sweep), ""),
+        *_when(plan.policy.checkpoints, f"KIT_CHECKPOINT_PATH={checkpoints}"),
+        f"KIT_CODE={code if program.code else ''}",
         command,
         "# The job's own variables; "
         "set inside the container, last, so that no image wins over them.",
         f"{variables}{secrets}",
     ]
-
-
-def _flag(value: object) -> str:
-    return "yes" if value else ""
 
 
 def mounts(container: Container) -> str:

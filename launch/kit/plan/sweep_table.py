@@ -44,9 +44,7 @@ def environment(table: Table) -> str:
     return f"""\
 # The sweep: task 0 of the array takes the first value of each, task 1 the second, and so on.
 KIT_TASK="${{SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: {set_by}}}"
-{columns}
-
-"""
+{columns}"""
 
 
 def word(text: str, table: Table) -> str:

@@ -8,13 +8,8 @@ set -euo pipefail +o posix
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-# shellcheck source=lib/container.sh
 source "${KIT_RUN_DIR}/lib/container.sh"
-# shellcheck source=lib/rank.sh
-source "${KIT_RUN_DIR}/lib/rank.sh"
-# shellcheck source=lib/signals.sh
 source "${KIT_RUN_DIR}/lib/signals.sh"
-# shellcheck source=lib/ray.sh
 source "${KIT_RUN_DIR}/lib/ray.sh"
 
 launcher::main() {

@@ -9,11 +9,7 @@ set -euo pipefail +o posix
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-# shellcheck source=lib/container.sh
 source "${KIT_RUN_DIR}/lib/container.sh"
-# shellcheck source=lib/rank.sh
-source "${KIT_RUN_DIR}/lib/rank.sh"
-# shellcheck source=lib/group_signals.sh
 source "${KIT_RUN_DIR}/lib/group_signals.sh"
 
 launcher::main() {

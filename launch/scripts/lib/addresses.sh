@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # addresses.sh - the addresses of all nodes, for launchers that need them: the master's is enough for most.
 
 # addresses::write - sets KIT_ADDRESSES to a file with a line for each node, its address and its name: 10,000 of them are too long

@@ -1,7 +1,6 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2154  # RANK and kit_log are rank.sh's
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
-# only: checkpoint
+# only: KIT_ON_PREEMPT=checkpoint
 
 # rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 when the first node wants a checkpoint, as a
 # file says. It looks every other second, without starting a process, until the rank closes its input. A process that does not

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # bad_nodes.sh - nodes that cannot work are remembered for the jobs to come: `kit submit` leaves them out for a day.
 
 # bad_nodes::note NODE PROBLEM

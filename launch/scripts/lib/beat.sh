@@ -1,13 +1,10 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # beat.sh - while the ranks run, a task on each node (pulse.sh) sends the first node a line now and then, over srun's own
 # connection: a node that falls silent is dead, frozen or cut off, long before Slurm gives it up. A line is the node's number in
 # the step, and with `stall_timeout` 1 where its ranks work, and how much of the CPU that they want they get, in percent.
-# only: beat
+# only: KIT_LEAST_NODES
 
-# shellcheck source=lib/lost.sh
 source "${KIT_RUN_DIR}/lib/lost.sh"
-# shellcheck source=lib/stall.sh
 [[ -z "${KIT_STALL_S:-}" ]] || source "${KIT_RUN_DIR}/lib/stall.sh"
 
 KIT_BEATS=''   # what srun prints

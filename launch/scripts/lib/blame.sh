@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # blame.sh - which rank is at fault: the first node's word, which `kit why` takes over or, where there is none, asks for by this
 # file. blame.awk judges, where there is awk.
 

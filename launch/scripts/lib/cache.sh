@@ -1,11 +1,8 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
-# only: cache
+# only: KIT_CACHE
 
-# shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-# shellcheck source=lib/kept_cache.sh
 [[ "${KIT_CACHE:-}" != keep ]] || source "${KIT_RUN_DIR}/lib/kept_cache.sh"
 
 # The same on every node. The first one tells it, since root in a container has another number.

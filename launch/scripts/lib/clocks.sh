@@ -1,6 +1,5 @@
-# shellcheck shell=bash
 # clocks.sh - whether the nodes' clocks agree with the first node's, by the times that their answers bear.
-# only: health
+# only: KIT_HEALTH
 
 # Certificates and the times of files rely on it, and so does stall.sh. Before bash 5.0, times are whole seconds.
 readonly KIT_CLOCK_S=2
@@ -9,7 +8,6 @@ readonly KIT_CLOCK_S=2
 clocks::warn() {
   local node ahead_s
   local -a off=()
-  event::keep
   while read -r node ahead_s; do
     event::note clock_off node "${node}" ahead_s "${ahead_s}"
     off+=("${node} by ${ahead_s} s")

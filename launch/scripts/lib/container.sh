@@ -1,15 +1,10 @@
-# shellcheck shell=bash
 # container.sh - what every launcher does first inside the container: it takes the values of this run and of this start, and
 # makes a place to work in. Names here begin with kit_, since `local` hides a variable of the job that has the same name.
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-
-# shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
-
-# shellcheck source=lib/program.sh
 source "${KIT_RUN_DIR}/lib/program.sh"
+source "${KIT_RUN_DIR}/lib/rank.sh"
 
 # container::begin NAME=VALUE... [-- COMMAND...] - prepares this shell for a rank. With a COMMAND it becomes that command: `kit exec`.
 container::begin() {
@@ -19,12 +14,10 @@ container::begin() {
   source "${KIT_RUN_DIR}/env.sh"
   container::take "$@" # they win over env.sh
   if [[ -n "${KIT_PACKAGES:-}" ]]; then
-    # shellcheck source=lib/packages.sh
     source "${KIT_RUN_DIR}/lib/packages.sh"
     packages::choose_folder
   fi
   if [[ -n "${KIT_IS_SET_UP:-}" ]]; then
-    # shellcheck source=lib/setup.sh
     source "${KIT_RUN_DIR}/lib/setup.sh"
     setup::go_on
     container::check_fabric
@@ -35,7 +28,6 @@ container::begin() {
   [[ -z "${KIT_SHARE:-}" ]] || export KIT_SHARE # for what starts a rank
   if [[ -n "${KIT_SECRETS:-}" ]]; then
     export KIT_SECRETS # their names, for what starts a rank
-    # shellcheck source=lib/secrets.sh
     source "${KIT_RUN_DIR}/lib/secrets.sh"
     secrets::check_inside
   fi
@@ -43,7 +35,6 @@ container::begin() {
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
   # A rehearsal may have fewer GPUs, and a command of `kit exec` may be there to look for them.
   if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]]; then
-    # shellcheck source=lib/gpus.sh
     source "${KIT_RUN_DIR}/lib/gpus.sh"
     gpus::check
     export KIT_GPUS_PER_NODE # for programs that would rather end than train on a CPU
@@ -53,7 +44,6 @@ container::begin() {
   cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
   ((${#KIT_INSTEAD[@]} == 0)) || container::become "${KIT_INSTEAD[@]}"
   if [[ -e "${KIT_RUN_DIR}/setup.sh" ]]; then
-    # shellcheck source=lib/setup.sh
     source "${KIT_RUN_DIR}/lib/setup.sh"
     setup::run
   fi
@@ -63,7 +53,6 @@ container::begin() {
 # container::check_fabric - once a node, with the job's own variables, and what its setup has made of them.
 container::check_fabric() {
   [[ -n "${KIT_FABRIC:-}" && "${SLURM_LOCALID:-0}" == 0 ]] || return 0
-  # shellcheck source=lib/fabric.sh
   source "${KIT_RUN_DIR}/lib/fabric.sh"
   (container::job_env && fabric::check '')
 }
@@ -127,7 +116,6 @@ container::set_variables() {
   # replaces this one, begins with it, too.
   [[ -z "${KIT_CODE:-}" ]] || export KIT_CODE PYTHONPATH="${KIT_CODE}${PYTHONPATH:+:${PYTHONPATH}}"
   if [[ -n "${KIT_CACHE:-}" ]]; then
-    # shellcheck source=lib/cache.sh
     source "${KIT_RUN_DIR}/lib/cache.sh"
     cache::set_variables
   fi

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # container_name.sh - the containers that kit unpacks on a node's disk. A container's name has the fingerprint of its image: a
 # rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.

@@ -1,7 +1,5 @@
-# shellcheck shell=bash
 # contents.sh - whether what a job starts is there: in its image, or on the node where it has none. A part of probe.sh.
 
-# shellcheck source=lib/program.sh
 source "${KIT_RUN_DIR}/lib/program.sh"
 
 contents::look() {

@@ -1,7 +1,5 @@
-# shellcheck shell=bash
 # copies.sh - a copy of the image on every node's own disk, made once and reused; for the stages local and sbcast.
 
-# shellcheck source=lib/scratch.sh
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # stage::use - from here on, KIT_IMAGE is the copy. It is named by content: a rebuilt image gets another one.

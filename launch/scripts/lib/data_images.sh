@@ -3,8 +3,6 @@
 # with the last of these processes, however it ends.
 #
 #   data_images.sh FILE FOLDER... -- enroot start...     mounts each FILE at its FOLDER, and becomes Enroot
-#
-# only: data
 set -euo pipefail
 
 # data_images::serve FILE FOLDER... - mounts the files in this mount namespace, and takes the mounts out of it again once the container has

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # ending.sh - why the job ends, in the words that its user needs: on the first node, which sees what srun and all ranks noted.
 
@@ -14,7 +13,6 @@ ending::listen() {
 ending::leave() {
   (($1 > 0)) || KIT_OUTCOME=COMPLETED
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
-  event::keep
   [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
@@ -56,7 +54,6 @@ ending::explain_end() {
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   KIT_OUTCOME="${state:-FAILED}"
   event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"
-  event::keep # Slurm may leave no time for more
   kit::error "${problem}" "${fix}"
   while read -r node node_state; do
     [[ "${node_state}" == @(down*|fail*|*'*') ]] || continue
@@ -64,7 +61,6 @@ ending::explain_end() {
     SLURMD_NODENAME="${node}" kit::error "this node is ${node_state}" \
       "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
   done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
-  event::keep
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
@@ -72,7 +68,6 @@ ending::explain_end() {
 ending::note_requeue() {
   KIT_OUTCOME=REQUEUED
   event::note requeued
-  event::keep # Slurm ends this script soon after
 }
 
 # ending::explain_failure SRUN_CODE - ends with the code of the rank that failed first. torchrun turns every code into 1, and
@@ -80,7 +75,6 @@ ending::note_requeue() {
 ending::explain_failure() {
   local -r srun_code="$1"
   local failed before node='' words='' code='' local_rank='' rank='' at='' how='' after=0
-  event::keep
   ending::refresh "${KIT_ATTEMPT_DIR}"
   ending::refresh "${KIT_EVENTS%/*}"
   failed="$(ending::failed)" before="${failed}"

@@ -1,14 +1,8 @@
-# shellcheck shell=bash
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
 # enroot and pyxis.
 
-# shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # enroot::configured - prints where the site's enroot.conf puts containers.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # environment.sh - which variables of the host reach the ranks. See docs/environment.md.
 
 # What an engine needs to find an image, and to pull one.

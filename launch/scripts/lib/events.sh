@@ -1,10 +1,8 @@
-# shellcheck shell=bash
 # events.sh - what happens in a run, as data: a JSON object a line, written where it happens, without a fork, and never a reason
 # to fail. A node's lines are in log/JOBID/events/NODE.jsonl, those of the batch script in batch.jsonl. Names here begin with kit_,
 # since `local` hides a variable of the job that has the same name.
 
 KIT_ATTEMPT="${KIT_ATTEMPT:-1}" # of the job, or of its ranks alone; nodes are told
-KIT_HELD=()                     # lines of the batch script that are not yet written
 
 # event::begin - names the job's logs and events, on its first node.
 event::begin() {
@@ -37,16 +35,13 @@ event::now() {
   KIT_NOW="${KIT_NOW/[!0-9]/.}"          # the locale may have put a comma
 }
 
-# event::note NAME [node NODE] [KEY VALUE]... - appends it to KIT_EVENTS. The batch script keeps its lines for a while, since every
-# write goes to the file server; where the disk is full or the folder gone, the run goes on without.
+# event::note NAME [node NODE] [KEY VALUE]... - appends it to KIT_EVENTS in one write, since ranks share a file. Where the disk is
+# full or the folder gone, the run goes on without.
 event::note() {
-  [[ -n "${KIT_EVENTS:-}" ]] || return 0 # by hand, or beside the ranks
+  [[ -n "${KIT_EVENTS:-}" ]] || return 0                       # by hand, or beside the ranks
+  [[ -f "${KIT_EVENTS}" || ! -e "${KIT_EVENTS}" ]] || return 0 # nobody may ever read from a FIFO of that name
   event::line "$@"
-  if [[ -n "${KIT_HOLDS:-}" ]] && ((BASH_SUBSHELL == 0)); then
-    KIT_HELD+=("${KIT_LINE}")
-  else
-    event::write "${KIT_LINE}"
-  fi
+  { printf '%s\n' "${KIT_LINE}" >>"${KIT_EVENTS}"; } 2>/dev/null || true
 }
 
 # event::line NAME [node NODE] [KEY VALUE]... - sets KIT_LINE: the time, the attempt, the event and its node first, always.
@@ -81,18 +76,6 @@ event::value() {
     KIT_VALUE="${KIT_VALUE//"${kit_char}"/"${kit_code}"}"
   done
   KIT_VALUE="\"${KIT_VALUE}\""
-}
-
-# event::write LINE... - in one write: ranks append to the same file. Nobody may ever read from a FIFO of that name.
-event::write() {
-  [[ -f "${KIT_EVENTS}" || ! -e "${KIT_EVENTS}" ]] || return 0
-  { printf '%s\n' "$@" >>"${KIT_EVENTS}"; } 2>/dev/null || true
-}
-
-# event::keep - writes what the batch script holds: a few times in a run.
-event::keep() {
-  ((${#KIT_HELD[@]} == 0)) || event::write "${KIT_HELD[@]}"
-  KIT_HELD=()
 }
 
 # event::of PATTERN [FILE] - prints such events of this attempt, of all nodes where no file is named. With the folder's name before

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs, and the shell of `kit shell`.
 
 # exec::main VERB WORD... - what run_script.sh was started for, instead of the ranks.
@@ -31,7 +30,6 @@ exec::shell() {
     facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ ")
   fi
   event::note ranks_started
-  event::keep
   trap - EXIT # nothing of this script is left to note the end
   [[ -z "${KIT_SHARE:-}" ]] || share::leave
   exec <&"${KIT_TERMINAL}" {KIT_TERMINAL}<&-

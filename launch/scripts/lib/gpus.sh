@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # gpus.sh - which GPUs a machine, or a container, has.
 
 # gpus::list - prints the name of each GPU. Fails, with the tool's words on standard error, where that cannot be told.

@@ -1,14 +1,9 @@
-# shellcheck shell=bash
 # health.sh - with `health`: whether a node can work, before anything is started on it. See docs/spares.md.
-# only: health
+# only: KIT_HEALTH
 
-# shellcheck source=lib/bad_nodes.sh
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
-# shellcheck source=lib/gpus.sh
 source "${KIT_RUN_DIR}/lib/gpus.sh"
-# shellcheck source=lib/xids.sh
 source "${KIT_RUN_DIR}/lib/xids.sh"
-# shellcheck source=lib/clocks.sh
 source "${KIT_RUN_DIR}/lib/clocks.sh"
 
 readonly KIT_ANSWER_S=20   # for the site's program to answer; with spares, KIT_ANSWER_TIMEOUT_S is for everything

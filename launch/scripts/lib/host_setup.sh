@@ -1,8 +1,7 @@
-# shellcheck shell=bash
 # host_setup.sh - the job's lines of bash for its nodes, such as `module load`. As at the head of a batch script they run once,
 # on the first node, and what they export reaches the others with srun. They run in a shell of their own, in which they can break
 # none of these scripts; run_script.sh then starts again in the place of that shell. They see the job's variables, and no secrets.
-# only: host_setup
+# only: host_setup.sh
 
 # host_setup::run WORD... - the words of run_script.sh.
 host_setup::run() {

@@ -1,6 +1,5 @@
-# shellcheck shell=bash
 # image.sh - which image this is: every node must start the one that the job was submitted with.
-# only: image
+# only: KIT_IMAGE
 
 # image::identify - on the first node: sets KIT_FINGERPRINT, and dies where another image was put in the place of the one
 # that was submitted, while the job waited.

@@ -1,24 +1,14 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # job.sh - the job as its first node sees it: which nodes it has, and where its ranks meet.
 
-# shellcheck source=lib/ready.sh
 source "${KIT_RUN_DIR}/lib/ready.sh"
-# shellcheck source=lib/ranks.sh
 source "${KIT_RUN_DIR}/lib/ranks.sh"
-# shellcheck source=lib/ending.sh
 source "${KIT_RUN_DIR}/lib/ending.sh"
-# shellcheck source=lib/blame.sh
 source "${KIT_RUN_DIR}/lib/blame.sh"
-# shellcheck source=lib/peers.sh
 source "${KIT_RUN_DIR}/lib/peers.sh"
-# shellcheck source=lib/restart.sh
 [[ -n "${KIT_ELASTIC}" ]] || ((KIT_MAX_RESTARTS == 0)) || source "${KIT_RUN_DIR}/lib/restart.sh"
-# shellcheck source=lib/beat.sh
 [[ -z "${KIT_LEAST_NODES:-}" ]] || source "${KIT_RUN_DIR}/lib/beat.sh"
-# shellcheck source=lib/notify.sh
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
-# shellcheck source=lib/share.sh
 [[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_RUN_DIR}/lib/preempt/${KIT_ON_PREEMPT}.sh"
@@ -32,7 +22,6 @@ job::begin() {
   ending::listen
   event::begin
   [[ -z "${KIT_SHARE:-}" ]] || share::begin
-  KIT_HOLDS=yes
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
   event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
@@ -52,7 +41,6 @@ job::again() {
     suspects+=" $(scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(job::hosts) | tr '\n' ' ' || true)"
   fi
   event::note restarting code "$1"
-  event::keep
   [[ -z "${KIT_SHARE:-}" ]] || share::end
   [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
   exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "${suspects}"
@@ -74,12 +62,10 @@ job::choose_master() {
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES='' KIT_FINGERPRINT='' KIT_MPI_TYPE=none
   if [[ -n "${KIT_NEEDS_ADDRESSES}" ]]; then
-    # shellcheck source=lib/addresses.sh
     source "${KIT_RUN_DIR}/lib/addresses.sh"
     addresses::write
   fi
   if [[ -n "${KIT_MPI}" ]]; then
-    # shellcheck source=lib/mpi.sh
     source "${KIT_RUN_DIR}/lib/mpi.sh"
     mpi::choose_type
   fi

@@ -1,9 +1,7 @@
-# shellcheck shell=bash
 # kept_cache.sh - with `cache: keep`: the first node packs its folder of compile caches into one file beside the image when the ranks
 # have ended, and a node whose folder is empty begins with that file. See cache.sh, which sources this, and docs/compile-caches.md.
-# only: kept_cache
+# only: KIT_CACHE=keep
 
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 KIT_CACHE_FILE='' # on the first node

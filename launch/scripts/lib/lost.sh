@@ -1,7 +1,6 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # lost.sh - the job goes on without a node that has fallen silent: on a spare, or on fewer nodes where the job says a range.
-# only: beat
+# only: KIT_LEAST_NODES
 
 KIT_LOST="${KIT_LOST:-}" # what earlier attempts have lost, with commas between: an argument of `run_script.sh again`
 
@@ -15,7 +14,6 @@ lost::handle() {
     KIT_LOST+="${KIT_LOST:+,}${host}"
     ((KIT_SPARES == 0)) || bad_nodes::note "${host}" "was lost while a job ran"
   done
-  event::keep
   beat::end_ranks "$1"
   mapfile -t left < <(lost::hosts)
   if ((${#left[@]} >= $(lost::needed))) && declare -F restart::consider >/dev/null; then

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # messages.sh - what kit says to people, on standard error, each line behind the name of the node that says it. No program reads it.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # mounts.sh - checks that what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
 # target, and ro, rw, or data for a squashfs file whose content is to appear at the target.
 

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # mpi.sh - how the image's MPI learns its rank from Slurm.
 
 # mpi::choose_type - sets KIT_MPI_TYPE for srun.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # network.sh - how the nodes reach each other: the master's address and port, and the interface that leads to it.
 
 # net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual "127.0.1.1 hostname" line in

@@ -1,13 +1,9 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
-# shellcheck source=lib/health.sh
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
-# shellcheck source=lib/packages.sh
 [[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
-# shellcheck source=lib/fabric.sh
 ((KIT_GPUS_PER_NODE == 0)) || source "${KIT_RUN_DIR}/lib/fabric.sh"
 
 # node::begin - comes first on a node, where srun has started the script.
@@ -30,7 +26,6 @@ node::bring_mounts() {
   [[ -z "${KIT_CACHE:-}" ]] || cache::prepare
   [[ -z "${KIT_PACKAGES:-}" ]] || packages::prepare
   ((${#KIT_MOUNTS[@]} > 0)) || return 0
-  # shellcheck source=lib/mounts.sh
   source "${KIT_RUN_DIR}/lib/mounts.sh"
   mounts::check
 }

@@ -1,7 +1,6 @@
-# shellcheck shell=bash
 # notify.sh - tells people that the job has started or ended: by a web hook, by a command of theirs, or by both, from the first
 # node. Whatever becomes of it, the job goes on, and ends with its own code. See docs/notify.md.
-# only: notify
+# only: KIT_NOTIFY
 
 unset KIT_HOOK         # a variable that the submitting shell has exported would stay so
 readonly KIT_TELL_S=10 # for the web hook to answer, and for the command to end

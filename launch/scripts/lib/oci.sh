@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
 
 # oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.

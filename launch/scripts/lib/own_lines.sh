@@ -4,15 +4,13 @@
 #
 # own_lines.sh KEY WORD... - for setup and host_setup the WORDs are the command that takes this shell's place behind the lines;
 # for a script they are its arguments.
-# only: lines
+# only: setup.sh host_setup.sh script.sh
 set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
 KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED=''
 
-# shellcheck source=lib/messages.sh
 source "${KIT_RUN_DIR}/lib/messages.sh"
-# shellcheck source=lib/events.sh
 source "${KIT_RUN_DIR}/lib/events.sh"
 
 # lines::ended CODE FILE - names the line with which the job's lines ended this shell, by a failure or by `exit`.

@@ -1,15 +1,9 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # container.sh reads KIT_PACKAGES_FOLDER
 # packages.sh - the job's Python packages: every node unpacks them once to its own disk, and mounts them into its containers.
-# only: packages
+# only: KIT_PACKAGES
 
-# shellcheck source=lib/container_name.sh
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
-
-# shellcheck source=lib/scratch.sh
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # On the node's disk; the name is one of KIT_CONTAINER_NAMES, so that `kit images gc` treats them as it does containers.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # preempt.sh - the attempts of a run that is started again: how many there may be, whether it gets on, and who starts the
 # next one. What the kinds of `on_preempt` in preempt/ share; see docs/preemption.md.
@@ -13,6 +12,17 @@ preempt::listen() {
   KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
   trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
   trap 'KIT_ASKED=yes' URG
+}
+
+# preempt::asked [SRUN_PID] - whether something was asked for; then does what is wanted, as the kind of `on_preempt` does it.
+preempt::asked() {
+  [[ -n "${KIT_ASKED}" ]] || return 1
+  KIT_ASKED=''
+  if preempt::read_request "$@"; then
+    preempt::act "$@"
+  else
+    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
+  fi
 }
 
 # preempt::read_request [SRUN_PID] - whether something is asked for: by Slurm, which wants the nodes back, or by a person, in a file.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # program.sh - which Python starts the job's program. `kit doctor` looks by the same functions.
 
 # program::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that

@@ -2,7 +2,7 @@
 # pulse.sh - on a node, beside its ranks: tells the first node that it lives, until srun ends this. See beat.sh.
 #
 # KIT_BEAT_S: seconds between two lines. KIT_STALL_S: not empty where the first node wants to know whether the ranks work.
-# only: beat
+# only: KIT_LEAST_NODES
 set -euo pipefail +o posix
 
 readonly BUSY_TICKS=10       # hundredths of a second of CPU time in a second, of all ranks of a node, from which on they work

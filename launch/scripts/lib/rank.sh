@@ -1,8 +1,6 @@
-# shellcheck shell=bash
 # rank.sh - starts a rank with a log of its own, and notes its exit code, which torchrun would turn into 1, and of which srun
 # would report the largest. signals.sh or group_signals.sh defines rank::start, which sets kit_stopped and kit_code.
 
-# shellcheck source=lib/peers.sh
 source "${KIT_RUN_DIR}/lib/peers.sh"
 
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_LOGGED is "node" where the program is its node's only one. Ends this
@@ -12,7 +10,6 @@ rank::run() {
   PATH="${KIT_PATH:-${PATH}}"
   exec {kit_asking}>/dev/null {kit_watching}>/dev/null
   if [[ -n "${KIT_CHECKPOINT_FILE:-}" ]]; then
-    # shellcheck source=lib/asking.sh
     source "${KIT_RUN_DIR}/lib/asking.sh"
     exec {kit_asking}> >(rank::ask_for_checkpoint)
   fi
@@ -68,7 +65,6 @@ rank::count_killed() {
 # rank::become PROGRAM... - the program in this shell's place, with all that the job says.
 rank::become() {
   if [[ -n "${KIT_SECRETS:-}" ]]; then
-    # shellcheck source=lib/secrets.sh
     source "${KIT_RUN_DIR}/lib/secrets.sh"
     secrets::take
   fi

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # ranks.sh - the step of the ranks, on the first node: starts them, hands signals on, and sees that all of them ended.
 
 # ranks::run - returns when all ranks have ended well, and else ends the job with the code of the rank that failed first.
@@ -12,7 +11,6 @@ ranks::run() {
   event::note ranks_started
   # shellcheck disable=SC2034  # restart.sh reads it
   KIT_RANKS_BEGUN_S="${SECONDS}"
-  event::keep
   # Where Slurm starts the container, the script starts inside, where the image's variables win over what is exported here: so as arguments.
   "${KIT_SRUN_RANKS[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
   local -r srun_pid=$!
@@ -36,7 +34,6 @@ ranks::check_ends() {
   local -i tries
   local absent=''
   event::note ranks_ended
-  event::keep
   [[ "$(event::of 'ranks_(started|ended)' batch.jsonl | wc -l)" == 2 ]] || return 0
   for ((tries = 0; tries < 10; tries++)); do # another node's notes may take a moment to show
     ((tries == 0)) || sleep 1

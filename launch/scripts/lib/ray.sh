@@ -1,10 +1,7 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2153  # KIT_RUN_DIR is no misspelt KIT_RAY_DIR
 # ray.sh - Ray on the nodes of a job: its head on the first one, and the others, which join it.
 
-# shellcheck source=lib/network.sh
 source "${KIT_RUN_DIR}/lib/network.sh"
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # ray::set_variables - for Ray, and for the program and its workers, which inherit them from Ray.
@@ -93,7 +90,6 @@ ray::remove_folder() { [[ ! -e "${KIT_RAY_DIR}" ]] || remove::tree "${KIT_RAY_DI
 ray::join() {
   local -r kit_head="${RAY_ADDRESS%:*}" kit_port="${RAY_ADDRESS##*:}"
   local -i kit_misses=0 kit_code=0
-  # shellcheck source=lib/messages.sh
   source "${KIT_RUN_DIR}/lib/messages.sh"
   trap 'ray::end "$?"' EXIT
   trap 'exit 143' TERM INT HUP

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # reach.sh - whether nodes know and reach each other, at the ports that jobs use. A part of probe.sh.
 
 readonly REACH_FEW=16 # nodes that one connects to; with more, each has others
@@ -12,7 +11,7 @@ for (@ARGV) {
   push @open, $s;
 }
 print "listening\n"; sleep 600'
-declare -a LISTENERS=()
+REACH_LISTENER='' # the process that listens
 
 # reach::addresses NODE - prints the addresses of its name, or of what Slurm calls its address, as net::address does.
 reach::addresses() {
@@ -36,7 +35,7 @@ reach::names() {
 
 # reach::listen - listens at the ports that a job's master would take at its first start and at the next ones.
 reach::listen() {
-  local restart port said tool
+  local restart port said
   local -a ports=()
   for restart in 0 1 2; do
     if ! port="$(net::port "${SLURM_JOB_ID:-0}" "${restart}" 127.0.0.1 2>/dev/null)"; then
@@ -46,7 +45,7 @@ reach::listen() {
     ports+=("${port}")
   done
   if command -v perl >/dev/null && coproc LISTENER { exec perl -e "${REACH_LISTEN}" "${ports[@]}" 2>&1; }; then
-    LISTENERS=("${LISTENER_PID}")
+    REACH_LISTENER="${LISTENER_PID}"
     IFS= read -r -t 5 -u "${LISTENER[0]}" said || said=''
     if [[ "${said}" == listening ]]; then
       probe::say listener perl "${ports[@]}"
@@ -56,18 +55,6 @@ reach::listen() {
       return
     fi
   fi
-  for tool in nc ncat; do
-    command -v "${tool}" >/dev/null || continue
-    for port in "${ports[@]}"; do
-      "${tool}" -l -k "${port}" </dev/null >/dev/null 2>&1 &
-      LISTENERS+=("$!")
-    done
-    sleep 0.3
-    if net::is_listening 127.0.0.1 "${ports[0]}"; then
-      probe::say listener "${tool}" "${ports[@]}"
-      return
-    fi
-  done
   probe::say listener none "${ports[@]}" # a refused connection then says that the way is free
 }
 
@@ -96,7 +83,7 @@ reach::connect() {
   done < <(reach::neighbours)
   local pid
   for pid in $(jobs -p); do
-    [[ " ${LISTENERS[*]} " == *" ${pid} "* ]] || wait "${pid}"
+    [[ "${pid}" == "${REACH_LISTENER}" ]] || wait "${pid}"
   done
 }
 
@@ -112,4 +99,4 @@ reach::try() {
   probe::say reach "$1" "$2" "$3" "${said}"
 }
 
-reach::end() { ((${#LISTENERS[@]} == 0)) || kill "${LISTENERS[@]}" 2>/dev/null; }
+reach::end() { [[ -z "${REACH_LISTENER}" ]] || kill "${REACH_LISTENER}" 2>/dev/null; }

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # ready.sh - checks and containers on every node, in a step of its own. The ranks start when all nodes are ready, since a
 # rendezvous gives the others little time, and would not say which is late.
 
@@ -52,7 +51,6 @@ ready::report_late() {
   elif ((SECONDS - begin_s >= report_s)); then
     kit::say "waiting since ${report_s} s for $(ready::late | wc -l) of ${NNODES} nodes: $(ready::late | kit::first_ten)"
     report_s+=report_s # 30 s, 60 s, 2 minutes ...
-    event::keep
   fi
   # The answers so far came before this moment.
   event::note heard bytes "$(stat -c %s -- "${KIT_READY}" 2>/dev/null || printf 0)"

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # remove.sh - the one place where these scripts remove a folder with what is in it.
 
 # remove::tree PATH NAME - removes a folder, or a file, of which the name matches NAME, a regular expression. Fails, and

@@ -1,8 +1,8 @@
-# shellcheck shell=bash
 # restart.sh - with `max_restarts: N`: when a rank has failed, all ranks start again on the job's nodes, in the containers that
 # are there, at most N times. A program that fails twice in a row at the same place, soon after its start, fails the third time,
 # too: then the job ends with its code. See docs/restarts.md.
-# only: restarts
+# only: KIT_MAX_RESTARTS
+# only: KIT_ELASTIC=
 
 # The arguments of `run_script.sh again`, of which a first start has none.
 KIT_RESTARTS="${KIT_RESTARTS:-0}" KIT_PLACE="${KIT_PLACE:-}"

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes.sh - asks each runtime's own file what it alone knows; for probe.sh and collect.sh, which name no runtime.
 
 # What a file may define for them. CONTRIBUTING.md says what each is for.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # scratch.sh - this user's own folder on a node's disk.
 
 # scratch::make - sets KIT_MINE to that folder.

@@ -1,9 +1,7 @@
-# shellcheck shell=bash
 # secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
 # submission and removed at the run's end. They are never an argument, and in no environment but the program's.
-# only: secrets
+# only: KIT_SECRETS
 
-# shellcheck source=lib/remove.sh
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # secrets::are_there - sets KIT_SECRETS_FILE; each task of an array has one of its own, to remove.

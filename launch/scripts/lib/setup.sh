@@ -1,8 +1,7 @@
-# shellcheck shell=bash
 # setup.sh - the job's lines of bash that come before its program, in the container. They run in a shell of their own, in which
 # they can break none of these scripts; the launcher then starts again in the place of that shell, so that the variables, limits
 # and the umask that they set reach the program.
-# only: setup
+# only: setup.sh
 
 # setup::run - they have what the program will have, its secrets included.
 setup::run() {

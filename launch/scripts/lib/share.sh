@@ -1,8 +1,7 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # share.sh - with `share: group`: members of the run directory's group read the logs and the events, and leave requests in a folder,
 # in which the batch script looks, since Slurm lets no other user signal it. See docs/preemption.md.
-# only: share
+# only: KIT_SHARE
 
 # share::begin - on the first node: from now on what this script and its sruns write can be read by the group, and written by
 # nobody else. KIT_UMASK is the user's own umask, which holds again where the user's commands run.

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # sif.sh - runs an image file as it is, by Apptainer or by SingularityCE, which have the same options. TOOL is the command's name.
 
 # sif::check TOOL

@@ -1,11 +1,8 @@
-# shellcheck shell=bash
 # spares.sh - with `spares: k` the job has k nodes more than it needs. Each is asked whether it can work, before any container
 # is made; the job starts on those that can, and bad ones are remembered for the jobs to come. See docs/spares.md.
-# only: spares
+# only: KIT_SPARES
 
-# shellcheck source=lib/gpus.sh
 source "${KIT_RUN_DIR}/lib/gpus.sh"
-# shellcheck source=lib/bad_nodes.sh
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 
 # The longest that a node may take to answer. It covers the start of the step; the checks take less than a second, but each call

@@ -1,7 +1,6 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034,SC2153  # other files of lib/ read what this one sets, and set what it reads
 # stall.sh - with `stall_timeout`: ranks that stand still are noticed, and where each of them stands is kept. See docs/hang.md.
-# only: stall
+# only: KIT_STALL_S
 
 KIT_WORKING_TIMES=3 # as long as the timeout, after which work alone is no progress: NCCL waits with a busy CPU
 
@@ -74,7 +73,6 @@ stall::act() {
   local what="for ${quiet_s} s no rank has said or saved anything"
   ((idle_s < KIT_STALL_S)) || what+=", or worked"
   event::note stalled quiet_s "${quiet_s}" idle_s "${idle_s}"
-  event::keep
   kit::say "the ranks stand still: ${what}"
   stall::keep_stacks
   if [[ "${KIT_ON_STALL}" == report ]]; then

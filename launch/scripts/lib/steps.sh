@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # steps.sh - the job's srun commands: one that starts a task on every node, and the one that starts the ranks.
 

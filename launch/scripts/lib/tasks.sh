@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # tasks.sh - for launchers whose ranks are Slurm's tasks.
 
 # tasks::set_ranks - what torchrun would say, from what Slurm says of its task.

@@ -1,7 +1,6 @@
-# shellcheck shell=bash
 # xids.sh - GPUs that have to be reset before they are used again, by what NVIDIA's driver wrote into the kernel's log. Most Xids
 # are errors of a program, and say nothing of the node.
-# only: health
+# only: KIT_HEALTH
 
 # After these NVIDIA's catalogue has the GPU reset or the machine started again: by its column "Immediate Action", and for 48 and
 # 74 by its text (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not here: what programs cause (13, 31, 43,

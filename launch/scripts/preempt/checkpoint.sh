@@ -1,19 +1,11 @@
-# shellcheck shell=bash
 # preempt/checkpoint.sh - asks the ranks for a checkpoint while there is time, and sees that the job is started again. See
 # docs/preemption.md.
 
-# shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
-# preempt::asked [SRUN_PID] - whether a checkpoint is wanted; then has the ranks write it. Where Slurm wants it, waits for them; where
-# they need too long, or did not even start, the job goes back to the queue without.
-preempt::asked() {
-  [[ -n "${KIT_ASKED}" ]] || return 1
-  KIT_ASKED=''
-  preempt::read_request "$@" || {
-    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
-    return
-  }
+# preempt::act [SRUN_PID] - a checkpoint is wanted: has the ranks write it. Where Slurm wants it, waits for them; where they need too
+# long, or did not even start, the job goes back to the queue without.
+preempt::act() {
   # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
   : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
   event::note checkpoint ${KIT_ASKED_BY:+by "${KIT_ASKED_BY}"}

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
 preempt::listen() { :; }

@@ -1,19 +1,11 @@
-# shellcheck shell=bash
 # preempt/requeue.sh - for programs that know nothing of signals: sees that the job is started again before its time is up, and
 # sends the ranks nothing. See docs/preemption.md.
 
-# shellcheck source=lib/preempt.sh
 source "${KIT_RUN_DIR}/lib/preempt.sh"
 
-# preempt::asked [SRUN_PID] - whether the time limit is near; then the job goes back to the queue. Or whether a person wants the job
-# to stop. A checkpoint that is being written would be cut off: where there is time, it waits until two looks find the same.
-preempt::asked() {
-  [[ -n "${KIT_ASKED}" ]] || return 1
-  KIT_ASKED=''
-  preempt::read_request "$@" || {
-    [[ -n "${1:-}" ]] # nothing is wanted: the ranks go on, or start
-    return
-  }
+# preempt::act [SRUN_PID] - the time limit is near, and the job goes back to the queue; or a person wants the job to stop. A
+# checkpoint that is being written would be cut off: where there is time, it waits until two looks find the same.
+preempt::act() {
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
   local -ri begin_s=SECONDS
   local before='' now='' why="the time limit is near"

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/apptainer.sh - runs the image file as it is; there is nothing to create.
 # images: .sif .sqsh .squashfs folder
 # tool: apptainer
@@ -6,10 +5,7 @@
 # user-namespaces: unless-setuid
 # mounts-data-images: yes
 
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-
-# shellcheck source=lib/sif.sh
 source "${KIT_RUN_DIR}/lib/sif.sh"
 
 runtime::check() { sif::check apptainer; }

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/docker.sh - for `kit run` on a machine with a Docker Engine. Not for a cluster: the engine would start the
 # container outside the job, where Slurm neither limits nor ends it.
 # images: docker://
@@ -6,7 +5,6 @@
 # auto: 1
 # where: local
 
-# shellcheck source=lib/oci.sh
 source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/enroot.sh - unpacks the image into a container of its own on each node, once, and starts that; or starts the image itself, mounted.
 # images: .sqsh .squashfs
 # tool: enroot
@@ -11,16 +10,9 @@
 # mounts-data-images: yes
 # mounts-refuse: space colon backslash
 
-# shellcheck source=lib/enroot.sh
 source "${KIT_RUN_DIR}/lib/enroot.sh"
-
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-
-# shellcheck source=lib/mounted.sh
 source "${KIT_RUN_DIR}/lib/mounted.sh"
-
-# shellcheck source=lib/scratch.sh
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 runtime::check() {

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/none.sh - no container: the host's own Python.
 # images: none
 

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/podman.sh - for `kit run` on a machine with Podman, as any user. Not for a cluster, whose nodes would each need
 # the image in their own storage.
 # images: docker://
@@ -6,7 +5,6 @@
 # auto: 2
 # where: local
 
-# shellcheck source=lib/oci.sh
 source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
@@ -10,13 +9,8 @@
 # mounts-image: for-node
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
-# shellcheck source=lib/enroot.sh
 source "${KIT_RUN_DIR}/lib/enroot.sh"
-
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-
-# shellcheck source=lib/mounted.sh
 source "${KIT_RUN_DIR}/lib/mounted.sh"
 
 readonly PYXIS_MOUNTS_NOT="kit finds no use_squashfuse=1 in plugstack.conf (Pyxis 0.22 and later)"

@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # runtimes/singularity.sh - as apptainer.sh, by the command of SingularityCE.
 # images: .sif .sqsh .squashfs folder
 # tool: singularity
@@ -6,10 +5,7 @@
 # instead-of: apptainer
 # user-namespaces: unless-setuid
 
-# shellcheck source=lib/image.sh
 source "${KIT_RUN_DIR}/lib/image.sh"
-
-# shellcheck source=lib/sif.sh
 source "${KIT_RUN_DIR}/lib/sif.sh"
 
 runtime::check() { sif::check singularity; }

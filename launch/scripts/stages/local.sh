@@ -1,7 +1,5 @@
-# shellcheck shell=bash
 # stages/local.sh - every node copies the image to its own disk.
 
-# shellcheck source=lib/copies.sh
 source "${KIT_RUN_DIR}/lib/copies.sh"
 
 stage::distribute() { :; }

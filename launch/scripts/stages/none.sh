@@ -1,4 +1,3 @@
-# shellcheck shell=bash
 # stages/none.sh - the image is used where it lies.
 
 stage::distribute() { :; }

@@ -1,8 +1,6 @@
-# shellcheck shell=bash
 # stages/sbcast.sh - the first node reads the image and Slurm hands it on from node to node, so the file server is read
 # once however many nodes there are.
 
-# shellcheck source=lib/copies.sh
 source "${KIT_RUN_DIR}/lib/copies.sh"
 
 # In the user's own folder, where nobody else can put a link; stage::missing has made it on every node.

@@ -150,7 +150,7 @@ def _connect(talk: Talk, ready: list[Node]) -> None:
     ports = [
         f"{node.name}:{','.join(node.one('listener', 4)[1:])}"
         for node in ready
-        if node.one("listener")[0] in ("perl", "nc", "ncat", "none")
+        if node.one("listener")[0] in ("perl", "none")
     ]
     talk.say(f"connect {' '.join(ports)}")
     until_s = time.monotonic() + CONNECT_S
