@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("load", "render", "submit", "find"), "kit.api.python"),
     "RunHandle": "kit.api.handle",
-    **dict.fromkeys(("KitError", "KitWarning", "UsageError"), "kit.errors"),
+    **dict.fromkeys(("KitError", "KitWarning", "UsageError"), "kit.base.errors"),
 }
 __all__ = ["KitError", "KitWarning", "RunHandle", "UsageError", "find", "load", "render", "submit"]
 

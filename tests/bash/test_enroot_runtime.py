@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
+from kit.base.quote import bash as quoted
+from kit.base.quote import bash_array
 from kit.config.image_files import fingerprint
-from kit.quote import bash as quoted
-from kit.quote import bash_array
 from running import BASICS, NOBODY, SCRIPTS, STUBS, TAG, as_ordinary_user, bash, environment, processes, stub, until
 
 # Its entrypoint ends well, and starts nothing.

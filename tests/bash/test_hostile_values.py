@@ -156,9 +156,9 @@ def test_mounts_that_a_runtime_cannot_express_are_refused(kit, open_folder: Path
 @settings(max_examples=300, deadline=None, database=None, derandomize=True)
 @given(value=st.text(string.ascii_letters + "_0123456789-. ", min_size=1, max_size=8))
 def test_a_variables_name_is_settable_or_refused(value: str) -> None:
+    from kit.base.errors import Problems
     from kit.config.variables import environment
     from kit.config.yaml_source import Located
-    from kit.errors import Problems
 
     problems = Problems()
     found = environment(Located({value: Located("x", "job.yaml:1")}, "job.yaml:1"), problems)

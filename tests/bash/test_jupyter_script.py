@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import assets
+from kit.base import assets
 from running import TAG, commands, environment, processes, stub
 
 SCRIPT = assets.script("jupyter.sh")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.quote import bash as quoted
+from kit.base.quote import bash as quoted
 from running import SCRIPTS, bash, environment, stub, until
 
 PREPARE = """

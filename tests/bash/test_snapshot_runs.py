@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.quote import bash as quoted
+from kit.base.quote import bash as quoted
 from running import SCRIPTS, bash, environment
 
 from samples import HOSTILE_NAME

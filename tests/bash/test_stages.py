@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.base.quote import bash as quoted
 from kit.config.image_files import fingerprint
-from kit.quote import bash as quoted
 from running import SCRIPTS, bash, environment, stub
 
 # What run_script.sh does on a node, with what env.sh would hold in $1.

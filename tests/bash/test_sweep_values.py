@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.sweeps import parse
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.plan.render import render
 from kit.plan.resolve import resolve
 from kit.runs.run_dir import write

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from kit import signals
+from kit.base import signals
+from kit.base.errors import KitError, UsageError
 from kit.cli.build import make
 from kit.config import image_files
-from kit.errors import KitError, UsageError
 from kit.images import bases, build, inventory, pack, recipe, sif, store
 from kit.images.build_request import Options
 from kit.images.engines import apptainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images.choose import Choice, choose
 
 from samples import ROOT

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry import client, credentials, transport
 from test_registry import BLOBS, FILES, Server, contents, image, plain, serving
 

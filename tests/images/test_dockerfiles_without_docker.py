@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError, UsageError
 from kit.cli.build import make
 from kit.config import image_files
-from kit.errors import KitError, UsageError
 from kit.images import build
 from test_registry import digest, image, plain, serving
 

@@ -20,8 +20,8 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
-from kit.errors import UsageError
-from kit.progress import Note, silent
+from kit.base.errors import UsageError
+from kit.base.progress import Note, silent
 from kit.registry import client, layer_cache, layers, transport
 from test_registry import BLOBS, FILES, Server, contents, digest, image, layer, plain, serving
 

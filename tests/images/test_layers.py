@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry import oci
 from kit.registry.layers import merge
 
@@ -393,7 +393,7 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from kit.registry import blobs, layers, oci
-from kit.errors import KitError
+from kit.base.errors import KitError
 try:
     for _ in layers.merge(oci.Image("test", "", oci.Config(), (oci.Layer("", 0, blobs.Extent(Path(sys.argv[1]), 0, 1 << 40).chunks),))):
         pass

@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry import oci
 from kit.registry.layers import merge
 

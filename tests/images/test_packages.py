@@ -20,11 +20,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from kit.base.errors import Problems
 from kit.config import requirements
 from kit.config.job import Job
 from kit.config.requirements import Requirement
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.files import typed_json
 from kit.images import image_python, pip_settings
 from kit.plan import packages

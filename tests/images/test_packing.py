@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images import metadata, pack, packer, tarstream
 from kit.registry.oci import Config
 
@@ -269,7 +269,7 @@ import io, sys
 from pathlib import Path
 from kit.images import pack, tarstream
 from kit.registry.oci import Config
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 folder = Path(sys.argv[1])
 with (folder / "log").open("wb") as log:

@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import sys
-from kit import console, progress
+from kit.base import console, progress
 
 sys.stderr = console.guarded(sys.stderr)
 

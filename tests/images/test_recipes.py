@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.files import safe_read
 from kit.files.digests import Digests
 from kit.images import bases, choose, recipe, recipe_files, recipe_formats

@@ -23,7 +23,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry import client, layers, oci, transport
 
 MANIFEST, INDEX = client.MANIFESTS[0], client.INDEXES[0]

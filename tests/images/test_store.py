@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError, UsageError
 from kit.config import image_files
-from kit.errors import KitError, UsageError
 from kit.images import bases, build, choose, inventory, recipe, store
 from kit.images.engines import build_steps, tree
 

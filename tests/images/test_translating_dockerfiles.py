@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.images import dockerfile, dockerfile_words, recipe
 from kit.images.build_request import BuildRequest
 from kit.images.dockerfile_stage import Copy, Run, Stage

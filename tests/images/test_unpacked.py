@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images import packer
 from kit.registry.oci import Config
 from test_kills import archive
@@ -141,7 +141,7 @@ import io, sys
 from pathlib import Path
 from kit.images import pack, tarstream
 from kit.registry.oci import Config
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 folder = Path(sys.argv[1])
 (folder / "other").write_bytes(bytes(int(sys.argv[2])))

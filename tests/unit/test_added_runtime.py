@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import assets
+from kit.base import assets
+from kit.base.errors import Problems
 from kit.cluster import probe
 from kit.cluster.doctor import container_checks, local_checks
 from kit.cluster.doctor.facts import Asked, Cluster, Node
@@ -20,7 +21,6 @@ from kit.cluster.init.survey import Site
 from kit.cluster.probe import Machine
 from kit.config import plugins, profiles
 from kit.config.job import Job
-from kit.errors import Problems
 from kit.plan import runtimes
 
 from samples import ROOT

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError, UsageError
 from kit.cli import entry, leftovers, messages
-from kit.errors import KitError, UsageError
 from kit.images import gc as image_gc
 from kit.images import inventory
 from kit.plan.plan import Plan
@@ -35,9 +35,9 @@ def tmp_path(tame_path: Path) -> Path:
 
 def plan_of(tmp_path: Path, **more: str) -> Plan:
     """Of a job that needs nothing."""
+    from kit.base.errors import Problems
     from kit.config import job_file
     from kit.config.yaml_source import Located
-    from kit.errors import Problems
     from kit.plan import resolve as plan
 
     problems = Problems()

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
 import pytest
-from kit import formats, signals
+from kit.base import formats, signals
 from kit.cli import entry
 from kit.runs import history, local, run_dir, secret_file, submit
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from kit import slurm
+from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.diagnose.why import report
-from kit.errors import UsageError
 from kit.runs import array_status, dependencies, history, lookup, status
 from kit.slurm import task_numbers
 

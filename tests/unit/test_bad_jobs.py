@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 
 import site_slurm
 from samples import ROOT

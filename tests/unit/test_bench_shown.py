@@ -10,13 +10,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from kit import svg
+from kit.base import svg
+from kit.base.errors import KitError, Problems
 from kit.cli import measurement
 from kit.cluster.bench import bandwidth, bench, links
 from kit.cluster.bench.links import Link
 from kit.config import bandwidth_target, profiles
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems
 
 from samples import HOSTILE_NAME
 

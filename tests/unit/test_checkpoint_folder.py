@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
+from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.mount_list import Mount
-from kit.errors import Problems
 from kit.plan import preemption
 from kit.plan.mounting import FileView
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kit.base.errors import KitError, Problems, UsageError
 from kit.config import plugins
 from kit.config.mount_list import Mount
-from kit.errors import KitError, Problems, UsageError
 from kit.images import data_pack
 from kit.plan import mounting
 from kit.plan.mounting import FileView

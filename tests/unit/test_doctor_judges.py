@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.base.errors import KitError
 from kit.cli import examination
 from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
 from kit.cluster.doctor.facts import Asked, Cluster, Node
 from kit.cluster.doctor.rounds import Examination
-from kit.errors import KitError
 from kit.slurm import hostlist
 
 from documented_json import check as check_json

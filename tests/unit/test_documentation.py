@@ -131,7 +131,7 @@ def test_every_runtime_is_in_the_table() -> None:
 
 
 def test_the_generic_profile_is_what_is_assumed_without_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from kit.errors import Problems
+    from kit.base.errors import Problems
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     problems = Problems()

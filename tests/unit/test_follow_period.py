@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.runs import log_files
 
 

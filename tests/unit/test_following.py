@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from kit import slurm
+from kit.base.errors import KitError
 from kit.cli import following, messages, submission
-from kit.errors import KitError
 from kit.runs import array_watch, history, job_status, local, local_processes, log_files, status
 from kit.runs import watch as watching
 from kit.runs.history import Run

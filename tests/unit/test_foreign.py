@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from kit.base.errors import Problems
 from kit.config import other_tools
-from kit.errors import Problems
 
 FIXES = {
     "torchrun --nproc-per-node 8 t.py --lr 1": "write `command: t.py --lr 1`, `processes_per_node: 8` and `launcher: torchrun`",

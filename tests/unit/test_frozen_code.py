@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError, Problems, UsageError
+from kit.base.errors import KitError, Problems, UsageError
 from kit.plan import snapshot, source_files
 
 from samples import HOSTILE_NAME

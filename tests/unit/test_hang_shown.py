@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError
 from kit.diagnose.hang import hang, report, stacks
-from kit.errors import KitError
 from kit.runs import history
 
 import event_lines

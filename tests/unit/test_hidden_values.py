@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kit import redact
+from kit.base import redact
 
 import event_lines
 from samples import ROOT

@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import formats, slurm
+from kit import slurm
+from kit.base import formats
+from kit.base.errors import UsageError
 from kit.cli import run_views
-from kit.errors import UsageError
 from kit.runs import history, job_chain, job_status, local, log_files, lookup, status
 
 import event_lines

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.base.errors import Problems, UsageError
 from kit.cli import messages
 from kit.config import sweeps
 from kit.config.yaml_source import Located, read
 from kit.diagnose.why import cause, logs
-from kit.errors import Problems, UsageError
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_files
 

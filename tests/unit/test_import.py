@@ -17,10 +17,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, sbatch_options
 from kit.config.variables import OWNED
-from kit.errors import KitError, Problems, UsageError
 from kit.importing import header, importer, options, shell
 from kit.importing.draft import CARRIED, DECIDE, Draft
 from kit.importing.expansion import Scope

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from kit.base.errors import Problems
 from kit.config import inherit
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 TOKEN = "hf_" + "a1B2" * 9
 

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.errors import Problems, UsageError
+from kit.base.errors import Problems, UsageError
 from kit.images import recipe
 from kit.images.build_request import BuildRequest
 from kit.plan import git_facts, key_files, source_files

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from kit import slurm
+from kit.base.errors import KitError
 from kit.cli import entry
-from kit.errors import KitError
 from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
 
 import event_lines

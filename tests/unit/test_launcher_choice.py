@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.base.errors import Problems
 from kit.config import plugins, values
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 from samples import ROOT
 

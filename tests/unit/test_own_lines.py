@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
+from kit.base.errors import Problems, UsageError
 from kit.config import job_file
-from kit.errors import Problems, UsageError
 from kit.plan import own_lines, resolve
 from kit.plan.plan import Plan
 

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import click
-import kit.signals
+import kit.base.signals
 import pytest
 import yaml
+from kit.base.errors import KitError, UsageError
 from kit.cli import entry
 from kit.config import job as jobs
 from kit.config import profiles
 from kit.diagnose.why import verdict
-from kit.errors import KitError, UsageError
 from kit.registry import credentials
 from kit.remote import ssh
 from kit.runs import log_files, watch
@@ -59,7 +59,7 @@ def codes(heading: str) -> set[int]:
 
 def test_the_exit_codes_of_commands_are_those_of_the_page() -> None:
     before, _, _ = PAGES["exit-codes.md"].partition("## The code of a run")
-    own = {0, KitError.exit_code, UsageError.exit_code, ssh.UNREACHABLE, kit.signals.CTRL_C, entry.CLOSED_PIPE}
+    own = {0, KitError.exit_code, UsageError.exit_code, ssh.UNREACHABLE, kit.base.signals.CTRL_C, entry.CLOSED_PIPE}
     assert codes(before) == own | {128 + signal.SIGHUP, 128 + signal.SIGTERM}
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.errors import Problems, UsageError
+from kit.base.errors import Problems, UsageError
 from kit.files import dockerignore
 from kit.plan import source_files
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from kit.base.errors import KitError, UsageError
 from kit.diagnose.timeline import chart, moments, timeline
-from kit.errors import KitError, UsageError
 from kit.runs import history
 
 import event_lines

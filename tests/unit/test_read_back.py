@@ -12,8 +12,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.base.errors import KitError, UsageError
 from kit.config import image_files
-from kit.errors import KitError, UsageError
 from kit.files import dockerignore, safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.registry import oci

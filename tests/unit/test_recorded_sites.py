@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError, Problems, UsageError
 from kit.cli import first_job
 from kit.cluster import probe
 from kit.cluster.facts import Kind, Partition
 from kit.cluster.init import init as its
 from kit.cluster.init import look, survey
 from kit.config.profiles import load
-from kit.errors import KitError, Problems, UsageError
 
 from samples import HOSTILE_NAME, ROOT
 

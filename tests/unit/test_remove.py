@@ -18,7 +18,7 @@ PYTHON = """
 import sys
 from pathlib import Path
 from kit.files import remove
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 for path in sys.argv[2:]:
     try:

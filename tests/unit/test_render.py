@@ -114,7 +114,7 @@ def cases() -> dict[str, Plan]:
         launcher="spawn",
         command=("bash", "/shared/runs/digits/lib/own_lines.sh", "script", "--lr", "a b"),
         script="python train.py\n",
-        setup="ulimit -n 65536\n",
+        setup='ulimit -n 65536; source "${KIT_RUN_DIR}/lib/of-the-user.sh"\n',
         host_setup="module load cuda\n",
     )
     found["packages"] = changed(plan("enroot"), packages=Packages(("einops",), ("einops==0.8.1",), "/shared/it's/packages.tar.gz", "0123abcd" * 8, 4096))
@@ -191,7 +191,8 @@ def test_a_run_has_every_file_that_its_scripts_source_without_a_condition(case: 
         "${KIT_STAGE}": CASES[case].container.stage,
         "${KIT_ON_PREEMPT}": CASES[case].policy.on_preempt,
     }
-    text = "".join(text for name, text in files.items() if name != "env.sh")
+    of_the_job = ("env.sh", *run_paths.LINES.values())
+    text = "".join(text for name, text in files.items() if name not in of_the_job)
     for variable, value in variables.items():
         text = text.replace(variable, value)
     always = set(re.findall(r'(?m)^source "\$\{KIT_RUN_DIR\}/(lib/\S+)"$', text))

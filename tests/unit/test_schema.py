@@ -15,10 +15,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
+from kit.base.errors import KitError, Problems
 from kit.config import job as jobs
 from kit.config import job_file, profile_files, schema, values
 from kit.config import profiles as clusters
-from kit.errors import KitError, Problems
 from kit.plan import resolve as plans
 
 from samples import ROOT, unmeasured

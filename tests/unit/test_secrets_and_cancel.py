@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from kit.base.errors import UsageError
 from kit.config.secrets import Secret
-from kit.errors import UsageError
 from kit.runs import secret_values
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import quote
+from kit.base import quote
+from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, profiles
 from kit.config import secrets as job_secrets
 from kit.config.secrets import Secret
-from kit.errors import KitError, Problems, UsageError
 from kit.runs import secret_file, secret_values
 from test_render import plan
 

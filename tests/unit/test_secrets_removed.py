@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.base.errors import UsageError
 from kit.config.secrets import Secret
-from kit.errors import UsageError
 from kit.runs import secret_values
 
 VALUE = "zq-a-value-of-mine"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.base.errors import Problems
 from kit.config import command
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 GOOD: list[tuple[Any, list[str]]] = [
     ("train.py --a \\\n  --b\n", ["train.py", "--a", "--b"]),

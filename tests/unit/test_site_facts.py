@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError
 from kit.cluster import facts
 from kit.cluster.facts import Kind, Partition
-from kit.errors import KitError
 from kit.slurm import numbers
 
 # Slurm 24.11, with names changed.

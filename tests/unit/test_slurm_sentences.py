@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kit.base.errors import KitError
 from kit.diagnose.why import verdict
 from kit.diagnose.why.cause import BATCH
-from kit.errors import KitError
 from kit.slurm import client, sentences, submission
 
 from samples import ROOT

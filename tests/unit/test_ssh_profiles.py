@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.remote import ssh
 
 from far_side import Far

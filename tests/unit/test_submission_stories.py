@@ -30,8 +30,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from kit import slurm
+from kit.base.errors import KitError
 from kit.cli import entry, submission
-from kit.errors import KitError
 from kit.plan import git_facts
 from kit.runs import history, run_dir, secret_file, status, submit, watch
 from kit.runs import log_files as follow

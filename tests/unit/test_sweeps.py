@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.base.errors import Problems, UsageError
 from kit.config import job_file
-from kit.errors import Problems, UsageError
 from kit.plan import resolve
 
 JOB = """\

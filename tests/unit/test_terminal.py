@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import console
+from kit.base import console
 from kit.cli import tables
 from kit.runs import history
 
@@ -23,7 +23,7 @@ ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\r\b\x7f\u202e\udc9b"
 SHOWN = "?]0;title??[2J?31m?????"
 PROGRAM = """
 import sys
-from kit import console
+from kit.base import console
 from kit.cli import tables
 from kit.cli import entry, tables
 entry._open_streams()
@@ -79,7 +79,7 @@ def test_a_table_fits_the_terminal_with_colours_and_loses_no_word() -> None:
 
 def test_a_terminal_without_utf8_shows_a_table_too() -> None:
     """With the streams as the command line has them."""
-    program = 'import sys; from kit import console; from kit.cli import tables; sys.stdout = console.guarded(sys.stdout); tables.show([("A",), ("é☃",)])'
+    program = 'import sys; from kit.base import console; from kit.cli import tables; sys.stdout = console.guarded(sys.stdout); tables.show([("A",), ("é☃",)])'
     ours, theirs = os.openpty()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "xterm"}
     subprocess.run([sys.executable, "-c", program], stdout=theirs, check=True, env=environment)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.base.errors import Problems
 from kit.config.job import Job
-from kit.errors import Problems
 from kit.plan import this_machine
 
 IDENTITY = "sha256:" + "5" * 64

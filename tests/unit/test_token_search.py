@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from kit import redact
+from kit.base import redact
 
 MEGABYTE = 1 << 20
 TEXTS = {

@@ -1,4 +1,4 @@
-"""Only cli/ and console.py print: what is below them returns values or calls back, and so is the Python API."""
+"""Only cli/ and base/console.py print: what is below them returns values or calls back, and so is the Python API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from samples import ROOT
 
 PACKAGE = ROOT / "launch/kit"
-FREE = ("cli/", "console.py")
+FREE = ("cli/", "base/console.py")
 # They answer on the login node, by lines on their standard output.
 STILL = frozenset(["remote/landing.py", "remote/service.py"])
 

@@ -12,9 +12,9 @@ from typing import Optional
 
 import pytest
 from kit import slurm
+from kit.base.errors import UsageError
 from kit.diagnose.why import facts, logs, report, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Weight
-from kit.errors import UsageError
 from kit.runs import history, job_chain, job_status
 
 import event_lines

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from kit.base.errors import Problems, UsageError, warn
 from kit.cluster import check
 from kit.config import job_file, paths
 from kit.config.job import Job
 from kit.config.yaml_source import Located
-from kit.errors import Problems, UsageError, warn
 from kit.plan import resolve as plans
 from kit.plan import this_machine
 from kit.plan.plan import Plan

@@ -9,8 +9,8 @@ from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use, given
+from kit.base.errors import KitError, UsageError
 from kit.config.job import Job
-from kit.errors import KitError, UsageError
 from kit.images import package_store
 from kit.plan import render as rendering
 from kit.plan.plan import Plan

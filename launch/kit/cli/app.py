@@ -7,8 +7,8 @@ from typing import Annotated, Any, Union
 import typer
 
 from kit import __version__
+from kit.base.errors import KitWarning
 from kit.cli.help import Group, examples
-from kit.errors import KitWarning
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 

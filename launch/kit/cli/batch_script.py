@@ -7,12 +7,12 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from kit import formats
+from kit.base import formats
+from kit.base.errors import UsageError
 from kit.cli import messages
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.cli.options import Json
-from kit.errors import UsageError
 from kit.importing import importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT
 from kit.importing.importer import Imported

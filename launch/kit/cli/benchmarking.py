@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import console, signals, svg
+from kit.base import console, signals, svg
+from kit.base.errors import KitError
 from kit.cli import measurement, messages, submission
 from kit.cluster.bench import bandwidth, bench
 from kit.cluster.bench.bandwidth import Measured
 from kit.cluster.bench.bench import Request
-from kit.errors import KitError
 from kit.plan.plan import Plan
 from kit.runs import history, lookup
 

@@ -7,12 +7,12 @@ from typing import Annotated, Optional
 
 import typer
 
+from kit.base.errors import Problems
+from kit.base.formats import size
 from kit.cli import completion as values
 from kit.cli import messages, options
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
-from kit.errors import Problems
-from kit.formats import size
 from kit.images import build_request
 from kit.images.build_request import BuildRequest, Options
 

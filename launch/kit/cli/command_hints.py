@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.errors import did_you_mean
+from kit.base.errors import did_you_mean
 from kit.runs import lookup
 
 # Commands of other tools: {what was typed: kit's, or a sentence}.

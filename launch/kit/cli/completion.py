@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Union
 
-from kit import assets, slurm
+from kit import slurm
+from kit.base import assets
+from kit.base.errors import KitError
 from kit.config import profile_files
 from kit.config import sbatch_options as known_options
 from kit.config.job import KEYS
-from kit.errors import KitError
 from kit.runs import history
 
 Values = list[Union[str, tuple[str, str]]]  # a value, or a value and its meaning

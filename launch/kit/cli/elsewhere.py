@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional
 
+from kit.base.errors import KitError, Problems
 from kit.cli import job_options, messages
 from kit.config.job import Job
-from kit.errors import KitError, Problems
 from kit.remote import where
 from kit.remote.where import Typed
 from kit.runs import history

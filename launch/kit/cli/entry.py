@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import typer
 
-from kit import console, signals
+from kit.base import console, signals
+from kit.base.errors import KitError, Problem, UsageError, did_you_mean
 from kit.cli import command_hints, option_hints, shells
 from kit.cli.app import app
-from kit.errors import KitError, Problem, UsageError, did_you_mean
 
 # The file of this package that adds a command to the app: only that one is imported for it.
 FILE_OF = {

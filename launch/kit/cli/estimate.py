@@ -8,8 +8,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console, formats
 from kit.api.job_request import JobRequest, Use
+from kit.base import console, formats
+from kit.base.errors import KitError
 from kit.cli import messages, options, tables
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
@@ -17,7 +18,6 @@ from kit.cli.job_options import takes_job
 from kit.cli.options import Json
 from kit.cluster import when as estimates
 from kit.cluster.when import SOON_S, Estimates, Start
-from kit.errors import KitError
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 

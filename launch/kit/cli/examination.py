@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit import formats, table
+from kit.base import formats, table
+from kit.base.table import printable
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, Finding, Result
 from kit.cluster.doctor.rounds import Examination
 from kit.slurm import hostlist
-from kit.table import printable
 
 SIGNS = {OK: "✓", NOTE: "·", WARN: "!", FAIL: "✗"}
 WORDS = {OK: "ok", NOTE: "note", WARN: "warn", FAIL: "FAIL"}

@@ -12,12 +12,12 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console
+from kit.base import console
+from kit.base.errors import UsageError
 from kit.cli import completion, messages
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg
-from kit.errors import UsageError
 from kit.files import typed_json
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError, Problems, warn
 from kit.cli import tables
 from kit.cluster.init import init
 from kit.cluster.init.init import Start
 from kit.cluster.init.survey import TEMPORARY
 from kit.config import profile_files, profiles
-from kit.errors import KitError, Problems, warn
 
 TITLES = {
     "folder": "folder",

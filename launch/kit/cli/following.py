@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from kit import signals, slurm
+from kit import slurm
+from kit.base import signals
+from kit.base.errors import KitError, UsageError
 from kit.cli import messages
-from kit.errors import KitError, UsageError
 from kit.plan.run_paths import RunPaths
 from kit.runs import array_watch, job_chain, log_files, lookup, secret_file, status
 from kit.runs.history import Run

@@ -7,9 +7,9 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from kit import console
+from kit.base import console
+from kit.base.errors import UsageError
 from kit.cli import command_hints, elsewhere
-from kit.errors import UsageError
 
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 

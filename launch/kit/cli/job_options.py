@@ -9,11 +9,11 @@ from typing import Annotated, Any, Callable, Optional
 import typer
 
 from kit.api.job_request import JobRequest
+from kit.base.errors import Problems
 from kit.cli import completion
 from kit.config import job as jobs
 from kit.config import sbatch_options
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 JOB = Annotated[
     Optional[str],

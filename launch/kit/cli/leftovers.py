@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from kit import formats
+from kit.base import formats
 from kit.cli import messages
 from kit.images import gc
 from kit.images.gc import Leftover

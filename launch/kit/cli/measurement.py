@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kit import formats, table
+from kit.base import formats, table
+from kit.base.table import printable
 from kit.cluster.bench.bandwidth import Measured
 from kit.cluster.bench.links import Link, Slow
-from kit.table import printable
 
 MOST_NODES = 12  # for a matrix; with more, only the slowest links are shown
 SLOWEST = 10

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kit import console
-from kit.console import note as note
+from kit.base import console
+from kit.base.console import note as note
 from kit.runs import sharing
 
 

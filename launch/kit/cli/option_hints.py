@@ -6,9 +6,9 @@ import os
 import re
 import shlex
 
+from kit.base.errors import Problems, closest
 from kit.config import job as jobs
 from kit.config import other_tools, sbatch_options, suggest
-from kit.errors import Problems, closest
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
 OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
-from kit import formats
+from kit.base import formats
 from kit.cli import tables
 from kit.runs import array_status, events, history, log_files, nccl_network, usage
 from kit.runs.history import Run

@@ -12,7 +12,7 @@ from typing import Any
 from typer._completion_classes import BashComplete, FishComplete, ZshComplete
 from typer._completion_shared import get_completion_script
 
-from kit.errors import UsageError, did_you_mean
+from kit.base.errors import UsageError, did_you_mean
 
 VARIABLE = "_KIT_COMPLETE"  # set by the shell's script: complete_bash
 LIMIT_S = 2  # a file system that does not answer must not take the prompt away for longer

@@ -7,13 +7,13 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console
+from kit.base import console
+from kit.base.errors import UsageError
 from kit.cli import completion as values
 from kit.cli import messages, options, shells
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.cli.options import Cluster, Json
-from kit.errors import UsageError
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional, TextIO
 
-from kit import formats, signals, slurm
+from kit import slurm
+from kit.base import formats, signals
 from kit.cli import following, messages, run_views
 from kit.images import package_store
 from kit.plan.plan import Plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit import console
-from kit.table import lines, printable
+from kit.base import console
+from kit.base.table import lines, printable
 
 BAD, BUSY, GOOD, ODD = "red", "cyan", "green", "yellow"
 # How a cell looks that is one of Slurm's states, or of kit's own.

@@ -8,13 +8,13 @@ from typing import Annotated, Optional
 
 import typer
 
+from kit.base.errors import KitError, Problems, UsageError
+from kit.base.formats import ago, size
 from kit.cli import completion, elsewhere, leftovers, messages, options, tables
 from kit.cli.app import SETTINGS, app
 from kit.cli.help import TIDY, Command, Group, examples
 from kit.cli.options import Cluster, Json, OneRun, Task
 from kit.config import profiles
-from kit.errors import KitError, Problems, UsageError
-from kit.formats import ago, size
 from kit.images import data_pack, inventory
 from kit.plan import bad_nodes
 from kit.runs import asking, cancelling

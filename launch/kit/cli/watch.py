@@ -10,12 +10,13 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit import console, slurm
+from kit import slurm
+from kit.base import console
+from kit.base.errors import KitError, UsageError, did_you_mean
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import All, Json, LastRun, Task
-from kit.errors import KitError, UsageError, did_you_mean
 from kit.files import safe_read
 from kit.runs import array_status, history, log_choice, log_outcome, lookup, sharing
 from kit.runs import log_files as logging

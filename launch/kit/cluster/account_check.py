@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.errors import did_you_mean
 from kit.cluster import facts
 from kit.cluster.facts import Partition
 from kit.cluster.fits import Violation
-from kit.errors import did_you_mean
 
 
 def violation(account: str, partitions: list[Partition], patience_s: float) -> Optional[Violation]:

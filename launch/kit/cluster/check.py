@@ -12,6 +12,7 @@ import os
 from typing import Optional
 
 from kit import slurm
+from kit.base.errors import KitError, Problems, did_you_mean
 from kit.cluster import account_check, costs, facts, fits, request
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.fits import Violation
@@ -20,7 +21,6 @@ from kit.config import plugins, sbatch_options
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems, did_you_mean
 from kit.plan import runtimes
 from kit.plan.plan import Header
 

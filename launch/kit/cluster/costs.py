@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
-from kit import formats
+from kit.base import formats
 from kit.cluster import facts, fits
 from kit.cluster.facts import Partition
 from kit.cluster.fits import Violation

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from kit import slurm
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.slurm import numbers
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-from kit import formats
+from kit.base import formats
+from kit.base.errors import did_you_mean
 from kit.cluster import facts
 from kit.cluster.facts import Kind, Partition
 from kit.cluster.request import ResourceRequest
-from kit.errors import did_you_mean
 from kit.slurm import numbers
 
 

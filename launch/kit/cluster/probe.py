@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError
 from kit.config import plugins
-from kit.errors import KitError
 
 PATIENCE_S = 120
 _NEEDED = "is there a bash of version 4.4 or later, with the usual tools? bash --version"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from kit import quote
+from kit.base import quote
 from kit.cluster import fits, request
 from kit.cluster.facts import Partition
 from kit.cluster.fits import Violation

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, NamedTuple, Optional, Union
 
 from kit import slurm
+from kit.base.errors import KitError, UsageError, did_you_mean
 from kit.cluster import facts, shapes
 from kit.cluster.facts import Partitions
 from kit.cluster.shapes import Variant
-from kit.errors import KitError, UsageError, did_you_mean
 from kit.plan.plan import Plan
 from kit.runs import secret_file
 from kit.slurm import sentences

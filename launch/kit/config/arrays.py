@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.slurm import task_numbers
 
 

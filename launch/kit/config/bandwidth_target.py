@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config.yaml_source import Located
-from kit.errors import Problems, did_you_mean
 
 SHARE = 0.8  # of the expected bandwidth; a smaller share fails
 KEYS = ("allreduce_busbw_GBps", "share")

@@ -6,9 +6,9 @@ import os
 import shlex
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config import shell_words, token_check, values
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import KitError, Problems
 from kit.config import profiles, shell_words
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems
 
 KEYS = ("image", "mounts", "workdir", "checkpoints")
 OF_SHELL = ("HOME", "USER", "SCRATCH")

@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from typing import Any, Optional
 
+from kit.base.errors import KitError
+from kit.base.progress import Progress
 from kit.config import paths
-from kit.errors import KitError
 from kit.files import safe_read
 from kit.files.digests import Digests
-from kit.progress import Progress
 
 EDGE = 1 << 20  # bytes read at either end
 # The seal fills a block of its own, since squashfs fills up its files to whole blocks.

@@ -12,10 +12,10 @@ from collections.abc import Container, Mapping
 from fnmatch import fnmatchcase
 from typing import Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems
 from kit.config import values, variables
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
 FLAGS = ("true", "false")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kit.base.errors import Problems, UsageError
 from kit.config import (
     expansion,
     image_files,
@@ -19,7 +20,6 @@ from kit.config import (
 )
 from kit.config.job import KEYS, Job
 from kit.config.yaml_source import Located
-from kit.errors import Problems, UsageError
 from kit.files import safe_read
 
 # What runs where the job has lines of bash; in its run directory, they are in a file of that name.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit.base.errors import Problem, Problems
 from kit.config.values import Words
 from kit.config.yaml_source import Located
-from kit.errors import Problem, Problems
 
 
 @dataclass(frozen=True)

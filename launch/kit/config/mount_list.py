@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config import data_images, paths, values
 from kit.config.yaml_source import Located
-from kit.errors import Problems, did_you_mean
 
 
 class Mount(NamedTuple):

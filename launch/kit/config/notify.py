@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple, Optional
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config import command, shell_words, token_check, values, variables
 from kit.config.yaml_source import Located
-from kit.errors import Problems, did_you_mean
 
 EVENTS = ("start", "end")
 KEYS = ("webhook", "command", "on")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
-from kit.errors import Problems
+from kit.base.errors import Problems
 
 
 class Tool(NamedTuple):

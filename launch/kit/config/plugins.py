@@ -30,8 +30,8 @@ import re
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
-from kit import assets
-from kit.errors import UsageError, did_you_mean
+from kit.base import assets
+from kit.base.errors import UsageError, did_you_mean
 
 _FACT = re.compile(r"# ([a-z-]+): (.+)")
 # Names of other tools, or of a framework's own launcher, and the plug-in that replaces each.

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
-from kit.errors import Problem, UsageError
+from kit.base import assets
+from kit.base.errors import Problem, UsageError
 
 SITE = Path("/etc/kit/clusters")  # for all users of a login node
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import Problems, UsageError, did_you_mean
 from kit.config import (
     bandwidth_target,
     keys,
@@ -25,7 +26,6 @@ from kit.config.bandwidth_target import Expectation
 from kit.config.keys import key
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
-from kit.errors import Problems, UsageError, did_you_mean
 
 HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems
 from kit.config import paths, values
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 FILE = ".txt"  # the end of the name of a file of requirements
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"

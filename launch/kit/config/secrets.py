@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems, did_you_mean
 from kit.config import paths, token_check, variables
 from kit.config.yaml_source import Located
-from kit.errors import Problems, did_you_mean
 
 SOURCES = ("env", "file", "command")
 _HOW = (

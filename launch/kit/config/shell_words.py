@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from kit.errors import Problems
+from kit.base.errors import Problems
 
 NAME = "[A-Za-z_][A-Za-z0-9_]*"
 SCRIPT = "write lines of bash, under `script: |` instead of `command`"

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 
+from kit.base.errors import closest, did_you_mean
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
-from kit.errors import closest, did_you_mean
 
 
 def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:

@@ -7,10 +7,10 @@ import math
 import re
 from typing import NamedTuple, Optional
 
+from kit.base.errors import Problems
 from kit.config import token_check
 from kit.config.variables import ENV_NAME
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 MOST = 1000  # tasks; where a site has not set MaxArraySize, Slurm takes numbers up to 1000
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kit import redact
-from kit.errors import Problems
+from kit.base import redact
+from kit.base.errors import Problems
 
 
 def refuse_value(name: str, text: str, where: str, problems: Problems) -> None:

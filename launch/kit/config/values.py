@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
+from kit.base.errors import Problems
 from kit.config import paths, token_check
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.slurm import numbers
 
 # --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config import keys, shell_words, token_check, values
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 
 ENV_NAME = re.compile(rf"{shell_words.NAME}\Z")
 # kit or torchrun sets these; a job's value would be lost or break the rendezvous.

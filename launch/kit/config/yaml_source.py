@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 import yaml
 
+from kit.base.errors import Problems, UsageError, did_you_mean
 from kit.config import yaml_errors
-from kit.errors import Problems, UsageError, did_you_mean
 from kit.files import safe_read
 
 

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.files import safe_read
 
 MOST_BYTES = 1 << 20

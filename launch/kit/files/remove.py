@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 
 def tree(path: Path, name: str, mark: str = "") -> None:

@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
-from kit import assets
-from kit.errors import KitError, UsageError
+from kit.base import assets
+from kit.base.errors import KitError, UsageError
+from kit.base.progress import Note, silent
 from kit.files import safe_read
 from kit.images.recipe import Recipe
-from kit.progress import Note, silent
 from kit.registry import client
 from kit.registry.blobs import DIGEST
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import IO, Any, Callable, NamedTuple, Optional
 
 import kit
-from kit import assets, redact
+from kit.base import assets, redact
+from kit.base.errors import UsageError
+from kit.base.formats import size
+from kit.base.progress import Note, Progress, silent
 from kit.config import image_files
-from kit.errors import UsageError
-from kit.formats import size
 from kit.images import bases, choose, freeze, metadata, pack, packer, recipe, sif, store
 from kit.images.build_request import BuildRequest, Options
 from kit.images.engines import docker, tree
@@ -25,7 +26,6 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
-from kit.progress import Note, Progress, silent
 
 BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from kit.base.errors import UsageError
 from kit.config import image_files
-from kit.errors import UsageError
 
 
 class Options(NamedTuple):

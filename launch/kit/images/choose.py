@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import assets
-from kit.errors import KitError, UsageError, did_you_mean
+from kit.base import assets
+from kit.base.errors import KitError, UsageError, did_you_mean
 from kit.images.engines.apptainer import Apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine

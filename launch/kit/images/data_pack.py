@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from kit.base.errors import KitError, UsageError
+from kit.base.progress import Note
 from kit.config import data_images
-from kit.errors import KitError, UsageError
 from kit.images import packer
-from kit.progress import Note
 
 FIX = (
     "install squashfs-tools; without root: conda install -c conda-forge squashfs-tools; "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from kit.errors import Problems
+from kit.base.errors import Problems
 from kit.images import recipe_formats
 from kit.images.dockerfile_stage import Stage
 from kit.images.recipe import Recipe

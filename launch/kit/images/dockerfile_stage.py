@@ -11,7 +11,7 @@ import re
 import tarfile
 from typing import Callable, NamedTuple, Optional, Union
 
-from kit.errors import Problems
+from kit.base.errors import Problems
 from kit.images import dockerfile_words, recipe_files, recipe_formats
 from kit.images.recipe import PROXIES, Recipe
 from kit.images.recipe_formats import HEREDOC, Instruction

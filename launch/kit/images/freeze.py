@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kit.base.errors import KitError, UsageError
 from kit.config import image_files
-from kit.errors import KitError, UsageError
 
 SHOWN = 8  # differences
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import assets, slurm
+from kit import slurm
+from kit.base import assets
+from kit.base.errors import KitError, Problems, UsageError, warn
+from kit.base.formats import DAY_S
 from kit.config import image_files, profiles
-from kit.errors import KitError, Problems, UsageError, warn
-from kit.formats import DAY_S
 from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache

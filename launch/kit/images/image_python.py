@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError
+from kit.base.progress import Note
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
-from kit.errors import KitError
 from kit.files import safe_read
 from kit.plan import runtimes
 from kit.plan.plan import Plan
-from kit.progress import Note
 
 ANSWER = "answer.json"  # in the program's folder
 _STARTED = "started"

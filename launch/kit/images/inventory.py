@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit import slurm
+from kit.base.formats import DAY_S
 from kit.config import image_files
-from kit.formats import DAY_S
 from kit.plan.run_paths import RECORD, RunPaths
 from kit.runs import history
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Callable
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images import metadata, packer, tarstream, unpacked
 from kit.images.packer import Packer
 from kit.images.tarstream import DEVICES, FOLDER, LINK, SYMBOLIC_LINK, Entry

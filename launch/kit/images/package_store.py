@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import kit
+from kit.base.errors import KitError
+from kit.base.formats import number, size
+from kit.base.progress import Note, silent
 from kit.config import image_files
-from kit.errors import KitError
-from kit.formats import number, size
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
 from kit.plan.packages import Packages
 from kit.plan.plan import Plan
-from kit.progress import Note, silent
 
 NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew

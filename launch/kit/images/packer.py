@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images.tarstream import CHUNK
 
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size. Blocks keep

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from kit.errors import warn
+from kit.base.errors import warn
 
 # Where packages come from. Not what would change what pip does: PIP_TARGET, PIP_USER, ...
 _KEYS = (

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit.errors import UsageError
+from kit.base.errors import UsageError
+from kit.base.progress import Note, silent
 from kit.files import dockerignore, safe_read
 from kit.files.digests import Digests
 from kit.images import pack, recipe_files, recipe_formats
 from kit.images.build_request import BuildRequest, Options
 from kit.plan import key_files, source_files
-from kit.progress import Note, silent
 
 # No recipe takes these in, nor images/: kit writes to them, and every build would be another one.
 LEFT_OUT = (".git", "runs")

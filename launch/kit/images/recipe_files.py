@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
-from kit.errors import KitError
+from kit.base.errors import KitError
+from kit.base.formats import size
+from kit.base.progress import Note
 from kit.files import safe_read
 from kit.files.digests import Digests
-from kit.formats import size
-from kit.progress import Note
 
 LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
 WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 # SIF's numbers: https://github.com/sylabs/sif/blob/main/pkg/sif/arch.go
 ARCHITECTURES = {"x86_64": "2", "aarch64": "4", "ppc64le": "6"}

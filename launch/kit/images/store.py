@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit.base.errors import KitError
+from kit.base.formats import size
+from kit.base.progress import Note, silent
 from kit.config import image_files
-from kit.errors import KitError
 from kit.files import remove
-from kit.formats import size
-from kit.progress import Note, silent
 
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, NamedTuple, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry.bounded_tar import LARGEST
 
 BLOCK = 512

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images import store, tarstream
 from kit.images.packer import no_space
 from kit.images.tarstream import FOLDER, LINK, SYMBOLIC_LINK, Entry

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems
 from kit.config import variables
-from kit.errors import Problems
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
 from kit.importing.placing import DEFINE, EXPORT, Item, Placing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kit import redact
+from kit.base import redact
 from kit.importing.shell import Span
 
 CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional, Union
 
-from kit import quote
+from kit.base import quote
 from kit.config.expansion import OF_SHELL
 from kit.importing import shell
 from kit.importing.fields import Fields, compute

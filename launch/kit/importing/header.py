@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems
 from kit.config import sbatch_options, variables
-from kit.errors import Problems
 from kit.importing import options
 from kit.importing.draft import DECIDE, Draft
 from kit.importing.options import Option, Syntax

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import UsageError
 from kit.config import yaml_source
-from kit.errors import UsageError
 from kit.files import safe_read
 from kit.importing import choice, header, job_text, shell
 from kit.importing.draft import Draft, Entry

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kit.base.table import printable
 from kit.config.yaml_source import inline
 from kit.importing.draft import DECIDE, LEFT_OUT, Draft, Entry
-from kit.table import printable
 
 _ORDER = (
     *("name", "command", "script", "launcher", "image", "runtime", "nodes", "processes_per_node"),

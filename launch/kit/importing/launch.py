@@ -6,7 +6,7 @@ import os
 import re
 from typing import Callable, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
 from kit.importing.draft import Draft

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kit import redact
+from kit.base import redact
+from kit.base.errors import Problems
 from kit.config import variables
-from kit.errors import Problems
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.shell import Span

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kit import assets
-from kit.errors import KitError, UsageError
+from kit.base import assets
+from kit.base.errors import KitError, UsageError
 
 Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
 Span = tuple[int, int]  # the first and the last line

@@ -6,8 +6,8 @@ import os
 import re
 from typing import Optional
 
+from kit.base.errors import KitError
 from kit.config import variables
-from kit.errors import KitError
 from kit.importing import commands, folders, header, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft

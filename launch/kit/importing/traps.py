@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.importing import commands, header, shell
 from kit.importing.draft import Draft
 from kit.importing.shell import Node, Script, Span

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 
+from kit.base.errors import Problems
 from kit.config import suggest
 from kit.config.job import Job
-from kit.errors import Problems
 from kit.plan.mounting import FileView
 
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
-from kit.errors import Problems
 from kit.plan import mounting
 
 

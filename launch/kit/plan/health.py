@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from kit.base.errors import Problems
 from kit.config import values
 from kit.config.job import Job
-from kit.errors import Problems
 
 
 def program(job: Job, problems: Problems) -> str:

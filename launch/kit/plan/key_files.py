@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable
 
-from kit import redact
+from kit.base import redact
 
 FOLDERS = frozenset(
     ".ssh .gnupg .aws .azure .gcloud .kube .docker .config .oci .secrets .password-store "

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config import data_images, expansion, plugins
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
-from kit.errors import Problems
 from kit.plan.runtimes import has_tool
 
 # What the words of a runtime's `# mounts-refuse:` line stand for.

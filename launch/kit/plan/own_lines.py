@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config.job import Job
 from kit.config.plugins import Plugin
-from kit.errors import Problems, did_you_mean
 from kit.plan import arguments, run_paths
 from kit.plan.mounting import FileView
 

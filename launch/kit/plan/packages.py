@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
 
+from kit.base.errors import Problems
 from kit.config import requirements, suggest
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.paths import absolute
 from kit.config.plugins import Plugin
 from kit.config.requirements import Requirement
-from kit.errors import Problems
 from kit.files import safe_read
 from kit.plan import mounting
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config import expansion, plugins
 from kit.config.job import Job
-from kit.errors import Problems, did_you_mean
 from kit.plan.mounting import FileView
 
 _NEEDED = {

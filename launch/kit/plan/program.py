@@ -10,11 +10,11 @@ import warnings
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import Problems
 from kit.config import job_file, other_tools, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
-from kit.errors import Problems
 from kit.plan import arguments
 from kit.plan.mounting import FileView
 from kit.plan.runtimes import has_tool

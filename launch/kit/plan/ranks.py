@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config import values
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.plan.plan import Layout
 from kit.slurm import numbers
 

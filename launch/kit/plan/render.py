@@ -6,12 +6,12 @@ import functools
 import re
 from typing import Callable
 
-from kit import assets
+from kit.base import assets
+from kit.base.quote import bash, bash_array, sbatch
 from kit.config import plugins
 from kit.config.mount_list import Mount
 from kit.plan import run_paths, sweep_table
 from kit.plan.plan import Container, Plan
-from kit.quote import bash, bash_array, sbatch
 
 # How a script names a file of lib/; the name may hold variables of env.sh.
 _NAMED = re.compile(r"\"\$\{KIT_RUN_DIR\}/(lib/[^\"]+)\"")
@@ -51,7 +51,8 @@ def _library(scripts: dict[str, str]) -> dict[str, str]:
     """Return the files of lib/ that the run needs: the scripts name them, or one another."""
     values = {**dict.fromkeys(scripts, "yes"), **dict(_VALUE.findall(scripts[run_paths.ENV]))}
     found: dict[str, str] = {}
-    texts = list(scripts.values())
+    own = run_paths.LINES.values()  # the job's own lines, which name what they like
+    texts = [text for name, text in scripts.items() if name not in own]
     if run_paths.LINES["script"] in scripts:  # it is the command
         texts.append(f'"${{KIT_RUN_DIR}}/{run_paths.OWN_LINES}"')
     for text in texts:  # which grows meanwhile

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
 
+from kit.base.errors import KitError, Problems
 from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
 from kit.config.mount_list import Mount
@@ -14,7 +15,6 @@ from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems
 from kit.plan import (
     bad_nodes,
     compile_cache,

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.base.errors import KitError, Problems
 from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
-from kit.errors import KitError, Problems
 from kit.plan import staging
 
 

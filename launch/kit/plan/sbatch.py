@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Optional
 
+from kit.base.errors import Problems, did_you_mean
 from kit.config import sbatch_options, shell_words, values
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
-from kit.errors import Problems, did_you_mean
 from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
 

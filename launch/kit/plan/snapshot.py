@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
+from kit.base.errors import KitError, Problems
 from kit.config import sweeps
 from kit.config.job import Job
-from kit.errors import KitError, Problems
 from kit.plan import own_lines, program, run_paths
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot

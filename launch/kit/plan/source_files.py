@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from kit.base.errors import Problems
+from kit.base.formats import size
 from kit.config import image_files
-from kit.errors import Problems
 from kit.files import dockerignore
-from kit.formats import size
 from kit.plan import file_list, key_files, run_paths
 
 LARGE = 10 << 20  # bytes of one file

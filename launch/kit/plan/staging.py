@@ -8,9 +8,9 @@ from __future__ import annotations
 import subprocess
 from typing import Optional
 
+from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.plugins import Plugin
-from kit.errors import Problems
 
 # df's names of file systems with many servers, some behind "fuse.". Any other has one server.
 PARALLEL = ("beegfs", "ceph", "fhgfs", "gpfs", "lustre", "panfs", "pvfs2", "wekafs")

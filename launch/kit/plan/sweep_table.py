@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Optional
 
-from kit import quote
+from kit.base import quote
+from kit.base.errors import Problems, did_you_mean
 from kit.config import sweeps
 from kit.config.job import Job
 from kit.config.sweeps import Sweep, Table
-from kit.errors import Problems, did_you_mean
 
 
 def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:

@@ -8,9 +8,9 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from kit.base.errors import Problems
 from kit.config import image_files, plugins
 from kit.config.job import Job
-from kit.errors import Problems
 from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
 

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.registry.bounded_tar import Archive
 
 NOT_AN_ARCHIVE = (

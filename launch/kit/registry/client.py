@@ -11,8 +11,8 @@ from functools import partial
 from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
-from kit.errors import KitError
-from kit.progress import Note, silent
+from kit.base.errors import KitError
+from kit.base.progress import Note, silent
 from kit.registry import oci
 from kit.registry.blobs import CHUNK, DIGEST, sha256
 from kit.registry.layer_cache import LayerCache

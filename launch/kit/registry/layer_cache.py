@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
-from kit.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError
+from kit.base.progress import Note
 from kit.files import digests, locks, remove, safe_read
-from kit.progress import Note
 from kit.registry.blobs import CHUNK, DIGEST
 
 LIMIT = "KIT_LAYER_CACHE_GB"

@@ -19,8 +19,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import IO, Any, Optional
 
-from kit.errors import KitError
-from kit.progress import Count
+from kit.base.errors import KitError
+from kit.base.progress import Count
 from kit.registry import bounded_tar, stream
 from kit.registry.oci import Image, Layer
 

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from kit.errors import KitError
-from kit.progress import Note, silent
+from kit.base.errors import KitError
+from kit.base.progress import Note, silent
 from kit.registry.blobs import AGAIN, NOT_AN_ARCHIVE, Blobs, Extent, sha256
 
 # Linux's names that differ from Go's, which images use.

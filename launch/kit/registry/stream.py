@@ -12,8 +12,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import IO
 
-from kit.errors import KitError
-from kit.progress import Count
+from kit.base.errors import KitError
+from kit.base.progress import Count
 from kit.registry.blobs import CHUNK
 from kit.registry.oci import GZIP, ZSTD, Layer
 

@@ -19,8 +19,8 @@ from functools import cached_property
 from http.client import HTTPMessage, HTTPResponse
 from typing import IO, Any, Callable, Optional, TypeVar
 
-from kit.errors import KitError
-from kit.progress import Note
+from kit.base.errors import KitError
+from kit.base.progress import Note
 from kit.registry import credentials
 
 TIMEOUT_S = 30.0  # for a connection, and for each read

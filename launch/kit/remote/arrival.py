@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Optional
 
+from kit.base.errors import KitError
+from kit.base.formats import DAY_S
 from kit.config import image_files
-from kit.errors import KitError
 from kit.files import remove, replace
-from kit.formats import DAY_S
 from kit.remote import session
 from kit.remote.landing import BROUGHT, MARK, is_marked, read
 

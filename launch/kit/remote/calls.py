@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.remote import ssh
 from kit.remote.install import Copy
 from kit.remote.ssh import Unreachable

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import assets, redact
+from kit.base import assets, redact
+from kit.base.errors import UsageError
+from kit.base.formats import size
 from kit.config import image_files
-from kit.errors import UsageError
-from kit.formats import size
 from kit.images import build_request, choose, recipe
 from kit.images.build_request import BuildRequest
 from kit.images.sources.find import ARCHIVES

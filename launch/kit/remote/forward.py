@@ -10,10 +10,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from kit import formats
+from kit.base import formats
+from kit.base.errors import KitError, Problems
 from kit.config import profiles
 from kit.config.profiles import Cluster
-from kit.errors import KitError, Problems
 from kit.remote import calls, context, image_copy, install, packing, project, records
 from kit.remote.calls import Request
 from kit.remote.install import Copy

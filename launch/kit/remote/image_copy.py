@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import KitError, Problems
+from kit.base.formats import size
 from kit.config import image_files
 from kit.config.job import Job
-from kit.errors import KitError, Problems
-from kit.formats import size
 from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.ssh import locked

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import kit
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError
+from kit.base.quote import bash
 from kit.config.profiles import Cluster
-from kit.errors import KitError
 from kit.plan import key_files
-from kit.quote import bash
 from kit.remote import landing, records, rsync
 from kit.remote.ssh import ANSWER_S, Host
 

@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 import yaml
 
+from kit.base.errors import Problems
 from kit.config import inherit, profiles
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secret
-from kit.errors import Problems
 from kit.remote.arrival import GIVEN
 from kit.remote.calls import Request
 from kit.remote.install import Copy

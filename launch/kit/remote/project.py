@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import Problems, UsageError
 from kit.config.job import Job
 from kit.config.secrets import Secret
-from kit.errors import Problems, UsageError
 from kit.plan import git_facts, key_files, source_files
 from kit.plan.file_list import GitRecord
 from kit.plan.source_files import Sources

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.remote.ssh import Host, last_line, run
 
 # https://download.samba.org/pub/rsync/rsync.1: a socket, a stream or ssh broke, or nobody answered.

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.remote import arrival, connection, keeper, session
 
 Request = dict[str, Any]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.files import remove
 from kit.remote.landing import MARK
 

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Callable, ClassVar, NoReturn, TypeVar
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 T = TypeVar("T")
 CONNECT_S = 10  # for the host to answer; the user may then take their time with a password

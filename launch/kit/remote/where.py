@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit.base.errors import KitError, Problems, UsageError
 from kit.config import paths, profiles, yaml_source
 from kit.config.job import Job
 from kit.config.job_file import is_yaml
 from kit.config.profiles import Cluster
-from kit.errors import KitError, Problems, UsageError
 from kit.plan.run_paths import RunPaths
 from kit.remote import records
 from kit.remote.records import Record

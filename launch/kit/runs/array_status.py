@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.runs import history, job_chain, job_status, log_outcome, lookup
 from kit.runs.history import Run
 from kit.runs.job_status import Status

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Callable, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.runs import log_files, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status

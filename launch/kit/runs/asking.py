@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.files import replace
 from kit.runs import history, local_processes, sharing, status
 from kit.runs.history import Run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.runs import (
     array_status,
     history,

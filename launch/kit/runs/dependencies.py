@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from kit.errors import UsageError
+from kit.base.errors import UsageError
 from kit.plan.plan import Plan
 from kit.runs import lookup, status
 from kit.runs.history import Run

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from kit import redact
+from kit.base import redact
 from kit.files import safe_read, typed_json
 from kit.plan import key_files
 from kit.plan.run_paths import RunPaths

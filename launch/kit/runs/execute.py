@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn, Optional
 
 from kit import slurm
-from kit.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError
 from kit.plan import run_paths
 from kit.runs import events, local, sharing, status
 from kit.runs.history import Run

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit import slurm
-from kit.errors import KitError, warn
+from kit.base.errors import KitError, warn
+from kit.base.table import printable
 from kit.files import safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -22,7 +23,6 @@ from kit.runs import usage as measuring
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
 from kit.slurm import task_numbers
-from kit.table import printable
 
 
 @dataclass(frozen=True)

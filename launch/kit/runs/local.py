@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from kit import assets, signals
-from kit.errors import UsageError
+from kit.base import assets, signals
+from kit.base.errors import UsageError
 from kit.plan.plan import Plan
 from kit.runs import history, local_processes, log_files, log_outcome, run_dir, secret_file
 from kit.runs.history import Run

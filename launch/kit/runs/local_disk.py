@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.errors import KitError, Problem
+from kit.base.errors import KitError, Problem
 from kit.plan import staging
 from kit.runs import history
 

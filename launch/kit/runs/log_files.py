@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import IO, Callable, NamedTuple, Optional, TypeVar
 
-from kit.errors import UsageError
+from kit.base.errors import UsageError
+from kit.base.table import printable
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, last_words
-from kit.table import printable
 
 Ended = TypeVar("Ended")
 Write = Callable[[bytes], object]

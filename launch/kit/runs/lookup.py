@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import UsageError, did_you_mean
+from kit.base.errors import UsageError, did_you_mean
 from kit.runs import history, run_record, sharing, submit
 from kit.runs.history import Run
 

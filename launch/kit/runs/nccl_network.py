@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.base.table import printable
 from kit.files import safe_read
 from kit.runs.events import Event
 from kit.slurm import hostlist
-from kit.table import printable
 
 # What people call the networks of lib/fabric.sh that are faster than TCP.
 FAST = {

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.base.errors import KitError, Problems, UsageError, warn
+from kit.base.quote import bash, sbatch
 from kit.config import image_files, plugins
 from kit.config.mount_list import Mount
 from kit.config.paths import absolute
-from kit.errors import KitError, Problems, UsageError, warn
 from kit.files import safe_read
 from kit.plan import mounting, program, render, run_paths, source_files
 from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.quote import bash, sbatch
 from kit.runs import history, lookup, run_dir, run_record
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError, Problems, UsageError
+from kit.base.formats import DAY_S
 from kit.config import image_files
-from kit.errors import KitError, Problems, UsageError
 from kit.files import remove, replace, safe_read, typed_json
-from kit.formats import DAY_S
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths

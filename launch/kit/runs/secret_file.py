@@ -13,10 +13,10 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import KitError, UsageError
 from kit.config import notify
 from kit.config.notify import Notify
 from kit.config.secrets import Secrets
-from kit.errors import KitError, UsageError
 from kit.files import remove
 from kit.plan.plan import Plan
 from kit.plan.run_paths import SECRETS, RunPaths

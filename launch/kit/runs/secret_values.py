@@ -17,11 +17,11 @@ from typing import Optional
 
 import yaml
 
-from kit import quote
+from kit.base import quote
+from kit.base.errors import Problems
 from kit.config import yaml_source
 from kit.config.secrets import Secret, Secrets
 from kit.config.yaml_source import Located
-from kit.errors import Problems
 from kit.files import safe_read
 
 MOST_BYTES = (128 << 10) - 256  # Linux starts no program with a longer variable

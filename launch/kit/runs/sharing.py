@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError, UsageError, warn
+from kit.base.errors import KitError, UsageError, warn
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 

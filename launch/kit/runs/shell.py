@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit import assets, slurm
+from kit import slurm
+from kit.base import assets
+from kit.base.errors import KitError, UsageError
 from kit.config import plugins
 from kit.config.notify import Notify
-from kit.errors import KitError, UsageError
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.plan.render import render

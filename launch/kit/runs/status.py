@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
-from kit import formats, slurm
-from kit.errors import KitError, UsageError
+from kit import slurm
+from kit.base import formats
+from kit.base.errors import KitError, UsageError
 from kit.runs import (
     array_status,
     events,

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit import signals, slurm
-from kit.errors import KitError, warn
+from kit import slurm
+from kit.base import signals
+from kit.base.errors import KitError, warn
 from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.plan.run_paths import RunPaths

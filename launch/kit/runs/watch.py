@@ -6,7 +6,7 @@ import time
 from typing import Callable, Optional
 
 from kit import slurm
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.runs import log_files
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 
 PATIENCE_S = 120.0  # for a command of Slurm
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from typing import Callable, NamedTuple, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.slurm import client, nodes, task_numbers
 
 # A job in one of these states has ended; in any other state, also one that a later Slurm invents,

@@ -6,7 +6,7 @@ import contextlib
 import re
 from typing import NamedTuple, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.slurm import client, numbers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-from kit.formats import DAY_S
+from kit.base.formats import DAY_S
 
 
 def seconds(text: str) -> Optional[int]:

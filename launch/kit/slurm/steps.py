@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 
-from kit.errors import KitError, warn
+from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist
 
 

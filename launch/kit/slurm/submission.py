@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.slurm import client
 from kit.slurm.jobs import Job
 

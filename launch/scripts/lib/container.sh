@@ -86,7 +86,7 @@ container::report_overridden() {
     [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
     printf -v kit_own '%q' "${kit_pair#*=}"
     printf -v kit_other '%q' "${!kit_name}"
-    # The words of kit/redact.py.
+    # The words of kit/base/redact.py.
     [[ ! "${kit_name^^}" =~ TOKEN|SECRET|PASS|KEY|PWD|CRED|COOKIE|AUTH|DSN|CONNECTION_?STRING ]] || kit_own='(not shown)' kit_other='another value'
     kit::say "${kit_name} is ${kit_own} as the job says, not ${kit_other} as the image or the site says"
   done

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError
 from kit.cli.build import make
-from kit.errors import KitError
 from kit.images.build_request import BuildRequest, Options
 from kit.registry import client
 

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
-from kit import formats
+from kit.base import formats
+from kit.base.errors import KitError
 from kit.cluster.bench.links import Link, Verdict, judge
 from kit.config.bandwidth_target import Expectation
-from kit.errors import KitError
 from kit.files import safe_read
 from kit.runs import array_status
 from kit.runs.history import Run

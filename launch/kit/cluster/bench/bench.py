@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import Problems, UsageError
 from kit.config import bandwidth_target, job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
-from kit.errors import Problems, UsageError
 from kit.plan.plan import Plan, Snapshot
 from kit.plan.run_paths import RunPaths
 from kit.plan.source_files import Sources

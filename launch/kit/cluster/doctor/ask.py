@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional
 
 from kit import slurm
+from kit.base.errors import KitError
 from kit.cluster import probe
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.facts import Cluster, Node
-from kit.errors import KitError
 
 START_S = 15  # for the other nodes, from the first node's first line
 READY_S = 60  # for nodes that have begun: an image may have to be started

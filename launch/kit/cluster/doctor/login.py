@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kit
-from kit import assets, slurm
+from kit import slurm
+from kit.base import assets
+from kit.base.errors import KitError
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import Check, Found, check, in_order
 from kit.cluster.doctor.facts import Asked, Cluster, Node
-from kit.errors import KitError
 from kit.runs import history
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster.doctor import ask, checks, local_checks, login
 from kit.cluster.doctor.facts import Asked, Cluster, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
 from kit.config import job_file, paths
 from kit.config import profiles as clusters
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems, UsageError
 from kit.plan import program, runtimes, this_machine
 from kit.plan import resolve as plans
 from kit.plan.plan import Plan

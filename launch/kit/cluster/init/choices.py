@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import KitError
 from kit.cluster.facts import Partition
 from kit.cluster.init import look
 from kit.cluster.init.decision import Decision
@@ -13,7 +14,6 @@ from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_
 from kit.cluster.probe import Machine
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
-from kit.errors import KitError
 from kit.plan import this_machine
 from kit.slurm import numbers
 

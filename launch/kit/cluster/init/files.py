@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError
 
 
 class Files:

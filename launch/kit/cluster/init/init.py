@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster.init import choices, programs, shape, texts
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.files import Files
@@ -16,7 +17,6 @@ from kit.cluster.init.survey import Site, survey
 from kit.cluster.init.texts import Chosen
 from kit.config import image_files, job_file, paths, plugins, profile_files, profiles, suggest
 from kit.config.yaml_source import Located
-from kit.errors import KitError, Problems, UsageError
 from kit.plan import resolve
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from kit import assets
+from kit.base import assets
+from kit.base.errors import UsageError
 from kit.cluster.init.decision import Decision
-from kit.errors import UsageError
 from kit.files import safe_read
 from kit.plan import program
 

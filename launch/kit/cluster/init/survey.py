@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit import slurm
+from kit.base.errors import KitError, UsageError
 from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import Machine
 from kit.config import plugins
-from kit.errors import KitError, UsageError
 from kit.slurm import numbers
 
 # Variables and places of folders that all nodes share, or of a node's own disk.

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from kit import assets
+from kit.base import assets
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.programs import Program
 from kit.cluster.init.shape import Shape

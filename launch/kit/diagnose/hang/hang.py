@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from kit import assets, slurm
+from kit import slurm
+from kit.base import assets
+from kit.base.errors import KitError, UsageError
 from kit.diagnose import flight
 from kit.diagnose.flight import Stuck
 from kit.diagnose.hang import stacks
 from kit.diagnose.hang.stacks import Answers, Seen
-from kit.errors import KitError, UsageError
 from kit.files import safe_read
 from kit.plan import run_paths
 from kit.plan.plan import Plan

@@ -9,16 +9,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
-from kit import formats
+from kit.base import formats
+from kit.base.errors import KitError
+from kit.base.table import printable
 from kit.diagnose.flight import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
-from kit.errors import KitError
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.runs import log_files
-from kit.table import printable
 
 MOST_RECORDED = 400  # characters
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from kit import formats, svg, table
+from kit.base import formats, svg, table
+from kit.base.table import printable
 from kit.diagnose.timeline.timeline import PHASES, Row, Span, Timeline
-from kit.table import printable
 
 MOST_ROWS = 20  # with more nodes, only the slowest of each phase have a bar
 SLOWEST = 3

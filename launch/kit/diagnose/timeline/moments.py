@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError
 from kit.runs import events
 from kit.runs.events import Event
 

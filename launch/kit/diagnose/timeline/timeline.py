@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from kit.base.errors import KitError
 from kit.diagnose.timeline import moments
 from kit.diagnose.timeline.moments import Attempt, Node
-from kit.errors import KitError
 from kit.runs import array_status, events, job_chain
 from kit.runs.history import Run
 

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
-from kit import assets
+from kit.base import assets
 from kit.runs import events
 from kit.runs.events import Event, Failed
 

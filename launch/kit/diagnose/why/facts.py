@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Optional
 
-from kit import quote, redact
+from kit.base import quote, redact
 from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from kit.base.errors import UsageError
 from kit.diagnose.why import (
     blame,
     facts,
@@ -21,7 +22,6 @@ from kit.diagnose.why import (
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Verdict
-from kit.errors import UsageError
 from kit.runs import (
     array_status,
     events,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from kit import formats
+from kit.base import formats
 from kit.diagnose.why.evidence import Evidence
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, history, log_files

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.rootless import Rootless

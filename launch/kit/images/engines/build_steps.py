@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import IO, Callable, NamedTuple, Optional
 
-from kit.errors import KitError
-from kit.progress import Note
+from kit.base.errors import KitError
+from kit.base.progress import Note
 
 TOOLS_OWN = re.compile(r"(HOME|PATH|TMPDIR)$|(LD|DOCKER|BUILDKIT|BUILDX|CONTAINERS|ENROOT|XDG)_")
 SHOWN = 12  # lines of a failure

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
+from kit.base.progress import Count
 from kit.images import store, tarstream
 from kit.images.engines import docker_errors
 from kit.images.engines.build_steps import Steps, hidden
@@ -22,7 +23,6 @@ from kit.images.engines.engine import Engine
 from kit.images.recipe import Recipe
 from kit.images.sources.source import Source
 from kit.images.tarstream import Entry
-from kit.progress import Count
 from kit.registry.oci import Config
 
 # Docker's builder: "Step 2/4 : RUN ..."; Podman: "STEP 2/4: RUN ..."; BuildKit: "#7 [2/4] RUN ...".

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images.recipe import Recipe
 from kit.registry import client
 

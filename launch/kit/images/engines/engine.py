@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images.engines.build_steps import Steps
 from kit.images.recipe import Recipe
 from kit.images.sources.source import Source

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional, Union
 
-from kit.errors import KitError
+from kit.base.errors import KitError
 from kit.images import dockerfile, metadata, pack
 from kit.images.dockerfile_stage import Copy, Run, Stage
 from kit.images.engines import copying, tree

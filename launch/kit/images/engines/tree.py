@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from kit.errors import KitError
+from kit.base.errors import KitError
+from kit.base.progress import Count
 from kit.files import locks, remove
 from kit.images import tarstream
 from kit.images.sources.source import Source
 from kit.images.store import ABANDONED_S
 from kit.images.tarstream import Entry
-from kit.progress import Count
 from kit.registry.oci import Config
 
 TEMPORARY = "kit-build."  # the beginning of these folders' names

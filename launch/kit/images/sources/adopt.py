@@ -7,13 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import IO, Optional
 
+from kit.base.errors import KitError
+from kit.base.progress import Count
 from kit.config import image_files
-from kit.errors import KitError
 from kit.images import metadata
 from kit.images.engines.tree import workplace
 from kit.images.sources.source import Source
 from kit.images.tarstream import CHUNK, FOLDER
-from kit.progress import Count
 from kit.registry.oci import Config
 
 RUNSCRIPT = b'#!/bin/sh\nexec /bin/sh /etc/rc "$@"\n'

@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Optional
 
-from kit.errors import KitError
+from kit.base.errors import KitError
+from kit.base.progress import Count, Note, silent
 from kit.images import tarstream
 from kit.images.engines.docker import Docker
 from kit.images.recipe import tidy
 from kit.images.sources import adopt
 from kit.images.sources.source import Source
 from kit.images.tarstream import Entry
-from kit.progress import Count, Note, silent
 from kit.registry import client, layers, oci
 
 ENGINES = {"dockerd": "docker", "podman": "podman"}  # Enroot's names for them

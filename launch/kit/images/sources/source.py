@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit.base.progress import Count
 from kit.images.tarstream import Entry
-from kit.progress import Count
 from kit.registry.oci import Config
 
 # A function of this build's label and a count.

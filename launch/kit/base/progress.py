@@ -10,8 +10,8 @@ import time
 from types import TracebackType
 from typing import Callable, Optional
 
-from kit import console
-from kit.formats import size
+from kit.base import console
+from kit.base.formats import size
 
 Note = Callable[[str], None]  # tells a user, while something long goes on
 Count = Callable[[int], None]  # called with the bytes that were done since the last call

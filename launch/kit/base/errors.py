@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NamedTuple, Optional
 
-from kit import redact
+from kit.base import redact
 
 
 class KitError(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from kit.errors import warn
+from kit.base.errors import warn
 
 CTRL_C = 128 + signal.SIGINT  # the exit code of what Ctrl-C ended
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -19,7 +19,7 @@ def folder(name: str) -> Path:
 
     It is in the installed package, or in the checkout from which kit runs.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "_assets" / name
     return installed if installed.is_dir() else package.parent.parent / name
 

@@ -1,0 +1,1 @@
+"""What all packages stand on: errors, output, formats, quoting. It knows nothing of jobs."""
