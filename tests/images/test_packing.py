@@ -189,20 +189,26 @@ def test_what_is_left_out_is_named_in_the_log(tmp_path: Path) -> None:
     assert said == ["kit: left out: /environment", "kit: left out: /.singularity.d/env/99.sh"]
 
 
-def test_a_hard_link_to_what_is_left_out_is_left_out_and_named_in_the_log(tmp_path: Path) -> None:
+def test_a_hard_link_to_what_is_left_out_is_the_file_itself(tmp_path: Path) -> None:
+    hard = {"type": tarfile.LNKTYPE, "linkname": "./environment"}
     stream = tar_of(
-        ("environment", b"the image's own", {}),
-        ("opt/one", b"", {"type": tarfile.LNKTYPE, "linkname": "./environment"}),
+        ("environment", b"the image's own", {"mode": 0o640, "mtime": 7, "pax_headers": {"SCHILY.xattr.user.x": "kept"}}),
+        ("opt/one", b"", hard),
+        ("opt/two", b"", hard),
         ("opt/null", b"", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3}),
         ("opt/zero", b"", {"type": tarfile.LNKTYPE, "linkname": "opt/null"}),
-        ("etc/hosts", b"127.0.0.1 localhost", {}),
+        ("etc/hosts", b"x" * (2 << 20), {}),
         ("opt/hosts", b"", {"type": tarfile.LNKTYPE, "linkname": "etc/hosts"}),
         ("opt/last", b"still here", {}),
     )
     tree = unpacked(squash(tmp_path, stream))
-    assert os.listdir(tree / "opt") == ["last"] and not (tree / "environment").exists()
+    for name in ("one", "two"):
+        found = (tree / "opt" / name).stat()
+        assert (tree / "opt" / name).read_text() == "the image's own" and (found.st_mode & 0o7777, found.st_mtime) == (0o640, 7)
+        assert os.getxattr(tree / "opt" / name, "user.x") == b"kept"
+    assert sorted(os.listdir(tree / "opt")) == ["last", "one", "two"] and not (tree / "environment").exists()
     said = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("kit: ")]
-    assert said == [f"kit: left out: /{name}" for name in ("environment", "opt/one", "opt/null", "opt/zero", "etc/hosts", "opt/hosts")]
+    assert said == [f"kit: left out: /{name}" for name in ("environment", "opt/null", "opt/zero", "etc/hosts", "opt/hosts")]
 
 
 def test_folders_of_other_runtimes_names_are_the_images_own(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Callable
+from typing import IO, Callable, Optional
 
 from kit.base.errors import KitError
 from kit.images import metadata, packer, tarstream, unpacked
@@ -22,6 +22,7 @@ PYTHON_PACKAGE = re.compile(
 )
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
 LARGEST_LIST = 64 << 20  # bytes of a list of packages, which is read whole
+KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
 
 
 def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> dict[str, str]:
@@ -94,19 +95,27 @@ def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterato
 def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
     """Yield the files but for devices, which no ordinary user can unpack, and runtimes' own files.
 
-    A hard link to a file that is left out is left out, too.
+    A hard link to a file that is left out becomes the file itself.
     """
-    left_out = set[str]()
+    left_out: dict[Optional[str], Optional[Entry]] = {}
+    room = KEPT
     for entry in files:
-        is_out = entry.kind in DEVICES or entry.name.startswith("dev/") or not entry.name
-        is_out = is_out or metadata.is_replaced(entry.name, entry.kind == FOLDER)
-        if is_out or (entry.kind == LINK and tarstream.target(entry) in left_out):
-            left_out.add(entry.name)
+        target = tarstream.target(entry) if entry.kind == LINK else None
+        is_ours = entry.kind in DEVICES or entry.name.startswith("dev/") or not entry.name
+        is_ours = is_ours or metadata.is_replaced(entry.name, entry.kind == FOLDER)
+        if not is_ours and target not in left_out:
+            yield entry
+        elif not is_ours and (original := left_out[target]):
+            yield tarstream.copied(original, entry.name)
+        else:
+            is_kept = entry.kind not in (*DEVICES, LINK) and entry.size <= room
+            room -= entry.size if is_kept else 0
+            left_out[entry.name] = None
+            if is_kept:
+                left_out[entry.name] = entry._replace(content=io.BytesIO(entry.read()))
             if entry.name and not entry.name.startswith("dev/"):
                 log.write(f"kit: left out: /{entry.name}\n".encode("utf-8", "surrogateescape"))
                 log.flush()
-        else:
-            yield entry
 
 
 def _date_root(image: Path) -> None:

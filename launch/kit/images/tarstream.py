@@ -118,6 +118,15 @@ def target(link: Entry) -> str:
     return clean(parsed(link).linkname)
 
 
+def copied(original: Entry, name: str) -> Entry:
+    """Return the file under another name. The content of the original is held in memory."""
+    info = parsed(original)
+    info.name = name
+    info.pax_headers = {key: value for key, value in info.pax_headers.items() if key != "path"}
+    original.content.seek(0)
+    return original._replace(name=clean(name), header=_header(info))
+
+
 def parsed(entry: Entry) -> tarfile.TarInfo:
     """Return what the header of an entry says, as tarfile has it."""
     with tarfile.open(fileobj=io.BytesIO(entry.header + END), errorlevel=2) as archive:

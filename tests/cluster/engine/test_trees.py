@@ -32,7 +32,6 @@ DOCKERFILE = f"FROM kit-test/small\nCOPY own /\nCMD {json.dumps(['sleep', '1000'
 # What docs/images.md says of a file's tree, "What is in the file".
 REPLACED = (b".singularity.d", b".dockerenv", b"environment", b".exec", b".shell", b".test", b"singularity")
 REPLACED += tuple(b"etc/" + name for name in (b"hosts", b"hostname", b"resolv.conf", b"mtab", b"environment", b"fstab", b"rc", b"rc.local"))
-REPLACED += (b"linked",)  # a hard link to one of them
 MADE = {b"home": 0o755, b"dev": 0o755, b"proc": 0o755, b"sys": 0o755}  # or not to be seen: something is mounted there
 LAST_S = 2**32 - 1
 
@@ -62,7 +61,7 @@ def image(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 def make(root: bytes, chance: random.Random) -> None:
     hostile_files.Maker(root, b"hostile", chance).make(ENTRIES)
     # Hard links to what is left out.
-    os.link(os.path.join(root, b"environment"), os.path.join(root, b"linked"))
+    os.link(os.path.join(root, b"environment"), os.path.join(root, b"kept"))
     os.mknod(os.path.join(root, b"null"), 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     os.link(os.path.join(root, b"null"), os.path.join(root, b"null2"))
 
