@@ -27,6 +27,7 @@ def raised(line: str, file: str = "/home/me/train.py", source: str = "step(batch
     return f'{BEGIN}  File "{file}", line {number}, in main\n    {source}\n{line}\n'
 
 
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
 
@@ -89,6 +90,15 @@ CASES = {
     "a peer's clean-up raises something that is chained to nothing": Case({0: (MISSED + raised("ValueError: closed file"), "1 n0 0"), 2: (OWN, "1 n1 0")}, 2),
     "clean-up after a failure misses the others": Case({0: (OWN + CHAINED + MISSED, "1 n0 0"), 1: (MISSED, "1 n0 1")}, 0),
     "twelve peers are older": Case({**dict.fromkeys(range(12), (MISSED, "1 n0 0")), 12: (OWN, "1 n3 0")}, 12),
+    "one that prints each exception and exits": Case({3: (MISSED, "1 n1 1"), 1: (OWN, "1 n0 1")}, 1),
+    "one that prints only the words of its exception and exits": Case({3: (MISSED, "1 n1 1"), 1: ("rank 1 failed: KeyError('labels')\n", "1 n0 1")}, 1),
+    "one that prints nothing and exits": Case({3: (MISSED, "1 n1 1"), 1: ("epoch 1\n", "1 n0 1")}, 1),
+    "one that prints its exception, then what its clean-up misses, chained to nothing": Case({3: (MISSED, "1 n1 1"), 1: (OWN + MISSED, "1 n0 1")}, 1),
+    "... while another's connection broke": Case({3: (raised(RESET), "1 n1 1"), 1: (OWN + MISSED * 2, "1 n0 1")}, 1),
+    "... and has a code of its own": Case({3: (raised(RESET), "1 n1 1"), 1: (OWN + MISSED, "3 n0 1")}, 1, 3),
+    "one that handled an exception long before it missed the others": Case({3: (MISSED, "1 n1 1"), 1: (OWN + "epoch 1\n" + MISSED, "1 n0 1")}, 3),
+    "one that logged an exception before it missed the others": Case({3: (MISSED, "1 n1 1"), 1: ("ERROR:root:bad sample\n" + OWN + MISSED, "1 n0 1")}, 3),
+    "a peer's clean-up raises something, then misses the others again": Case({3: (MISSED, "1 n1 1"), 1: (MISSED + OWN + MISSED, "1 n0 1")}, 3),
     "its own broken pipe": Case({1: (MISSED, "1 n0 1"), 0: (raised("BrokenPipeError: [Errno 32] Broken pipe"), "1 n0 0")}, 0),
     "its own database": Case({1: (MISSED, "1 n0 1"), 0: (raised("ConnectionRefusedError: [Errno 111] Connection refused"), "1 n0 0")}, 0),
     "a peer's words long before the end of its log": Case({0: (MISSED + "[W] teardown\n" * 9000, "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),

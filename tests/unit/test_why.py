@@ -116,6 +116,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", "peer-gone"),
     ("[4021.1] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "gpu-fault"),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
+    ("nvlink error: uncorrectable", "nvlink-broken"),
+    ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),
     ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
     ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW", "driver-too-old"),
@@ -241,6 +243,16 @@ def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def traceback(line: str, source: str = "step(batch)") -> str:
     return f'Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in main\n    {source}\n{line}\n'
+
+
+@pytest.mark.parametrize(("between", "cause"), [("", "exception"), ("epoch 1\n", "peer-gone")], ids=["at once", "later"])
+def test_the_cause_is_the_exception_that_a_rank_printed_just_before_its_cleanup_missed_the_others(
+    between: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = {3: (traceback(PEER), "1 node2 1"), 1: (traceback("KeyError: 'labels'") + between + traceback(PEER), "1 node1 1")}
+    show(str(run_directory(tmp_path / "run", ranks)))
+    said = capsys.readouterr().out
+    assert f"  first: rank {3 if between else 1} on " in said and first_cause(said) == cause
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 #
 # Each rank that ended badly gets a grade. The smallest is at fault, of equal ones the earliest:
 #   OWN       it failed by itself
-#   DOUBTFUL  so it did, but it had spoken of others before, or was ended meanwhile
+#   DOUBTFUL  so it did, but it had spoken of others before, missed them right after, or was ended meanwhile
 #   BROKEN    a connection of its own broke
 #   GONE      it only missed other ranks
 # Of several exceptions in a chain the first one counts: what clean-up makes of it may be anything. OTHERS_GONE is what a rank
@@ -32,12 +32,13 @@ function settle() {
 function keep() {
   if (rank == "") return
   settle()
+  if (fell && grade >= BROKEN) grade = DOUBTFUL
   has[rank] = root != ""; grades[rank] = grade; is_logged[rank] = logged; spoken[rank] = spoke
   said_last[rank] = noise == after; after_lines[rank] = after; words[rank] = root; last_words[rank] = tail3 tail2 tail1
 }
 function reset() {
   root = root_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = grade = logged = settled = spoke = after = noise = boxed = 0
+  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 # Of ranks that called different collectives, each of which names one that differs: the one that most of them name.
@@ -96,6 +97,8 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   ignoring = 0
   settle()
   if (!chained) {
+    # One that is printed with nothing after it, and then what clean-up made of it, in a traceback of its own.
+    fell = root != "" && !between && (fell || (grade == OWN && !spoke && !logged))
     if (root ~ OTHERS_GONE) spoke = 1
     root = ""; settled = 0; logged = before ~ /ERROR|CRITICAL|Exception in thread/
   }
@@ -104,14 +107,15 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 }
 {
   after++
-  is_noise = ignoring || more > 0 || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^[-+| 0-9]*$|^\[[WE]|^  warnings\.warn/
-  if (is_noise) noise++
+  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^[-+| 0-9]*$|^\[[WE]|^  warnings\.warn/
+  if (is_noise || more > 0) noise++
+  if (!is_noise) between++
   if (ignoring && $0 !~ /^ /) ignoring = 0
 }
 inside && /^[ \t|+]*File "/ { file = $0; next }
 inside && (/^[ \t]/ || $0 == "") { next }
 inside {
-  inside = 0; after = noise = chained = 0; more = 8
+  inside = 0; after = noise = between = chained = 0; more = 8
   if (root == "") { root = $0; root_file = file; settled = 0; growing = 1 } else growing = 0
   before = $0
   next
@@ -137,7 +141,7 @@ END {
     else if (has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9)) { # with 1, an exception ends Python
       g = grades[r] == OWN && spoken[r] ? DOUBTFUL : grades[r]
       if (said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]
-    } else if (has[r] && said_last[r] && grades[r] == GONE) g = GONE
+    } else if (has[r] && said_last[r] && (grades[r] == GONE || grades[r] == DOUBTFUL)) g = grades[r]
     else g = spoken[r] || (has[r] && words[r] ~ OTHERS_GONE) ? BROKEN : c == 129 || c == 130 || c == 143 ? DOUBTFUL : OWN
     choose(g, t, r, c)
   }

@@ -120,7 +120,10 @@ def read(lines: list[str]) -> End:
             continue
         raised = _read_block(lines, index)
         blocks.append((index, raised.index))
-        if chain and before.startswith(CHAINED):
+        # Clean-up after a failure misses the others; its exception may be printed by itself.
+        is_silent_since = bool(chain) and before == chain[-1].text and not (after or is_logged)
+        is_of_cleanup = is_silent_since and raised.misses_others
+        if chain and (before.startswith(CHAINED) or is_of_cleanup):
             chain.append(raised)
             after = 0
         elif not before.startswith("Exception ignored"):
