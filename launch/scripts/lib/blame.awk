@@ -29,6 +29,8 @@ function settle() {
   grade = grade_of(type, root, root_file)
   settled = 1
 }
+# Of the lines behind the last exception, `after` counts all, and `noise` those without weight; of those behind the last traceback,
+# `between` counts those with weight. said_last: nothing of weight follows the exception.
 function keep() {
   if (rank == "") return
   settle()
