@@ -74,10 +74,10 @@ check: .venv/test
 	$(BIN)/shellcheck -x -P . -P launch/scripts $(SHELL_SCRIPTS)
 
 # After an edit. What has to do with keys, options, plans, rendering and documents is tried; ARGS names more.
-QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py mutants.py::test_every_change_still_applies)
+QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py plain_words.py added_runtime.py mutants.py::test_every_change_still_applies)
 check-fast: .venv/test
 	$(BIN)/ruff format --quiet .
-	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(QUICK) $(ARGS)
