@@ -38,8 +38,9 @@ class Words:
     def __call__(self, given: Located, problems: Problems) -> Optional[str]:
         if given.value in self.words:
             return str(given.value)
-        problem = f"expected {' or '.join(self.words)}, not {kind(given)}"
-        problems.add(given.where, problem, self.fix)
+        *others, last = self.words
+        expected = f"{', '.join(others)} or {last}" if others else last
+        problems.add(given.where, f"expected {expected}, not {kind(given)}", self.fix)
         return None
 
 
