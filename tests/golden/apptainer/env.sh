@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the scripts beside this file use these variables
-# shellcheck disable=SC1003,SC2016,SC2191  # values are data: what looks like code inside the quotes is not
+# shellcheck disable=SC1003,SC2016,SC2088,SC2191  # values are data: what looks like code inside the quotes is not
 # env.sh - every value of this run; the other scripts hold none. Edit it and submit again: sbatch run_script.sh
 
 NNODES=2
