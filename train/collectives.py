@@ -21,6 +21,7 @@ ends with exit code 1. Needs torch. Tensor shapes: S values in the whole tensor,
 """
 
 import argparse
+import functools
 import os
 import re
 import socket
@@ -131,7 +132,7 @@ def collectives(me, count):
 
     buffer_S = mine_S.clone()
     yield "broadcast", 1, lambda: dist.broadcast(buffer_S, src=0), buffer_S, given(0)
-    # These two add in place, so every further call adds up sums. Nobody looks at them: the first call is what is checked.
+    # These work in place, so every further call goes on from results. Nobody looks at them: the first call is what is checked.
     buffer_S = mine_S.clone()
     yield (
         "reduce",
@@ -140,32 +141,16 @@ def collectives(me, count):
         buffer_S,
         sum_S if root else None,
     )  # elsewhere it may hold anything
-    buffer_S = mine_S.clone()
-    yield "all_reduce", 2 * share, lambda: dist.all_reduce(buffer_S), buffer_S, sum_S
-    buffer_S = mine_S.clone()
-    yield (
-        "all_reduce_max",
-        2 * share,
-        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.MAX),
-        buffer_S,
-        given(n - 1),
-    )
-    buffer_S = mine_S.clone()
-    yield (
-        "all_reduce_min",
-        2 * share,
-        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.MIN),
-        buffer_S,
-        given(0),
-    )
-    buffer_S = given(1) if root else torch.ones_like(position_S)  # a product that float32 holds
-    yield (
-        "all_reduce_product",
-        2 * share,
-        lambda: dist.all_reduce(buffer_S, dist.ReduceOp.PRODUCT),
-        buffer_S,
-        given(1),
-    )
+    one_of_many_S = given(1) if root else torch.ones_like(position_S)  # float32 holds the product
+    for name, operation, own_S, expected_S in (
+        ("all_reduce", dist.ReduceOp.SUM, mine_S, sum_S),
+        ("all_reduce_max", dist.ReduceOp.MAX, mine_S, given(n - 1)),
+        ("all_reduce_min", dist.ReduceOp.MIN, mine_S, given(0)),
+        ("all_reduce_product", dist.ReduceOp.PRODUCT, one_of_many_S, given(1)),
+    ):
+        buffer_S = own_S.clone()
+        call = functools.partial(dist.all_reduce, buffer_S, operation)
+        yield name, 2 * share, call, buffer_S, expected_S
     # The lists hold views, so what is gathered lands in result_S. Only the root has one.
     shares = list(mine_S.chunk(n)) if root else None
     yield (

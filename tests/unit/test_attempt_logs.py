@@ -89,7 +89,7 @@ def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> No
 
 
 def test_the_logs_of_a_run_whose_attempts_share_them_are_all_shown(run: history.Run, kit_here) -> None:
-    """Those that could make no folder."""
+    """An attempt that cannot make its folder writes to the first one's logs."""
     logs = run.paths.logs("7")
     for name in ("node1.out", "rank0.out", "rank1.out"):
         with (logs / name).open("a") as log:

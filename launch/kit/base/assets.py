@@ -44,6 +44,6 @@ def _subshell(runtime: str) -> str:
 
 
 def program(name: str) -> str:
-    """Return the file of a program beside kit, or of this machine's; empty where there is none."""
+    """Return the path of a program: beside kit's Python, else on PATH; "" if it is in neither."""
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""

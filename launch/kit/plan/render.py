@@ -62,20 +62,18 @@ def _library(scripts: dict[str, str]) -> dict[str, str]:
                 continue
             # The runtimes, stages and kinds of preemption lie beside launch/scripts/lib.
             part = assets.part(name if name.count("/") == 1 else name[len("lib/") :])
-            if all(_is_one_true(line.split(), values) for line in _ONLY.findall(part)):
+            needs = [line.split() for line in _ONLY.findall(part)]
+            if all(any(_holds(condition, values) for condition in either) for either in needs):
                 found[name] = part
                 texts.append(part)
     return dict(sorted(found.items()))
 
 
-def _is_one_true(conditions: list[str], values: dict[str, str]) -> bool:
+def _holds(condition: str, values: dict[str, str]) -> bool:
     """Return True if env.sh has that KIT_X=VALUE or a KIT_X that is not 0, or the run that file."""
-    for condition in conditions:
-        name, sign, value = condition.partition("=")
-        found = values.get(name, "")
-        if found == value if sign else found not in ("", "''", "0"):
-            return True
-    return False
+    name, sign, value = condition.partition("=")
+    found = values.get(name, "")
+    return found == value if sign else found not in ("", "''", "0")
 
 
 def _with_header(script: str, plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
@@ -11,7 +12,6 @@ from kit.base.errors import KitError, Problems
 from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
 from kit.config.mount_list import Mount
-from kit.config.notify import Notify
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
@@ -94,25 +94,22 @@ def resolve(
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
-    left_out = _nodes_left_out(job, cluster)
-    names = [bad.name for bad in left_out]
-    header = sbatch.header(job, cluster, layout, chosen.launcher, names, problems)
+    left_out = _nodes_left_out(options, cluster)
+    header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     array, sweep = sweep_table.resolve(job, problems)
     if job.array or job.sweep:
         header = sbatch.array_header(header, array or "")
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
-    checkpoints = preemption.checkpoints(job, run_dir, view, problems)
-    looked_at_by = health.program(job, problems)
-    told = notify.check(job.notify, {secret.name for secret in sources}, problems)
+    policy = _policy(job, run_dir, chosen.on_preempt, view, sources, problems)
     container = _container(job, chosen, mounts, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
         layout=replace(layout, array=array),
         container=container,
         program=replace(rank_program, secrets=sources, sweep=sweep),
-        policy=_policy(job, chosen.on_preempt, checkpoints, looked_at_by, told),
+        policy=policy,
         profile=_profile(cluster),
         header=header,
         reasons=replace(chosen.reasons, left_out=left_out, why_live=why_live),
@@ -181,9 +178,9 @@ def _live_program(
     )
 
 
-def _nodes_left_out(job: Job, cluster: Cluster) -> tuple[Bad, ...]:
+def _nodes_left_out(options: Mapping[str, Located], cluster: Cluster) -> tuple[Bad, ...]:
     """Return the nodes that cannot work; a user who names nodes wants those."""
-    if "nodelist" in {**cluster.slurm, **(job.slurm or {})}:
+    if "nodelist" in options:
         return ()
     return tuple(bad_nodes.bad(bad_nodes.file(cluster.name)))
 
@@ -221,7 +218,14 @@ def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:
         return None
 
 
-def _policy(job: Job, on_preempt: str, checkpoints: str, looked_at_by: str, told: Notify) -> Policy:
+def _policy(
+    job: Job,
+    run_dir: str,
+    on_preempt: str,
+    view: FileView,
+    sources: secrets.Secrets,
+    problems: Problems,
+) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         elastic=bool(job.elastic),
@@ -229,13 +233,13 @@ def _policy(job: Job, on_preempt: str, checkpoints: str, looked_at_by: str, told
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         resubmit=bool(job.resubmit),
-        health=looked_at_by,
-        checkpoints=checkpoints,
+        checkpoints=preemption.checkpoints(job, run_dir, view, problems),
+        health=health.program(job, problems),
         stall_s=job.stall_timeout or 0,
         on_stall=job.on_stall or "end",
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
         share=job.share or "",
-        notify=told,
+        notify=notify.check(job.notify, {secret.name for secret in sources}, problems),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Optional
 
 from kit.base.errors import Problems, did_you_mean
@@ -11,6 +12,7 @@ from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
+from kit.plan.bad_nodes import Bad
 from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
 
@@ -31,12 +33,12 @@ def header(
     cluster: Cluster,
     layout: Layout,
     launcher: Optional[Plugin],
-    left_out: list[str],
+    left_out: Sequence[Bad],
     problems: Problems,
 ) -> Header:
     """Return the options in the order in which they are written.
 
-    `left_out` has the names of nodes that cannot work.
+    `left_out` has the nodes that cannot work.
     """
     given = _given(job, cluster)
     own = _checked(given, launcher, problems)
@@ -67,7 +69,8 @@ def header(
     if job.max_restarts and not job.elastic and can_do_with_fewer:
         lines["no-kill"] = None  # the job goes on without a node that is lost
     if left_out:
-        own["exclude"] = ",".join(filter(None, [own.get("exclude"), *left_out]))
+        names = [own.get("exclude"), *(bad.name for bad in left_out)]
+        own["exclude"] = ",".join(filter(None, names))
     return tuple((lines | own).items())
 
 

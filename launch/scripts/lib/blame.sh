@@ -1,5 +1,5 @@
-# blame.sh - which rank is at fault: the first node's word, which `kit why` takes over or, where there is none, asks for by this
-# file. blame.awk judges, where there is awk.
+# blame.sh - finds which rank is at fault. The first node runs it, and `kit why` reports its answer; if a run left no answer,
+# `kit why` runs this file itself. blame.awk judges, where there is awk.
 
 # blame::first - prints RANK CODE NODE LOCAL_RANK HOW AFTER, or nothing where no rank can be blamed. HOW is "failed"; "left": it
 # ended with 0, and others missed it; or "missing": the others waited for it. AFTER is how many lines of its log follow the
