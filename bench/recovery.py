@@ -238,8 +238,20 @@ def run(rounds: int) -> Iterator[Comparison]:
                 headline=True,
                 why="" if cause else WHY,
             )
+        by_srun = functools.partial(recovered, folder, undisturbed, None, *own)
+        yield Comparison(
+            "a rank of `launcher: srun` dies",
+            DOES[True],
+            measure.take_turns(
+                {KIT: functools.partial(by_srun, "--launcher", "srun"), FLOOR: imported},
+                rounds,
+                warm_up=0,
+            ),
+            goals=[Goal(FLOOR, OF_RANK_S, over=True)],
+            headline=True,
+        )
         sides = {
-            KIT: functools.partial(recovered, folder, undisturbed, None, *own),
+            KIT: by_srun,
             REQUEUE: functools.partial(requeued, folder, undisturbed),
         }
         yield Comparison(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import stub
+from running import ready_nodes, stub
 from test_run_script import run_dir, slurm, start
 
 
@@ -82,6 +82,21 @@ def test_a_bad_node_is_noted_with_the_time_and_the_reason(tmp_path: Path) -> Non
     when, node, reason = bad.read_text().rstrip("\n").split(" ", 2)
     assert (node, reason) == ("n1", "has 5 MB free") and abs(int(when) - os.stat(bad).st_mtime) < 100
     assert all("--nodelist=n2 " in line for line in (tmp_path / "started").read_text().splitlines())
+
+
+def test_no_step_of_a_job_that_has_lost_a_node_is_for_that_node(tmp_path: Path) -> None:
+    # Of a step without a node list, Slurm takes the idle nodes first, and then the job's first ones.
+    run = run_dir(tmp_path, "true", nodes=3, spares=1, bad_nodes=str(tmp_path / "bad"), max_restarts=1)
+    steps = tmp_path / "steps"
+    answers = f"{{ printf 'n1||\\nn3||\\nn4||\\n'; exit; }}\n[[ \"$*\" == *\" start \"* ]] || {{ {ready_nodes('n1', 'n3', 'n4')}\n}}"
+    stub(tmp_path / "bin", "srun", f'printf "%s\\n" "$*" >>"{steps}"\n[[ "$*" != *" check "* ]] || {answers}\n')
+    stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-4]" ]] && tr , "\\n" <<<"$3" || printf "n%s\\n" {1..4}; }\n')
+    env = slurm(nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]", SLURM_JOB_NUM_NODES="4")
+    done = start(run, "again", "1", "n2 lost", "n2", "n2", env=env)
+    assert "kit: n1: starting on n1 n3 n4\n" in done.stderr
+    started = steps.read_text().splitlines()
+    assert any(" check " in step for step in started) and any(" start " in step for step in started)
+    assert [step for step in started if "--nodelist=n1,n3,n4 " not in step] == []
 
 
 def test_an_answer_that_comes_in_two_parts_is_an_answer(tmp_path: Path) -> None:
