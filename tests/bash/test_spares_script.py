@@ -88,7 +88,7 @@ def test_no_step_of_a_job_that_has_lost_a_node_is_for_that_node(tmp_path: Path) 
     # Of a step without a node list, Slurm takes the idle nodes first, and then the job's first ones.
     run = run_dir(tmp_path, "true", nodes=3, spares=1, bad_nodes=str(tmp_path / "bad"), max_restarts=1)
     steps = tmp_path / "steps"
-    answers = f"{{ printf 'n1||\\nn3||\\nn4||\\n'; exit; }}\n[[ \"$*\" == *\" start \"* ]] || {{ {ready_nodes('n1', 'n3', 'n4')}\n}}"
+    answers = f'{{ printf \'n1||\\nn3||\\nn4||\\n\'; exit; }}\n[[ "$*" == *" start "* ]] || {{ {ready_nodes("n1", "n3", "n4")}\n}}'
     stub(tmp_path / "bin", "srun", f'printf "%s\\n" "$*" >>"{steps}"\n[[ "$*" != *" check "* ]] || {answers}\n')
     stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-4]" ]] && tr , "\\n" <<<"$3" || printf "n%s\\n" {1..4}; }\n')
     env = slurm(nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]", SLURM_JOB_NUM_NODES="4")

@@ -126,7 +126,7 @@ def layers() -> list[str]:
 
 
 def test_every_runtime_is_in_the_table() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| [^`|]", PAGES["tested.md"], re.MULTILINE)
+    rows = re.findall(r"^\| `([\w-]+)` \| [^`|]", PAGES["tested.md"], re.MULTILINE)
     assert sorted(rows) == plugins.names("runtimes")
 
 

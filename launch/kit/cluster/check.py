@@ -142,8 +142,7 @@ class Check:
         """Warn if srun lacks what the job needs; the nodes may have what this machine lacks."""
         option = runtime.srun_option if runtime and self.job.runtime else ""
         if runtime and option and not slurm.srun_has(option):
-            missing = runtime.name.capitalize()
-            problem = f"srun has no {option} on this machine: is {missing} missing?"
+            problem = f"srun has no {option} on this machine, which {runtime.name} needs"
             fix = f"see: srun --help; or `runtime: {plugins.runtimes(local=False)[0].name}`"
             self.problems.warn(self.job.where("runtime"), problem, fix)
         types = slurm.mpi_types() if launcher and launcher.words("mpi") else None

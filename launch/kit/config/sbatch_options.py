@@ -49,12 +49,13 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
-# Pyxis' options of srun, and the key of a job that stands for each.
-PYXIS = {
+# Options of srun by Pyxis and the Container Engine, and the key of a job that stands for each.
+CONTAINERS = {
     "container-image": "image",
     "container-mounts": "mounts",
     "container-workdir": "workdir",
     "container-remap-root": "remap_root",
+    "environment": "image",
 }
 # Options that sbatch takes without a value, or with one that may be left out.
 FLAGS = frozenset(
@@ -91,7 +92,7 @@ def options() -> list[str]:
 
 def every() -> set[str]:
     """Return the long names of all options of sbatch, those that kit sets itself included."""
-    return {*KNOWN, *KEYS, *OWNED, *PYXIS}
+    return {*KNOWN, *KEYS, *OWNED, *CONTAINERS}
 
 
 def refused() -> dict[str, str]:

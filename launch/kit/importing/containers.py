@@ -120,7 +120,10 @@ READERS: Mapping[str, Callable[[list[str]], Container]] = {
 
 
 def of_srun(given: Mapping[str, str]) -> Optional[Container]:
-    """Return what Pyxis' options of srun ask for; None where there are none."""
+    """Return what the options of srun by Pyxis or the Container Engine ask for, if any."""
+    if name := given.get("environment"):
+        is_path = "/" in name or name.endswith(".toml")
+        return Container(name if is_path else f"~/.edf/{name}.toml", runtime="container-engine")
     if not any(name.startswith("container-") for name in given):
         return None
     found = Container(given.get("container-image", ""), runtime="pyxis")
@@ -142,7 +145,7 @@ def reference(image: str) -> str:
         return f"docker://{found[1]}/{found[2]}"
     if "://" in image:
         return image
-    is_file = image.endswith(image_files.FILES) or image.startswith(("/", ".", "~"))
+    is_file = image.endswith((*image_files.FILES, ".toml")) or image.startswith(("/", ".", "~"))
     return "" if is_file or ("/" not in image and ":" not in image) else f"docker://{image}"
 
 

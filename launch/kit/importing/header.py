@@ -90,8 +90,8 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     elif key := sbatch_options.KEYS.get(name) or {"chdir": "workdir"}.get(name):
         draft.keys[key] = value or ""
         draft.carried(here, key)
-    elif name.startswith("container-"):
-        draft.decide(here, "Pyxis would start the batch script in it: write `image` and `mounts`")
+    elif name in sbatch_options.CONTAINERS or name.startswith("container-"):
+        draft.decide(here, "Slurm would start the batch script in it: write `image` and `mounts`")
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
     elif name == "signal" and str(value).upper().startswith("B:"):

@@ -225,7 +225,7 @@ class Starters:
             if self.draft.slurm.get(name) != value:
                 way = "under `slurm` the whole job would have it"
                 self.decide(f"--{name}={shown} was for this step: {way}")
-        elif name not in (*_SRUN_READ, *_SRUN_OF_KIT, *sbatch_options.PYXIS):
+        elif name not in (*_SRUN_READ, *_SRUN_OF_KIT, *sbatch_options.CONTAINERS):
             self.decide(f"srun's option --{name}: kit has none like it")
 
     def _resources(self, name: str, value: str, shown: str) -> None:

@@ -163,10 +163,10 @@ def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -
         if name in ("output", "error"):
             fix = "remove it: the logs are in the run directory, and kit logs shows them"
         return f"'{name}' is set by the generated scripts", fix
-    if name.startswith("container-") and name != "container-id":
+    if name in sbatch_options.CONTAINERS or re.match("container-(?!id$)", name):
         place = "in the container, where there is no Slurm"
         fix = "remove it; the job's own keys are `image`, `mounts` and `workdir`"
-        if key := sbatch_options.PYXIS.get(name):
+        if key := sbatch_options.CONTAINERS.get(name):
             fix = f"use the job's own key: `{key}`"
         return f"'{name}' would start the batch script itself {place}", fix
     return None

@@ -25,7 +25,7 @@ environment::keep() {
   kit_kept+='|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK'
   kit_kept+='|NVIDIA_DRIVER_CAPABILITIES|MELLANOX_VISIBLE_DEVICES'
   kit_kept+='|ENROOT_*|APPTAINER_*|SINGULARITY_*|DOCKER_*|CONTAINERS_*'
-  kit_kept+="|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${1:+|$1}"
+  kit_kept+="|PATH|HOME|USER|LOGNAME|SHELL|PWD|HOSTNAME|TERM${KIT_RUNTIME_READS:+|${KIT_RUNTIME_READS}}${1:+|$1}"
   local kit_name
   while IFS= read -r kit_name; do
     # shellcheck disable=SC2053  # the right side is a pattern
