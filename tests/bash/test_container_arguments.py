@@ -105,6 +105,25 @@ def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path)
     assert arguments(tmp_path, "podman", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *KEEP_ID, *root, *end]
 
 
+@pytest.mark.parametrize(
+    ("tool", "groups"),
+    [
+        ("docker", f" --ulimit memlock=-1 --group-add {os.getgid()} "),
+        ("podman", " --group-add keep-groups " if os.getuid() else " "),
+    ],
+)
+def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, groups: str, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", tool, 'printf "%s\n" "$*"\n')
+    (tmp_path / "gpu").touch()
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev"]
+    for device in ("/dev/kfd", "/dev/dri/renderD128"):
+        machine += ["--ro-bind", str(tmp_path / "gpu"), device]
+    env = environment(tmp_path / "bin", **settings(tool))
+    done = subprocess.run([*machine, "bash", "-c", EXEC, "bash", "runtime::exec", "bash"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert " --device /dev/kfd --device /dev/dri " in done.stdout and groups in done.stdout
+
+
 SHOW_DATA = "KIT_MOUNTS=('/a \"b\".sqsh' /data data /out /out rw) && runtime::exec bash srun.sh"
 
 

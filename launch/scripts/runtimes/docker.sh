@@ -22,10 +22,19 @@ runtime::exec() {
     --ulimit stack=67108864
     --user "$(id -u):$(id -g)" # files in the mounts stay the user's
   )
+  docker::add_groups
   # Of all GPUs, CUDA_VISIBLE_DEVICES, set inside, names this node's. NCCL pins memory for them.
   [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--gpus all --ulimit memlock=-1)
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--user 0:0)
   exec docker run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
+}
+
+# docker::add_groups - AMD's GPUs are for a group of this machine, whose number the image may not know, and --user leaves all groups out.
+docker::add_groups() {
+  local kit_group
+  [[ -e /dev/kfd ]] || return 0
+  KIT_OCI_OPTIONS+=(--ulimit memlock=-1)
+  while read -r kit_group; do KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done < <(stat -c %g -- /dev/kfd /dev/dri/renderD* 2>/dev/null | sort -nu)
 }
 
 runtime::enter() { oci::enter docker "$@"; }

@@ -18,6 +18,7 @@ runtime::exec() {
   # In a user namespace, the user's own number must be the same inside, or files in the mounts would be another's.
   if ((UID != 0)); then
     KIT_OCI_OPTIONS+=(--userns keep-id)
+    [[ ! -e /dev/kfd ]] || KIT_OCI_OPTIONS+=(--group-add keep-groups) # AMD's GPUs are for one of the user's groups
   fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
