@@ -192,7 +192,13 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
 
 
 @pytest.mark.parametrize(
-    "devices, shipped", [("c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "infiniband"), ("c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"), ("", "generic")]
+    "devices, shipped",
+    [
+        ("c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "infiniband"),
+        ("c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"),
+        ("c01\tfabric\tcxi\t-\t1\t-\n", "slingshot"),
+        ("", "generic"),
+    ],
 )
 def test_a_fabric_gets_what_its_own_profile_says(devices: str, shipped: str, slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")

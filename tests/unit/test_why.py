@@ -113,6 +113,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", "nccl-error"),
     ("node1:12:34 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a1B2 to 9637892 bytes\nncclSystemError: System call failed.\nError while attaching to shared memory segment /dev/shm/nccl: No space left on device", "small-shm"),
     ("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000", "no-such-gpu"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:2251, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nError: network AWS Libfabric not found.", "nccl-network-missing"),
     ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", "peer-gone"),
     ("[4021.1] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "gpu-fault"),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),

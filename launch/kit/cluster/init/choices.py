@@ -20,6 +20,7 @@ from kit.slurm import numbers
 FABRICS = {
     "infiniband": re.compile(r"\b(ib|infiniband|edr|hdr|ndr|fdr|roce)\b", re.IGNORECASE),
     "efa": re.compile(r"\befa\b", re.IGNORECASE),
+    "slingshot": re.compile(r"\b(slingshot|cxi)\b", re.IGNORECASE),
 }
 
 
@@ -114,7 +115,7 @@ def scratch(site: Site) -> Decision:
 
 
 def fabric(site: Site) -> Decision:
-    """Decide for infiniband (which includes RoCE), efa, or no value for plain Ethernet."""
+    """Decide for infiniband (which includes RoCE), efa, slingshot, or no value for Ethernet."""
     machine = site.node or (None if site.cluster else site.here)
     if machine:
         return _seen_fabric(machine)
@@ -131,6 +132,8 @@ def fabric(site: Site) -> Decision:
 
 
 def _seen_fabric(machine: Machine) -> Decision:
+    if machine.one("fabric")[0] == "cxi":
+        return Decision("slingshot", f"{machine.name} has an adapter in /sys/class/cxi")
     rdma = look.rdma(machine)
     if not rdma:
         networks = ", ".join(look.networks(machine)) or "unknown"
