@@ -227,6 +227,16 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
             "write `command: a.py`, `processes_per_node: 4` and `launcher: mpi`",
         ),
         (
+            "mpirun --hostfile ./hosts -np 4 ./solver -x 1",
+            "the command starts with mpirun, but starting ranks is the job of the launcher",
+            "write `command: ./solver -x 1`, `processes_per_node: 4` and `launcher: mpi`",
+        ),
+        (
+            "srun -v solver",
+            "the command starts with srun, but starting ranks is the job of the launcher",
+            "write `command: PROGRAM ...` and `launcher: srun`; this leaves out -v: what is asked of Slurm belongs under `slurm`",
+        ),
+        (
             "python -m torch.distributed.run --nnodes 2 a.py",
             "the command starts with python -m torch.distributed.run, but starting ranks is the job of the launcher",
             "write `command: a.py`, `nodes: 2` and `launcher: torchrun`",

@@ -168,13 +168,18 @@ def _program(words: list[str]) -> str:
     """Return the program behind the tool's options, with its arguments, if it is recognized."""
     rest = words[_start(words) :]
     if not rest:
-        return "train.py ..."
-    return " ".join(rest if rest[0].endswith(".py") else ["python", "-m", *rest[1:]])
+        return "PROGRAM ..."
+    return " ".join(["python", "-m", *rest[1:]] if rest[0] in ("-m", "--module") else rest)
 
 
 def _start(words: list[str]) -> int:
     """Return the index of the program among the tool's words, or their number without one."""
-    for index, word in enumerate(words):
-        if word.endswith(".py") or word in ("-m", "--module"):
+    for index, (before, word) in enumerate(zip(["", *words], words)):
+        is_value = before.startswith("-")
+        if (
+            word.endswith(".py")
+            or word in ("-m", "--module")
+            or (word[:2] == "./" and not is_value)
+        ):
             return index
     return len(words)
