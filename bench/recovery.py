@@ -238,12 +238,12 @@ def run(rounds: int) -> Iterator[Comparison]:
                 headline=True,
                 why="" if cause else WHY,
             )
-        by_srun = functools.partial(recovered, folder, undisturbed, None, *own)
+        rank_killed = functools.partial(recovered, folder, undisturbed, None, *own)
         yield Comparison(
             "a rank of `launcher: srun` dies",
             DOES[True],
             measure.take_turns(
-                {KIT: functools.partial(by_srun, "--launcher", "srun"), FLOOR: imported},
+                {KIT: functools.partial(rank_killed, "--launcher", "srun"), FLOOR: imported},
                 rounds,
                 warm_up=0,
             ),
@@ -251,7 +251,7 @@ def run(rounds: int) -> Iterator[Comparison]:
             headline=True,
         )
         sides = {
-            KIT: by_srun,
+            KIT: rank_killed,
             REQUEUE: functools.partial(requeued, folder, undisturbed),
         }
         yield Comparison(

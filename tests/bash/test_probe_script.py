@@ -67,6 +67,12 @@ def test_an_image_is_started_only_where_that_is_asked_and_it_is_the_right_one(tm
     assert of(facts(f"image={image}", "start=apptainer", **variables), "start", "image-cuda") == [["start", ""]]
 
 
+def test_a_file_that_names_an_image_is_not_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "ngc.toml").write_text('image = "nvcr.io#nvidia/pytorch:25.11-py3"\n')
+    told = of(facts(f"image={tmp_path}/ngc.toml", "start=container-engine"), "image", "image-files", "start")
+    assert told == [["image", "ok"], ["image", "remote"]]
+
+
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """A Python that has made_up beside it, and nothing else."""

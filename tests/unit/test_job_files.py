@@ -232,6 +232,16 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
             "write `command: ./solver -x 1`, `processes_per_node: 4` and `launcher: mpi`",
         ),
         (
+            "mpirun -np 4 /opt/solver -m 5",
+            "the command starts with mpirun, but starting ranks is the job of the launcher",
+            "write `command: /opt/solver -m 5`, `processes_per_node: 4` and `launcher: mpi`",
+        ),
+        (
+            "mpirun -np 4 bash ./run.sh",
+            "the command starts with mpirun, but starting ranks is the job of the launcher",
+            "write `command: bash ./run.sh`, `processes_per_node: 4` and `launcher: mpi`",
+        ),
+        (
             "srun -v solver",
             "the command starts with srun, but starting ranks is the job of the launcher",
             "write `command: PROGRAM ...` and `launcher: srun`; this leaves out -v: what is asked of Slurm belongs under `slurm`",

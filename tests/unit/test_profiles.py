@@ -17,6 +17,16 @@ SETS = {
     "generic": ({}, set()),
     "infiniband": ({}, {"#SBATCH --propagate=NONE"}),
     "ethernet": ({"NCCL_SOCKET_IFNAME": "'^lo,docker,virbr,br-,veth,cni'"}, set()),
+    "slingshot": (
+        {
+            "NCCL_SOCKET_IFNAME": "hsn",
+            "FI_CXI_DISABLE_HOST_REGISTER": "1",
+            "FI_MR_CACHE_MONITOR": "userfaultfd",
+            "FI_CXI_DEFAULT_CQ_SIZE": "131072",
+            "NCCL_NET_GDR_LEVEL": "PHB",
+        },
+        {"#SBATCH --propagate=NONE"},
+    ),
     "efa": ({"FI_EFA_USE_HUGE_PAGE": "0", "NCCL_SOCKET_IFNAME": "en"}, {"#SBATCH --propagate=NONE"}),
 }
 

@@ -17,7 +17,7 @@ from kit.cluster import account_check, costs, facts, fits, request
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.fits import Violation
 from kit.cluster.request import ResourceRequest
-from kit.config import plugins, sbatch_options
+from kit.config import image_files, plugins, sbatch_options
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
@@ -140,11 +140,17 @@ class Check:
 
     def _check_srun(self, runtime: Optional[Plugin], launcher: Optional[Plugin]) -> None:
         """Warn if srun lacks what the job needs; the nodes may have what this machine lacks."""
-        option = runtime.srun_option if runtime and self.job.runtime else ""
+        able = plugins.runtimes(image_files.kind(self.job.image), local=False)
+        is_chosen = self.job.runtime or len(able) == 1  # else srun's options have decided
+        option = runtime.srun_option if runtime and is_chosen else ""
         if runtime and option and not slurm.srun_has(option):
-            problem = f"srun has no {option} on this machine, which {runtime.name} needs"
-            fix = f"see: srun --help; or `runtime: {plugins.runtimes(local=False)[0].name}`"
-            self.problems.warn(self.job.where("runtime"), problem, fix)
+            others = [item for item in able if not item.srun_option]
+            way = f"`runtime: {others[0].name}`" if others else "name an image file: .sqsh, .sif"
+            problem = (
+                f"srun has no {option} on this machine, and the runtime {runtime.name} needs it"
+            )
+            where = self.job.where("runtime") or self.job.where("image")
+            self.problems.warn(where, problem, f"see: srun --help; or {way}")
         types = slurm.mpi_types() if launcher and launcher.words("mpi") else None
         if types is not None and not {"pmix", "pmi2"} & set(types):
             problem = "srun has neither pmix nor pmi2 on this machine"

@@ -75,8 +75,9 @@ class Job(BadDays):
     )
     image: Optional[str] = key(
         values.line,
-        "container image: a name from kit build, a file (.sif, .sqsh) or an Apptainer sandbox"
-        " folder; docker://NAME for Docker",
+        "container image: a name from kit build, a file (.sif, .sqsh), an Apptainer sandbox folder"
+        " or an environment definition file (.toml) of CSCS's Container Engine; docker://NAME for"
+        " Docker",
         "FILE",
         panel="Container",
         other_names="container container_image",

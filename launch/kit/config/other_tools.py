@@ -175,11 +175,7 @@ def _program(words: list[str]) -> str:
 def _start(words: list[str]) -> int:
     """Return the index of the program among the tool's words, or their number without one."""
     for index, (before, word) in enumerate(zip(["", *words], words)):
-        is_value = before.startswith("-")
-        if (
-            word.endswith(".py")
-            or word in ("-m", "--module")
-            or (word[:2] == "./" and not is_value)
-        ):
-            return index
+        is_path = word.startswith(("./", "../", "/")) and not before.startswith("-")
+        if word.endswith(".py") or word in ("-m", "--module") or is_path:
+            return index - (is_path and before in ("bash", "sh"))
     return len(words)

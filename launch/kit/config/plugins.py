@@ -8,6 +8,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # srun-option: --container-image it is there if srun has this option, otherwise if its tool is
     # auto: 2                        its turn where kit chooses among those that run the image
     # instead-of: NAME               it runs the same files: kit chooses it where it alone is there
+    # remap-root: no                 a user cannot be root inside its containers
     # user-namespaces: yes           it needs them; or `unless-setuid`
     # own-disk: yes                  its containers cannot lie on a network file system
     # containers-variable: NAME      the user's variable that says where its containers are

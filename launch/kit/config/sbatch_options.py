@@ -49,7 +49,7 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
-# Options of srun by Pyxis and the Container Engine, and the key of a job that stands for each.
+# Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
 CONTAINERS = {
     "container-image": "image",
     "container-mounts": "mounts",

@@ -102,10 +102,12 @@ class ImagePython:
         image = self.plan.container.image or "this machine"
         if not candidates:
             tools = " or ".join(_able(self.plan))
+            way = "Slurm alone starts it: name an image file (.sqsh, .sif)"
+            if tools:
+                way = f"install {tools} here, or submit from a machine that has it"
             return KitError(
                 f"`packages` needs the Python of {image}, and nothing on this machine runs it",
-                f"install {tools} here, or submit from a machine that has it; or build an image"
-                " with the packages: kit build",
+                f"{way}; or build an image with the packages: kit build",
             )
         words = "\n".join(said)
         return KitError(

@@ -136,6 +136,7 @@ def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) 
         for word in runtime.words("mounts-refuse"):
             for path in sorted({mount.source, mount.target}):
                 if any(character in path for character in CHARACTERS[word]):
-                    fix = "rename it, or use the apptainer runtime"
+                    of_file = ".sqsh" in runtime.words("images")
+                    fix = "rename it" + (", or use the apptainer runtime" if of_file else "")
                     problem = f"{runtime.name} cannot mount '{path}', which contains a {word}"
                     problems.add(mount.where, problem, fix)

@@ -137,6 +137,7 @@ def _choose_plugins(
     unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)
     on_preempt = preemption.on_preempt(job, problems)
     runtimes.check_spares(job, stage, problems)
+    runtimes.check_remap_root(job, runtime, problems)
     reasons = Reasons(why_runtime=why_runtime, why_stage=why_stage, why_unpack=why_unpack)
     return ChosenPlugins(runtime, launcher, stage, unpack, on_preempt, reasons)
 

@@ -83,6 +83,14 @@ def check_spares(job: Job, stage: str, problems: Problems) -> None:
         problems.add(job.where("stage"), problem, "use `stage: local`, or no spares")
 
 
+def check_remap_root(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
+    """Reject `remap_root` under a runtime that makes nobody root."""
+    if job.remap_root and runtime and runtime.words("remap-root") == ["no"]:
+        problem = f"under the runtime {runtime.name} nobody can be root in the container"
+        fix = "leave `remap_root` out, or name an image file: .sqsh, .sif"
+        problems.add(job.where("remap_root"), problem, fix)
+
+
 def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plugin]:
     """Return the plug-in of this name; None where there is none, which becomes a problem."""
     try:

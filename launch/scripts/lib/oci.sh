@@ -11,7 +11,8 @@ oci::choose_options() {
   )
   [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
   [[ -z "${KIT_BESIDE:-}" || ! -t 0 || ! -t 1 ]] || KIT_OCI_OPTIONS+=(--tty)
-  [[ ! -e /dev/kfd ]] || KIT_OCI_OPTIONS+=(--device /dev/kfd --device /dev/dri) # AMD's GPUs
+  [[ ! -e /dev/kfd ]] || KIT_OCI_OPTIONS+=(--device /dev/kfd) # AMD's GPUs
+  [[ ! -e /dev/kfd || ! -e /dev/dri ]] || KIT_OCI_OPTIONS+=(--device /dev/dri)
   local -i kit_i
   local kit_mount
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do

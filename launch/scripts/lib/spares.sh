@@ -63,7 +63,7 @@ spares::ask() {
   binds="$(step::binds)"
   local -a step=(
     srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
-    --nodelist="${KIT_HOSTS}" # of a job that has lost a node, Slurm would take it for this step
+    --nodelist="${KIT_HOSTS}" # else Slurm may put this step on a node that the job has lost
     --overlap                 # where a node never answers, this step never ends: the others must not wait for its CPUs
     --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )

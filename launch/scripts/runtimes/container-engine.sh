@@ -5,6 +5,7 @@
 # tool: enroot
 # srun-option: --environment
 # auto: 5
+# remap-root: no
 # mounts-refuse: space colon comma backslash dollar backtick quote
 
 source "${KIT_RUN_DIR}/lib/image.sh"
@@ -16,7 +17,7 @@ runtime::srun_args() {
   local -r file="${KIT_LOG_DIR}/edf.toml"
   local -i i
   [[ "$(srun --help 2>&1 || true)" == *--environment* ]] ||
-    kit::die "srun has no --environment here: the Container Engine is not set up" "use another runtime; those of this site: kit doctor" runtime-missing
+    kit::die "srun has no --environment here: the Container Engine is not set up" "name an image file (.sqsh, .sif) instead of ${KIT_IMAGE##*/}; what runs it here: kit doctor" runtime-missing
   {
     printf 'base_environment = "%s"\n' "$(edf::quote "${KIT_IMAGE}")"
     printf 'workdir = "%s"\nwritable = true\nentrypoint = false\nmounts = [\n' "$(edf::quote "${KIT_RUN_DIR}")"
@@ -27,6 +28,7 @@ runtime::srun_args() {
   } >"${file}.$$"
   mv -- "${file}.$$" "${file}" # a node may be reading the one that is there
   environment::forget_host
+  export ENROOT_LOGIN_SHELL=no # a login shell would reset the image's PATH
   KIT_SRUN_ARGS=(--environment="${file}")
 }
 
@@ -37,10 +39,7 @@ edf::quote() {
   printf '%s' "${text//$/\$\$}"
 }
 
-runtime::check() {
-  image::check
-  [[ -z "${KIT_REMAP_ROOT}" ]] || kit::die "the Container Engine runs nobody as root" "remove \`remap_root\`, or use another runtime"
-}
-
+runtime::check() { image::check; }
 runtime::prepare() { :; } # the plug-in pulls the image, and mounts it
 runtime::exec() { exec "$@"; }
+runtime::bare_shell() { return 1; } # Slurm alone starts this container, so `kit doctor` does not look into it

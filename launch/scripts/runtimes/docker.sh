@@ -33,8 +33,7 @@ runtime::exec() {
 docker::add_groups() {
   local kit_group
   [[ -e /dev/kfd ]] || return 0
-  KIT_OCI_OPTIONS+=(--ulimit memlock=-1)
-  while read -r kit_group; do KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done < <(stat -c %g -- /dev/kfd /dev/dri/renderD* 2>/dev/null | sort -nu)
+  while read -r kit_group; do ((kit_group == 0)) || KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done < <(stat -c %g -- /dev/kfd /dev/dri/renderD* 2>/dev/null | sort -nu)
 }
 
 runtime::enter() { oci::enter docker "$@"; }

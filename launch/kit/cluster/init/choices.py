@@ -20,7 +20,7 @@ from kit.slurm import numbers
 FABRICS = {
     "infiniband": re.compile(r"\b(ib|infiniband|edr|hdr|ndr|fdr|roce)\b", re.IGNORECASE),
     "efa": re.compile(r"\befa\b", re.IGNORECASE),
-    "slingshot": re.compile(r"\b(slingshot|cxi)\b", re.IGNORECASE),
+    "slingshot": re.compile(r"\b(slingshot\d*|cxi)\b", re.IGNORECASE),
 }
 
 
@@ -45,9 +45,8 @@ def partition(site: Site, chosen: Partition) -> Decision:
 
 def runtime(site: Site) -> Decision:
     """Decide what runs image files; no value if nothing was found."""
-    known = plugins.without_twins(
-        plugins.runtimes(local=False), lambda item: _is_available(item, site)
-    )
+    of_files = [item for item in plugins.runtimes(local=False) if ".sqsh" in item.words("images")]
+    known = plugins.without_twins(of_files, lambda item: _is_available(item, site))
     available = [item for item in known if _is_available(item, site)]
     is_certain = site.node or not site.cluster
     where = (
@@ -56,7 +55,7 @@ def runtime(site: Site) -> Decision:
     if not available:
         none = f"none of {', '.join(dict.fromkeys(item.tool for item in known))} {where}"
         if site.cluster:
-            missing = " or ".join(plugins.srun_options())
+            missing = " or ".join(item.srun_option for item in known if item.srun_option)
             return Decision("", f"{none}, and srun has no {missing}", "the nodes have one")
         engines = engines_here(site)
         scheme = engines[0].words("images")[0] if engines else ""
@@ -124,6 +123,9 @@ def fabric(site: Site) -> Decision:
     for name, pattern in FABRICS.items():
         if match := next((feature for feature in features if pattern.search(feature)), None):
             return Decision(name, f"nodes have the feature '{match}'", "they have another network")
+    if site.here.one("fabric")[0] == "cxi":
+        why = "the login node has an adapter in /sys/class/cxi"
+        return Decision("slingshot", why, "the nodes have another network")
     if devices := look.rdma(site.here):
         why = f"the login node has {', '.join(devices)}"
         return Decision("infiniband", why, "the nodes have another network")
