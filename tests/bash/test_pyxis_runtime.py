@@ -170,3 +170,19 @@ def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: 
     assert (done.returncode, done.stdout) == (code, "yes" if is_mounted else ""), done.stderr
     assert said in done.stderr
     assert [path.name for path in site.iterdir() if path.is_dir()] == ([] if is_mounted or code else [f"pyxis_kit-{fingerprint(image)}"])
+
+
+def test_where_all_nodes_are_prepared_again_their_first_answers_do_not_count(tmp_path: Path) -> None:
+    body = """
+    source "$1/lib/messages.sh"
+    source "$1/lib/events.sh"
+    source "$1/lib/ready.sh"
+    job::hosts() { printf 'n1\\nn2\\n'; }
+    says() { event::line node_ready node "$1" begun 1 staged 2 && printf '%s\\n' "${KIT_LINE}" >>ready.jsonl; }
+    says n1 && says n2
+    KIT_READY_BEFORE=0 && ready::late
+    echo again
+    KIT_READY_BEFORE=2 && says n1 && ready::late
+    """
+    done = bash(body, SCRIPTS, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_EVENTS=f"{tmp_path}/batch.jsonl"), cwd=tmp_path)
+    assert done.stdout == "again\nn2\n", done.stderr

@@ -248,6 +248,62 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
     assert f"kit: error: node1: {why}" in done.stderr
 
 
+ENDS_RANKS = """
+source "${KIT_RUN_DIR}/lib/beat.sh"
+squeue() { printf '%s\\n' "squeue $*" >>"${NOTES}" && printf "${FOUND}"; }
+scancel() { printf '%s\\n' "scancel $*" >>"${NOTES}"; }
+(trap 'echo told; exit 143' TERM && while :; do sleep 0.1; done) &
+ranks=$!
+sleep 0.5
+KIT_ID=100_3 SLURM_JOB_ID=100 KIT_BEAT_PID=$!
+beat::end_ranks "${ranks}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "cancelled"),
+    [
+        # `squeue --steps --jobs=100` would list those of all tasks of the array 100.
+        ("100_3.2 ranks\\n100_3.3 beat\\n100_3.1 other\\n", ["scancel 100_3.2 100_3.3"]),
+        ("", []),
+    ],
+    ids=["of an array", "Slurm does not answer"],
+)
+def test_the_ranks_of_this_task_alone_are_ended_and_without_slurms_help_by_srun(found: str, cancelled: list[str], tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    done = bash(ENDS_RANKS, env=environment(KIT_RUN_DIR=str(SCRIPTS), FOUND=found, NOTES=str(tmp_path / "notes")))
+    asked, *others = (tmp_path / "notes").read_text().splitlines()
+    assert asked.startswith("squeue --noheader --all --steps --jobs=100_3 ") and others == cancelled
+    assert done.stdout == ("" if found else "told\n")
+    assert time.monotonic() - begun_s < 8
+
+
+LEAVES_OUT = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/lost.sh"
+scontrol() { [[ "$3" != 'n[1-4]' ]] && tr , '\\n' <<<"$3" || printf 'n%d\\n' 1 2 3 4; }
+squeue() { [[ -n "$1" && -n "${THERE}" ]] && printf '%s\\n' "${THERE}"; }
+KIT_ID=77 KIT_SPARES=1 KIT_LOST="${LOST}" SLURM_JOB_NUM_NODES=4 SLURM_JOB_NODELIST='n[1-4]' KIT_HOSTS='n[1-4]' NNODES=4
+lost::leave_out
+echo "${KIT_HOSTS} ${NNODES} lost ${KIT_LOST}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "lost", "expected"),
+    [
+        ("n[1-4]", "", "n[1-4] 4 lost \n"),
+        ("n1,n2,n3", "", "n1,n2,n3 3 lost n4\n"),  # an idle spare that went down and is back is no longer the job's
+        ("n[1-4]", "n2", "n1,n3,n4 3 lost n2\n"),  # Slurm has not noticed yet
+        ("n1,n3,n4", "n2", "n1,n3,n4 3 lost n2\n"),
+        ("", "n2", "n1,n3,n4 3 lost n2\n"),  # Slurm does not answer
+    ],
+)
+def test_what_slurm_has_taken_out_of_the_job_is_not_used_again(there: str, lost: str, expected: str) -> None:
+    done = bash(LEAVES_OUT, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="n1", THERE=there, LOST=lost))
+    assert done.stdout == expected, done.stderr
+
+
 ENDED_BY_SLURM = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
 kit::say() { echo "$*"; }
@@ -287,6 +343,20 @@ beat::look "${ranks}"
 KIT_BEATS=''
 beat::wait "${ranks}" || echo "the ranks ended with $?"
 """
+
+
+DIE_TOGETHER = """
+source "${KIT_RUN_DIR}/lib/beat.sh"
+job::hosts() { printf '%s\\n' node1 node2 node3 node4; }
+lost::handle() { echo "${*:2}"; }
+KIT_BEAT_S=2
+KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 11)) [2]=$((SECONDS - 9)) [3]=$((SECONDS - 4)))
+beat::look_for_lost 1 10
+"""
+
+
+def test_nodes_that_die_together_are_lost_together() -> None:
+    assert bash(DIE_TOGETHER, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == "10 node2 node3\n"
 
 
 @pytest.mark.parametrize(

@@ -89,14 +89,18 @@ def test_no_step_of_a_job_that_has_lost_a_node_is_for_that_node(tmp_path: Path) 
     run = run_dir(tmp_path, "true", nodes=3, spares=1, bad_nodes=str(tmp_path / "bad"), max_restarts=1)
     steps = tmp_path / "steps"
     answers = f'{{ printf \'n1||\\nn3||\\nn4||\\n\'; exit; }}\n[[ "$*" == *" start "* ]] || {{ {ready_nodes("n1", "n3", "n4")}\n}}'
-    stub(tmp_path / "bin", "srun", f'printf "%s\\n" "$*" >>"{steps}"\n[[ "$*" != *" check "* ]] || {answers}\n')
+    stub(tmp_path / "bin", "srun", f'printf "%s gpus=%s\\n" "$*" "${{SLURM_GPUS-}}" >>"{steps}"\n[[ "$*" != *" check "* ]] || {answers}\n')
     stub(tmp_path / "bin", "scontrol", '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-4]" ]] && tr , "\\n" <<<"$3" || printf "n%s\\n" {1..4}; }\n')
-    env = slurm(nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]", SLURM_JOB_NUM_NODES="4")
+    env = slurm(
+        nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]", SLURM_JOB_NUM_NODES="4", SLURM_GPUS="32"
+    )
     done = start(run, "again", "1", "n2 lost", "n2", "n2", env=env)
     assert "kit: n1: starting on n1 n3 n4\n" in done.stderr
     started = steps.read_text().splitlines()
     assert any(" check " in step for step in started) and any(" start " in step for step in started)
     assert [step for step in started if "--nodelist=n1,n3,n4 " not in step] == []
+    # The earlier step may never end, and keep its CPUs; and no three nodes have the GPUs of four.
+    assert [step for step in started if " --overlap " not in step or not step.endswith(" gpus=")] == []
 
 
 def test_an_answer_that_comes_in_two_parts_is_an_answer(tmp_path: Path) -> None:
@@ -107,3 +111,49 @@ def test_an_answer_that_comes_in_two_parts_is_an_answer(tmp_path: Path) -> None:
     env = slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]")
     done = start(run, env=env)
     assert "kit: n1: starting on n1 n2\n" in done.stderr and "leaving out" not in done.stderr
+
+
+NAMES = '[[ "$2" != hostnames ]] || { [[ "$3" != "n[1-3]" ]] && tr , "\\n" <<<"$3" || printf "n1\\nn2\\nn3\\n"; }\n'
+# The first step ends when srun does not reach n2, before n3 has answered.
+ASKED_TWICE = """\
+[[ "$*" == *" check "* ]] || exit 0
+printf '%s\\n' "$*" >>"ASKED"
+case "$*" in
+  *--nodelist=n1,n2,n3*)
+    printf 'n1||\\n'
+    printf 'srun: error: %s\\n' 'Task launch for StepId=77.0 failed on node n2: Communication connection failure' 'n3: task 2: Killed' >&2
+    exit 1
+    ;;
+  *) printf 'n3||PROBLEM\\n' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("problem", "on_preempt", "end"),
+    [
+        ("", "none", "kit: n1: starting on n1 n3\n"),
+        ("has 5 MB free", "none", "kit: error: n1: 1 of 3 nodes can work, and the job needs 2, which all reach the first of them\n"),
+    ],
+)
+def test_nodes_that_had_no_time_to_answer_are_asked_again(problem: str, on_preempt: str, end: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"), on_preempt=on_preempt)
+    stub(tmp_path / "bin", "srun", ASKED_TWICE.replace("ASKED", str(tmp_path / "asked")).replace("PROBLEM", problem))
+    stub(tmp_path / "bin", "scontrol", NAMES)
+    env = slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]")
+    done = start(run, env=env)
+    assert end in done.stderr and "kit: n1: leaving out n2: does not answer\n" in done.stderr
+    assert [line.split("--nodelist=")[1].split()[0] for line in (tmp_path / "asked").read_text().splitlines()] == ["n1,n2,n3", "n3"]
+    # Where kit looks for the first rank to fail.
+    assert "Killed" not in done.stderr
+
+
+def test_a_restart_without_enough_nodes_goes_back_to_the_queue(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"), max_restarts=1, on_preempt="requeue")
+    stub(tmp_path / "bin", "srun", '[[ "$*" != *" check "* ]] || printf \'n1||\\nn3||has 5 MB free\\n\'\n')
+    stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || echo "$*" >"{tmp_path}/requeued"\n{NAMES}')
+    env = slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]", SLURM_JOB_NUM_NODES="3")
+    done = start(run, "again", "1", "n2 lost", "n2", "n2", env=env)
+    assert done.returncode == 75, done.stderr
+    assert "kit: n1: too few nodes can work, progress: -; Slurm starts this job again\n" in done.stderr
+    assert (tmp_path / "requeued").read_text() == f"requeue {env['SLURM_JOB_ID']}\n"

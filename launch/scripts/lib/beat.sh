@@ -109,15 +109,24 @@ beat::look() {
 # beat::look_for_lost SRUN_PID SECONDS - ends the ranks where a node is silent for longer.
 beat::look_for_lost() {
   local number
+  local -i patience_s="$2"
   local -a hosts=() lost=()
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # the "nodes" of `kit run` are this machine, which is there; when it is busy, a line may be late
-  for number in "${!KIT_BEAT_AT[@]}"; do
-    ((SECONDS - KIT_BEAT_AT[number] <= $2)) || lost+=("${number}")
-  done
+  mapfile -t lost < <(beat::silent "${patience_s}")
   ((${#lost[@]} > 0)) || return 0
+  # Nodes that died together sent their last lines up to a beat apart, and those are a moment on their way.
+  mapfile -t lost < <(beat::silent "$((patience_s - 2 * KIT_BEAT_S))")
   mapfile -t hosts < <(job::hosts)
   for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
   lost::handle "$1" "$2" "${lost[@]}"
+}
+
+# beat::silent SECONDS - prints the numbers of the nodes that were not heard of for longer.
+beat::silent() {
+  local number
+  for number in "${!KIT_BEAT_AT[@]}"; do
+    ((SECONDS - KIT_BEAT_AT[number] <= $1)) || printf '%d\n' "${number}"
+  done
 }
 
 # beat::end - when the ranks have ended.
@@ -131,12 +140,18 @@ beat::end() {
 # beat::end_ranks SRUN_PID - ends this attempt's steps. Their sruns would wait for a node that does not answer.
 beat::end_ranks() {
   local -a steps
-  local -i tries
+  local -i tries most=4
   beat::end
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
-    mapfile -t steps < <(squeue --noheader --steps --jobs="${SLURM_JOB_ID}" --format='%i %j' 2>/dev/null | sed -nE 's/^([^ ]+) (ranks|beat)$/\1/p')
-    ((${#steps[@]} == 0)) || scancel "${steps[@]}" || true
-    for ((tries = 0; tries < 4; tries++)); do
+    # One task of each array has the array's own number as SLURM_JOB_ID, which stands for all of them.
+    mapfile -t steps < <(squeue --noheader --all --steps --jobs="${KIT_ID}" --format='%i %j' 2>/dev/null | sed -nE 's/^([^ ]+) (ranks|beat)$/\1/p')
+    if ((${#steps[@]} > 0)); then
+      scancel "${steps[@]}" || true
+    else
+      most=40 # Slurm does not answer: srun itself tells the ranks, and needs some seconds for it
+      kill -TERM "$1" 2>/dev/null || true
+    fi
+    for ((tries = 0; tries < most; tries++)); do
       kill -0 "$1" 2>/dev/null || break
       sleep 0.25
     done

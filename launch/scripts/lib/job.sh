@@ -30,6 +30,7 @@ job::begin() {
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
+  ((KIT_SPARES == 0)) && [[ -z "${KIT_LEAST_NODES:-}" ]] || unset SLURM_GPUS # a step on fewer nodes would ask for those of all
   [[ -z "${KIT_IS_AGAIN:-}" || -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
 }
 

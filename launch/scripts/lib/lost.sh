@@ -49,14 +49,18 @@ lost::needed() {
   fi
 }
 
-# lost::leave_out - when the ranks start again: sets KIT_HOSTS and NNODES to what is left. A node that died before it was ever
-# heard of, or has booted again since, is known to Slurm.
+# lost::leave_out - when the ranks start again: sets KIT_HOSTS and NNODES to what is left. A node that went down meanwhile, Slurm has
+# taken out of the job, for good; it may have died before it was ever heard of, been a spare, or have booted again since.
 lost::leave_out() {
-  local node state
+  local node there
   local -a left
-  while read -r node state; do
-    [[ "${state}" != @(down*|fail*) || ",${KIT_LOST}," == *",${node},"* ]] || KIT_LOST+="${KIT_LOST:+,}${node}"
-  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+  there="$(squeue --noheader --all --jobs="${KIT_ID}" --format=%N 2>/dev/null)" || there=''
+  if [[ -n "${there}" ]]; then
+    there=" $(scontrol show hostnames "${there}" | tr '\n' ' ') "
+    while read -r node; do
+      [[ "${there}" == *" ${node} "* ]] || KIT_LOST+="${KIT_LOST:+,}${node}"
+    done < <(lost::hosts)
+  fi
   [[ -n "${KIT_LOST}" ]] || return 0
   mapfile -t left < <(lost::hosts)
   ((${#left[@]} >= $(lost::needed))) || lost::give_up

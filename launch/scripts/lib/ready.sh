@@ -6,6 +6,7 @@ ready::wait_for_nodes() {
   local pipe counted answers number='' rc=0
   local KIT_READY="${KIT_EVENTS%/*}/ready.jsonl"
   [[ -f "${KIT_READY}" || ! -e "${KIT_READY}" ]] || KIT_READY=/dev/null
+  KIT_READY_BEFORE="$(event::of node_ready ready.jsonl | wc -l)" # of this attempt: pyxis may have all nodes prepared twice
   # Each node answers with an event, over srun's own connection. bash reads a pipe by the character, so the
   # answers of 10,000 nodes go past it: tee keeps them, or goes on without where the disk is full, and ends when srun has.
   # A second pipe, which those behind it alone hold open, gets their number at their end.
@@ -58,5 +59,5 @@ ready::report_late() {
 
 # ready::late - prints the nodes that have not answered.
 ready::late() {
-  job::hosts | grep -vxFf <(event::of node_ready ready.jsonl | sed -n 's/.*"node_ready", "node": "\([^"]*\)".*}$/\1/p') || true
+  job::hosts | grep -vxFf <(event::of node_ready ready.jsonl | tail -n "+$((KIT_READY_BEFORE + 1))" | sed -n 's/.*"node_ready", "node": "\([^"]*\)".*}$/\1/p') || true
 }

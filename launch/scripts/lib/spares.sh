@@ -48,6 +48,8 @@ spares::choose() {
   spares::remember
   local -i able=0
   for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
+  # A job that Slurm may start again finds better nodes then.
+  ((${#good[@]} >= needed)) || [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "too few nodes can work"
   ((${#good[@]} >= needed)) ||
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
       "see why above; kit submit leaves the bad ones out" nodes-bad
@@ -59,31 +61,50 @@ spares::choose() {
 # spares::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
 # reach.
 spares::ask() {
-  local binds
-  binds="$(step::binds)"
-  local -a step=(
-    srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
-    --nodelist="${KIT_HOSTS}" # else Slurm may put this step on a node that the job has lost
-    --overlap                 # where a node never answers, this step never ends: the others must not wait for its CPUs
-    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
-  )
-  local host answers rc said unreached part line=''
-  local -ri begin_s=SECONDS
+  # What srun says of these tasks stays out of the job's log, where ending::ask_srun looks for the first rank to fail.
+  local -r said_by_srun="${KIT_LOG_DIR}/.asked"
+  local -a asked=("${hosts[@]}")
+  local -i rc=0
+  local host
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
   export KIT_SLURMD_PORT KIT_LOG_DIR
-  exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@")
+  spares::ask_nodes "$@" || rc=$?
+  ((rc != 0)) || return 0
+  # Where srun does not reach one node, it ends the others' tasks, too: those that had no time to answer are asked again.
+  asked=()
+  for host in "${hosts[@]}"; do
+    [[ -n "${deaf["${host}"]+answered}" ]] || grep -qsF " failed on node ${host}: " -- "${said_by_srun}" || asked+=("${host}")
+  done
+  ((${#asked[@]} == ${#hosts[@]} || ${#asked[@]} == 0)) || spares::ask_nodes "$@" || true
+  ((${#deaf[@]} == 0)) || return 0
+  cat -- "${said_by_srun}" >&2 || true
+  kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
+}
+
+# spares::ask_nodes MASTER... - asks the caller's `asked`, until all have answered or their time is over; else returns srun's code.
+spares::ask_nodes() {
+  local binds
+  binds="$(step::binds)"
+  local -a step=(
+    srun --nodes="${#asked[@]}" --ntasks="${#asked[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
+    --nodelist="$(IFS=, && printf '%s' "${asked[*]}")" # else Slurm may put this step on a node that the job has lost
+    --overlap                                          # where a node never answers, this step never ends: the others must not wait for its CPUs
+    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
+  )
+  local host answers said unreached part line=''
+  local -i rc=0
+  local -ri begin_s=SECONDS
+  exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@" 2>>"${said_by_srun}")
   local -r srun_pid=$!
   while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
     IFS= read -r -t 1 -u "${answers}" part || rc=$?
     line+="${part}"                   # where the second is over, it may be half a line
     if ((rc != 0 && rc <= 128)); then # all have ended
-      rc=0
-      wait "${srun_pid}" || rc=$?
-      ((rc == 0 || ${#deaf[@]} > 0)) ||
-        kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
-      break
+      exec {answers}<&-
+      wait "${srun_pid}"
+      return
     fi
     ((rc == 0)) || continue
     IFS='|' read -r host unreached said <<<"${line}"

@@ -15,7 +15,8 @@ step::choose_options() {
   # Without spares these are all of the job's nodes.
   # shellcheck disable=SC2153  # job.sh sets KIT_HOSTS
   [[ "${KIT_SPARES}${KIT_LOST:-}" == 0 ]] || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
-  [[ -z "${KIT_LOST:-}" ]] || KIT_SRUN+=(--overlap) # the step that a lost node was in may never end, and keeps its CPUs
+  # The earlier step may never end, and keep its CPUs: where a node is lost, or a process of it cannot be killed.
+  [[ -z "${KIT_IS_AGAIN:-}" ]] || KIT_SRUN+=(--overlap)
   KIT_BINDS="$(step::binds)"
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
