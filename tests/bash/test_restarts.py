@@ -375,3 +375,38 @@ def test_a_job_that_could_not_go_on_waits_for_a_silent_node(spares: str, least: 
     assert done.returncode == 0, done.stderr
     found = done.stdout.splitlines()
     assert found == ["10 node2"] * at_once + ["10 node2", "the ranks ended with 1"]  # ranks that fail meanwhile fail for want of it
+
+
+FIRST_IS_SILENT = """
+source() { [[ "$1" == */pulse.sh ]] || builtin source "$@"; }
+eval "$(sed '/^while :; do$/,$d; /^set -/d' "${KIT_RUN_DIR}/lib/pulse.sh")"
+squeue() { printf '%s\\n' "${LEFT}"; }
+scontrol() { [[ "$1" == hostnames || "$2" == hostnames ]] && tr , '\\n' <<<"$3" || echo "scontrol $*"; }
+scancel() { echo "scancel $*"; }
+SECONDS=1000 SLURM_NODEID=1 alive=7 alive_s=$((1000 - SILENT_S)) watched_s=0
+pulse::watch_first
+"""
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "said", "left", "on_preempt", "expected"),
+    [
+        (100, "7", "n2,n3", "none", "scancel 77\n"),
+        (100, "7", "n2,n3", "requeue", "scontrol requeue 77\n"),
+        (100, "7", "n1,n2,n3", "none", ""),  # Slurm still counts on it
+        (100, "8", "n2,n3", "none", ""),  # it lives
+        (40, "7", "n2,n3", "none", ""),
+        (100, "7", "", "none", ""),  # Slurm does not answer
+    ],
+)
+def test_the_second_node_ends_a_job_that_has_lost_its_first(silent_s: int, said: str, left: str, on_preempt: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/.alive").write_text(f"{said}\n")
+    (tmp_path / "events").mkdir()
+    (tmp_path / "lib").symlink_to(SCRIPTS / "lib")
+    own = {"KIT_RUN_DIR": str(tmp_path), "KIT_LOG_DIR": str(tmp_path / "log"), "KIT_ID": "77", "KIT_FIRST": "n1", "KIT_ON_PREEMPT": on_preempt}
+    done = bash(FIRST_IS_SILENT, env=environment(**own, LEFT=left, SILENT_S=str(silent_s), SLURMD_NODENAME="n2"))
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    log = tmp_path / "log/slurm-77.out"
+    assert log.exists() == bool(expected)
+    assert not expected or "n2: n1, the first node, is lost, and the batch script with it" in log.read_text()

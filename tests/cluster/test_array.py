@@ -113,3 +113,24 @@ def test_every_combination_of_a_sweep_reaches_both_ranks_of_its_task(kit_cluster
     assert all(re.fullmatch(r"\d+s|\dm \d+s", row[4]) for row in table[3:])
     assert table[4][-1].endswith("rank 1 (local rank 1) exited with code 9")
     assert ask(kit_cluster, project, "logs", "run", "--errors").stdout == "rank 1: a1e-3 fail {braces}\n"
+
+
+STALLING = """\
+# One task of an array has the array's own number as its job's.
+if [[ "${SLURM_JOB_ID}" == "${SLURM_ARRAY_JOB_ID}" ]]; then exec sleep 300; fi
+for step in {1..20}; do echo "step ${step}" && sleep 1; done
+"""
+
+
+def test_a_task_whose_ranks_are_ended_leaves_those_of_the_others_alone(kit_cluster: Cluster, project: Path) -> None:
+    (project / "program.sh").write_text(STALLING)
+    (project / "job.yaml").write_text('command: [bash, program.sh, "{number}"]\nlauncher: srun\nstall_timeout: 3s\nsweep: {number: [1, 2, 3]}\n')
+    submit(kit_cluster, project, "job.yaml", "--output", "run")
+    number = job_id(project)
+    logs = project / "run/log"
+    until(lambda: len(list(logs.glob("*/events/batch.jsonl"))) == 3, 60, "not all tasks start")
+    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--jobs", str(number)).stdout, 90, "the array does not end")
+    said = {log.name: read(log) for log in logs.glob(f"slurm-{number}_*.out")}
+    stalled = [name for name, text in said.items() if "the ranks stand still" in text]
+    assert len(said) == 3 and len(stalled) == 1, said
+    assert [name for name, text in said.items() if name not in stalled and "kit: node" in text and "all ranks ended well" not in text] == [], said

@@ -82,3 +82,31 @@ def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cl
     assert why(kit_cluster, folder) == "node-failed"
     found = json.loads(kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why ./run --json', "bash", kit_cluster.path(folder)).stdout)
     assert (found["rank"], found["node"]) == (None, "node2")
+
+
+def state(cluster: Cluster, number: int) -> str:
+    """Slurm's; nothing where slurmctld is too busy with the node that is gone to answer."""
+    return cluster.run("ctl", "squeue", "--noheader", "--format=%T", f"--jobs={number}", check=False).stdout.strip()
+
+
+@pytest.fixture
+def without_node1(kit_cluster: Cluster) -> Iterator[None]:
+    yield
+    kit_cluster.restore("node1")
+    nothing_left(kit_cluster)
+
+
+def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Cluster, folder: Path, without_node1: None) -> None:
+    # --no-kill keeps such a job, without a batch script, on its other nodes.
+    (folder / "waiting.sh").write_text(WAITING)
+    (folder / "job.yaml").write_text("command: [bash, waiting.sh]\nlauncher: srun\nmax_restarts: 1\non_preempt: requeue\nmax_requeues: 2\n")
+    submit(kit_cluster, folder, "job.yaml", "--output", "run", "--nodes", "2", "--spares", "1", "--runtime", "none")
+    number = job_id(folder)
+    log = folder / f"run/log/{number}/rank1.out"
+    until(lambda: log.exists() and "attempt 1" in read(log), 60, not_started(folder / "run"))
+    control("kill-node", "node1")
+    until(lambda: state(kit_cluster, number) == "PENDING", 150, "it does not go back")
+    kit_cluster.run("ctl", "scancel", str(number))
+    assert "kit: node2: node1, the first node, is lost, and the batch script with it; Slurm starts this job again\n" in read(
+        folder / f"run/log/slurm-{number}.out"
+    )

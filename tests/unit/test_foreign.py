@@ -25,7 +25,7 @@ FIXES = {
     "under `script: |`",
     "srun -N2 -n8 --gres=gpu:4 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`; this leaves out --gres: "
     "what is asked of Slurm belongs under `slurm`",
-    "mpirun -np 4 ./solver": "write `command: train.py ...`, `processes_per_node: 4` and `launcher: mpi`",
+    "mpirun -np 4 ./solver": "write `command: ./solver`, `processes_per_node: 4` and `launcher: mpi`",
     "docker run image t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
     "apptainer exec x.sif t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
     "sbatch x.sh": "kit writes the batch script: name the program that yours starts, and its #SBATCH options under `slurm`",

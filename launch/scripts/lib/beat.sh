@@ -11,6 +11,7 @@ KIT_BEATS=''   # what srun prints
 KIT_HEARD=''   # the beginning of a line
 KIT_BEAT_AT=() # when each node was last heard, by its number in the step
 KIT_SHARES=()  # how much of the CPU that its ranks want they get, in percent
+KIT_ALIVE_AT=0 # when this node next shows that it lives
 KIT_LATE_S=0   # a node that is silent for longer is dead, frozen or cut off, or so busy that nothing runs
 
 # beat::begin - on the first node: starts those tasks. Without `stall_timeout` a node alone needs none, nor does `kit run`.
@@ -28,7 +29,7 @@ beat::begin() {
   # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
   # the words may come late, in the next attempt.
   exec {KIT_BEATS}< <(
-    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}"
+    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}" KIT_ID KIT_ON_PREEMPT KIT_FIRST="${SLURMD_NODENAME:-${HOSTNAME}}"
     exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh" 2>>"${KIT_LOG_DIR}/.beat"
   )
   KIT_BEAT_PID=$!
@@ -102,6 +103,8 @@ beat::forgive() {
 
 # beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.
 beat::look() {
+  # For the others, which end the job where this node is lost: see pulse.sh.
+  ((SECONDS < KIT_ALIVE_AT)) || { KIT_ALIVE_AT=$((SECONDS + 10)) && printf '%d\n' "${SECONDS}" >"${KIT_LOG_DIR}/.alive"; } 2>/dev/null || true
   beat::look_for_lost "$1" "${KIT_SILENT_S}"
   ! declare -F stall::check >/dev/null || stall::check "$1"
 }

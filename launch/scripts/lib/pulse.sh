@@ -2,6 +2,7 @@
 # pulse.sh - on a node, beside its ranks: tells the first node that it lives, until srun ends this. See beat.sh.
 #
 # KIT_BEAT_S: seconds between two lines. KIT_STALL_S: not empty where the first node wants to know whether the ranks work.
+# KIT_FIRST: the first node, which writes KIT_LOG_DIR/.alive. KIT_ID, KIT_ON_PREEMPT: of the job.
 # only: KIT_LEAST_NODES
 set -euo pipefail +o posix
 
@@ -11,6 +12,8 @@ readonly WANTED_NS=500000000 # or what one of them wants of a CPU in a second, w
 seen=()                      # what each process had used when it was last looked at
 seen_s="${SECONDS}"
 working=0 share=100
+readonly WATCHERS=3 # so many nodes behind the first one see whether that lives
+alive='' alive_s="${SECONDS}" watched_s="${SECONDS}" tried=0
 
 # pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look. Of the process that
 # wanted most of a CPU, `share` is how much of that it got, in percent: others may use the node, too.
@@ -43,8 +46,45 @@ pulse::look() {
   for pid in "${!now[@]}"; do seen["${pid}"]="${now["${pid}"]}"; done
 }
 
+# pulse::watch_first - where Slurm has given up the first node, the batch script is gone, and `--no-kill` keeps the job: it would hold its
+# other nodes until its time is over. Slurm is asked only while the first node is silent.
+pulse::watch_first() {
+  local said='' left
+  local -ri patience_s=$((30 + 15 * SLURM_NODEID)) # one after the other
+  ((SECONDS - watched_s >= 5)) || return 0
+  watched_s="${SECONDS}"
+  read -r said 2>/dev/null <"${KIT_LOG_DIR}/.alive" || true
+  if [[ "${said}" != "${alive}" ]]; then
+    alive="${said}" alive_s="${SECONDS}"
+  elif ((SECONDS - alive_s >= patience_s)); then
+    alive_s=$((SECONDS - patience_s + 15))
+    left="$(squeue --noheader --all --jobs="${KIT_ID}" --format=%N 2>/dev/null)" && [[ -n "${left}" ]] || return 0
+    left=" $(scontrol show hostnames "${left}" | tr '\n' ' ')"
+    [[ "${left}" == *" ${KIT_FIRST} "* ]] || pulse::end_job
+  fi
+}
+
+# pulse::end_job - in the batch script's place; or has Slurm start the job again.
+pulse::end_job() {
+  source "${KIT_RUN_DIR}/lib/messages.sh"
+  source "${KIT_RUN_DIR}/lib/events.sh"
+  KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
+  local -r problem="${KIT_FIRST}, the first node, is lost, and the batch script with it"
+  local -r log="${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out"
+  ((++tried > 1)) || event::note node_lost node "${KIT_FIRST}" state down
+  if [[ "${KIT_ON_PREEMPT}" != none ]] && ((tried <= 5)); then # slurmctld may be too busy to answer
+    ((tried > 1)) || { event::note requeued && kit::say "${problem}; Slurm starts this job again" 2>>"${log}"; }
+    scontrol requeue "${KIT_ID}" || true
+    return
+  fi
+  event::note stopped_by state NODE_FAIL problem "${problem}" fix "submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again"
+  kit::error "${problem}" "submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again" 2>>"${log}"
+  scancel "${KIT_ID}" || true
+}
+
 while :; do
   [[ -z "${KIT_STALL_S}" ]] || pulse::look
   printf '%d %d %d\n' "${SLURM_NODEID}" "${working}" "${share}"
+  ((SLURM_NODEID < 1 || SLURM_NODEID > WATCHERS)) || pulse::watch_first
   sleep "${KIT_BEAT_S}"
 done

@@ -6,7 +6,7 @@ ready::wait_for_nodes() {
   local pipe counted answers number='' rc=0
   local KIT_READY="${KIT_EVENTS%/*}/ready.jsonl"
   [[ -f "${KIT_READY}" || ! -e "${KIT_READY}" ]] || KIT_READY=/dev/null
-  KIT_READY_BEFORE="$(event::of node_ready ready.jsonl | wc -l)" # of this attempt: pyxis may have all nodes prepared twice
+  KIT_READY_BEFORE="$(event::of node_ready ready.jsonl | wc -l)" # of this attempt: a runtime may have all nodes prepared twice
   # Each node answers with an event, over srun's own connection. bash reads a pipe by the character, so the
   # answers of 10,000 nodes go past it: tee keeps them, or goes on without where the disk is full, and ends when srun has.
   # A second pipe, which those behind it alone hold open, gets their number at their end.
