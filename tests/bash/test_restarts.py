@@ -348,6 +348,8 @@ beat::wait "${ranks}" || echo "the ranks ended with $?"
 DIE_TOGETHER = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
 job::hosts() { printf '%s\\n' node1 node2 node3 node4; }
+lost::hosts() { printf '%s\\n' node1 node2 node3 node4 node5 node6; }
+lost::needed() { echo "${NEEDED}"; }
 lost::handle() { echo "${*:2}"; }
 KIT_BEAT_S=2
 KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 11)) [2]=$((SECONDS - 9)) [3]=$((SECONDS - 4)))
@@ -355,8 +357,23 @@ beat::look_for_lost 1 10
 """
 
 
-def test_nodes_that_die_together_are_lost_together() -> None:
-    assert bash(DIE_TOGETHER, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == "10 node2 node3\n"
+@pytest.mark.parametrize(
+    ("needed", "lost"),
+    [
+        ("4", "node2 node3"),
+        ("5", "node2"),  # node3 may only be late, and without it the job would end
+    ],
+)
+def test_nodes_that_die_together_are_lost_together(needed: str, lost: str) -> None:
+    assert bash(DIE_TOGETHER, env=environment(KIT_RUN_DIR=str(SCRIPTS), NEEDED=needed)).stdout == f"10 {lost}\n"
+
+
+def test_a_rank_that_fails_in_a_later_attempt_ends_the_others(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    run = run_dir(tmp_path, "((KIT_ATTEMPT == 1 || RANK == 0)) || exit 5; ((KIT_ATTEMPT > 1)) || exit 4; exec sleep 60", nodes=2, max_restarts=1)
+    done = start(run, env=slurm(nodes=2))
+    assert done.returncode == 5, done.stderr
+    assert time.monotonic() - begun_s < 30  # and not when rank 0 ends
 
 
 @pytest.mark.parametrize(
@@ -378,12 +395,16 @@ def test_a_job_that_could_not_go_on_waits_for_a_silent_node(spares: str, least: 
 
 
 FIRST_IS_SILENT = """
-source() { [[ "$1" == */pulse.sh ]] || builtin source "$@"; }
-eval "$(sed '/^while :; do$/,$d; /^set -/d' "${KIT_RUN_DIR}/lib/pulse.sh")"
+eval "$(sed '/^# A process of its own/,$d; /^set -/d' "${KIT_RUN_DIR}/lib/pulse.sh")"
 squeue() { printf '%s\\n' "${LEFT}"; }
-scontrol() { [[ "$1" == hostnames || "$2" == hostnames ]] && tr , '\\n' <<<"$3" || echo "scontrol $*"; }
+scontrol() {
+  case "$2" in
+    hostnames) [[ "$3" != broken ]] && tr , '\\n' <<<"$3" ;;
+    *) echo "scontrol $*" ;;
+  esac
+}
 scancel() { echo "scancel $*"; }
-SECONDS=1000 SLURM_NODEID=1 alive=7 alive_s=$((1000 - SILENT_S)) watched_s=0
+SECONDS=1000 SLURM_NODEID=1 alive=7 alive_s=$((1000 - SILENT_S))
 pulse::watch_first
 """
 
@@ -397,6 +418,7 @@ pulse::watch_first
         (100, "8", "n2,n3", "none", ""),  # it lives
         (40, "7", "n2,n3", "none", ""),
         (100, "7", "", "none", ""),  # Slurm does not answer
+        (100, "7", "broken", "none", ""),
     ],
 )
 def test_the_second_node_ends_a_job_that_has_lost_its_first(silent_s: int, said: str, left: str, on_preempt: str, expected: str, tmp_path: Path) -> None:

@@ -107,6 +107,6 @@ def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Clus
     control("kill-node", "node1")
     until(lambda: state(kit_cluster, number) == "PENDING", 150, "it does not go back")
     kit_cluster.run("ctl", "scancel", str(number))
-    assert "kit: node2: node1, the first node, is lost, and the batch script with it; Slurm starts this job again\n" in read(
+    assert "kit: node2: node1, the first node, is lost, and the batch script with it; asking Slurm to start this job again\n" in read(
         folder / f"run/log/slurm-{number}.out"
     )

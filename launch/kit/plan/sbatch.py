@@ -65,7 +65,8 @@ def header(
     elif "requeue" not in own:
         # A training run that starts again from the beginning unasked only costs hours.
         lines["no-requeue"] = None
-    can_do_with_fewer = job.spares or layout.least
+    # A job on one node has no other that would see to its end.
+    can_do_with_fewer = (job.spares and layout.nodes > 1) or layout.least
     if job.max_restarts and not job.elastic and can_do_with_fewer:
         lines["no-kill"] = None  # the job goes on without a node that is lost
     if left_out:

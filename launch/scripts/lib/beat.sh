@@ -29,7 +29,7 @@ beat::begin() {
   # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
   # the words may come late, in the next attempt.
   exec {KIT_BEATS}< <(
-    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}" KIT_ID KIT_ON_PREEMPT KIT_FIRST="${SLURMD_NODENAME:-${HOSTNAME}}"
+    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}" KIT_ID KIT_ON_PREEMPT KIT_FIRST="${SLURMD_NODENAME:-}"
     exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh" 2>>"${KIT_LOG_DIR}/.beat"
   )
   KIT_BEAT_PID=$!
@@ -103,22 +103,25 @@ beat::forgive() {
 
 # beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.
 beat::look() {
-  # For the others, which end the job where this node is lost: see pulse.sh.
-  ((SECONDS < KIT_ALIVE_AT)) || { KIT_ALIVE_AT=$((SECONDS + 10)) && printf '%d\n' "${SECONDS}" >"${KIT_LOG_DIR}/.alive"; } 2>/dev/null || true
   beat::look_for_lost "$1" "${KIT_SILENT_S}"
   ! declare -F stall::check >/dev/null || stall::check "$1"
+  # For the others, which end the job where this node is lost: see pulse.sh. Last, since the file system may take its time, which
+  # beat::wait forgives before it looks again.
+  ((SECONDS < KIT_ALIVE_AT)) || { KIT_ALIVE_AT=$((SECONDS + 10)) && printf '%d\n' "${SECONDS}" >"${KIT_LOG_DIR}/.alive"; } 2>/dev/null || true
 }
 
 # beat::look_for_lost SRUN_PID SECONDS - ends the ranks where a node is silent for longer.
 beat::look_for_lost() {
   local number
   local -i patience_s="$2"
-  local -a hosts=() lost=()
+  local -a hosts=() lost=() late
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # the "nodes" of `kit run` are this machine, which is there; when it is busy, a line may be late
   mapfile -t lost < <(beat::silent "${patience_s}")
   ((${#lost[@]} > 0)) || return 0
-  # Nodes that died together sent their last lines up to a beat apart, and those are a moment on their way.
-  mapfile -t lost < <(beat::silent "$((patience_s - 2 * KIT_BEAT_S))")
+  # Nodes that died together sent their last lines up to a beat apart, and those are a moment on their way. But a node that is
+  # only late is needed where there are no others.
+  mapfile -t late < <(beat::silent "$((patience_s - 2 * KIT_BEAT_S))")
+  (($(lost::hosts | wc -l) - ${#late[@]} < $(lost::needed))) || lost=("${late[@]}")
   mapfile -t hosts < <(job::hosts)
   for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
   lost::handle "$1" "$2" "${lost[@]}"

@@ -30,7 +30,11 @@ job::begin() {
   KIT_HOSTS="${SLURM_JOB_NODELIST}" # a host list, such as node[1-4]: bash handles 10,000 names only where each is needed
   # sbatch --nodes=N on the command line beats the #SBATCH line; what was allocated is what counts.
   NNODES="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
-  ((KIT_SPARES == 0)) && [[ -z "${KIT_LEAST_NODES:-}" ]] || unset SLURM_GPUS # a step on fewer nodes would ask for those of all
+  if [[ -n "${SLURM_GPUS:-}" ]] && ((KIT_SPARES > 0 || ${KIT_LEAST_NODES:-NNODES} < NNODES)); then
+    # A step on some of the nodes would ask for the GPUs of all; one that asks for nothing, too.
+    [[ -z "${SLURM_GPUS_ON_NODE:-}" ]] || export SLURM_GPUS_PER_NODE="${SLURM_GPUS_ON_NODE}"
+    unset SLURM_GPUS
+  fi
   [[ -z "${KIT_IS_AGAIN:-}" || -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
 }
 

@@ -13,7 +13,7 @@ seen=()                      # what each process had used when it was last looke
 seen_s="${SECONDS}"
 working=0 share=100
 readonly WATCHERS=3 # so many nodes behind the first one see whether that lives
-alive='' alive_s="${SECONDS}" watched_s="${SECONDS}" tried=0
+alive='' alive_s="${SECONDS}" tried=0
 
 # pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look. Of the process that
 # wanted most of a CPU, `share` is how much of that it got, in percent: others may use the node, too.
@@ -50,21 +50,20 @@ pulse::look() {
 # other nodes until its time is over. Slurm is asked only while the first node is silent.
 pulse::watch_first() {
   local said='' left
-  local -ri patience_s=$((30 + 15 * SLURM_NODEID)) # one after the other
-  ((SECONDS - watched_s >= 5)) || return 0
-  watched_s="${SECONDS}"
+  local -ri patience_s=$((30 + 15 * SLURM_NODEID)) # each at a time of its own
   read -r said 2>/dev/null <"${KIT_LOG_DIR}/.alive" || true
   if [[ "${said}" != "${alive}" ]]; then
     alive="${said}" alive_s="${SECONDS}"
   elif ((SECONDS - alive_s >= patience_s)); then
-    alive_s=$((SECONDS - patience_s + 15))
-    left="$(squeue --noheader --all --jobs="${KIT_ID}" --format=%N 2>/dev/null)" && [[ -n "${left}" ]] || return 0
-    left=" $(scontrol show hostnames "${left}" | tr '\n' ' ')"
-    [[ "${left}" == *" ${KIT_FIRST} "* ]] || pulse::end_job
+    alive_s=$((SECONDS - patience_s + 15 * WATCHERS))
+    # That of a job which ends shrinks.
+    left="$(squeue --noheader --all --states=RUNNING --jobs="${KIT_ID}" --format=%N 2>/dev/null)" && [[ -n "${left}" ]] || return 0
+    left="$(scontrol show hostnames "${left}")" && [[ -n "${left}" ]] || return 0
+    [[ $'\n'"${left}"$'\n' == *$'\n'"${KIT_FIRST}"$'\n'* ]] || pulse::end_job
   fi
 }
 
-# pulse::end_job - in the batch script's place; or has Slurm start the job again.
+# pulse::end_job - in the batch script's place; or has Slurm start the job again, unless somebody wants it to stop.
 pulse::end_job() {
   source "${KIT_RUN_DIR}/lib/messages.sh"
   source "${KIT_RUN_DIR}/lib/events.sh"
@@ -72,19 +71,24 @@ pulse::end_job() {
   local -r problem="${KIT_FIRST}, the first node, is lost, and the batch script with it"
   local -r log="${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out"
   ((++tried > 1)) || event::note node_lost node "${KIT_FIRST}" state down
-  if [[ "${KIT_ON_PREEMPT}" != none ]] && ((tried <= 5)); then # slurmctld may be too busy to answer
-    ((tried > 1)) || { event::note requeued && kit::say "${problem}; Slurm starts this job again" 2>>"${log}"; }
+  if [[ "${KIT_ON_PREEMPT}" != none ]] && ((tried <= 3)) && ! grep -qsx stop -- "${KIT_LOG_DIR}/request"; then # slurmctld may be too busy to answer
+    ((tried > 1)) || { event::note requeued && kit::say "${problem}; asking Slurm to start this job again" 2>>"${log}"; }
     scontrol requeue "${KIT_ID}" || true
     return
   fi
-  event::note stopped_by state NODE_FAIL problem "${problem}" fix "submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again"
-  kit::error "${problem}" "submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again" 2>>"${log}"
+  local -r fix="submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again"
+  event::note stopped_by state NODE_FAIL problem "${problem}" fix "${fix}"
+  kit::error "${problem}" "${fix}" 2>>"${log}"
   scancel "${KIT_ID}" || true
 }
+
+# A process of its own, since the disk and Slurm may take minutes, and the beat must not wait for them.
+if [[ -n "${KIT_FIRST}" && -z "${KIT_LOOPBACK:-}" ]] && ((SLURM_NODEID >= 1 && SLURM_NODEID <= WATCHERS)); then
+  while sleep 5; do pulse::watch_first || true; done >/dev/null &
+fi
 
 while :; do
   [[ -z "${KIT_STALL_S}" ]] || pulse::look
   printf '%d %d %d\n' "${SLURM_NODEID}" "${working}" "${share}"
-  ((SLURM_NODEID < 1 || SLURM_NODEID > WATCHERS)) || pulse::watch_first
   sleep "${KIT_BEAT_S}"
 done

@@ -62,15 +62,19 @@ spares::choose() {
 # reach.
 spares::ask() {
   # What srun says of these tasks stays out of the job's log, where ending::ask_srun looks for the first rank to fail.
-  local -r said_by_srun="${KIT_LOG_DIR}/.asked"
+  local said_by_srun="${KIT_LOG_DIR}/.asked"
   local -a asked=("${hosts[@]}")
   local -i rc=0
   local host
+  { : >"${said_by_srun}"; } 2>/dev/null || said_by_srun=/dev/null
   for host in "${hosts[@]}"; do problem["${host}"]="does not answer"; done
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
   export KIT_SLURMD_PORT KIT_LOG_DIR
   spares::ask_nodes "$@" || rc=$?
-  ((rc != 0)) || return 0
+  if ((rc == 0)); then
+    ((${#deaf[@]} > 0)) || cat -- "${said_by_srun}" >&2 || true
+    return
+  fi
   # Where srun does not reach one node, it ends the others' tasks, too: those that had no time to answer are asked again.
   asked=()
   for host in "${hosts[@]}"; do

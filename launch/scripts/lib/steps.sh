@@ -16,7 +16,10 @@ step::choose_options() {
   # shellcheck disable=SC2153  # job.sh sets KIT_HOSTS
   [[ "${KIT_SPARES}${KIT_LOST:-}" == 0 ]] || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
   # The earlier step may never end, and keep its CPUs: where a node is lost, or a process of it cannot be killed.
-  [[ -z "${KIT_IS_AGAIN:-}" ]] || KIT_SRUN+=(--overlap)
+  if [[ -n "${KIT_IS_AGAIN:-}" && -z "${KIT_LOOPBACK:-}" ]]; then
+    step::wait_for_earlier
+    KIT_SRUN+=(--overlap)
+  fi
   KIT_BINDS="$(step::binds)"
   # Since 22.05 srun does not inherit the job's --cpus-per-task.
   [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
@@ -24,6 +27,16 @@ step::choose_options() {
     "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
     ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
+}
+
+# step::wait_for_earlier - gives the ranks of the attempt before this one half a minute to leave their GPUs and their memory.
+step::wait_for_earlier() {
+  local -i tries
+  [[ -z "${KIT_LOST:-}" ]] || return 0 # they were on a node that cannot say that they have
+  for ((tries = 0; tries < 150; tries++)); do
+    squeue --noheader --all --steps --jobs="${KIT_ID}" --format=%j 2>/dev/null | grep -x ranks >/dev/null || return 0
+    sleep 0.2
+  done
 }
 
 # step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
