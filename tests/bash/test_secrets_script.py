@@ -94,6 +94,10 @@ def scontrol(folder: Path, facts: str, requeue: str = "exit 1") -> dict[str, str
     return slurm(folders=(folder / "bin",))
 
 
+# Slurm writes times as the variable says, which the user's shell may set.
+DATED = 'at="Thu 01 Jan" && [[ "${SLURM_TIME_FORMAT:-}" != standard ]] || at=2026-01-01T00:00:00'
+
+
 @pytest.mark.parametrize(
     ("facts", "stays"),
     [
@@ -101,6 +105,7 @@ def scontrol(folder: Path, facts: str, requeue: str = "exit 1") -> dict[str, str
         ('echo "JobId=1 JobState=FAILED Requeue=0 Restarts=0 PreemptTime=2026-01-01T00:00:00 "', False),  # preempted, and not to start again
         ('echo "JobId=1 JobState=COMPLETING Requeue=1 Restarts=1 PreemptTime=None "', True),  # back in the queue
         ('echo "JobId=1 JobState=COMPLETING Requeue=1 Restarts=0 PreemptTime=2026-01-01T00:00:00 "', True),  # in its time of grace
+        (f'{DATED}; echo "JobId=1 JobState=COMPLETING Requeue=1 Restarts=0 PreemptTime=${{at}} "', True),
         ("exit 1", True),  # the controller is down: it may be any of these
     ],
 )

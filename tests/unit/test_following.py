@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from kit.runs import array_watch, history, job_status, local, local_processes, l
 from kit.runs import watch as watching
 from kit.runs.history import Run
 from kit.runs.watch import Watch
+from kit.slurm import client
 
 from far_side import Slurm
 from plans import noted_run, plan_of, recorded
@@ -350,3 +352,24 @@ def test_a_submission_that_is_followed_asks_once_in_ten_seconds(
     assert done.code == 0, done.err
     asked = [call for call in fake_slurm.calls("scontrol") if call.startswith("show job")]
     assert (len(fake_slurm.calls("squeue")), len(asked)) == (squeue, scontrol)
+
+
+def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others(array: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = Path(array.folder) / ".secrets"
+    secrets.mkdir(mode=0o700)
+    for number in range(3):
+        (secrets / str(number)).write_text("x")
+    failed = SimpleNamespace(name="FAILED", exit_code=3, nodes="")
+    monkeypatch.setattr(log_files, "until", lambda *_: failed)
+    monkeypatch.setattr(following, "say_cause", lambda _: None)
+    with pytest.raises(KitError, match="job 5_1 FAILED with exit code 3"):
+        following._follow_here(replace(array, id="5_1"))
+    assert sorted(path.name for path in secrets.iterdir()) == ["0", "2"]
+
+
+def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SQUEUE_PARTITION", "SCANCEL_STATE", "SACCT_FORMAT", "SINFO_PARTITION", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+    names = {name for name in client.environment() if name.startswith(("S", "SLURM"))}
+    assert "SLURM_CONF" in names and not {name for name in names if name.startswith(("SQUEUE", "SCANCEL", "SACCT", "SINFO", "SLURM_J"))}

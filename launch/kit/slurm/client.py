@@ -161,12 +161,16 @@ def missing(command: str) -> KitError:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without SLURM_ variables, which sbatch would pass on to a new job."""
+    """Return the environment without SLURM_ variables, which sbatch would pass on to a new job.
+
+    Nor has it those by which users filter and shape what Slurm's commands show and cancel.
+    """
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
+    others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SLURM_", "SLURMD_")) or name in kept
+        if not name.startswith(others) or name in kept
     }
 
 

@@ -69,7 +69,7 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     Raise KitError if Slurm has not answered: only an answer with a header, in which every line is
     understood, proves that there is no such job.
     """
-    squeue = client.of_cluster("squeue", "--me", "--states=all", "--format=%F|%V|%Z")
+    squeue = client.of_cluster("squeue", "--all", "--me", "--states=all", "--format=%F|%V|%Z")
     rows = _rows(client.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
     if shutil.which("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
@@ -176,6 +176,7 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
 def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
     """Return jobs by id, or by the ids of an array's tasks (12_3).
 
+    Those of hidden partitions are among them, which squeue shows only if asked for all.
     They are this user's, and those of `others`, by their numbers, as far as Slurm shows them. Jobs
     that ended some minutes ago are included. Two jobs of several clusters may have one id. Lines
     that are not squeue's, such as a wrapper's, are ignored.
@@ -183,7 +184,7 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
     found: dict[str, list[Queued]] = {}
     of = f"--user={','.join(map(str, (os.geteuid(), *others)))}" if others else "--me"
     command = client.of_cluster(
-        "squeue", of, "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"
+        "squeue", "--all", of, "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"
     )
     # An array's waiting tasks are one line, which Slurm would cut off.
     for line in client.ask(command, SLURM_BITSTR_LEN="0").splitlines():
@@ -191,6 +192,8 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
         if len(rest) != 7 or not _IDS.fullmatch(job_id) or not re.fullmatch("[A-Z_]+", rest[0]):
             continue
         state, start, elapsed, limit, nodes, reason, folder = rest
+        if state == "REVOKED":  # another cluster of the federation has it
+            continue
         for item in task_numbers.ids(job_id):
             found.setdefault(item, []).append(
                 Queued(state, reason, start, elapsed, limit, nodes, folder)
@@ -231,5 +234,5 @@ def cluster_name() -> str:
 
 def why_waiting(job_name: str) -> str:
     """Return state and reason of this user's job of that name: PENDING Resources."""
-    squeue = ["squeue", "--me", "--noheader", f"--name={job_name}", "--format=%T %r"]
+    squeue = ["squeue", "--all", "--me", "--noheader", f"--name={job_name}", "--format=%T %r"]
     return client.ask(squeue).strip()

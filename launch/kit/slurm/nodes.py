@@ -51,7 +51,7 @@ def all_nodes() -> list[NodeFacts]:
 
 def down_nodes(nodes: str) -> list[str]:
     """Return those of the nodes that Slurm holds for dead."""
-    sinfo = ["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]
+    sinfo = ["sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]
     lines = client.run(sinfo).stdout.split("\n")
     return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
 

@@ -61,6 +61,9 @@ def submit(script: Path, options: Sequence[str] = ()) -> Job:
     )
 
 
+_TIMES = "standard"  # how Slurm writes them, whatever the user's shell says
+
+
 def _is_refusal(errors: str) -> bool:
     by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
     reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
@@ -73,12 +76,15 @@ class Unknown(client.Unsure):
 
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
-    return client.ask(["sbatch", "--test-only", *options, str(script)], script).strip()
+    command = ["sbatch", "--test-only", *options, str(script)]
+    return client.ask(command, script, SLURM_TIME_FORMAT=_TIMES).strip()
 
 
 def estimate(header: str) -> str:
     """Return Slurm's estimate for #SBATCH lines. Raise KitError with its words if it refuses."""
-    done = client.run(["sbatch", "--test-only"], given=header)
+    done = client.run(
+        ["sbatch", "--test-only"], given=header, variables={"SLURM_TIME_FORMAT": _TIMES}
+    )
     if done.returncode:
         lines = [
             re.sub(r"^sbatch: |^error: ", "", line)
@@ -91,7 +97,9 @@ def estimate(header: str) -> str:
 def would_start(options: dict[str, str]) -> str:
     """Return Slurm's estimate for a job of one node. Raise KitError if Slurm would refuse it."""
     job = ["--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true"]
-    return client.ask(["sbatch", "--test-only", *job, *client.flags(options)]).strip()
+    return client.ask(
+        ["sbatch", "--test-only", *job, *client.flags(options)], SLURM_TIME_FORMAT=_TIMES
+    ).strip()
 
 
 def allocate(

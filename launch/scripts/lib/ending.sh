@@ -30,7 +30,7 @@ ending::after_signal() {
 # names only the first node.
 ending::explain_end() {
   local facts state restarts node node_state
-  facts=" $(scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
+  facts=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
@@ -60,7 +60,7 @@ ending::explain_end() {
     event::note node_lost node "${node}" state "${node_state}"
     SLURMD_NODENAME="${node}" kit::error "this node is ${node_state}" \
       "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
-  done < <(sinfo --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+  done < <(sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 

@@ -20,7 +20,8 @@ ready::wait_for_nodes() {
   exec {pipe}>&-
   # srun is a job, since bash 4.4 waits only for the process substitution that it started last.
   "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" prepare >&"${answers}" {answers}>&- {counted}<&- &
-  local -ri srun_pid=$! begin_s=SECONDS
+  local -ri srun_pid=$!
+  local -i begin_s=SECONDS looked_s=SECONDS
   local -i report_s=30
   exec {answers}>&-
   while ready::is_waiting; do ready::report_late; done
@@ -45,6 +46,8 @@ ready::is_waiting() {
 
 # ready::report_late - ends the job when the caller's time is over; until then it says now and then who is late.
 ready::report_late() {
+  ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
+  looked_s=SECONDS
   if ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
     kill -TERM "${srun_pid}" 2>/dev/null || true
     kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(ready::late | kit::first_ten)" \

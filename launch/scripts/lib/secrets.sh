@@ -40,7 +40,7 @@ secrets::take() {
 secrets::forget() {
   [[ -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
   local facts restarts
-  facts=" $(scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
+  facts=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   # Where Slurm does not answer, kit removes them when it sees that the job has ended.
   [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
