@@ -133,4 +133,7 @@ def test_a_task_whose_ranks_are_ended_leaves_those_of_the_others_alone(kit_clust
     said = {log.name: read(log) for log in logs.glob(f"slurm-{number}_*.out")}
     stalled = [name for name, text in said.items() if "the ranks stand still" in text]
     assert len(said) == 3 and len(stalled) == 1, said
+    task = stalled[0].removeprefix("slurm-").removesuffix(".out")
+    assert f"kit hang {task}\n" in said[stalled[0]]
+    assert "as its ranks stood still at" in ask(kit_cluster, project, "hang", task).stdout
     assert [name for name, text in said.items() if name not in stalled and "kit: node" in text and "all ranks ended well" not in text] == [], said

@@ -24,7 +24,7 @@ from kit.diagnose.hang.stacks import Answers, Seen
 from kit.files import safe_read
 from kit.plan import run_paths
 from kit.plan.plan import Plan
-from kit.runs import events, lookup, run_dir, run_record, sharing, status
+from kit.runs import array_status, events, lookup, run_dir, run_record, sharing, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.slurm import hostlist
@@ -50,7 +50,10 @@ def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
-    found = _running_here() if word is None else status.one(word, live=True)
+    if word is None:
+        found = _running_here()
+    else:
+        found = status.of_task(*array_status.find(word, None, live=True))
     if found.state != "RUNNING" and (last := kept(found.run)):
         return last
     sharing.refuse_others(found.run.folder, "look into its ranks")
@@ -125,7 +128,7 @@ def _running_plan(found: Status) -> Plan:
     if run.array:
         raise UsageError(
             f"{run} is an array, and kit hang looks into single jobs",
-            f"what a task said last: kit status {run.id} --task N",
+            f"name one of its tasks: kit hang {run.id}_N; which of them run: kit status {run.id}",
         )
     status.refuse_unless_running(found)
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
@@ -151,11 +154,14 @@ def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: boo
     by_node = plan.program.launcher != "torchrun" and plan.layout.tasks_per_node == 1
     per_node = _ranks_per_node(run, plan, hosts)
     script = assets.part(run_paths.STACKS)
-    arguments = [run.id.partition("_")[0], "NODE_RANK" if by_node else "RANK"]
+    start = events.last(events.batch(run.paths.logs(run.id)), "start")
+    # Of an array's task the job has another number than its name.
+    job_id = run.id.partition("_")[0] if run.local else (start and start.text("job")) or run.id
+    arguments = [job_id, "NODE_RANK" if by_node else "RANK"]
     arguments += ["all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
     answers = stacks.read(
-        _run_here(command) if run.local else slurm.in_job(run.id, hosts, command, PATIENCE_S)
+        _run_here(command) if run.local else slurm.in_job(job_id, hosts, command, PATIENCE_S)
     )
     return _compared(answers, hosts, per_node, is_local=run.local)
 
