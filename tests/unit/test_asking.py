@@ -135,7 +135,7 @@ def test_another_users_run_is_left_a_file_and_no_signal(fake_slurm: Slurm, kit_h
     assert (done.code, done.err) == (0, "") and done.out.startswith("kit: seven (7) was asked ")
     (left,) = (run / "log/7/requests").iterdir()
     assert left.name.startswith("stop.") and left.stat().st_size == 0
-    assert fake_slurm.calls("scancel") == [] and fake_slurm.calls("squeue")[-1].startswith(f"--user={os.geteuid()},4242 ")
+    assert fake_slurm.calls("scancel") == [] and fake_slurm.calls("squeue")[-1].startswith(f"--all --user={os.geteuid()},4242 ")
 
 
 @pytest.mark.usefixtures("of_another")
