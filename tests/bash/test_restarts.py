@@ -250,6 +250,7 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
 
 ENDS_RANKS = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
+source "${KIT_RUN_DIR}/lib/steps.sh"
 squeue() { printf '%s\\n' "squeue $*" >>"${NOTES}" && printf "${FOUND}"; }
 scancel() { printf '%s\\n' "scancel $*" >>"${NOTES}"; }
 (trap 'echo told; exit 143' TERM && while :; do sleep 0.1; done) &

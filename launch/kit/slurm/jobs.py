@@ -176,10 +176,9 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
 def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
     """Return jobs by id, or by the ids of an array's tasks (12_3).
 
-    Those of hidden partitions are among them, which squeue shows only if asked for all.
     They are this user's, and those of `others`, by their numbers, as far as Slurm shows them. Jobs
-    that ended some minutes ago are included. Two jobs of several clusters may have one id. Lines
-    that are not squeue's, such as a wrapper's, are ignored.
+    in hidden partitions are included, and jobs that ended some minutes ago. Two jobs of several
+    clusters may have one id. Lines that are not squeue's, such as a wrapper's, are ignored.
     """
     found: dict[str, list[Queued]] = {}
     of = f"--user={','.join(map(str, (os.geteuid(), *others)))}" if others else "--me"

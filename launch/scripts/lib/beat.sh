@@ -113,14 +113,13 @@ beat::look() {
 # beat::look_for_lost SRUN_PID SECONDS - ends the ranks where a node is silent for longer.
 beat::look_for_lost() {
   local number
-  local -i patience_s="$2"
   local -a hosts=() lost=() late
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # the "nodes" of `kit run` are this machine, which is there; when it is busy, a line may be late
-  mapfile -t lost < <(beat::silent "${patience_s}")
+  mapfile -t lost < <(beat::silent "$2")
   ((${#lost[@]} > 0)) || return 0
   # Nodes that died together sent their last lines up to a beat apart, and those are a moment on their way. But a node that is
   # only late is needed where there are no others.
-  mapfile -t late < <(beat::silent "$((patience_s - 2 * KIT_BEAT_S))")
+  mapfile -t late < <(beat::silent "$(($2 - 2 * KIT_BEAT_S))")
   (($(lost::hosts | wc -l) - ${#late[@]} < $(lost::needed))) || lost=("${late[@]}")
   mapfile -t hosts < <(job::hosts)
   for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
@@ -149,8 +148,7 @@ beat::end_ranks() {
   local -i tries most=4
   beat::end
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
-    # One task of each array has the array's own number as SLURM_JOB_ID, which stands for all of them.
-    mapfile -t steps < <(squeue --noheader --all --steps --jobs="${KIT_ID}" --format='%i %j' 2>/dev/null | sed -nE 's/^([^ ]+) (ranks|beat)$/\1/p')
+    mapfile -t steps < <(step::running 'ranks|beat')
     if ((${#steps[@]} > 0)); then
       scancel "${steps[@]}" || true
     else

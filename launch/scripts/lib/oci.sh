@@ -11,8 +11,10 @@ oci::choose_options() {
   )
   [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
   [[ -z "${KIT_BESIDE:-}" || ! -t 0 || ! -t 1 ]] || KIT_OCI_OPTIONS+=(--tty)
-  [[ ! -e /dev/kfd ]] || KIT_OCI_OPTIONS+=(--device /dev/kfd) # AMD's GPUs
-  [[ ! -e /dev/kfd || ! -e /dev/dri ]] || KIT_OCI_OPTIONS+=(--device /dev/dri)
+  if [[ -e /dev/kfd ]]; then # AMD's GPUs
+    KIT_OCI_OPTIONS+=(--device /dev/kfd)
+    [[ ! -e /dev/dri ]] || KIT_OCI_OPTIONS+=(--device /dev/dri)
+  fi
   local -i kit_i
   local kit_mount
   for ((kit_i = 0; kit_i < ${#KIT_MOUNTS[@]}; kit_i += 3)); do

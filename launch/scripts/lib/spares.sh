@@ -48,11 +48,12 @@ spares::choose() {
   spares::remember
   local -i able=0
   for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
-  # A job that Slurm may start again finds better nodes then.
-  ((${#good[@]} >= needed)) || [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "too few nodes can work"
-  ((${#good[@]} >= needed)) ||
+  if ((${#good[@]} < needed)); then
+    # A job that Slurm may start again finds better nodes then.
+    [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "too few nodes can work"
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
       "see why above; kit submit leaves the bad ones out" nodes-bad
+  fi
   # shellcheck disable=SC2034  # run_script.sh reads them
   KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
   kit::say "starting on $(printf '%s\n' "${good[@]:0:needed}" | kit::first_ten)"

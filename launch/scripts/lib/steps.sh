@@ -34,10 +34,14 @@ step::wait_for_earlier() {
   local -i tries
   [[ -z "${KIT_LOST:-}" ]] || return 0 # they were on a node that cannot say that they have
   for ((tries = 0; tries < 150; tries++)); do
-    squeue --noheader --all --steps --jobs="${KIT_ID}" --format=%j 2>/dev/null | grep -x ranks >/dev/null || return 0
+    [[ -n "$(step::running ranks)" ]] || return 0
     sleep 0.2
   done
 }
+
+# step::running PATTERN - prints the ids of the job's steps of such names. Not by SLURM_JOB_ID: one task of each array has the array's own
+# number there, which stands for all of them.
+step::running() { squeue --noheader --all --steps --jobs="${KIT_ID}" --format='%i %j' 2>/dev/null | sed -nE "s/^([^ ]+) ($1)\$/\1/p"; }
 
 # step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
 step::binds() {

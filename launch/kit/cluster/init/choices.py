@@ -123,7 +123,7 @@ def fabric(site: Site) -> Decision:
     for name, pattern in FABRICS.items():
         if match := next((feature for feature in features if pattern.search(feature)), None):
             return Decision(name, f"nodes have the feature '{match}'", "they have another network")
-    if site.here.one("fabric")[0] == "cxi":
+    if look.has_slingshot(site.here):
         why = "the login node has an adapter in /sys/class/cxi"
         return Decision("slingshot", why, "the nodes have another network")
     if devices := look.rdma(site.here):
@@ -134,7 +134,7 @@ def fabric(site: Site) -> Decision:
 
 
 def _seen_fabric(machine: Machine) -> Decision:
-    if machine.one("fabric")[0] == "cxi":
+    if look.has_slingshot(machine):
         return Decision("slingshot", f"{machine.name} has an adapter in /sys/class/cxi")
     rdma = look.rdma(machine)
     if not rdma:

@@ -49,6 +49,10 @@ def rdma(machine: Machine) -> dict[str, str]:
     return {words[0]: words[2] for words in machine.all("rdma") if len(words) > 2}
 
 
+def has_slingshot(machine: Machine) -> bool:
+    return machine.one("fabric")[0] == "cxi"
+
+
 def networks(machine: Machine) -> list[str]:
     """Return the interfaces that may lead to other nodes."""
     names = dict.fromkeys(words[0] for words in machine.all("interface"))
