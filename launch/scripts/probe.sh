@@ -94,6 +94,17 @@ probe::machine() {
   probe::say fabric "${words[@]}"
 }
 
+# probe::make ROOT - what tells a machine of a cloud, or of a rack, from others beside its adapters: the tag of its firmware, and folders
+# of devices. ROOT is empty, but for tests.
+probe::make() {
+  local line folder
+  fabric::read "$1/sys/class/dmi/id/chassis_asset_tag"
+  [[ -z "${line}" ]] || probe::say chassis "${line}"
+  for folder in /dev/aperture_devices /dev/nvidia-caps-imex-channels; do
+    ! compgen -G "$1${folder}/*" >/dev/null || probe::say devices "${folder}"
+  done
+}
+
 probe::gpus() {
   local -a cards=(/proc/driver/nvidia/gpus/*/) names
   local said driver cuda
@@ -238,6 +249,7 @@ probe::main() {
   # shellcheck disable=SC2034  # the files of runtimes read them
   KIT_SCRATCH="${ASKED[scratch]:-}" KIT_IMAGE="${ASKED[image]:-}"
   probe::machine
+  probe::make ''
   probe::gpus
   probe::tools
   probe::namespaces

@@ -141,7 +141,7 @@ OFFERED = {
     "kit submit train.py --stage ": ["auto", "local", "none", "sbcast"],
     "kit submit train.py --on-preempt ": ["checkpoint", "none", "requeue"],
     "kit submit train.py --code ": ["live", "snapshot"],
-    "kit submit train.py --cluster ": ["efa", "ethernet", "generic", "infiniband", "slingshot"],
+    "kit submit train.py --cluster ": ["azure", "efa", "ethernet", "gb200", "gcp", "generic", "infiniband", "omni-path", "slingshot"],
     "kit submit train.py --cluster ./train": [],
     "kit submit train.py --image ba": ["base"],
     "kit submit train.py --image images/": [],

@@ -107,6 +107,7 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     shutil.copytree(SCRIPTS, scripts)
     for name, was, now in (
         ("probe.sh", "fabric::look ''", f"fabric::look {tmp_path}/node"),
+        ("probe.sh", "probe::make ''", f"probe::make {tmp_path}/node"),
         ("lib/contents.sh", "find_lacks ''", f"find_lacks {tmp_path}/inside"),
     ):
         text = (scripts / name).read_text()
@@ -118,14 +119,20 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     (port / "link_layer").write_text("InfiniBand\n")
     (port.parent.parent / "device").mkdir()
     (port.parent.parent / "device/uevent").write_text("DRIVER=mlx5_core\n")
+    for file, text in (("sys/class/dmi/id/chassis_asset_tag", "a tag \n"), ("dev/nvidia-caps-imex-channels/channel0", "")):
+        (tmp_path / "node" / file).parent.mkdir(parents=True)
+        (tmp_path / "node" / file).write_text(text)
+    (tmp_path / "node/dev/aperture_devices").mkdir()
     (tmp_path / "inside/usr/lib").mkdir(parents=True)
     (tmp_path / "inside/usr/lib/libibverbs.so.1").touch()
     (tmp_path / "image.sif").touch()
     stub(tmp_path / "bin", "apptainer", '[[ "$2" == exec ]] || exit 1\nexec "${@:9}"\n')
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
     found = facts(f"image={tmp_path}/image.sif", "start=apptainer", scripts=scripts, PATH=path)
-    assert of(found, "fabric", "fabric-lacks", "start") == [
+    assert of(found, "fabric", "chassis", "devices", "fabric-lacks", "start") == [
         ["fabric", "ib", "mlx5", "0", "mlx5_0/1"],
+        ["chassis", "a tag"],
+        ["devices", "/dev/nvidia-caps-imex-channels"],
         ["start", "ok"],
         ["fabric-lacks", "libmlx5-rdmav*.so /dev/infiniband/uverbs*"],
     ]

@@ -28,6 +28,21 @@ SETS = {
         {"#SBATCH --propagate=NONE"},
     ),
     "efa": ({"FI_EFA_USE_HUGE_PAGE": "0", "NCCL_SOCKET_IFNAME": "en"}, {"#SBATCH --propagate=NONE"}),
+    "gcp": (
+        {
+            "NCCL_SOCKET_IFNAME": "enp0s12",
+            "NCCL_FASTRAK_CTRL_DEV": "enp0s12",
+            "NCCL_FASTRAK_IFNAME": "enp6s0,enp7s0,enp13s0,enp14s0,enp134s0,enp135s0,enp141s0,enp142s0",
+            "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY": "/dev/aperture_devices",
+        },
+        {"#SBATCH --propagate=NONE"},
+    ),
+    "azure": (
+        {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"},
+        {"#SBATCH --propagate=NONE"},
+    ),
+    "omni-path": ({}, {"#SBATCH --propagate=NONE"}),
+    "gb200": ({}, {"#SBATCH --propagate=NONE"}),
 }
 
 

@@ -191,12 +191,27 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
     assert its.plan_of(tmp_path / "project/job.yaml").profile.cluster == name
 
 
+AZURE = "c01\tchassis\t7783-7084-3265-9085-8269-3286-77\n"
+GOOGLE = "c01\tchassis\tGoogle\n"  # a tag of another cloud
+IMEX = "c01\tdevices\t/dev/nvidia-caps-imex-channels\n"
+
+
 @pytest.mark.parametrize(
     "devices, shipped",
     [
         ("c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "infiniband"),
         ("c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"),
         ("c01\tfabric\tcxi\t-\t1\t-\n", "slingshot"),
+        ("c01\tfabric\topa\thfi1verbs\t1\t-\nc01\trdma\thfi1_0\tACTIVE\tInfiniBand\n", "omni-path"),
+        (f"c01\tdevices\t/dev/aperture_devices\n{GOOGLE}", "gcp"),
+        (f"{IMEX}c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "gb200"),
+        (f"{IMEX}{AZURE}c01\trdma\tmlx5_ib0\tACTIVE\tInfiniBand\n", "gb200"),
+        (f"{IMEX}c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"),
+        (f"{AZURE}c01\trdma\tmlx5_an0\tACTIVE\tEthernet\nc01\trdma\tmlx5_ib0\tACTIVE\tInfiniBand\n", "azure"),
+        (f"{AZURE}c01\trdma\tmlx5_an0\tACTIVE\tEthernet\n", "infiniband"),
+        (f"{GOOGLE}c01\trdma\tmlx5_0\tACTIVE\tEthernet\n", "infiniband"),
+        (IMEX, "generic"),
+        (AZURE, "generic"),
         ("", "generic"),
     ],
 )
@@ -208,6 +223,23 @@ def test_a_fabric_gets_what_its_own_profile_says(devices: str, shipped: str, slu
     ours, theirs = (load(str(path), "", problems) for path in (tmp_path / "config/kit/clusters/hydra.yaml", ROOT / f"env/{shipped}.yaml"))
     assert (ours.env, {name: item.value for name, item in ours.slurm.items()}) == (theirs.env, {name: item.value for name, item in theirs.slurm.items()})
     assert not problems.found
+
+
+@pytest.mark.parametrize(
+    "of_login, guess",
+    [
+        (AZURE, "the login node is a virtual machine of Azure - change it if the nodes have no InfiniBand\nenv:\n"),
+        (
+            "c01\tfabric\topa\thfi1verbs\t1\t-\nc01\trdma\thfi1_0\tACTIVE\tInfiniBand\n",
+            "the login node has hfi1_0 - change it if the nodes have another network\n# env:\n#   # Where every image has aws-ofi-nccl",
+        ),
+    ],
+)
+def test_the_login_nodes_network_is_a_guess_at_the_nodes(of_login: str, guess: str, slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    (site / "look").write_text((site / "look").read_text() + of_login.replace("c01\t", "login1\t"))
+    init(site, ask_node=False)
+    assert f"\n# guessed: {guess}" in files(tmp_path)["hydra.yaml"]
 
 
 def test_where_no_limits_come_along_none_need_be_kept_away(slurm, init, tmp_path: Path) -> None:

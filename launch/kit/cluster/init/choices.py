@@ -18,10 +18,14 @@ from kit.plan import this_machine
 from kit.slurm import numbers
 
 FABRICS = {
+    "gb200": re.compile(r"\b(gb[23]00|nvl72)\b", re.IGNORECASE),
     "infiniband": re.compile(r"\b(ib|infiniband|edr|hdr|ndr|fdr|roce)\b", re.IGNORECASE),
     "efa": re.compile(r"\befa\b", re.IGNORECASE),
     "slingshot": re.compile(r"\b(slingshot\d*|cxi)\b", re.IGNORECASE),
+    "omni-path": re.compile(r"\b(opa|omni-?path)\b", re.IGNORECASE),
 }
+TCPXO = "/dev/aperture_devices"  # Google's A3 Mega alone has them
+IMEX = "/dev/nvidia-caps-imex-channels"  # of racks whose GPUs NVLink connects
 
 
 def partition(site: Site, chosen: Partition) -> Decision:
@@ -114,7 +118,7 @@ def scratch(site: Site) -> Decision:
 
 
 def fabric(site: Site) -> Decision:
-    """Decide for infiniband (which includes RoCE), efa, slingshot, or no value for Ethernet."""
+    """Decide for a profile of env/; infiniband includes RoCE, and no value stands for Ethernet."""
     machine = site.node or (None if site.cluster else site.here)
     if machine:
         return _seen_fabric(machine)
@@ -126,9 +130,13 @@ def fabric(site: Site) -> Decision:
     if look.has_slingshot(site.here):
         why = "the login node has an adapter in /sys/class/cxi"
         return Decision("slingshot", why, "the nodes have another network")
+    if look.is_on_azure(site.here):
+        why = "the login node is a virtual machine of Azure"
+        return Decision("azure", why, "the nodes have no InfiniBand")
     if devices := look.rdma(site.here):
         why = f"the login node has {', '.join(devices)}"
-        return Decision("infiniband", why, "the nodes have another network")
+        name = "omni-path" if look.has_omni_path(site.here) else "infiniband"
+        return Decision(name, why, "the nodes have another network")
     why = f"no RDMA device on the login node, no such feature of the nodes; {site.why_no_node}"
     return Decision("", why, "the nodes have InfiniBand")
 
@@ -136,13 +144,23 @@ def fabric(site: Site) -> Decision:
 def _seen_fabric(machine: Machine) -> Decision:
     if look.has_slingshot(machine):
         return Decision("slingshot", f"{machine.name} has an adapter in /sys/class/cxi")
+    if look.has_devices(machine, TCPXO):
+        return Decision("gcp", f"{machine.name} has {TCPXO}")
     rdma = look.rdma(machine)
     if not rdma:
         networks = ", ".join(look.networks(machine)) or "unknown"
         return Decision("", f"{machine.name} has no RDMA device; its network: {networks}")
     devices = [f"{name} ({link})" if link else name for name, link in rdma.items()]
-    is_efa = any(name.startswith(("efa", "rdmap")) for name in rdma)
-    return Decision("efa" if is_efa else "infiniband", f"{machine.name} has {', '.join(devices)}")
+    why = f"{machine.name} has {', '.join(devices)}"
+    if any(name.startswith(("efa", "rdmap")) for name in rdma):
+        return Decision("efa", why)
+    if look.has_devices(machine, IMEX):
+        return Decision("gb200", f"{why}, and {IMEX}")
+    if look.has_omni_path(machine):
+        return Decision("omni-path", why)
+    if look.is_on_azure(machine) and "InfiniBand" in rdma.values():
+        return Decision("azure", f"{why}, and is a virtual machine of Azure")
+    return Decision("infiniband", why)
 
 
 def account(site: Site, chosen: Partition) -> Decision:

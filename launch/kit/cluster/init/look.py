@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kit.cluster.probe import IN_MEMORY, NOT_BETWEEN_NODES, SHARED, Machine
 
+AZURE = "7783-7084-3265-9085-8269-3286-77"  # the chassis of each of its virtual machines
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -51,6 +53,19 @@ def rdma(machine: Machine) -> dict[str, str]:
 
 def has_slingshot(machine: Machine) -> bool:
     return machine.one("fabric")[0] == "cxi"
+
+
+def has_omni_path(machine: Machine) -> bool:
+    return machine.one("fabric")[0] == "opa"
+
+
+def has_devices(machine: Machine, folder: str) -> bool:
+    """Return True if the folder, one of those that probe.sh looks for, has any."""
+    return [folder] in machine.all("devices")
+
+
+def is_on_azure(machine: Machine) -> bool:
+    return machine.one("chassis")[0] == AZURE
 
 
 def networks(machine: Machine) -> list[str]:
