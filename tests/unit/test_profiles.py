@@ -32,7 +32,7 @@ SETS = {
         {
             "NCCL_SOCKET_IFNAME": "enp0s12",
             "NCCL_FASTRAK_CTRL_DEV": "enp0s12",
-            "NCCL_FASTRAK_IFNAME": "enp6s0,enp7s0,enp13s0,enp14s0,enp134s0,enp135s0,enp141s0,enp142s0",
+            "NCCL_FASTRAK_IFNAME": "'enp6s0,enp7s0,enp13s0,enp14s0,enp134s0,enp135s0,enp141s0,enp142s0'",
             "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY": "/dev/aperture_devices",
         },
         {"#SBATCH --propagate=NONE"},
