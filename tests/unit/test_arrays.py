@@ -122,6 +122,15 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     assert history.runs()[0].ends == {"COMPLETED": "0", "FAILED": "1", "TIMEOUT": "3", "CANCELLED": "4-5"}
 
 
+def test_a_task_that_left_no_log_is_looked_up_in_the_accounts(tmp_path: Path, tools) -> None:
+    """One whose node did not see the run directory, minutes later, while others run."""
+    submitted(tmp_path, "5", "0-2")
+    tools("squeue", "5_2|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|@/train-5")
+    tools("sacct", "5_1|FAILED|@/train-5")
+    assert status.of(history.runs())[0].detail == "array of 3: 1 running, 1 cancelled, 1 failed"
+    assert history.runs()[0].ends == {"CANCELLED": "0", "FAILED": "1"}
+
+
 def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_call(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-2")
     tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|@/train-5\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|@/train-5")

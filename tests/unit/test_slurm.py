@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
     ):
         done = kit("submit", "train.py", *options, check=False)
         assert done.stderr == f"kit: sbatch refuses: Invalid --gres specification\n  fix: {fix}\n"
+
+
+def test_of_a_node_that_slurm_does_not_know_the_fix_has_the_list_that_names_it(stub, kit, tmp_path: Path) -> None:
+    """It may be one that could not work, of another cluster under the same profile."""
+    stub("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid node name specified' >&2; exit 1")
+    (tmp_path / "state/kit/bad-nodes").mkdir(parents=True)
+    (tmp_path / "state/kit/bad-nodes/generic").write_text(f"{int(time.time())} gone7 its disk is full\n")
+    done = kit("submit", "train.py", check=False, XDG_STATE_HOME=str(tmp_path / "state"))
+    fix = (
+        "Slurm read `--exclude=gone7`: correct it in the job, or in the cluster's profile; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
+    )
+    assert done.stderr.endswith(f"kit: sbatch refuses: Batch job submission failed: Invalid node name specified\n  fix: {fix}\n")
 
 
 @pytest.mark.slow

@@ -101,8 +101,8 @@ def whole(
     """
     runs = all_of(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
-    gone = any(job_status.queued(item, queue) for item in runs) or (
-        accounts is not None and any(_log(item).exists() for item in runs)
+    gone = accounts is not None and any(
+        job_status.queued(item, queue) or _log(item).exists() for item in runs
     )
     found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}

@@ -50,7 +50,9 @@ def _of(runs: list[Run]) -> list[Status]:
     queue = slurm.queue(others) if unknown else {}
     found = {run.folder: _one(run, queue, None) for run in runs}
     lost = [
-        status.run for status in found.values() if status.state == "LOST" and not status.run.local
+        status.run
+        for status in found.values()
+        if not status.run.local and any(each.state == "LOST" for each in (status, *status.tasks))
     ]
     if not lost:
         return [found[run.folder] for run in runs]

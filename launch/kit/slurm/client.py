@@ -99,13 +99,16 @@ def check(
 
 
 def _fix_of_script(script: Path, words: str) -> str:
-    """Return a fix with the #SBATCH line whose option sbatch names, if it names one."""
-    if named := re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words):
+    """Return a fix with the #SBATCH line whose option sbatch means, if it says which."""
+    named = re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words)
+    option = named[1] if named else "exclude|nodelist" if "Invalid node name" in words else ""
+    if option:
         with contextlib.suppress(OSError):
             text = script.read_text(encoding="utf-8", errors="replace")
-            if found := re.search(rf"^#SBATCH (--{named[1]}(?:=.*)?)$", text, re.MULTILINE):
-                read = f"Slurm read `{found[1]}`"
-                return f"{read}: correct it in the job, or in the cluster's profile"
+            if found := re.search(rf"^#SBATCH (--({option})(?:=.*)?)$", text, re.MULTILINE):
+                fix = f"Slurm read `{found[1]}`: correct it in the job, or in the cluster's profile"
+                own = "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
+                return f"{fix}{own}" if found[2] == "exclude" else fix
     return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
 
 
