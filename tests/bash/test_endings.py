@@ -14,7 +14,7 @@ import pytest
 from kit.cli import messages
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_files
-from running import TAG, commands, ready_nodes, stub, until
+from running import SCRIPTS, TAG, bash, commands, environment, ready_nodes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
 
 import event_lines
@@ -222,3 +222,51 @@ def test_what_srun_says_of_the_tasks_that_watch_the_nodes_is_not_taken_for_a_ran
     assert begin(run, KIT_LOOPBACK="", MASTER_ADDR="127.0.0.1").wait(60) == 9
     assert [event["code"] for event in event_lines.read(run / f"log/{JOB_ID}", "blamed")] == [9, 9]
     assert "task 0: Killed" in (run / f"log/{JOB_ID}/.beat").read_text()
+
+
+# Slurm ends the job for a node; `scontrol` and `sinfo` are what Slurm answers.
+FOR_A_NODE = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/ending.sh"
+source "${KIT_RUN_DIR}/lib/beat.sh"
+event::note() { echo "$*"; }
+job::hosts() { printf '%s\\n' node1 node2 node3; }
+sinfo() { printf '%s\\n' "$1"; }
+KIT_ID=7 SLURM_JOB_NODELIST='node[1-3]' KIT_LATE_S=10 KIT_BEATS=9
+KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 8)) [2]=$((SECONDS - 2)))
+"""
+
+
+def for_a_node(answers: str) -> tuple[list[str], str]:
+    done = bash(f"{FOR_A_NODE}{answers}\nending::explain_end", env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("node_lost ")], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("states", "lost"),
+    [
+        ("node1 mixed*\\nnode2 down*\\nnode3 idle", "node2 state down*"),  # one for which Slurm has just had no time is none
+        ("node1 mixed\\nnode2 mixed*\\nnode3 idle", "node2 state mixed*"),
+        ("node1 mixed\\nnode2 failing\\nnode3 idle", "node2 state failing"),
+        ("node1 mixed\\nnode2 mixed\\nnode3 idle", ""),
+    ],
+)
+def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: str) -> None:
+    events, errors = for_a_node(f"scontrol() {{ echo 'JobId=7 JobState=NODE_FAIL Restarts=0 X=1'; }}\nsinfo() {{ printf '{states}\\n'; }}")
+    assert events == ([f"node_lost node {lost}"] if lost else [])
+    assert ("kit: error: node2: this node is " in errors) == bool(lost)
+
+
+def test_where_slurm_does_not_answer_the_nodes_that_are_silent_are_named(tmp_path: Path, tag: str) -> None:
+    """Before it kills the script, which may be soon."""
+    script = f"{FOR_A_NODE}scontrol() {{ exec sleep 60; }}\nending::explain_end"
+    with (tmp_path / "said").open("w") as said_to:
+        job = subprocess.Popen(
+            ["bash", "-c", script], env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}), stdout=said_to, stderr=said_to, start_new_session=True
+        )
+    until(lambda: "kit: error: node2: this node is silent\n" in (tmp_path / "said").read_text(), 15)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    assert "node_lost node node2 state silent\n" in (tmp_path / "said").read_text()
+    assert "node3" not in (tmp_path / "said").read_text()

@@ -369,6 +369,27 @@ def test_nodes_that_die_together_are_lost_together(needed: str, lost: str) -> No
     assert bash(DIE_TOGETHER, env=environment(KIT_RUN_DIR=str(SCRIPTS), NEEDED=needed)).stdout == f"10 {lost}\n"
 
 
+BEATS_END = """
+source "${KIT_RUN_DIR}/lib/beat.sh"
+job::hosts() { printf '%s\\n' node1 node2; }
+lost::hosts() { job::hosts; }
+lost::needed() { echo 2; }
+lost::handle() { echo "${*:2}"; }
+kit::say() { :; }
+KIT_SIGNAL='' KIT_ID=1 KIT_BEAT_S=2 KIT_SILENT_S=10
+KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 11)))
+exec {KIT_BEATS}< <(:)
+KIT_BEAT_PID=$!
+until [[ -z "${KIT_BEATS}" ]]; do beat::listen; done
+beat::look 1
+"""
+
+
+def test_where_no_node_can_be_heard_any_more_none_is_given_up(tmp_path: Path) -> None:
+    done = bash(BEATS_END, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path)))
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_a_rank_that_fails_in_a_later_attempt_ends_the_others(tmp_path: Path) -> None:
     begun_s = time.monotonic()
     run = run_dir(tmp_path, "((KIT_ATTEMPT == 1 || RANK == 0)) || exit 5; ((KIT_ATTEMPT > 1)) || exit 4; exec sleep 60", nodes=2, max_restarts=1)

@@ -78,7 +78,8 @@ def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cl
     lose("frozen", "--nodes", "2", "--runtime", "none")
     # kit waits a minute for it; the Slurm of this cluster gives a node up after 12 s.
     assert kit_cluster.wait(job_id(folder)).state == "NODE_FAIL"
-    assert "kit: error: node2: this node is down*\n" in read(folder / f"run/log/slurm-{job_id(folder)}.out")
+    # By Slurm's word, or by the silence if Slurm is too busy with the node to answer.
+    assert re.search(r"^kit: error: node2: this node is (down\*|silent)$", read(folder / f"run/log/slurm-{job_id(folder)}.out"), re.MULTILINE)
     assert why(kit_cluster, folder) == "node-failed"
     found = json.loads(kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why ./run --json', "bash", kit_cluster.path(folder)).stdout)
     assert (found["rank"], found["node"]) == (None, "node2")

@@ -29,8 +29,16 @@ ending::after_signal() {
 # ending::explain_end - says why Slurm ends the job: cancelled, out of time, preempted, or a node is gone. Slurm itself
 # names only the first node.
 ending::explain_end() {
-  local facts state restarts node node_state
-  facts=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null || true) "
+  local facts='' more='' state restarts answer silent=''
+  local -ri asked_s="${SECONDS}"
+  exec {answer}< <(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null)
+  # Slurm may be so busy with a node that is gone that it kills this script before it answers.
+  if ! IFS= read -r -t 4 -u "${answer}" facts; then
+    [[ -z "${KIT_BEATS:-}" ]] || ending::name_silent
+    IFS= read -r -u "${answer}" more || true
+  fi
+  exec {answer}<&-
+  facts=" ${facts}${more} "
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
@@ -55,13 +63,35 @@ ending::explain_end() {
   KIT_OUTCOME="${state:-FAILED}"
   event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"
   kit::error "${problem}" "${fix}"
-  while read -r node node_state; do
-    [[ "${node_state}" == @(down*|fail*|*'*') ]] || continue
-    event::note node_lost node "${node}" state "${node_state}"
-    SLURMD_NODENAME="${node}" kit::error "this node is ${node_state}" \
-      "submit again without it: sbatch --exclude=${node} run_script.sh (kit submit JOB --slurm exclude=${node})"
-  done < <(sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)
+  [[ -n "${silent}" ]] || ending::name_down
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
+}
+
+# ending::name_silent - sets the caller's `silent` to the nodes that had been silent for half the time after which a node is lost, when
+# Slurm was asked: since then nobody has listened.
+ending::name_silent() {
+  local number
+  local -a hosts
+  mapfile -t hosts < <(job::hosts)
+  for number in $(beat::silent "$((KIT_LATE_S / 2 + SECONDS - asked_s))"); do
+    silent+="${silent:+ }${hosts[number]}"
+    ending::name_lost "${hosts[number]}" silent
+  done
+}
+
+# ending::name_down - names the nodes that Slurm calls down or failed; where there are none, those that do not answer it.
+ending::name_down() {
+  local node state found
+  found="$(sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
+  while read -r node state; do
+    [[ -z "${node}" ]] || ending::name_lost "${node}" "${state}"
+  done < <(grep -E ' (down|fail)' <<<"${found}" || grep -F '*' <<<"${found}" || true)
+}
+
+# ending::name_lost NODE STATE
+ending::name_lost() {
+  event::note node_lost node "$1" state "$2"
+  SLURMD_NODENAME="$1" kit::error "this node is $2" "submit again without it: sbatch --exclude=$1 run_script.sh (kit submit JOB --slurm exclude=$1)"
 }
 
 # ending::note_requeue - notes that another attempt follows this one.
