@@ -79,7 +79,7 @@ jupyter::failed() {
 
 jupyter::explain() {
   printf 'kit: Jupyter runs on %s; Ctrl-C ends it, and the job\n' "${SLURMD_NODENAME:-${HOSTNAME}}"
-  [[ -z "$3" ]] || printf '  on your own machine:  ssh -N -L %d:%s:%d %s\n' "$2" "$1" "$2" "$3"
+  [[ -z "$3" ]] || printf '  on your own machine:  ssh -N -L %d:%s %s\n' "$2" "$(net::endpoint "$1" "$2")" "$3"
   if [[ -t 1 ]]; then
     printf '  then open:            %s\n' "$(<"${url_file}")"
   else # this output may be a log

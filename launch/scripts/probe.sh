@@ -82,7 +82,7 @@ probe::machine() {
   probe::say cgroups "${version}" "$(grep -sc slurm /proc/self/cgroup)"
   while read -r first second; do
     probe::say interface "${first%@*}" "${second%/*}"
-  done < <(ip -4 -oneline address show up scope global 2>/dev/null | awk '{ print $2, $4 }')
+  done < <(ip -oneline address show up scope global 2>/dev/null | awk '{ print $2, $4 }')
   for fact in /sys/class/infiniband/*/ports/*; do
     [[ -r "${fact}/state" ]] || continue
     read -r _ second <"${fact}/state"

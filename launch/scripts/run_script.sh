@@ -46,7 +46,7 @@ job::main() {
   job::choose_master "$#"
   [[ -z "${KIT_IMAGE}" ]] || image::identify
   kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: ${NNODES} x ${NPROC_PER_NODE} processes," \
-    "runtime ${KIT_RUNTIME}, master ${MASTER_ADDR}:${MASTER_PORT}"
+    "runtime ${KIT_RUNTIME}, master $(net::endpoint "${MASTER_ADDR}" "${MASTER_PORT}")"
 
   preempt::begin
   step::choose_options

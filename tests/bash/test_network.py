@@ -9,24 +9,27 @@ from pathlib import Path
 import pytest
 from running import SCRIPTS, bash, environment, stub
 
-NO_ADDRESS = (
-    "kit: error: node7: node1 has no IPv4 address but loopback\n  fix: give node1 its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf\n"
-)
+NO_ADDRESS = "kit: error: node7: node1 has no address but loopback\n  fix: give node1 its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf\n"
 
 
 def address(
     folder: Path, host: str, resolver: dict[str, list[str]], slurm: dict[str, str] = {}, own: str = "10.9.9.9 fd00::9", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """`net::address HOST` where names resolve as `resolver` says, Slurm knows the NodeAddr in `slurm`, and this node has the addresses `own`."""
-    known = {**resolver, **{word: [word] for word in [*slurm.values(), *(each for found in resolver.values() for each in found)] if word[0].isdigit()}}
+    kinds: dict[str, dict[str, list[str]]] = {"ahostsv4": {}, "ahostsv6": {}}
+    for name, addresses in resolver.items():
+        for each in addresses:
+            kinds["ahostsv6" if ":" in each else "ahostsv4"].setdefault(name, []).append(each)
     cases = "".join(
-        f"  {name}) printf '%s STREAM {name}\\n%s DGRAM\\n%s RAW\\n' {' '.join(a for a in found for _ in range(3))} ;;\n" for name, found in known.items()
+        f"  {kind},{name}) printf '%s STREAM {name}\\n%s DGRAM\\n%s RAW\\n' {' '.join(a for a in found for _ in range(3))} ;;\n"
+        for kind, known in kinds.items()
+        for name, found in known.items()
     )
-    stub(folder / "bin", "getent", f'[[ "$1" == ahostsv4 ]] || exit 3\ncase "$2" in\n{cases}  *) exit 2 ;;\nesac\n')
+    stub(folder / "bin", "getent", f'case "$1,$2" in\n{cases}  *) exit 2 ;;\nesac\n')
     nodes = "".join(f"  {name}) echo 'NodeName={name} Arch=x86_64 NodeAddr={to} NodeHostName=x State=IDLE' ;;\n" for name, to in slurm.items())
     stub(folder / "bin", "scontrol", f'[[ "$1 $2 $3" == "show node -o" ]] || exit 3\ncase "$4" in\n{nodes}  *) echo "Node $4 not found" && exit 1 ;;\nesac\n')
-    interfaces = "".join(f"eth{index} UP {address}/24\n" for index, address in enumerate(own.split()) if ":" not in address)
-    stub(folder / "bin", "ip", f"printf '%s' '{interfaces}'\n")
+    interfaces = "".join(f"    {6 if ':' in each else 4}) echo 'eth{index} UP {each}/24' ;;\n" for index, each in enumerate(own.split()))
+    stub(folder / "bin", "ip", f'case "${{1#-}}" in\n{interfaces}esac\n')
     return bash('source "$1/messages.sh" && source "$1/network.sh" && net::address "$2"', SCRIPTS / "lib", host, env=environment(folder / "bin", **variables))
 
 
@@ -60,6 +63,18 @@ def test_slurms_address_may_not_be_loopback_either(tmp_path: Path) -> None:
 def test_the_first_node_knows_its_own_interfaces(tmp_path: Path) -> None:
     found = address(tmp_path, "node1", {"node1": ["127.0.1.1"]}, own="fd00::3 172.18.0.3", SLURMD_NODENAME="node1")
     assert (found.returncode, found.stdout, found.stderr) == (0, "172.18.0.3\n", "")
+
+
+def test_a_node_that_has_addresses_of_ipv6_alone_is_found_by_them(tmp_path: Path) -> None:
+    assert address(tmp_path, "node1", {"node1": ["fd00::1"], "node2": ["fd00::2"]}).stdout == "fd00::1\n"
+    assert address(tmp_path, "node1", {"node1": ["::1", "fe80::7", "fd00::1"]}).stdout == "fd00::1\n"
+    assert address(tmp_path, "node1", {"node1": ["::1"]}, slurm={"node1": "fd00::5"}).stdout == "fd00::5\n"
+    assert address(tmp_path, "node1", {"node1": ["::1"]}, own="fd00::3", SLURMD_NODENAME="node1").stdout == "fd00::3\n"
+    assert address(tmp_path, "node1", {"node1": ["::1"]}).stderr == NO_ADDRESS
+
+
+def test_an_address_of_ipv4_goes_first(tmp_path: Path) -> None:
+    assert address(tmp_path, "node1", {"node1": ["fd00::1", "10.0.0.1"]}).stdout == "10.0.0.1\n"
 
 
 def test_another_nodes_interfaces_are_not_the_first_nodes(tmp_path: Path) -> None:

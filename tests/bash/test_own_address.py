@@ -40,6 +40,37 @@ def test_the_most_specific_route_names_the_interface(address: str, interface: st
         assert done.stdout == interface, done.stderr
 
 
+NETWORKS_V6 = [("eth0", "::/0"), ("eth0", "2001:db8::/64"), ("ib0", "fd00::/8"), ("ib1", "fd00:a:a::/47"), ("lo", "fd00:a:b::1/128")]
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [
+        ("2001:db8::2", "eth0"),
+        ("2001::", "eth0"),
+        ("fd12::1", "ib0"),
+        ("fd00:a:b:0:1:2:3:4", "ib1"),
+        ("fd00:a:a::", "ib1"),
+        ("fd00:a:c::1", "ib0"),
+        ("fd00:a:b::1", "ib1"),
+    ],
+)
+def test_the_most_specific_route_of_ipv6_names_the_interface(address: str, interface: str) -> None:
+    rows = []
+    for name, text in NETWORKS_V6:
+        network = ipaddress.IPv6Network(text)
+        rows.append(f"{network.network_address.packed.hex()} {network.prefixlen:02x} {'0' * 32} 00 {'0' * 32} 00000400 00000002 00000000 00000001 {name:>8}\n")
+    for table in ("".join(rows), "".join(reversed(rows))):
+        done = bash('source "$1"; net::interface "$2" <<<"$3"', SCRIPTS / "lib/network.sh", address, table, env=environment())
+        assert done.stdout == interface, done.stderr
+
+
+@pytest.mark.parametrize("address", ["10.0.255.1", "fd00:a:b::1", "::1", "2001:db8::", "fe80::1:0:2", "1:2:3:4:5:6:7:8"])
+def test_the_bytes_of_an_address(address: str) -> None:
+    done = bash('source "$1"; net::hex "$2"', SCRIPTS / "lib/network.sh", address, env=environment())
+    assert done.stdout == ipaddress.ip_address(address).packed.hex()
+
+
 def test_without_a_route_no_interface_is_named() -> None:
     done = bash('source "$1"; net::interface 10.0.0.1 <<<"$2"', SCRIPTS / "lib/network.sh", routes(("lo", "192.0.2.0/24")), env=environment())
     assert (done.returncode, done.stdout) == (0, "")

@@ -184,9 +184,18 @@ def test_accelerate_that_was_told_where_to_train_is_not(words: str, variables: d
     assert said(tmp_path, f"PYTHON {words}", *ALL, **variables) == ""
 
 
-@pytest.mark.parametrize(("master", "code"), [("10.1.2.3", 0), ("10.1.2.4", 1), ("127.0.0.1", 1)])
-def test_a_connection_to_the_master_on_another_node_is_one(master: str, code: int, tmp_path: Path) -> None:
-    table = "  sl  local_address rem_address   st\n   0: 0901000A:C350 0302010A:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
+@pytest.mark.parametrize(
+    ("master", "peer", "code"),
+    [
+        ("10.1.2.3", "0302010A", 0),
+        ("10.1.2.4", "0302010A", 1),
+        ("127.0.0.1", "0302010A", 1),
+        ("fd00:a:b::1", "0A0000FD00000B000000000001000000", 0),
+        ("fd00:a:b::2", "0A0000FD00000B000000000001000000", 1),
+    ],
+)
+def test_a_connection_to_the_master_on_another_node_is_one(master: str, peer: str, code: int, tmp_path: Path) -> None:
+    table = f"  sl  local_address rem_address   st\n   0: 0901000A:C350 {peer}:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
     (tmp_path / "table").write_text(table)
     script = f"""
     source {SCRIPTS}/lib/peers.sh
@@ -194,4 +203,4 @@ def test_a_connection_to_the_master_on_another_node_is_one(master: str, code: in
     cd "$1"; peers::connections() {{ cat table; }}
     code=0; peers::are_met $$ || code=$?; echo "${{code}}"
     """
-    assert bash(script, tmp_path, env=environment(MASTER_ADDR=master)).stdout == f"{code}\n"
+    assert bash(script, tmp_path, env=environment(MASTER_ADDR=master, KIT_RUN_DIR=str(SCRIPTS))).stdout == f"{code}\n"

@@ -263,7 +263,7 @@ def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> 
     stub(tmp_path / "bin", "srun", "touch started\n")
     done = start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
     assert done.returncode == 1
-    assert "kit: error: local0: local1 has no IPv4 address but loopback\n  fix: give local1 its network address" in done.stderr
+    assert "kit: error: local0: local1 has no address but loopback\n  fix: give local1 its network address" in done.stderr
     assert not (run / "started").exists()
 
 

@@ -28,6 +28,7 @@
 # KIT_CLUSTER_PYXIS_SCOPE  global or job (global)
 # KIT_CLUSTER_LOOPBACK     yes: each machine's own name is 127.0.1.1, as Debian installs it; no: its network address (yes)
 # KIT_CLUSTER_NODE_NAMES   same as the host names, or other: cn1.. on the hosts node1.. (same)
+# KIT_CLUSTER_IP           4, or 6: no machine has an address of IPv4, but for loopback (4)
 # KIT_CLUSTER_TIMES        short, or default: Slurm's own, such as five minutes until it gives up a silent node (short)
 set -euo pipefail
 here="$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
@@ -46,6 +47,7 @@ readonly pyxis_scope="${KIT_CLUSTER_PYXIS_SCOPE:-global}"
 readonly loopback="${KIT_CLUSTER_LOOPBACK:-yes}"
 readonly times="${KIT_CLUSTER_TIMES:-short}"
 readonly node_names="${KIT_CLUSTER_NODE_NAMES:-same}"
+readonly ip="${KIT_CLUSTER_IP:-4}"
 readonly login_env=(
   HOME=/home/ada USER=ada LOGNAME=ada SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}"
   PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1000 KIT_FOLLOW_PERIOD_S=0.3
@@ -71,6 +73,7 @@ cluster::check_settings() {
   cluster::check_switch KIT_CLUSTER_LOOPBACK "${loopback}" no yes
   cluster::check_switch KIT_CLUSTER_TIMES "${times}" default short
   cluster::check_switch KIT_CLUSTER_NODE_NAMES "${node_names}" same other
+  cluster::check_switch KIT_CLUSTER_IP "${ip}" 4 6
   cluster::check_switch KIT_CLUSTER_IMAGES "${KIT_CLUSTER_IMAGES:-all}" all nodes
   cluster::check_switch KIT_CLUSTER_DEBIAN "${lib_debian}" bookworm trixie sid
 }
@@ -78,7 +81,7 @@ cluster::check_settings() {
 # One line for all that makes two clusters different, as a label of the containers.
 cluster::fingerprint() {
   {
-    printf '%s\n' "${nodes[*]}" "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${times}" "${dir}" \
+    printf '%s\n' "${nodes[*]}" "${proctrack}" "${pyxis_scope}" "${loopback}" "${node_names}" "${ip}" "${times}" "${dir}" \
       "$(lib::cache)" "${KIT_CLUSTER_SUBNET:-}"
     docker image inspect --format '{{.Id}}' "${lib_node}" "${lib_controller}"
     cat "${here}/cluster.sh" "${here}/node-shell" "${here}/slurm.conf" "${here}/cgroup.conf"
@@ -153,6 +156,7 @@ cluster::slurm() {
 
 cluster::make_network() {
   local third
+  local -a more=()
   local -a candidates=("${KIT_CLUSTER_SUBNET:-}")
   if docker network inspect "${network}" >/dev/null 2>&1; then
     return
@@ -165,7 +169,8 @@ cluster::make_network() {
   fi
   local subnet
   for subnet in "${candidates[@]}"; do
-    if docker network create --subnet "${subnet}.0/24" "${network}" >/dev/null 2>&1; then
+    [[ "${ip}" == 4 ]] || more=(--ipv6 --subnet "$(cluster::address_v6 "${subnet}" '')/64")
+    if docker network create --subnet "${subnet}.0/24" "${more[@]}" "${network}" >/dev/null 2>&1; then
       return
     fi
   done
@@ -174,7 +179,15 @@ cluster::make_network() {
 }
 
 cluster::subnet() {
-  docker network inspect --format '{{(index .IPAM.Config 0).Subnet}}' "${network}" | sed 's/\.0\/24$//'
+  docker network inspect --format '{{range .IPAM.Config}}{{println .Subnet}}{{end}}' "${network}" | sed -n 's/\.0\/24$//p'
+}
+
+# cluster::address_v6 SUBNET NUMBER - as the number's in the subnet of IPv4.
+cluster::address_v6() { printf 'fd00:%s::%s\n' "${1//./:}" "$2"; }
+
+# cluster::address SUBNET NUMBER - what the machines call each other by.
+cluster::address() {
+  if [[ "${ip}" == 6 ]]; then cluster::address_v6 "$@"; else printf '%s.%s\n' "$@"; fi
 }
 
 # Prints what the nodes can have on this machine: a line with cgroup, one with pyxis.
@@ -196,16 +209,20 @@ cluster::resolve_proctrack() {
 # The folder that every container has as /etc/slurm.
 cluster::write_config() {
   local -r track="$1" subnet="$2" probed="$3" out="${dir}/etc"
-  local node
+  local node address
+  local -i i
   rm -rf "${out}"
   mkdir -p "${out}/plugstack.conf.d"
   {
     if [[ "${times}" == short ]]; then cat "${here}/slurm.conf"; else sed '/^# Short/,/^AuthInfo=/d' "${here}/slurm.conf"; fi
-    printf '\nSlurmctldHost=ctl(%s.10)\n' "${subnet}"
+    printf '\nSlurmctldHost=ctl(%s)\n' "$(cluster::address "${subnet}" 10)"
+    [[ "${ip}" == 4 ]] || printf 'CommunicationParameters=EnableIPv6,DisableIPv4\n'
     printf 'ProctrackType=proctrack/%s\n' "${track}"
-    for node in "${nodes[@]}"; do
+    for i in "${!nodes[@]}"; do
+      node="${nodes[i]}" address="${nodes[i]}"
+      [[ "${ip}" == 4 ]] || address="$(cluster::address "${subnet}" "$((11 + i))")"
       printf 'NodeName=%s NodeHostName=%s NodeAddr=%s CPUs=4 RealMemory=7000 State=UNKNOWN\n' \
-        "$(cluster::slurm_name "${node}")" "${node}" "${node}"
+        "$(cluster::slurm_name "${node}")" "${node}" "${address}"
     done
     printf 'PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF\n'
     # Jobs of the first two give way to those of the third: by going back to the queue, and by being cancelled.
@@ -233,8 +250,10 @@ cluster::write_config() {
 }
 
 cluster::start_container() {
-  local -r node="$1" address="$2" track="$3" mark="$4"
+  local -r node="$1" subnet="$2" number="$3" track="$4" mark="$5"
   local image="${lib_node}" role=node
+  local -a own=(--ip "${subnet}.${number}")
+  [[ "${ip}" == 4 ]] || own+=(--ip6 "$(cluster::address "${subnet}" "${number}")" --env "ADDRESSES=$(cluster::address "${subnet}" '')")
   if [[ "${node}" == ctl ]]; then
     image="${lib_controller}"
     role=controller
@@ -243,7 +262,7 @@ cluster::start_container() {
   # overlays work on them. Where nobody removes them, images.sh does, which knows them by their label.
   docker run --detach --name "${cluster}-${node}" --hostname "${node}" \
     --label "kit.cluster=${cluster}" --label "kit.fingerprint=${mark}" \
-    --network "${network}" --network-alias "${node}" --ip "${address}" \
+    --network "${network}" --network-alias "${node}" "${own[@]}" \
     "${lib_caps[@]}" --shm-size 2g \
     --volume "${dir}/etc:/etc/slurm:ro" --volume "${dir}/shared:/shared" \
     --volume "${dir}/home:/home/ada" --volume "$(lib::cache)/images:/images:ro" \
@@ -266,10 +285,10 @@ cluster::start() {
   cluster::write_config "${track}" "${subnet}" "${probed}"
   say "starting ctl ${nodes[*]} on ${subnet}.0/24, proctrack/${track}"
   local -a pids=()
-  cluster::start_container ctl "${subnet}.10" "${track}" "${mark}" &
+  cluster::start_container ctl "${subnet}" 10 "${track}" "${mark}" &
   pids+=("$!")
   for i in "${!nodes[@]}"; do
-    cluster::start_container "${nodes[i]}" "${subnet}.$((11 + i))" "${track}" "${mark}" &
+    cluster::start_container "${nodes[i]}" "${subnet}" "$((11 + i))" "${track}" "${mark}" &
     pids+=("$!")
   done
   for i in "${pids[@]}"; do
@@ -411,8 +430,11 @@ cluster::is_cut_off() { docker exec "$1" iptables -C INPUT ! -i lo -j DROP 2>/de
 
 cluster::firewall() {
   local -r container="$1" change="$2"
-  docker exec "${container}" iptables "${change}" INPUT ! -i lo -j DROP
-  docker exec "${container}" iptables "${change}" OUTPUT ! -o lo -j DROP
+  local tool
+  for tool in iptables ip6tables; do
+    docker exec "${container}" "${tool}" "${change}" INPUT ! -i lo -j DROP
+    docker exec "${container}" "${tool}" "${change}" OUTPUT ! -o lo -j DROP
+  done
 }
 
 # Seconds since the epoch at which slurmd of a node started, as the controller knows it; 0: never.

@@ -44,6 +44,18 @@ hosts::debian_loopback() {
     >/etc/hosts
 }
 
+# hosts::leave_ipv4 - keeps the addresses that begin with ADDRESSES: the others' names lead there, and nothing but /etc/hosts is asked.
+hosts::leave_ipv4() {
+  local name
+  local -i number=10
+  ip -4 address flush dev eth0
+  for name in ${CLUSTER_HOSTS:?}; do
+    [[ "${name}" == "${HOSTNAME}" && "${DEBIAN_LOOPBACK:-no}" == yes ]] || printf '%s%d\t%s\n' "${ADDRESSES}" "${number}" "${name}" >>/etc/hosts
+    number+=1
+  done
+  : >/etc/resolv.conf
+}
+
 munge::start() {
   install -d -o munge -g munge -m 0755 /run/munge
   install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge
@@ -56,7 +68,7 @@ slurmctld::start() {
   local name
   for name in ${CLUSTER_HOSTS:?}; do
     local tries=0
-    until getent ahostsv4 "${name}" >/dev/null; do
+    until getent ahosts "${name}" >/dev/null; do
       ((++tries <= 300)) || die "the name ${name} does not resolve" "start its container"
       sleep 0.1
     done
@@ -72,6 +84,7 @@ slurmd::start() {
 case "${1:-run}" in
   run)
     [[ "${DEBIAN_LOOPBACK:-no}" == no ]] || hosts::debian_loopback
+    [[ -z "${ADDRESSES:-}" ]] || hosts::leave_ipv4
     [[ "${PROCTRACK:-linuxproc}" != cgroup ]] || cgroup::unlock
     chmod 1777 /tmp /scratch /shared /dev/shm
     chown ada:ada /shared /home/ada

@@ -33,7 +33,7 @@ launcher::tf_config() {
   for ((kit_i = 0; kit_i < NNODES; kit_i++)); do
     kit_port="${MASTER_PORT}"
     [[ -z "${KIT_LOOPBACK:-}" ]] || kit_port=$((MASTER_PORT + kit_i)) # under `kit run` all have one address
-    kit_workers+="${kit_workers:+, }\"${kit_hosts[kit_i]%% *}:${kit_port}\""
+    kit_workers+="${kit_workers:+, }\"$(net::endpoint "${kit_hosts[kit_i]%% *}" "${kit_port}")\""
   done
   printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_workers}" "${NODE_RANK}"
 }

@@ -50,7 +50,7 @@ launcher::choose_rendezvous() {
   KIT_RENDEZVOUS=(
     --nnodes "${NNODES}" # all that were allocated: a range would have torchrun begin with a few when the others are late
     --rdzv-backend c10d
-    --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT}"
+    --rdzv-endpoint "$(net::endpoint "${MASTER_ADDR}" "${MASTER_PORT}")"
     --rdzv-conf "is_host=${kit_is_host}"
     --local-addr "${kit_own[0]%% *}"
   )

@@ -6,7 +6,7 @@ net::address() {
   local -r host="$1"
   # The most trustworthy first. Slurm is asked only where names do not tell, for it may be asked for 1,000 nodes.
   net::usable < <(net::resolve "${host}") || net::usable < <(net::of_slurm "${host}") || net::usable < <(net::own "${host}") ||
-    kit::die "${host} has no IPv4 address but loopback" \
+    kit::die "${host} has no address but loopback" \
       "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf" address-unknown
 }
 
@@ -14,7 +14,7 @@ net::address() {
 net::usable() {
   local address
   while read -r address; do
-    [[ "${address}" != 127.* || -n "${KIT_LOOPBACK:-}" ]] || continue
+    [[ "${address}" != @(127.*|::1|fe80:*) || -n "${KIT_LOOPBACK:-}" ]] || continue # fe80: means another node on each interface
     printf '%s\n' "${address}"
     return
   done
@@ -31,22 +31,31 @@ net::of_slurm() {
 # net::own HOST - run_script.sh begins on the first node, so that node's own interfaces can answer as well.
 net::own() {
   [[ "${SLURMD_NODENAME:-}" == "$1" ]] || return 0
-  ip -4 -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' |
-    tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+  local family
+  for family in -4 -6; do
+    ip "${family}" -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' |
+      tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
+  done
 }
 
+# net::resolve HOST - prints its addresses: those of IPv6 where there are no others.
 net::resolve() {
-  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ ]]; then
+  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ || "$1" == *:* ]]; then
     printf '%s\n' "$1" # on a machine without any network getent would not even find that
   else
-    getent ahostsv4 "$1" | cut -d ' ' -f 1 || true
+    { getent ahostsv4 "$1" || getent ahostsv6 "$1"; } | cut -d ' ' -f 1 || true
   fi
+}
+
+# net::endpoint ADDRESS PORT - as one word; an address of IPv6 has brackets there.
+net::endpoint() {
+  if [[ "$1" == *:* ]]; then printf '[%s]:%s' "$1" "$2"; else printf '%s:%s' "$1" "$2"; fi
 }
 
 # net::check_master - rank 0's process listens on MASTER_ADDR, so the first node must have that address.
 net::check_master() {
   command -v ip >/dev/null || return 0
-  [[ " $(ip -4 -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
+  [[ " $(ip -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
     kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
       "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf" address-unknown
 }
@@ -55,20 +64,27 @@ net::check_master() {
 # TensorPipe would listen on loopback and nobody reach them. They get the interface that leads to the master, unless the
 # job or the site has chosen one.
 net::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" && -r /proc/net/route ]] && command -v getent >/dev/null || return 0
-  local name address interface
+  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" ]] && command -v getent >/dev/null || return 0
+  local name address interface routes=/proc/net/route
+  [[ "${MASTER_ADDR}" != *:* ]] || routes=/proc/net/ipv6_route
+  [[ -r "${routes}" ]] || return 0
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
   # Of a name without an address Gloo thinks the same.
-  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null) || address=127.0.0.1
-  [[ "${address}" == 127.* ]] || return 0
-  interface="$(net::interface "${MASTER_ADDR}" </proc/net/route)"
+  read -r address < <(net::resolve "${name}" 2>/dev/null) || address=127.0.0.1
+  [[ "${address}" == @(127.*|::1) ]] || return 0
+  interface="$(net::interface "${MASTER_ADDR}" <"${routes}")"
   [[ -n "${interface}" ]] || return 0
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }
 
 # net::interface ADDRESS - the interface of the way there, by the kernel's table of routes on its input: that of the most
-# specific route. Without `ip`, which an image may lack. The table's numbers have the first byte of an address last.
+# specific route. Without `ip`, which an image may lack.
 net::interface() {
+  if [[ "$1" == *:* ]]; then net::interface_v6 "$1"; else net::interface_v4 "$1"; fi
+}
+
+# net::interface_v4 ADDRESS - the table's numbers have the first byte of an address last.
+net::interface_v4() {
   local -a bytes
   local name destination mask found=''
   local -i address number specific best=-1
@@ -83,6 +99,35 @@ net::interface() {
     fi
   done
   printf '%s' "${found}"
+}
+
+# net::interface_v6 ADDRESS - the table has each network's first address and, in hexadecimal digits, too, its length in bits.
+net::interface_v6() {
+  local -r address="$(net::hex "$1")"
+  local network length name found=''
+  local -i bits digits best=-1
+  while read -r network length _ _ _ _ _ _ _ name; do
+    bits=$((16#0${length})) digits=$((bits / 4))
+    ((bits > best)) && [[ "${name}" != @(|lo) && "${network:0:digits}" == "${address:0:digits}" ]] || continue
+    ((bits % 4 == 0 || (16#0${network:digits:1} ^ 16#0${address:digits:1}) >> (4 - bits % 4) == 0)) || continue
+    best="${bits}" found="${name}"
+  done
+  printf '%s' "${found}"
+}
+
+# net::hex ADDRESS - its bytes, two hexadecimal digits each.
+net::hex() {
+  local -a words=() last=()
+  if [[ "$1" != *:* ]]; then
+    IFS=. read -ra words <<<"$1"
+    printf '%02x' "${words[@]}"
+    return
+  fi
+  [[ "$1" != *::* ]] || IFS=: read -ra last <<<"${1##*::}"
+  IFS=: read -ra words <<<"${1%%::*}"
+  while ((${#words[@]} + ${#last[@]} < 8)); do words+=(0); done
+  words+=("${last[@]}")
+  printf '%04x' "${words[@]/#/0x}"
 }
 
 # net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not

@@ -3,11 +3,13 @@
 readonly REACH_FEW=16 # nodes that one connects to; with more, each has others
 readonly REACH_CONNECT_S=3
 # shellcheck disable=SC2016  # Perl's, which bash has to leave alone
-readonly REACH_LISTEN='use Socket; $| = 1;
+readonly REACH_LISTEN='use Socket qw(:DEFAULT pack_sockaddr_in6 IN6ADDR_ANY IPPROTO_IPV6 IPV6_V6ONLY); $| = 1;
 for (@ARGV) {
   my $s;
-  socket($s, AF_INET, SOCK_STREAM, 0) && setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) && bind($s, sockaddr_in($_, INADDR_ANY))
-    && listen($s, SOMAXCONN) or die "$_: $!\n";
+  # One of IPv6 hears IPv4, too.
+  my $both = socket($s, AF_INET6, SOCK_STREAM, 0) && setsockopt($s, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  ($both || socket($s, AF_INET, SOCK_STREAM, 0)) && setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1)
+    && bind($s, $both ? pack_sockaddr_in6($_, IN6ADDR_ANY) : sockaddr_in($_, INADDR_ANY)) && listen($s, SOMAXCONN) or die "$_: $!\n";
   push @open, $s;
 }
 print "listening\n"; sleep 600'
@@ -27,7 +29,7 @@ reach::names() {
     found="$(reach::addresses "${name}")"
     if [[ -z "${found}" ]]; then
       probe::say unknown-name "${name}"
-    elif ! grep -qv '^127[.]' <<<"${found}"; then
+    elif ! net::usable <<<"${found}" >/dev/null; then
       probe::say loopback-name "${name}" "${found//$'\n'/ }"
     fi
   done
@@ -75,8 +77,7 @@ reach::connect() {
   for word in "$@"; do ports_of["${word%:*}"]="${word##*:}"; done
   while read -r node; do
     [[ -n "${ports_of["${node}"]:-}" ]] || continue
-    address="$(reach::addresses "${node}" | grep -v '^127[.]' | head -n 1)"
-    [[ -n "${address}" ]] || continue # told already
+    address="$(net::usable < <(reach::addresses "${node}"))" || continue # told already
     for port in ${ports_of["${node}"]//,/ }; do
       reach::try "${node}" "${address}" "${port}" &
     done

@@ -16,7 +16,7 @@ Way = tuple[str, str]  # (from, to)
 @check("names")
 def names(node: Node, cluster: Cluster) -> Iterator[Found]:
     if unknown := [name for (name,) in node.all("unknown-name")]:
-        evidence = "getent ahostsv4 finds nothing, of NodeAddr neither"
+        evidence = "getent finds no address of it, nor of its NodeAddr"
         yield Found("unknown", evidence, {"others": hostlist.fold(unknown)})
     for name, addresses in node.all("loopback-name"):
         problem = "own-loopback" if name == node.name else "loopback"
