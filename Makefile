@@ -11,7 +11,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm test-horovod coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
+.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm test-ipv6 test-horovod coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -7
@@ -45,6 +45,13 @@ test-slurm: .venv/test
 	  KIT_CLUSTER_DEBIAN=$$debian KIT_CLUSTER_NAME=$$debian PATH="$(CURDIR)/$(BIN):$$PATH" \
 	    $(BIN)/pytest --numprocesses 2 --ignore tests/cluster/engine tests/cluster $(ARGS) || exit; \
 	done
+
+# For a person, before a release: on machines that have addresses of IPv6 alone.
+test-ipv6: export KIT_CLUSTER_IP = 6
+test-ipv6: export KIT_CLUSTER_NAME = ipv6
+test-ipv6: export KIT_REQUIRE_CLUSTER = 1
+test-ipv6: .venv/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_jobs.py tests/cluster/test_launchers.py $(ARGS)
 
 # For a person, before a release: compiles Horovod, which takes five minutes, and trains with it on two nodes.
 test-horovod: export KIT_TEST_HOROVOD = 1

@@ -44,13 +44,13 @@ hosts::debian_loopback() {
     >/etc/hosts
 }
 
-# hosts::leave_ipv4 - keeps the addresses that begin with ADDRESSES: the others' names lead there, and nothing but /etc/hosts is asked.
+# hosts::leave_ipv4 - keeps the addresses that begin with ADDRESSES: the names lead there, and nothing but /etc/hosts is asked.
 hosts::leave_ipv4() {
   local name
   local -i number=10
   ip -4 address flush dev eth0
   for name in ${CLUSTER_HOSTS:?}; do
-    [[ "${name}" == "${HOSTNAME}" && "${DEBIAN_LOOPBACK:-no}" == yes ]] || printf '%s%d\t%s\n' "${ADDRESSES}" "${number}" "${name}" >>/etc/hosts
+    printf '%s%d\t%s\n' "${ADDRESSES}" "${number}" "${name}" >>/etc/hosts
     number+=1
   done
   : >/etc/resolv.conf

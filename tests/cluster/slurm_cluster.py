@@ -113,6 +113,10 @@ class Cluster:
         self._shells.forget(node)
         control("restore", node)
 
+    def address(self, node: str) -> str:
+        """By which the other machines reach it."""
+        return self.run("ctl", "getent", "ahosts", node).stdout.split()[0]
+
     def enroot(self) -> str:
         """real, stub or none."""
         return self._installed("enroot")

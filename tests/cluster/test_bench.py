@@ -69,7 +69,7 @@ def shape(cluster: Cluster, node: str, rate: int) -> None:
 
 def shape_link(cluster: Cluster, node: str, to: str) -> None:
     """What the node sends to this other one alone."""
-    address = cluster.run("ctl", "getent", "ahostsv4", to).stdout.split()[0]
+    address = cluster.address(to)
     for line in (
         "qdisc del dev eth0 root",
         "qdisc add dev eth0 root handle 1: htb default 1",

@@ -149,7 +149,7 @@ def test_an_image_cannot_say_where_the_master_is(runtime: str, kit_cluster: Clus
     kit_cluster.run("node1", "tiny-image", kit_cluster.path(place / "image"), *own)
     (place / "program.sh").write_text('echo "${RANK} ${WORLD_SIZE} ${MASTER_ADDR} ${MASTER_PORT} ${KIT_LOG_DIR}"\n')
     submit_two(kit_cluster, place, runtime, tiny_image(kit_cluster, place / "image", runtime), "run")
-    job, address = job_id(place, "run"), kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]
+    job, address = job_id(place, "run"), kit_cluster.address("node1")
     rest = f"2 {address} {61000 + job % 4000} {kit_cluster.path(place)}/run/log/{job}"
     assert ranks(place, "run") == [f"0 {rest}", f"1 {rest}"]
 

@@ -136,7 +136,7 @@ def place(kit_cluster: Cluster) -> Iterator[Path]:
 
 def filled(cluster: Cluster, here: Path, text: str) -> str:
     def address(match: re.Match[str]) -> str:
-        return cluster.run("ctl", "getent", "ahostsv4", match[1]).stdout.split()[0]
+        return cluster.address(match[1])
 
     return re.sub(r"\{address:(\w+)\}", address, text).replace("{here}", str(cluster.path(here)))
 

@@ -58,7 +58,7 @@ def test_cifar10_trains_on_two_nodes_under_every_runtime(runtime: str, kit_clust
     ranks = RANK_LINE.findall(said)
     assert sorted((int(rank), int(world)) for rank, world, *_ in ranks) == [(rank, world) for rank in range(world)]
     assert {(node, host) for _, _, _, node, host, *_ in ranks} == {(str(n), f"node{n + 1}") for n in range(nodes)}
-    address = kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]
+    address = kit_cluster.address("node1")
     assert not address.startswith("127.")
     assert {master for *_, master, _ in ranks} == {address}
     assert {port for *_, port in ranks} == {str(61000 + job_id(training) % 4000)}

@@ -62,7 +62,7 @@ def test_ranks_are_unique_in_the_nodes_order_and_agree_on_a_sum(launcher: str, r
     found = sorted(RANK_LINE.findall(done.stdout))
     assert [line[:4] for line in found] == [("0", "0", "0", "node1"), ("1", "1", "0", "node1"), ("2", "0", "1", "node2"), ("3", "1", "1", "node2")]
     assert {line[5] for line in found} == {launcher}
-    assert {line[6] for line in found} == {kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]}
+    assert {line[6] for line in found} == {kit_cluster.address("node1")}
     assert ("max-restarts" in str(options)) == ("--rdzv-backend\nc10d" in read_command(kit_cluster, programs))
     nothing_left(kit_cluster)
 
@@ -91,7 +91,7 @@ def test_ranks_are_unique_in_the_nodes_order_without_torch(launcher: str, runtim
     done = submit(kit_cluster, prints, "job.yaml", "-j", "2x2", *image, "--output", "run", "--follow")
     found = sorted(RANK_LINE.findall(done.stdout))
     assert [line[:4] for line in found] == [("0", "0", "0", "node1"), ("1", "1", "0", "node1"), ("2", "0", "1", "node2"), ("3", "1", "1", "node2")]
-    assert {line[6] for line in found} == {kit_cluster.run("ctl", "getent", "ahostsv4", "node1").stdout.split()[0]}
+    assert {line[6] for line in found} == {kit_cluster.address("node1")}
     nothing_left(kit_cluster)
 
 
@@ -312,9 +312,10 @@ def test_tensorflow_fits_one_model_on_two_nodes(tensorflow: list[str], kit_clust
         said = submit(kit_cluster, programs, *arguments, "--follow", "--", "--epochs", "3", timeout_s=300).stdout
         losses[nodes] = [float(loss) for loss in re.findall(r"^\[rank0\] epoch \d/3  loss ([\d.]+)$", said, re.MULTILINE)]
     workers = re.findall(r"^\[rank(\d)\] worker (\d)/2  host (node\d)  task (\d)  cluster \[(\S+):(\d+), (\S+):(\d+)\]$", said, re.MULTILINE)
-    addresses = [kit_cluster.run("ctl", "getent", "ahostsv4", f"node{node}").stdout.split()[0] for node in (1, 2)]
+    addresses = [kit_cluster.address(f"node{node}") for node in (1, 2)]
     port = 61000 + job_id(programs, "on2") % 4000
-    where = (addresses[0], str(port), addresses[1], str(port))
+    of_workers = [f"[{address}]" if ":" in address else address for address in addresses]
+    where = (of_workers[0], str(port), of_workers[1], str(port))
     assert sorted(workers) == [("0", "0", "node1", "0", *where), ("1", "1", "node2", "1", *where)]
     assert len(losses["1"]) == 3 and losses["1"][2] < losses["1"][0] / 2
     assert losses["2"] == pytest.approx(losses["1"], abs=1e-3)

@@ -38,12 +38,13 @@ net::own() {
   done
 }
 
-# net::resolve HOST - prints its addresses: those of IPv6 where there are no others.
+# net::resolve HOST - prints its addresses, those of IPv6 behind the others. Where there are none, getent writes IPv4's in their form.
 net::resolve() {
+  local family
   if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ || "$1" == *:* ]]; then
     printf '%s\n' "$1" # on a machine without any network getent would not even find that
   else
-    { getent ahostsv4 "$1" || getent ahostsv6 "$1"; } | cut -d ' ' -f 1 || true
+    for family in ahostsv4 ahostsv6; do getent "${family}" "$1" || true; done | cut -d ' ' -f 1 | grep -v '^::ffff:' || true
   fi
 }
 
