@@ -11,7 +11,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm test-ipv6 test-horovod coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
+.PHONY: help demo test test-fast test-bash test-oldest-python test-slurm test-ipv6 test-horovod gpu-test coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -7
@@ -59,6 +59,10 @@ test-horovod: export KIT_REQUIRE_CLUSTER = 1
 test-horovod: .venv/test
 	tests/cluster/engine.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_launchers.py -k horovod $(ARGS)
+
+# For a person with NVIDIA GPUs: trains on them, checks what only they show, and writes gpu-report.md.
+gpu-test: .venv/test
+	$(BIN)/python tests/gpu_report.py $(ARGS)
 
 # For a person, before a release: which lines and branches no test reaches, and which faults no test notices.
 coverage: export COVERAGE_FILE = $(CURDIR)/.coverage/data

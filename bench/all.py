@@ -31,6 +31,7 @@ BENCHMARKS = (
     "faults",
     "false_alarms",
     "compile_caches",
+    "first_start",
 )
 
 

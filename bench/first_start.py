@@ -156,7 +156,9 @@ def run(rounds: int) -> Iterator[Comparison]:
             yield Comparison(f"first start under {runtime}", DOES, values, goals=goals)
             values = {KIT: values[NEXT], MOUNTED: mounted}
             goals = [Goal(MOUNTED, 0.2, over=True)]
-            yield Comparison(f"next start under {runtime}", DOES_NEXT, values, goals=goals)
+            name = f"next start under {runtime}"
+            why = WHY if runtime != "apptainer" else ""
+            yield Comparison(name, DOES_NEXT, values, goals=goals, why=why)
 
 
 DOES = (
@@ -164,6 +166,10 @@ DOES = (
     " container on the nodes, the image's file on their disk and not in memory."
 )
 DOES_NEXT = "the same, with the image's file in memory."
+WHY = (
+    "By the timeline of one such run, 0.4 s of it is the step in which each node tries the mount"
+    " before any rank starts; by hand there is none."
+)
 
 
 if __name__ == "__main__":

@@ -69,12 +69,21 @@ def test_a_node_that_has_addresses_of_ipv6_alone_is_found_by_them(tmp_path: Path
     assert address(tmp_path, "node1", {"node1": ["fd00::1"], "node2": ["fd00::2"]}).stdout == "fd00::1\n"
     assert address(tmp_path, "node1", {"node1": ["::1", "fe80::7", "fd00::1"]}).stdout == "fd00::1\n"
     assert address(tmp_path, "node1", {"node1": ["::1"]}, slurm={"node1": "fd00::5"}).stdout == "fd00::5\n"
+    assert address(tmp_path, "node1", {"node1": ["127.0.1.1", "::ffff:127.0.1.1"]}, slurm={"node1": "fd00::5"}).stdout == "fd00::5\n"
     assert address(tmp_path, "node1", {"node1": ["::1"]}, own="fd00::3", SLURMD_NODENAME="node1").stdout == "fd00::3\n"
     assert address(tmp_path, "node1", {"node1": ["::1"]}).stderr == NO_ADDRESS
 
 
-def test_an_address_of_ipv4_goes_first(tmp_path: Path) -> None:
+def test_an_address_of_ipv4_goes_first_wherever_it_comes_from(tmp_path: Path) -> None:
     assert address(tmp_path, "node1", {"node1": ["fd00::1", "10.0.0.1"]}).stdout == "10.0.0.1\n"
+    assert address(tmp_path, "node1", {"node1": ["fd00::1"]}, slurm={"node1": "10.0.0.7"}).stdout == "10.0.0.7\n"
+    assert address(tmp_path, "node1", {"node1": ["127.0.1.1", "fd00::1"]}, own="fd00::3 10.0.0.3", SLURMD_NODENAME="node1").stdout == "10.0.0.3\n"
+
+
+def test_nobody_waits_for_the_addresses_of_ipv6_where_there_is_one_of_ipv4(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "getent", '[[ "$1" == ahostsv4 ]] && echo "10.0.0.1 STREAM $2" && exit\nsleep 60\n')
+    script = 'source "$1/messages.sh" && source "$1/network.sh" && net::address node1'
+    assert bash(script, SCRIPTS / "lib", env=environment(tmp_path / "bin"), timeout_s=20).stdout == "10.0.0.1\n"
 
 
 def test_another_nodes_interfaces_are_not_the_first_nodes(tmp_path: Path) -> None:

@@ -431,7 +431,7 @@ cluster::is_cut_off() { docker exec "$1" iptables -C INPUT ! -i lo -j DROP 2>/de
 cluster::firewall() {
   local -r container="$1" change="$2"
   local tool
-  for tool in iptables ip6tables; do
+  for tool in iptables $([[ "${ip}" == 4 ]] || echo ip6tables); do
     docker exec "${container}" "${tool}" "${change}" INPUT ! -i lo -j DROP
     docker exec "${container}" "${tool}" "${change}" OUTPUT ! -o lo -j DROP
   done

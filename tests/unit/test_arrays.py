@@ -131,6 +131,16 @@ def test_a_task_that_left_no_log_is_looked_up_in_the_accounts(tmp_path: Path, to
     assert history.runs()[0].ends == {"CANCELLED": "0", "FAILED": "1"}
 
 
+@pytest.mark.parametrize(
+    ("says", "code", "first"), [("sacct: error: slurm_persist_conn_open", 1, "lost"), ("Slurm accounting storage is disabled", 1, "cancelled")]
+)
+def test_accounts_that_cannot_be_read_say_nothing_of_a_task(says: str, code: int, first: str, tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "5", "0-1")
+    tools("squeue", "5_1|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|@/train-5")
+    tools("sacct", says, code)
+    assert status.of(history.runs())[0].detail == f"array of 2: 1 running, 1 {first}"
+
+
 def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_call(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-2")
     tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|@/train-5\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|@/train-5")

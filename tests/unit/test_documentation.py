@@ -140,8 +140,8 @@ def test_the_generic_profile_is_what_is_assumed_without_one(monkeypatch: pytest.
 
 
 def test_make_targets_named_in_the_documents_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", README + CONTRIBUTING, re.MULTILINE)) <= targets
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", README + CONTRIBUTING, re.MULTILINE)) <= targets
 
 
 @pytest.mark.parametrize("job", sorted(path.name for path in (ROOT / "train").glob("*.yaml")))

@@ -194,6 +194,7 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
 AZURE = "c01\tchassis\t7783-7084-3265-9085-8269-3286-77\n"
 GOOGLE = "c01\tchassis\tGoogle\n"  # a tag of another cloud
 IMEX = "c01\tdevices\t/dev/nvidia-caps-imex-channels\n"
+RACK = f"{IMEX}c01\tgpu\tNVIDIA GB200\tNVIDIA GB200\n"
 
 
 @pytest.mark.parametrize(
@@ -204,9 +205,10 @@ IMEX = "c01\tdevices\t/dev/nvidia-caps-imex-channels\n"
         ("c01\tfabric\tcxi\t-\t1\t-\n", "slingshot"),
         ("c01\tfabric\topa\thfi1verbs\t1\t-\nc01\trdma\thfi1_0\tACTIVE\tInfiniBand\n", "omni-path"),
         (f"c01\tdevices\t/dev/aperture_devices\n{GOOGLE}", "gcp"),
-        (f"{IMEX}c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "gb200"),
-        (f"{IMEX}{AZURE}c01\trdma\tmlx5_ib0\tACTIVE\tInfiniBand\n", "gb200"),
-        (f"{IMEX}c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"),
+        (f"{RACK}c01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "gb200"),
+        (f"{RACK}{AZURE}c01\trdma\tmlx5_ib0\tACTIVE\tInfiniBand\n", "gb200"),
+        (f"{RACK}c01\trdma\trdmap0s6\tACTIVE\tUnspecified\n", "efa"),
+        (f"{IMEX}c01\tgpu\tNVIDIA H100\nc01\trdma\tmlx5_0\tACTIVE\tInfiniBand\n", "infiniband"),
         (f"{AZURE}c01\trdma\tmlx5_an0\tACTIVE\tEthernet\nc01\trdma\tmlx5_ib0\tACTIVE\tInfiniBand\n", "azure"),
         (f"{AZURE}c01\trdma\tmlx5_an0\tACTIVE\tEthernet\n", "infiniband"),
         (f"{GOOGLE}c01\trdma\tmlx5_0\tACTIVE\tEthernet\n", "infiniband"),

@@ -63,9 +63,7 @@ Measured = Annotated[
 ]
 
 
-@command(
-    epilog=examples("kit bench -j 2x8 --pairs", "kit bench job.yaml --expect 180"),
-)
+@command(epilog=examples("kit bench -j 2x8 --pairs", "kit bench job.yaml --expect 180"))
 @functools.partial(takes_job, target=SHAPED)
 def bench(
     job: JobRequest,

@@ -24,9 +24,7 @@ command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 YEAR_S = 365 * formats.DAY_S
 
 
-@command(
-    epilog=examples("kit when job.yaml", "kit when train.py -j 2x8 --partition gpu,long"),
-)
+@command(epilog=examples("kit when job.yaml", "kit when train.py -j 2x8 --partition gpu,long"))
 @takes_job
 def when(
     job: JobRequest,

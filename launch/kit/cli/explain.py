@@ -39,9 +39,7 @@ def why(run: LastRun = None, as_json: Json = False) -> None:
         print(found)
 
 
-@command(
-    epilog=examples("kit timeline", "kit timeline 4711 --svg start.svg"),
-)
+@command(epilog=examples("kit timeline", "kit timeline 4711 --svg start.svg"))
 def timeline(
     run: LastRun = None,
     attempt: Annotated[
@@ -71,9 +69,7 @@ def timeline(
         (messages.note if as_json else messages.say)(f"wrote {svg}")
 
 
-@command(
-    epilog=examples("kit hang", "kit hang 4711 --full"),
-)
+@command(epilog=examples("kit hang", "kit hang 4711 --full"))
 def hang(
     run: RunningRun = None,
     full: Annotated[

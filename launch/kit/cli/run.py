@@ -80,18 +80,14 @@ def submit(
             submission.submit(plan, waits, answer)
 
 
-@command(
-    epilog=examples("kit run train.py -j 2x2", "kit run job.yaml --task 3"),
-)
+@command(epilog=examples("kit run train.py -j 2x2", "kit run job.yaml --task 3"))
 @functools.partial(takes_job, for_slurm=False)
 def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
     """Write the same scripts, and run them on this machine without Slurm."""
     submission.run_here(job.plan(job.load(), output, LIVE), task)
 
 
-@command(
-    epilog=examples("kit rerun", "kit rerun 4711 --image first"),
-)
+@command(epilog=examples("kit rerun", "kit rerun 4711 --image first"))
 def rerun(
     run: LastRun = None,
     output: Output = None,
@@ -125,9 +121,7 @@ def rerun(
         submission.hand_to_slurm(plan, folder, [], answer)
 
 
-@command(
-    epilog=examples("kit render job.yaml --output first", "sbatch first/run_script.sh"),
-)
+@command(epilog=examples("kit render job.yaml --output first", "sbatch first/run_script.sh"))
 @takes_job
 def render(job: JobRequest, output: Output = None) -> None:
     """Write the run directory without starting the job.
@@ -145,9 +139,7 @@ def render(job: JobRequest, output: Output = None) -> None:
     messages.say(f"wrote {messages.short(folder)}{submission.of_code(plan)}\n  {how}")
 
 
-@command(
-    epilog=examples("kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter"),
-)
+@command(epilog=examples("kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter"))
 @takes_job
 def shell(
     job: JobRequest,

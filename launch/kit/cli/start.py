@@ -47,9 +47,7 @@ List = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
-@command(
-    epilog=examples("kit init", "kit init train.py", "kit init --local"),
-)
+@command(epilog=examples("kit init", "kit init train.py", "kit init --local"))
 def init(
     target: Target = ".",
     image: Annotated[
@@ -111,9 +109,7 @@ Wait = Annotated[
 ]
 
 
-@command(
-    epilog=examples("kit doctor", "kit doctor job.yaml", "kit doctor --nodelist node[1-4]"),
-)
+@command(epilog=examples("kit doctor", "kit doctor job.yaml", "kit doctor --nodelist node[1-4]"))
 def doctor(
     job: Job = None,
     count: Count = None,
@@ -163,9 +159,7 @@ def schema(
     print(schemas.text(of_cluster=cluster))
 
 
-@command(
-    epilog=examples("source <(kit completion bash)", "source <(kit completion zsh)"),
-)
+@command(epilog=examples("source <(kit completion bash)", "source <(kit completion zsh)"))
 def completion(
     shell: Annotated[
         str,

@@ -22,9 +22,7 @@ from kit.runs import asking, cancelling
 command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
 
 
-@command(
-    epilog=examples("kit cancel 4711 4712", "kit cancel 4711 --task 3"),
-)
+@command(epilog=examples("kit cancel 4711 4712", "kit cancel 4711 --task 3"))
 def cancel(
     run: Annotated[
         list[str],
@@ -51,9 +49,7 @@ def cancel(
         sys.exit(code)
 
 
-@command(
-    epilog=examples("kit checkpoint 4711"),
-)
+@command(epilog=examples("kit checkpoint 4711"))
 def checkpoint(run: OneRun, task: Task = None) -> None:
     """Make the ranks write a checkpoint, and continue from it in the same job.
 
@@ -62,9 +58,7 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
     messages.say(asking.ask(run, asking.CHECKPOINT, task))
 
 
-@command(
-    epilog=examples("kit stop 4711"),
-)
+@command(epilog=examples("kit stop 4711"))
 def stop(run: OneRun, task: Task = None) -> None:
     """Make the ranks write a checkpoint, and end the job with exit code 0.
 
@@ -179,9 +173,7 @@ def images_pack(
     print(f"  in a job: `mounts: ['{target.absolute()}:/data']`")
 
 
-@command(
-    epilog=examples("kit nodes", "kit nodes --forget node7"),
-)
+@command(epilog=examples("kit nodes", "kit nodes --forget node7"))
 def nodes(
     forget: Annotated[
         Optional[str], typer.Option("--forget", metavar="NODE", help="Use this node again.")

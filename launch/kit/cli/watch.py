@@ -33,9 +33,7 @@ CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
 
-@command(
-    epilog=examples("kit status", "kit status 4711 --watch", "kit status 4711 --task 3"),
-)
+@command(epilog=examples("kit status", "kit status 4711 --watch", "kit status 4711 --task 3"))
 def status(
     run: Annotated[
         Optional[str],
@@ -115,9 +113,7 @@ def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
         messages.say(otherwise)
 
 
-@command(
-    epilog=examples("kit runs", "kit runs --state FAILED --last 5"),
-)
+@command(epilog=examples("kit runs", "kit runs --state FAILED --last 5"))
 def runs(
     name: Annotated[
         Optional[str],

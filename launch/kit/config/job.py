@@ -201,7 +201,7 @@ class Job(BadDays):
         "NAME=VALUE",
         other_names="environment variables",
         from_words=variables.from_words,
-        add=keys.merge,
+        add=operator.or_,
     )
     inherit: Optional[tuple[str, ...]] = key(
         inherit.parse,
@@ -218,7 +218,7 @@ class Job(BadDays):
         option="--secret",
         anchor=secrets.anchored,
         from_words=secrets.from_words,
-        add=keys.merge,
+        add=operator.or_,
     )
     array: Optional[str] = key(
         arrays.parse,
@@ -232,7 +232,7 @@ class Job(BadDays):
         "NAME=V,V",
         panel="Many runs",
         from_words=sweeps.from_words,
-        add=keys.merge,
+        add=operator.or_,
     )
     slurm: Optional[dict[str, Located]] = key(
         values.options,
@@ -240,7 +240,7 @@ class Job(BadDays):
         "OPTION=VALUE",
         panel="Nodes",
         from_words=keys.as_mapping,
-        add=keys.merge,
+        add=operator.or_,
     )
     cluster: Optional[str] = key(
         values.line,

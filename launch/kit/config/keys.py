@@ -74,10 +74,6 @@ def _with_key(name: str, problem: Problem) -> Problem:
     return problem._replace(problem=f"{name}: {problem.problem}")
 
 
-def merge(of_file: dict[str, Any], of_option: dict[str, Any]) -> dict[str, Any]:
-    return {**of_file, **of_option}
-
-
 def as_list(option: str, words: Sequence[str], problems: Problems) -> Located:
     return Located([Located(word, option) for word in words], option)
 

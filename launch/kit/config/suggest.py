@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from kit.base.errors import closest, did_you_mean
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
+from kit.files import safe_read
 
 
 def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
@@ -32,7 +33,7 @@ def neighbour(path: str, otherwise: str) -> str:
     folder, name = os.path.split(path)
     if name != name.strip("“”„‘’«»"):
         return "these are typographic quotes, which are part of the name: type plain ones, \" or '"
-    return did_you_mean(name, _names(folder or "."), otherwise, cutoff=0.75)
+    return did_you_mean(name, safe_read.names(folder or "."), otherwise, cutoff=0.75)
 
 
 OF_A_REGISTRY = re.compile(
@@ -59,7 +60,9 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         return False, problem, f"make a file of it once: {build}; then `image: {name}`"
     if "/" not in word and not is_file:
         folder = os.path.join(base, image_files.FOLDER)
-        built = [name[: -len(".json")] for name in _names(folder) if name.endswith(".json")]
+        built = [
+            name[: -len(".json")] for name in safe_read.names(folder) if name.endswith(".json")
+        ]
         fix = f"build it: kit build --name {word}; kit images lists what is built"
         problem = f"no file has that name, and kit build has made none in {folder}"
         fix = did_you_mean(word, built, fix, cutoff=0.75)
@@ -69,10 +72,3 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         "kit build docker://NAME of an image of a registry"
     )
     return True, f"no such image: {path}", neighbour(path, fix)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

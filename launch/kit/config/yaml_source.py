@@ -6,7 +6,6 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -66,10 +65,7 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
 
 def _similar(path: Path) -> str:
     """Return the fix for a missing file: the one in its folder with nearly the same name."""
-    try:
-        names = [name for name in os.listdir(path.parent) if name.endswith((".yaml", ".yml"))]
-    except OSError:
-        names = []
+    names = [name for name in safe_read.names(path.parent) if name.endswith((".yaml", ".yml"))]
     return did_you_mean(path.name, names, f"looked for {path.absolute()}", cutoff=0.7)
 
 

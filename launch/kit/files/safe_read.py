@@ -37,6 +37,14 @@ def start(path: str | Path, most: int = 1 << 20) -> bytes:
         return file.read(most)
 
 
+def names(folder: str | Path) -> list[str]:
+    """Return the names in a folder; none where it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def mapping(path: str | Path) -> dict[str, Any]:
     """Return the JSON object in a regular file. Raise OSError or ValueError if it holds none."""
     found = None

@@ -19,7 +19,7 @@ _SRUN = Syntax(
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
     {
         *sbatch_options.FLAGS,
-        *sbatch_options.OWNED_FLAGS,
+        *(sbatch_options.OWNED_FLAGS - {"wait"}),  # of srun it has a value
         "label",
         "unbuffered",
         "kill-on-bad-exit",
@@ -28,7 +28,7 @@ _SRUN = Syntax(
     }
     | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
     | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
-    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"} - {"wait"},
+    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"},
     aliases=sbatch_options.ALIASES,
 )
 # Options of srun that other lines of this module read.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from kit.base.errors import KitError, Problems, UsageError
-from kit.config import paths, profiles, yaml_source
+from kit.config import profiles, yaml_source
 from kit.config.job import Job
 from kit.config.job_file import is_yaml
 from kit.config.profiles import Cluster
@@ -116,10 +116,7 @@ def _cluster_of(job_file: str) -> Optional[str]:
         return None
     given = yaml_source.read(path, Problems()).get("cluster")
     name = given.value if given else None
-    if not isinstance(name, str):
-        return None
-    is_file = profiles.is_file_name(name)
-    return paths.absolute(name, path.absolute().parent) if is_file else name
+    return profiles.anchored(name, path.absolute().parent) if isinstance(name, str) else None
 
 
 def _check_linux(typed: Typed) -> None:

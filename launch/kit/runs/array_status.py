@@ -164,13 +164,8 @@ def _log(run: Run) -> Path:
 def _state(found: tuple[Status, ...]) -> str:
     """Of the whole array: running while any task is, and completed when all have."""
     counts = Counter(item.state for item in found)
-    weights = {
-        "RUNNING": 0,
-        "LOST": 2,
-        "FAILED": 3,
-        "CANCELLED": 5,
-        "COMPLETED": 6,
-    }  # one that was cancelled hides no worse end
+    # One that was cancelled hides no worse end.
+    weights = {"RUNNING": 0, "LOST": 2, "FAILED": 3, "CANCELLED": 5, "COMPLETED": 6}
     return min(
         counts,
         key=lambda state: (

@@ -116,10 +116,7 @@ def last_attempt(found: list[Event]) -> list[Event]:
 
 def _all(logs: Path) -> list[Event]:
     """Return all events, in the order of time by each machine's clock."""
-    try:
-        names = sorted(name for name in os.listdir(folder(logs)) if name.endswith(".jsonl"))
-    except OSError:
-        return []
+    names = sorted(name for name in safe_read.names(folder(logs)) if name.endswith(".jsonl"))
     found = [event for name in names for event in read_file(folder(logs) / name)]
     return sorted(found, key=lambda event: event.at_s)
 

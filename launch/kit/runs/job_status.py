@@ -68,11 +68,9 @@ def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
     if not state and history.is_cancelled(run):
         return Status(run, "CANCELLED", "by kit cancel", "")
     elapsed_s = numbers.seconds(job.elapsed) if job else None
-    return (
-        Status(run, state, why, "", elapsed_s=elapsed_s)
-        if state
-        else Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
-    )
+    if state:
+        return Status(run, state, why, "", elapsed_s=elapsed_s)
+    return Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
 
 
 def _newer(run: Run, queue: Queue) -> Optional[Run]:

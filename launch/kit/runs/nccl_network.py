@@ -6,7 +6,6 @@ network it has, and what its container lacks for it: launch/scripts/lib/fabric.s
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,7 @@ from kit.runs.events import Event
 from kit.slurm import hostlist
 
 # What people call the networks of lib/fabric.sh that are faster than TCP.
-FAST = {
-    "ib": "InfiniBand",
-    "roce": "RoCE",
-    "efa": "EFA",
-    "cxi": "Slingshot",
-    "opa": "Omni-Path",
-}
+FAST = {"ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "cxi": "Slingshot", "opa": "Omni-Path"}
 TCP = "Socket"  # as NCCL calls it
 _MOST = 16  # ranks whose logs are looked at: NCCL connects no rank with one of another network
 _HEAD = 1 << 18  # bytes of each: NCCL starts early
@@ -76,10 +69,7 @@ def _lacks(noted: dict[str, Event]) -> str:
 
 def _used(place: Path) -> tuple[str, ...]:
     """Return the networks that NCCL names in the logs of some ranks."""
-    try:
-        logs = [name for name in os.listdir(place) if re.fullmatch(r"rank\d+\.out", name)]
-    except OSError:
-        return ()
+    logs = [name for name in safe_read.names(place) if re.fullmatch(r"rank\d+\.out", name)]
     logs.sort(key=lambda name: (len(name), name))
     used: set[bytes] = set()
     for name in logs[:: -(-len(logs) // _MOST) or 1]:

@@ -56,7 +56,12 @@ def _of(runs: list[Run]) -> list[Status]:
     ]
     if not lost:
         return [found[run.folder] for run in runs]
-    accounts = slurm.accounted([run.id for run in lost])
+    try:
+        accounts = slurm.accounted([run.id for run in lost])
+    except slurm.Unsure:
+        if any(found[run.folder].state == "LOST" for run in lost):
+            raise
+        accounts = None  # of an array the other tasks are known
     own = slurm.cluster_name() if any(run.cluster for run in lost) else ""
     for run in lost:
         found[run.folder] = _one(run, queue, accounts)
@@ -119,13 +124,10 @@ def _one(
     found = job_status.look(run, queue, accounts or {})
     if found.run != run:
         history.add(found.run)
-    return (
-        found
-        if found.active or found.state == "LOST"
-        else found._replace(
-            run=history.ended(found.run, found.state, found.detail, found.elapsed_s)
-        )
-    )
+    if found.active or found.state == "LOST":
+        return found
+    ended = history.ended(found.run, found.state, found.detail, found.elapsed_s)
+    return found._replace(run=ended)
 
 
 def _local(run: Run) -> Status:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
 from kit import slurm
+from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, job_chain
 from kit.runs.events import Event
@@ -65,10 +65,7 @@ def total(found: Iterable[Usage]) -> Usage:
 def _jobs(run: RunPaths, job_id: str) -> list[str]:
     """Return the jobs that led to this one, where a site cancels what it preempts, and itself."""
     task = job_id.partition("_")[2]
-    try:
-        names = os.listdir(run.log)
-    except OSError:
-        names = []
+    names = safe_read.names(run.log)
     jobs = [name for name in names if slurm.ID.fullmatch(name) and name.partition("_")[2] == task]
     found = [name for name in jobs if job_chain.last_job(str(run.folder), name) == job_id]
     return sorted(found, key=lambda name: int(name.partition("_")[0]))

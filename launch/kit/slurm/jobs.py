@@ -200,14 +200,19 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
     return found
 
 
-def accounted(job_ids: list[str]) -> dict[str, dict[str, str]]:
-    """Return {job id: {folder: state}} by the site's accounts; empty if it keeps none."""
+def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
+    """Return {job id: {folder: state}} by the site's accounts: empty if it keeps none.
+
+    Return None if they cannot be read now.
+    """
     if not shutil.which("sacct"):
         return {}
     options = "--allocations --noheader --parsable2 --format=JobID,State,WorkDir".split()
     done = client.run(client.of_cluster("sacct", *options, f"--jobs={','.join(job_ids)}"))
+    if done.returncode:
+        return {} if "is disabled" in done.stderr else None
     found: dict[str, dict[str, str]] = {}
-    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+    for line in done.stdout.splitlines():
         job_id, *rest = line.split("|", 2)
         if (
             len(rest) == 2

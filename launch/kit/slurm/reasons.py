@@ -34,13 +34,11 @@ LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|Per
 
 def explain(reason: str, start: str) -> str:
     """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
-    if reason in ("", "None"):
-        text = "Slurm has not looked at it yet"
-        return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
+    words = REASONS.get(reason.partition(",")[0], "")
     if LIMITS.match(reason):
         problem = "a limit of your account or quality of service is reached"
         words = f"{problem}: sacctmgr show assoc user=$USER"
-    else:
-        words = REASONS.get(reason.partition(",")[0], "")
     text = f"{reason}: {words}" if words else reason
+    if reason in ("", "None"):
+        text = "Slurm has not looked at it yet"
     return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text

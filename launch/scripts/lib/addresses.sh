@@ -4,12 +4,13 @@
 # for an argument.
 addresses::write() {
   local -a hosts addresses
-  local host address
+  local host address kind=v4
+  [[ "${MASTER_ADDR}" != *:* ]] || kind=v6
   mapfile -t hosts < <(scontrol show hostnames "${KIT_HOSTS}")
   # One call for all. Of each host's lines the first has its name, too.
-  mapfile -t addresses < <(getent ahostsv4 "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
+  mapfile -t addresses < <(getent "ahosts${kind}" "${hosts[@]}" 2>/dev/null | sed -n 's/ *STREAM ..*//p')
   addresses[0]="${MASTER_ADDR}" # found with more care; and one node alone needs no network
-  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]:1}" == *' 127.'* ]]; then
+  if ((${#addresses[@]} != ${#hosts[@]})) || [[ " ${addresses[*]:1}" =~ \ (127\.|::1|::ffff:|fe80:) ]]; then
     addresses=("${MASTER_ADDR}")
     for host in "${hosts[@]:1}"; do
       address="$(net::address "${host}")" || exit 1 # -e does not reach into $(...)

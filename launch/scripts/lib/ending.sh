@@ -67,13 +67,15 @@ ending::explain_end() {
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
-# ending::name_silent - sets the caller's `silent` to the nodes that had been silent for half the time after which a node is lost, when
-# Slurm was asked: since then nobody has listened.
+# ending::name_silent - sets the caller's `silent` to the nodes that were silent when Slurm was asked, for half of the time after which a
+# node is lost. What they sent since then is unread; and a first node that has not heard itself has heard nobody.
 ending::name_silent() {
   local number
-  local -a hosts
+  local -a hosts late
+  mapfile -t late < <(beat::silent "$((KIT_LATE_S / 2 + SECONDS - asked_s))")
+  [[ " ${late[*]} " != *' 0 '* ]] || return 0
   mapfile -t hosts < <(job::hosts)
-  for number in $(beat::silent "$((KIT_LATE_S / 2 + SECONDS - asked_s))"); do
+  for number in "${late[@]}"; do
     silent+="${silent:+ }${hosts[number]}"
     ending::name_lost "${hosts[number]}" silent
   done
@@ -91,7 +93,8 @@ ending::name_down() {
 # ending::name_lost NODE STATE
 ending::name_lost() {
   event::note node_lost node "$1" state "$2"
-  SLURMD_NODENAME="$1" kit::error "this node is $2" "submit again without it: sbatch --exclude=$1 run_script.sh (kit submit JOB --slurm exclude=$1)"
+  SLURMD_NODENAME="$1" kit::error "this node is $2" \
+    "if Slurm does not start the job again, submit it without this node: sbatch --exclude=$1 run_script.sh (kit submit JOB --slurm exclude=$1)"
 }
 
 # ending::note_requeue - notes that another attempt follows this one.

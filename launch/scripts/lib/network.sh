@@ -1,50 +1,56 @@
 # network.sh - how the nodes reach each other: the master's address and port, and the interface that leads to it.
 
-# net::address HOST - how the other nodes reach HOST. Loopback is refused: with Debian's usual "127.0.1.1 hostname" line in
-# /etc/hosts every node would wait for itself. `kit run` sets KIT_LOOPBACK, since all of its nodes are on one machine.
+# net::address HOST - how the other nodes reach HOST: by IPv6 only where there is nothing else. Loopback is refused: with Debian's usual
+# "127.0.1.1 hostname" line in /etc/hosts every node would wait for itself. `kit run` sets KIT_LOOPBACK, since all of its nodes are on one
+# machine.
 net::address() {
   local -r host="$1"
+  local kind
   # The most trustworthy first. Slurm is asked only where names do not tell, for it may be asked for 1,000 nodes.
-  net::usable < <(net::resolve "${host}") || net::usable < <(net::of_slurm "${host}") || net::usable < <(net::own "${host}") ||
-    kit::die "${host} has no address but loopback" \
-      "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf" address-unknown
+  for kind in v4 v6; do
+    net::usable < <(net::resolve "${host}" "${kind}") || net::usable < <(net::of_slurm "${host}" "${kind}") ||
+      net::usable < <(net::own "${host}" "${kind}") || continue
+    return
+  done
+  kit::die "${host} has no address but loopback" \
+    "give ${host} its network address in DNS or /etc/hosts, or as NodeAddr in slurm.conf" address-unknown
 }
 
-# net::usable - prints the first address on its input that other nodes can reach.
+# net::usable - prints the first address on its input that other nodes can reach. Of a name without IPv6, getent writes the address of
+# IPv4 behind ::ffff:, and one that begins with fe80: is another node's on each interface.
 net::usable() {
   local address
   while read -r address; do
-    [[ "${address}" != @(127.*|::1|fe80:*) || -n "${KIT_LOOPBACK:-}" ]] || continue # fe80: means another node on each interface
+    [[ "${address}" != @(127.*|::1|::ffff:*|fe80:*) || -n "${KIT_LOOPBACK:-}" ]] || continue
     printf '%s\n' "${address}"
     return
   done
   return 1
 }
 
-# net::of_slurm HOST - where NodeName is not a host name, Slurm knows the address.
+# net::of_slurm HOST KIND - where NodeName is not a host name, Slurm knows the address.
 net::of_slurm() {
   local node_addr
   node_addr="$(scontrol show node -o "$1" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
-  [[ -z "${node_addr}" ]] || net::resolve "${node_addr}"
+  [[ -z "${node_addr}" ]] || net::resolve "${node_addr}" "$2"
 }
 
-# net::own HOST - run_script.sh begins on the first node, so that node's own interfaces can answer as well.
+# net::own HOST KIND - run_script.sh begins on the first node, so that node's own interfaces can answer as well.
 net::own() {
   [[ "${SLURMD_NODENAME:-}" == "$1" ]] || return 0
-  local family
-  for family in -4 -6; do
-    ip "${family}" -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' |
-      tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
-  done
+  ip "-${2#v}" -brief address show up 2>/dev/null | grep -vE '^(lo|docker|virbr|br-|veth)' |
+    tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
-# net::resolve HOST - prints its addresses, those of IPv6 behind the others. Where there are none, getent writes IPv4's in their form.
+# net::resolve HOST KIND - prints its addresses of IPv4 (v4) or IPv6 (v6). On a machine without any network getent does not find addresses,
+# either.
 net::resolve() {
-  local family
-  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ || "$1" == *:* ]]; then
-    printf '%s\n' "$1" # on a machine without any network getent would not even find that
+  if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ ]]; then
+    [[ "$2" != v4 ]] || printf '%s\n' "$1"
+  elif [[ "$1" == *:* ]]; then
+    [[ "$2" != v6 ]] || { getent ahostsv6 "$1" || printf '%s\n' "$1"; } | cut -d ' ' -f 1
   else
-    for family in ahostsv4 ahostsv6; do getent "${family}" "$1" || true; done | cut -d ' ' -f 1 | grep -v '^::ffff:' || true
+    getent "ahosts$2" "$1" | cut -d ' ' -f 1 || true
   fi
 }
 
@@ -71,7 +77,7 @@ net::choose_interface() {
   [[ -r "${routes}" ]] || return 0
   read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
   # Of a name without an address Gloo thinks the same.
-  read -r address < <(net::resolve "${name}" 2>/dev/null) || address=127.0.0.1
+  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null || getent ahostsv6 "${name}" 2>/dev/null) || address=127.0.0.1
   [[ "${address}" == @(127.*|::1) ]] || return 0
   interface="$(net::interface "${MASTER_ADDR}" <"${routes}")"
   [[ -n "${interface}" ]] || return 0

@@ -13,7 +13,9 @@ ray::set_variables() {
     kit_head=127.0.0.2 KIT_OWN_ADDRESS="127.0.0.$((NODE_RANK + 2))"
   fi
   export NPROC_PER_NODE KIT_GPUS_PER_NODE KIT_PYTHON KIT_OWN_ADDRESS KIT_JOIN_S="${KIT_JOIN_S:-300}"
-  export RAY_ADDRESS="${kit_head}:${MASTER_PORT}" RAY_USAGE_STATS_ENABLED=0 RAY_COLOR_PREFIX=0
+  RAY_ADDRESS="$(net::endpoint "${kit_head}" "${MASTER_PORT}")"
+  KIT_RAY_HEAD="${kit_head}"
+  export RAY_ADDRESS KIT_RAY_HEAD RAY_USAGE_STATS_ENABLED=0 RAY_COLOR_PREFIX=0
   export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # when Ray is to end, nobody needs it any more
   # Whoever can connect to Ray can run code as this user, unless it asks for a token. Before 2.52 it knows of none.
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="${KIT_LOG_DIR}/.ray-token.${KIT_ATTEMPT}"
@@ -29,7 +31,7 @@ ray::start_head() {
   # With grpc Ray opens another port that is not chosen at random, and without it this option is an error. net::port counts up from
   # the job's id: this port is far from those of the next jobs.
   ! program::has_module "${KIT_PYTHON}" grpc ||
-    kit_client=(--ray-client-server-port="$(net::port "$((SLURM_JOB_ID + 2000))" "$((KIT_ATTEMPT - 1))" "${RAY_ADDRESS%:*}")")
+    kit_client=(--ray-client-server-port="$(net::port "$((SLURM_JOB_ID + 2000))" "$((KIT_ATTEMPT - 1))" "${KIT_RAY_HEAD}")")
   ray::start --head --port="${MASTER_PORT}" --include-dashboard=false --disable-usage-stats "${kit_client[@]}"
   "${KIT_PYTHON}" "${KIT_RUN_DIR}/lib/ray_nodes.py" "${KIT_ADDRESSES}" "${KIT_JOIN_S}" >"${KIT_RAY_DIR}/missing" &
   kit_waiting=$!
@@ -88,19 +90,19 @@ ray::remove_folder() { [[ ! -e "${KIT_RAY_DIR}" ]] || remove::tree "${KIT_RAY_DI
 
 # ray::join - on the other nodes: ends with 0 when the head is gone, and with Ray's code where Ray ends before.
 ray::join() {
-  local -r kit_head="${RAY_ADDRESS%:*}" kit_port="${RAY_ADDRESS##*:}"
+  local -r kit_port="${RAY_ADDRESS##*:}"
   local -i kit_misses=0 kit_code=0
   source "${KIT_RUN_DIR}/lib/messages.sh"
   trap 'ray::end "$?"' EXIT
   trap 'exit 143' TERM INT HUP
-  until net::is_listening "${kit_head}" "${kit_port}"; do
+  until net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; do
     ((SECONDS < KIT_JOIN_S)) || kit::die "the head of Ray does not answer at ${RAY_ADDRESS}" "see the first node's log"
     sleep 0.5
   done
   ray::start --address="${RAY_ADDRESS}"
   while kill -0 "${KIT_RAY}" 2>/dev/null; do
     sleep 0.5
-    if net::is_listening "${kit_head}" "${kit_port}"; then kit_misses=0; else kit_misses+=1; fi
+    if net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; then kit_misses=0; else kit_misses+=1; fi
     ((kit_misses < 3)) || exit 0
   done
   wait "${KIT_RAY}" || kit_code=$?

@@ -6,7 +6,7 @@ readonly REACH_CONNECT_S=3
 readonly REACH_LISTEN='use Socket qw(:DEFAULT pack_sockaddr_in6 IN6ADDR_ANY IPPROTO_IPV6 IPV6_V6ONLY); $| = 1;
 for (@ARGV) {
   my $s;
-  # One of IPv6 hears IPv4, too.
+  # A socket of IPv6 also takes connections over IPv4.
   my $both = socket($s, AF_INET6, SOCK_STREAM, 0) && setsockopt($s, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   ($both || socket($s, AF_INET, SOCK_STREAM, 0)) && setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1)
     && bind($s, $both ? pack_sockaddr_in6($_, IN6ADDR_ANY) : sockaddr_in($_, INADDR_ANY)) && listen($s, SOMAXCONN) or die "$_: $!\n";
@@ -17,10 +17,13 @@ REACH_LISTENER='' # the process that listens
 
 # reach::addresses NODE - prints the addresses of its name, or of what Slurm calls its address, as net::address does.
 reach::addresses() {
-  local found
-  found="$(net::resolve "$1")"
-  [[ -n "${found}" || -z "${ADDRESS_OF[$1]}" ]] || found="$(net::resolve "${ADDRESS_OF[$1]}")"
-  [[ -z "${found}" ]] || sort -u <<<"${found}"
+  local kind name found
+  for kind in v4 v6; do
+    for name in "$1" "${ADDRESS_OF[$1]}"; do
+      found="${name:+"$(net::resolve "${name}" "${kind}")"}"
+      [[ -z "${found}" ]] || { sort -u <<<"${found}" && return; }
+    done
+  done
 }
 
 reach::names() {

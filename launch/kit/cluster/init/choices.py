@@ -154,7 +154,9 @@ def _seen_fabric(machine: Machine) -> Decision:
     why = f"{machine.name} has {', '.join(devices)}"
     if any(name.startswith(("efa", "rdmap")) for name in rdma):
         return Decision("efa", why)
-    if look.has_devices(machine, IMEX):
+    if look.has_devices(machine, IMEX) and any(
+        re.search("GB[23]00", gpu) for gpu in machine.one("gpu")
+    ):
         return Decision("gb200", f"{why}, and {IMEX}")
     if look.has_omni_path(machine):
         return Decision("omni-path", why)

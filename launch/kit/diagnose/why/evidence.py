@@ -12,6 +12,7 @@ from kit.diagnose import flight
 from kit.diagnose.why import blame, logs
 from kit.diagnose.why.cause import BATCH, NODE, RANK
 from kit.diagnose.why.logs import TAIL, Log, Logs
+from kit.files import safe_read
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, run_record
@@ -84,7 +85,7 @@ def job_of(folder: Path, record: RunRecord) -> str:
     if slurm.ID.fullmatch(job_id):
         return str(job_id)
     pattern = rf"slurm-{slurm.ID.pattern}\.out"
-    names = [name for name in logs.names(folder / "log") if re.fullmatch(pattern, name)]
+    names = [name for name in safe_read.names(folder / "log") if re.fullmatch(pattern, name)]
     return logs.by_age(folder / "log", names)[-1][len("slurm-") : -len(".out")] if names else ""
 
 
@@ -96,7 +97,7 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     begin = (start and start.number("log")) or 0
     batch = logs.read(paths.batch_log(job_id), BATCH, begin=begin)
     log_folder = paths.attempt_logs(job_id, events.last_number(found))
-    all_logs = Logs(log_folder, logs.names(log_folder))
+    all_logs = Logs(log_folder, safe_read.names(log_folder))
     failed = events.failed_ranks(found)
     first = blame.by_batch_script(found, failed)
     ended = events.last(found, "ends")

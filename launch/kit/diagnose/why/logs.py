@@ -107,14 +107,6 @@ def _clean(lines: list[str], kind: str) -> list[str]:
     return [_BY_TORCH.sub("", line) for line in lines]
 
 
-def names(folder: Path) -> list[str]:
-    """Return the names in a folder; none where the run ended before the batch script made it."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def by_age(folder: Path, names: list[str]) -> list[str]:
     """Return the names, the oldest file first by the file server's clock."""
 

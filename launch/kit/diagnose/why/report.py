@@ -10,27 +10,11 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import UsageError
-from kit.diagnose.why import (
-    blame,
-    facts,
-    run_state,
-    silence,
-    standing,
-    verdict,
-    wording,
-)
+from kit.diagnose.why import blame, facts, run_state, silence, standing, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Verdict
-from kit.runs import (
-    array_status,
-    events,
-    history,
-    job_chain,
-    job_status,
-    log_outcome,
-    run_dir,
-)
+from kit.runs import array_status, events, history, job_chain, job_status, log_outcome, run_dir
 from kit.runs.events import Failed
 
 
