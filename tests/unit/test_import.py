@@ -40,7 +40,7 @@ COMPLETE = set(
     function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module list_in_bash_c
     master_port_from_the_job_id mpirun
     options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
-    torchrun_by_srun unicode_and_quotes wrapper_script
+    torchrun_by_srun unicode_and_quotes wait_of_srun wrapper_script
     """.split()
 )
 
