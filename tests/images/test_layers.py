@@ -358,7 +358,7 @@ FOLLOWING = tar(entry("a", content="a"))
         pax(record("mtime", "inf")),
         pax(record("mtime", "nan")),
         pax(record("GNU.sparse.size", "x")),
-        pax(b"16 hdrcharset=\xff\n"),
+        pytest.param(pax(b"16 hdrcharset=\xff\n"), marks=pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="not here: a tarfile that reads it")),
         pax(b"x" * 513) * 1500,  # deeper than Python goes
         pax(bytes((1 << 20) - 1024)) * 2,
         pax(bytes(1 << 20), tarfile.GNUTYPE_LONGNAME),

@@ -118,6 +118,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("[4021.1] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "gpu-fault"),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
     ("nvlink error: uncorrectable", "nvlink-broken"),
+    ("terminate called without an active exception\nFatal Python error: Aborted", "aborted-at-exit"),
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),
     ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),

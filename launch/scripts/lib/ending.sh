@@ -226,10 +226,12 @@ ending::explain_absence() {
 # exception, where they are many.
 ending::show_log() {
   local -r log="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/$2"
-  local said='' what="${log} is empty"
+  local said='' what="${log} is empty" live=''
   local -i skipped="${3:-0}"
   ((skipped > 15)) || skipped=0
-  said="$(ending::said "$2" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
+  # Under `kit run` the ranks' lines of a node's log are on the terminal already.
+  [[ -z "${KIT_LOOPBACK:-}" || ! -s "${KIT_ATTEMPT_DIR}/$2" ]] || live='/^\[rank[0-9]+\] /d' what="${log} says no more"
+  said="$(ending::said "$2" | sed -E "${live}" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
   [[ -z "${said}" ]] || what="the end of ${log}:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
