@@ -42,8 +42,8 @@ net::own() {
     tr -s ' ' '\n' | sed -n 's|/.*||p' | grep -v '^169[.]254[.]' || true
 }
 
-# net::resolve HOST KIND - prints its addresses of IPv4 (v4) or IPv6 (v6). On a machine without any network getent does not find addresses,
-# either.
+# net::resolve HOST KIND - prints its addresses of IPv4 (v4) or IPv6 (v6). HOST may be an address, which getent does not find on a machine
+# without any network.
 net::resolve() {
   if [[ "$1" =~ ^[0-9]+([.][0-9]+){3}$ ]]; then
     [[ "$2" != v4 ]] || printf '%s\n' "$1"
