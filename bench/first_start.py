@@ -167,8 +167,8 @@ DOES = (
 )
 DOES_NEXT = "the same, with the image's file in memory."
 WHY = (
-    "By the timeline of one such run, 0.4 s of it is the step in which each node tries the mount"
-    " before any rank starts; by hand there is none."
+    "The timeline of one such run shows 0.4 s for the step in which each node tries the mount"
+    " before any rank starts. A start by hand has no such step."
 )
 
 

@@ -46,7 +46,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     out = net(torch.randn(8, 64, device="cuda"))
 out.float().sum().backward()
 about = torch.cuda.get_device_properties(torch.cuda.current_device())
-found = {"uuid": str(about.uuid), "count": torch.cuda.device_count(), "type": str(out.dtype), "is_finite": bool(out.isfinite().all())}
+found = {"uuid": str(about.uuid), "type": str(out.dtype), "is_finite": bool(out.isfinite().all())}
 print("found", json.dumps(found), flush=True)
 """
 
@@ -64,7 +64,7 @@ class Gpu:
 
 
 def gpus() -> list[Gpu]:
-    """Those that nvidia-smi knows; raises Failed without any."""
+    """The GPUs that nvidia-smi lists. Raises Failed if it fails, as it does without any."""
     try:
         words = ["nvidia-smi", "--query-gpu=name,uuid,driver_version,memory.total", "--format=csv,noheader"]
         said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -80,14 +80,14 @@ class Machine:
     folder: Path
     data: Path
 
-    def kit(self, program: Path, *options: str, ranks: int = 0, gpus: int = 0, arguments: list[str] = [], check: bool = True) -> str:
+    def kit(self, program: Path, *, ranks: int = 0, gpus: int = 0, arguments: list[str] = [], check: bool = True) -> str:
         """What `kit run` prints; on all GPUs, unless told otherwise."""
         own = Path(sys.executable).parent  # whose torch is one for CPUs
         path = os.pathsep.join(word for word in os.environ["PATH"].split(os.pathsep) if Path(word).resolve() != own.resolve())
         count = len(self.gpus)
         output = tempfile.mkdtemp(dir=self.folder)
         shape = ["--nodes", "1", "--processes-per-node", str(ranks or count), "--gpus-per-node", str(gpus or count)]
-        words = [own / "kit", "run", program, *shape, *self.image, "--output", f"{output}/run", *options, "--", *arguments]
+        words = [own / "kit", "run", program, *shape, *self.image, "--output", f"{output}/run", "--", *arguments]
         done = subprocess.run(words, cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=1800)
         said = done.stdout + done.stderr
         if check and done.returncode:
@@ -102,7 +102,6 @@ class Machine:
 
     def probe(self) -> str:
         """Every rank has a GPU of its own, compiles for it and computes in bfloat16."""
-        (self.folder / "probe.py").write_text(PROBE)
         said = self.kit(self.folder / "probe.py")
         found = [json.loads(line) for line in re.findall(r"^(?:\[rank\d+\] )?found (.*)$", said, re.MULTILINE)]
         uuids = sorted(rank["uuid"].removeprefix("GPU-") for rank in found)
@@ -114,7 +113,6 @@ class Machine:
 
     def refuses(self) -> str:
         """A job that asks for more GPUs than there are does not train on what there is, nor on the CPUs."""
-        (self.folder / "probe.py").write_text(PROBE)
         said = self.kit(self.folder / "probe.py", ranks=1, gpus=len(self.gpus) + 1, check=False)
         refused = re.search(rf"^kit: error: .*{len(self.gpus)} GPUs.*the job asked for {len(self.gpus) + 1}$", said, re.MULTILINE)
         if not refused or "found {" in said:
@@ -162,6 +160,7 @@ def main() -> int:
     given = {"--image": chosen.image, "--runtime": chosen.runtime}
     image = [word for option, value in given.items() if value for word in (option, value)]
     folder = Path(tempfile.mkdtemp(prefix="kit-gpu-"))
+    (folder / "probe.py").write_text(PROBE)
     rows = []
     for name, check in checks(Machine(found, image, folder, chosen.data.absolute())).items():
         begun_s = time.monotonic()

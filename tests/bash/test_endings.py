@@ -231,7 +231,6 @@ source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 event::note() { echo "$*"; }
 job::hosts() { printf '%s\\n' node1 node2 node3; }
-sinfo() { printf '%s\\n' "$1"; }
 KIT_ID=7 SLURM_JOB_NODELIST='node[1-3]' KIT_LATE_S=10 KIT_BEATS=9
 KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 8)) [2]=$((SECONDS - 2)))
 """
@@ -246,7 +245,7 @@ def for_a_node(answers: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     ("states", "lost"),
     [
-        ("node1 mixed*\\nnode2 down*\\nnode3 idle", "node2 state down*"),  # one for which Slurm has just had no time is none
+        ("node1 mixed*\\nnode2 down*\\nnode3 idle", "node2 state down*"),  # node1 only did not answer in time
         ("node1 mixed\\nnode2 mixed*\\nnode3 idle", "node2 state mixed*"),
         ("node1 mixed\\nnode2 failing\\nnode3 idle", "node2 state failing"),
         ("node1 mixed\\nnode2 mixed\\nnode3 idle", ""),

@@ -106,11 +106,11 @@ def _fix_of_script(script: Path, words: str) -> str:
         with contextlib.suppress(OSError):
             text = script.read_text(encoding="utf-8", errors="replace")
             found = re.findall(rf"^#SBATCH (--(?:{option})(?:=.*)?)$", text, re.MULTILINE)
-            read = " and ".join(f"`{line}`" for line in found)
-            fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
-            if any(line.startswith("--exclude") for line in found):
-                fix += "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
             if found:
+                read = " and ".join(f"`{line}`" for line in found)
+                fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
+                if any(line.startswith("--exclude") for line in found):
+                    fix += "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
                 return fix
     return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
 

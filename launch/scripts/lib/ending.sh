@@ -67,8 +67,8 @@ ending::explain_end() {
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
-# ending::name_silent - sets the caller's `silent` to the nodes that were silent when Slurm was asked, for half of the time after which a
-# node is lost. What they sent since then is unread; and a first node that has not heard itself has heard nobody.
+# ending::name_silent - names the nodes that had been silent for half of KIT_LATE_S when Slurm was asked; what they sent since then is
+# unread. Sets the caller's `silent` if there is one. A first node that has not heard itself has heard nobody.
 ending::name_silent() {
   local number
   local -a hosts late
@@ -76,12 +76,12 @@ ending::name_silent() {
   [[ " ${late[*]} " != *' 0 '* ]] || return 0
   mapfile -t hosts < <(job::hosts)
   for number in "${late[@]}"; do
-    silent+="${silent:+ }${hosts[number]}"
+    silent=yes
     ending::name_lost "${hosts[number]}" silent
   done
 }
 
-# ending::name_down - names the nodes that Slurm calls down or failed; where there are none, those that do not answer it.
+# ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
 ending::name_down() {
   local node state found
   found="$(sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"

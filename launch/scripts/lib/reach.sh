@@ -20,7 +20,8 @@ reach::addresses() {
   local kind name found
   for kind in v4 v6; do
     for name in "$1" "${ADDRESS_OF[$1]}"; do
-      found="${name:+"$(net::resolve "${name}" "${kind}")"}"
+      [[ -n "${name}" ]] || continue # Slurm names no address
+      found="$(net::resolve "${name}" "${kind}")"
       [[ -z "${found}" ]] || { sort -u <<<"${found}" && return; }
     done
   done

@@ -60,7 +60,7 @@ def has_omni_path(machine: Machine) -> bool:
 
 
 def has_devices(machine: Machine, folder: str) -> bool:
-    """Return True if the folder, one of those that probe.sh looks for, has any."""
+    """Return True if probe.sh found a device in the folder."""
     return [folder] in machine.all("devices")
 
 
