@@ -25,7 +25,7 @@ ARGUMENTS = ["--epochs", "8", "--save-every", str(SAVE_EVERY), "--pause", "0.02"
 
 
 class Run:
-    """`kit run` of two local nodes with two ranks each."""
+    """`kit run` of local nodes."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -96,19 +96,27 @@ MORE = {"ray": ["--epochs", "4", "--pause", "0.1"]}
 
 # What is not in the test extra.
 HEAVY = pytest.mark.skipif(os.environ.get("KIT_TEST_FRAMEWORKS") != "1", reason="pip install deepspeed, before a release: KIT_TEST_FRAMEWORKS=1 does it")
-CASES = [pytest.param(name, "ray" if name == "ray" else "torchrun", marks=[HEAVY] if name == "deepspeed" else []) for name in FRAMEWORKS]
+# Nodes, and ranks on each: importing a framework takes each rank 3 to 6 s of CPU, and each rank is started three times.
+CASES = [
+    ("accelerate", "torchrun", 2, 2),
+    pytest.param("deepspeed", "torchrun", 2, 2, marks=HEAVY),
+    ("hf_trainer", "torchrun", 2, 1),
+    ("lightning", "torchrun", 1, 2),
+    ("lightning", "srun", 2, 1),  # here it takes Slurm's signals for its own
+    ("ray", "ray", 2, 1),
+]
 
 
-# Under srun Lightning takes Slurm's signals for its own.
-@pytest.mark.parametrize(("framework", "launcher"), [*CASES, ("lightning", "srun")])
-def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed(framework: str, launcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("framework", "launcher", "nodes", "ranks"), CASES)
+def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed(framework: str, launcher: str, nodes: int, ranks: int, tmp_path: Path) -> None:
     for name in FILES:
         shutil.copy(FOLDER / framework / name, tmp_path)
-    with Run(tmp_path, "job.yaml", "--runtime", "none", "--launcher", launcher, "--output", "run", "--", *ARGUMENTS, *MORE.get(framework, [])) as run:
+    options = ["--runtime", "none", "--launcher", launcher, "--nodes", str(nodes), "--processes-per-node", str(ranks), "--output", "run"]
+    with Run(tmp_path, "job.yaml", *options, "--", *ARGUMENTS, *MORE.get(framework, [])) as run:
         run.until(lambda attempts: len(attempts[0]) > SAVE_EVERY)
         run.ask_for_a_checkpoint()
         run.until(lambda attempts: len(attempts) == 2 and len(attempts[1]) > 2 * SAVE_EVERY)
-        run.kill(rank=3)
+        run.kill(rank=nodes * ranks - 1)
         said = run.finish()
     attempts = run.attempts()
     assert len(attempts) == 3, said
@@ -122,19 +130,28 @@ def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed
     assert "all ranks ended well" in said
 
 
-# Asks for a checkpoint at the step that its first argument names.
+# Runs a program once for each step of a list, at which it is asked for a checkpoint, or never at step 0. Each run is a fork of one
+# Python that has imported the framework.
 ASKED = """
-import builtins, os, runpy, signal, sys
-step = sys.argv[1]
+import builtins, importlib, os, runpy, signal, sys
+framework, steps, sys.argv = sys.argv[1], sys.argv[2].split(), sys.argv[3:]
+importlib.import_module(framework)
 tell = print
 def tell_and_ask(*words, **more):
     tell(*words, **more)
     if words[0].split()[:2] == ["step", step]:
         os.kill(os.getpid(), signal.SIGUSR1)
 builtins.print = tell_and_ask
-sys.argv = sys.argv[2:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+for step in steps:
+    run = os.fork()
+    if run == 0:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit()
+    code = os.waitstatus_to_exitcode(os.waitpid(run, 0)[1])
+    if code != (0 if step == "0" else 75):
+        sys.exit(f"asked at step {step}, it ended with {code}")
 """
+MODULES = {"hf_trainer": "transformers"}
 
 
 # Ray's workers are other processes than the one that is asked.
@@ -143,26 +160,26 @@ def test_a_program_goes_on_from_the_end_of_an_epoch_too(framework: str, tmp_path
     # DeepSpeed's program wants to be told even that it is alone.
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"} if framework == "deepspeed" else {}
 
-    def start(folder: str, asked_at: int) -> list[str]:
+    def steps(folder: str, *asked_at: int) -> list[str]:
         words = ["--batch-size", "512", "--epochs", "2", "--save-every", "8", "--checkpoints", folder]
         program = str(FOLDER / framework / "train.py")
-        command = [sys.executable, "-c", ASKED, str(asked_at), program, *words]
+        command = [sys.executable, "-c", ASKED, MODULES.get(framework, framework), " ".join(map(str, asked_at)), program, *words]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **alone}, capture_output=True, text=True, timeout=300)
-        assert done.returncode == (75 if asked_at else 0), done.stderr
+        assert done.returncode == 0, done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("step ")]
 
-    steps = len(whole := start("undisturbed", 0))
-    end = steps // 2  # of the first of two epochs
-    assert [*start("asked", end), *start("asked", end + 2), *start("asked", 0)] == whole
+    whole = steps("undisturbed", 0)
+    end = len(whole) // 2  # of the first of two epochs
+    assert steps("asked", end, end + 2, 0) == whole
 
 
 def test_the_program_of_torchs_distributed_checkpoint_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
     """It knows of no signal."""
     arguments = ["--steps", "60", "--batch-size", "4", "--checkpoint", str(tmp_path / "checkpoints"), "--save-every", "10"]
     job = str(ROOT / "train/fsdp.yaml")
-    with Run(tmp_path, job, "--runtime", "none", "--output", "run", "--max-restarts", "1", "--", *arguments) as run:
+    with Run(tmp_path, job, "--processes-per-node", "1", "--runtime", "none", "--output", "run", "--max-restarts", "1", "--", *arguments) as run:
         run.until(lambda attempts: len(attempts[0]) > 12)
-        run.kill(rank=3)
+        run.kill(rank=1)
         said = run.finish()
     attempts = run.attempts()
     assert len(attempts) == 2, said
