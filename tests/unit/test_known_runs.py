@@ -299,6 +299,16 @@ def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: Scripte
     assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
 
 
+@pytest.mark.parametrize("words", [("exec", "1001", "--", "hostname"), ("hang", "1001")])
+def test_no_step_is_started_in_the_job_of_that_number_of_slurms_own_cluster(words: tuple[str, ...], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", 'take; echo "${id};gpu2"')
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", "RUNNING"))
+    code, out, err = call(*words)
+    said = "kit: train (1001) runs on the cluster gpu2, and srun reaches only its own\n  fix: call kit on a login node of gpu2\n"
+    assert (code, out, err) == (1, "", said) and not fake.calls("srun")
+
+
 # Slurm's own cluster has no job, and another one has all of them.
 OF_GPU2 = """\
 if [[ "${args}" == *--clusters=gpu2* ]]; then

@@ -23,6 +23,7 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
             f"write it after --: kit exec {word} -- nvidia-smi; for a shell: -- bash",
         )
     run = status.running(word, task)
+    status.refuse_elsewhere(run)
     sharing.refuse_others(run.folder, "start a command in it")
     facts = _facts(run)
     hosts = hostlist.expand(facts["KIT_HOSTS"])

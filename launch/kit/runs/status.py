@@ -182,6 +182,15 @@ def running(word: str, task: Optional[int]) -> Run:
     return found.run
 
 
+def refuse_elsewhere(run: Run) -> None:
+    """Raise KitError for a job of another cluster: srun would look for its number on its own."""
+    if run.is_member:
+        raise KitError(
+            f"{run} runs on the cluster {run.cluster}, and srun reaches only its own",
+            f"call kit on a login node of {run.cluster}",
+        )
+
+
 def refuse_unless_running(found: Status) -> None:
     """Raise KitError where a run is not running."""
     if found.state != "RUNNING":

@@ -131,6 +131,7 @@ def _running_plan(found: Status) -> Plan:
             f"name one of its tasks: kit hang {run.id}_N; which of them run: kit status {run.id}",
         )
     status.refuse_unless_running(found)
+    status.refuse_elsewhere(run)
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
     layout, program = plan.layout, plan.program
     needed = {
