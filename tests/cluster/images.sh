@@ -4,6 +4,7 @@
 # time: each image has a lock of its own, and who waits for it finds it made. The branches of `all` are made at the same time.
 #
 #   images.sh nodes    kit-test/node and kit-test/controller
+#   images.sh bases    these, and kit-test/python, of which kit-test/train is made: what needs no Python and no kit on this machine
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
 #   images.sh all      all of these, and what install.sh puts on a controller (the default)
@@ -327,6 +328,8 @@ images::file() {
   printf '%s\n' "${key}" >"${dir}/train.key"
 }
 
+images::bases() { images::together images::nodes images::python; }
+
 images::nodes_with_kit() {
   images::nodes
   "${here}/install.sh" prepare
@@ -359,7 +362,7 @@ images::main() {
   work="$(mktemp -d -p "${cache}" work.XXXXXX)"
   chmod 755 "${work}"
   case "${target}" in
-    nodes | small) "images::${target}" ;;
+    nodes | small | bases) "images::${target}" ;;
     train) images::train ;;
     files) images::files ;;
     all)
@@ -368,7 +371,7 @@ images::main() {
       ;;
     vision | tensorflow | packages | horovod) "images::${target}" ;;
     clean) images::clean ;;
-    *) die "unknown target '${target}'" "one of: nodes small train files vision tensorflow packages horovod all clean" 2 ;;
+    *) die "unknown target '${target}'" "one of: nodes small bases train files vision tensorflow packages horovod all clean" 2 ;;
   esac
 }
 

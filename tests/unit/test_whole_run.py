@@ -41,7 +41,7 @@ def write(checkout: Path, name: str, text: str) -> None:
 
 def run(checkout: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith(("PYTEST_", "COVERAGE_", "KIT_TEST_"))}
-    environment = {**clean, "PATH": f"{checkout}/bin:{os.environ['PATH']}", "KIT_TEST_WORKERS": "1", **variables}
+    environment = {**clean, "PATH": f"{checkout}/bin:{os.environ['PATH']}", "KIT_TEST_WORKERS": "0", **variables}
     return subprocess.run([checkout / "tests/run.sh", *arguments], capture_output=True, text=True, env=environment)
 
 
