@@ -110,9 +110,8 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, on_
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)
     assert sorted(scripts) == sorted(["env.sh", "run_script.sh", f"{launcher}.sh"])
-    # What run_script.sh sources is the same in all of them, and takes four seconds: once for each launcher.
-    first = next(row for row in combinations() if row[1] == launcher)
-    names = list(scripts) if first == (runtime, launcher, stage, on_preempt, spares) else ["env.sh"]
+    # But for its header run_script.sh is the same in all of them, and a launcher's script the one that make check looks at.
+    names = ["env.sh", "run_script.sh"] if (runtime, launcher, stage, on_preempt, spares) == combinations()[0] else ["env.sh"]
     done = subprocess.run(["shellcheck", "-x", "-P", str(SCRIPTS), *names], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout + done.stderr == ""
 

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from jobs import image_of, job_id, not_started, nothing_left, read, submit
+from bash_ranks import tiny_image
+from jobs import job_id, not_started, nothing_left, read, submit
 from kit.slurm import hostlist
 from slurm_cluster import HERE, Cluster, until
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.cluster
 SAYS = 'echo "[$(. /etc/os-release && echo "${VERSION_CODENAME}") ${SLURMD_NODENAME} ${NODE_RANK}/${NNODES} ${MASTER_ADDR}:${MASTER_PORT} ${A} ${PWD}]"'
 # It says so itself: a Ctrl-C between two commands of a line is the shell's, which may lose it.
 BEGINS = "sh -c 'echo be$1; exec sleep 200' sh gun"
-RELEASE = "bookworm"  # the nodes themselves are trixie
+RELEASE = "tiny"  # the image
 
 
 def kit(cluster: Cluster, place: Path, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -39,11 +40,12 @@ def queued(cluster: Cluster) -> str:
     return cluster.run("ctl", "squeue", "--noheader").stdout
 
 
-def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_ends_with_its_code(kit_cluster: Cluster, folder: Path) -> None:
+def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_ends_with_its_code(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
     (folder / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['A'], flush=True)\n")
     (folder / "job.yaml").write_text("command: ranks.py\nnodes: 2\nprocesses_per_node: 1\nenv: {A: from the job}\n")
-    steps = [f"$ =>{SAYS}", f"from the job=>{BEGINS}", "begun=>^C", "$ =>echo code $?", "code 130=>tty && exit 5"]
-    done = typed(kit_cluster, folder, steps, "shell", "job.yaml", "--image", kit_cluster.sif, "--node", "1", "--output", "run")
+    prompt = "Apptainer> "
+    steps = [f"{prompt}=>{SAYS}", f"from the job=>{BEGINS}", "begun=>^C", f"{prompt}=>echo code $?", "code 130=>tty && exit 5"]
+    done = typed(kit_cluster, folder, steps, "shell", "job.yaml", "--image", tiny_image(kit_cluster, tiny, "apptainer"), "--node", "1", "--output", "run")
     assert done.returncode == 5, done.stdout
     found = re.search(r"\[(\w+) (\S+) 1/2 ([\d.]+):(\d+) from the job (\S+)\]", done.stdout)
     assert found and (found[1], found[5]) == (RELEASE, str(kit_cluster.path(folder))), done.stdout
@@ -56,11 +58,12 @@ def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_end
     assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", folder.name).stdout
 
 
-def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_terminal(kit_cluster: Cluster, folder: Path) -> None:
+def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_terminal(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
     (folder / "job.yaml").write_text("command: [bash, -c, 'echo rank ${RANK} of ${WORLD_SIZE}']\n")
     # The shell reads from a pipe here; it stays until the other terminal is done.
     until_done = "echo 'until [[ -e done ]]; do sleep 0.2; done; exit 3'"
-    line = f"cd {kit_cluster.path(folder)} && {until_done} | kit shell job.yaml -j 2x1 --image {kit_cluster.sif} --output run 2>said"
+    image = tiny_image(kit_cluster, tiny, "apptainer")
+    line = f"cd {kit_cluster.path(folder)} && {until_done} | kit shell job.yaml -j 2x1 --image {image} --output run 2>said"
     shell = subprocess.Popen([str(HERE / "cluster.sh"), "exec", "ctl", "bash", "-c", line], stdin=subprocess.DEVNULL)
     try:
         until(lambda: (folder / "said").exists() and "another terminal" in read(folder / "said") and job_id_of_shell(folder), 60, "no shell")
@@ -76,8 +79,8 @@ def job_id_of_shell(folder: Path) -> object:
     return json.loads(read(folder / "run/run.json"))["job_id"]
 
 
-def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_cluster: Cluster, folder: Path) -> None:
-    image = ["--runtime", "pyxis", "--image", kit_cluster.sqsh]
+def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    image = ["--runtime", "pyxis", "--image", tiny_image(kit_cluster, tiny, "pyxis")]
     done = typed(kit_cluster, folder, [f"$ =>A=typed; {SAYS}", "typed /=>HANG-UP"], "shell", "--nodes", "2", *image)
     assert done.returncode == 129, done.stdout
     assert f"[{RELEASE} " in done.stdout
@@ -87,8 +90,8 @@ def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_c
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "enroot", "pyxis", "none"])
-def test_a_command_runs_in_the_container_of_a_running_job(kit_cluster: Cluster, folder: Path, runtime: str) -> None:
-    image = [] if runtime == "none" else ["--image", image_of(kit_cluster, runtime)]
+def test_a_command_runs_in_the_container_of_a_running_job(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    image = [] if runtime == "none" else ["--image", tiny_image(kit_cluster, tiny, runtime)]
     (folder / "job.yaml").write_text(f"name: job\ncommand: [bash, -c, 'echo up; sleep 300']\nlauncher: spawn\nruntime: {runtime}\nenv: {{A: 'b, \"c'}}\n")
     submit(kit_cluster, folder, "job.yaml", "--nodes", "2", *image, "--output", "run")
     until(lambda: sum("up" in read(file) for file in (folder / "run/log").glob("*/rank*.out")) == 2, 90, not_started(folder / "run"))
