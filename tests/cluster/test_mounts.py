@@ -36,3 +36,20 @@ def test_a_read_only_mount_cannot_be_written_and_another_beside_it_can(runtime: 
     assert sorted(path.name for path in (folder / "changed").iterdir()) == ["another", "folder"]
     assert {path.owner() for path in (folder / "changed").iterdir()} == {folder.owner()}
     nothing_left(kit_cluster)
+
+
+def test_what_only_the_nodes_have_is_in_the_container(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    """A folder that the job mounts, and without a mount the devices of AMD's GPUs; here those are as /dev/zero."""
+    devices = ("/dev/kfd", "/dev/dri/renderD128")
+    make = "mkdir -p /dev/dri /opt/of-nodes && touch /opt/of-nodes/here && for device; do mknod -m 666 ${device} c 1 5; done"
+    kit_cluster.on_all(lambda node: kit_cluster.run(node, "bash", "-c", make, "bash", *devices, root=True))
+    (folder / "program.sh").write_text('ls /data; for device; do stat -c "%n %t,%T" "${device}" && head -c 1 "${device}" >/dev/null && echo opened; done\n')
+    mount = "{source: /opt/of-nodes, target: /data, on_nodes: true}"
+    (folder / "job.yaml").write_text(f"command: [bash, program.sh, {', '.join(devices)}]\nlauncher: srun\nnodes: 2\nmounts: [{mount}]\n")
+    try:
+        submit(kit_cluster, folder, "job.yaml", "--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime, "--output", "run", "--follow")
+    finally:
+        kit_cluster.on_all(lambda node: kit_cluster.run(node, "rm", "-r", "/dev/kfd", "/dev/dri", "/opt/of-nodes", root=True))
+    for rank in range(2):
+        said = read(folder / f"run/log/{job_id(folder)}/rank{rank}.out").splitlines()
+        assert said == ["here", *(line for device in devices for line in (f"{device} 1,5", "opened"))]

@@ -172,6 +172,25 @@ def test_only_a_dry_run_without_slurm_takes_a_mount_that_is_on_another_machine(k
     assert undone.returncode == 2  # the path has no meaning anywhere
 
 
+@pytest.mark.parametrize(
+    ("mount", "code"),
+    [
+        ("{source: /nowhere, on_nodes: true}", 0),
+        ("/dev/nowhere", 0),
+        ("{source: /nowhere, on_nodes: false}", 2),
+        ("{source: $NOWHERE/x, target: /x, on_nodes: true}", 2),
+    ],
+)
+def test_what_only_the_nodes_have_is_mounted_where_the_job_says_so_and_a_device_always(mount: str, code: int, kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sinfo").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/sinfo").chmod(0o755)
+    (tmp_path / "job.yaml").write_text(f"command: train.py\nmounts: [{mount}]\n")
+    done = kit("submit", "job.yaml", "--dry-run", check=False, PATH=str(tmp_path / "bin"))
+    assert done.returncode == code, done.stderr
+    assert " rw\n" in done.stdout if code == 0 else "job.yaml:2: no such file or folder to mount: " in done.stderr
+
+
 def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: nosuch\nimage: /nowhere/x.sif\nmounts: [/nowhere/data:data]\n")
     done = kit("submit", "--dry-run", check=False, PATH="/nowhere")

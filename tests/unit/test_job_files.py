@@ -49,7 +49,7 @@ BAD = {
     "mount source": (
         "mounts: ['/not/here:/not/here']\n",
         "2: no such file or folder to mount: /not/here",
-        "check the path",
+        "check the path; if only the nodes have it, use {{source: ..., target: ..., on_nodes: true}}",
     ),
     "mount colons": (
         "mounts: ['/a:/b:ro:x']\n",

@@ -175,7 +175,8 @@ class Job(BadDays):
     mounts: Optional[tuple[Mount, ...]] = key(
         mount_list.parse,
         "folders or files to mount in the container, SOURCE:TARGET[:ro]; of a squashfs file"
-        " (.sqsh), the content",
+        " (.sqsh), the content; {source, target, read_only, on_nodes} for a path with a colon or"
+        " that only the nodes have",
         "S:T[:ro]",
         panel="Container",
         option="--mount",

@@ -18,12 +18,13 @@ class Mount(NamedTuple):
     read_only: bool
     where: str
     is_data: bool = False  # a squashfs file, whose content appears at the target
+    on_nodes: bool = False  # so that the machine of the submission may lack it
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
-    """Return the mounts of a list of SOURCE:TARGET[:ro], or {source, target, read_only}.
+    """Return the mounts of a list of SOURCE:TARGET[:ro], or {source, target, read_only, on_nodes}.
 
-    The mapping is for paths that hold a colon.
+    The mapping is for paths that hold a colon, or that only the nodes have.
     """
     items = given.value if isinstance(given.value, list) else [given]
     found = [_mount(item, problems) for item in items]
@@ -55,7 +56,7 @@ def _mount(given: Located, problems: Problems) -> Optional[Mount]:
 def _mount_from_keys(
     given: Located, keys: dict[str, Located], problems: Problems
 ) -> Optional[Mount]:
-    known = ["source", "target", "read_only"]
+    known = ["source", "target", "read_only", "on_nodes"]
     for key in keys.keys() - set(known):
         fix = did_you_mean(key, known, f"a mount has {', '.join(known)}")
         problems.add(keys[key].where, f"unknown key '{key}' in a mount", fix)
@@ -64,10 +65,13 @@ def _mount_from_keys(
         return None
     source = values.text(keys["source"], problems)
     target = values.text(keys["target"], problems) if "target" in keys else source
-    read_only = values.flag(keys["read_only"], problems) if "read_only" in keys else False
-    if source is None or target is None or read_only is None:
+    read_only, on_nodes = (
+        values.flag(keys[name], problems) if name in keys else False
+        for name in ("read_only", "on_nodes")
+    )
+    if source is None or target is None or read_only is None or on_nodes is None:
         return None
-    mount = Mount(source, target, read_only, given.where)
+    mount = Mount(source, target, read_only, given.where, on_nodes=on_nodes)
     asks_to_write = "read_only" in keys and not read_only
     return _check_mount(mount, problems, asks_to_write=asks_to_write)
 

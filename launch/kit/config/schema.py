@@ -132,7 +132,7 @@ def _mounts() -> Schema:
         "examples": ["/data", "/data:/data:ro"],
     }
     absolute = {"type": "string", "pattern": "^/[^\\u0000]+$"}
-    keys = {"source": _FULL, "target": absolute, "read_only": _flag()}
+    keys = {"source": _FULL, "target": absolute, "read_only": _flag(), "on_nodes": _flag()}
     whole = {
         **_mapping(keys),
         "required": ["source"],

@@ -105,12 +105,15 @@ def _as_data(mount: Mount, problems: Problems) -> Mount:
 def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool) -> None:
     for index, mount in enumerate(own):
         fix = expansion.fix(mount.source, "")
-        is_missing = not os.path.exists(mount.source)
+        # A device of the nodes need not be on a login node.
+        may_lack = not fix and (mount.on_nodes or mount.source.startswith("/dev/"))
+        is_missing = not may_lack and not os.path.exists(mount.source)
         if is_missing and is_elsewhere and not fix:
             problem = f"not on this machine: {mount.source}, which the job mounts"
             problems.warn(mount.where, problem, "check the path on the nodes")
         elif is_missing:
-            fix = fix or "check the path"
+            keys = "{source: ..., target: ..., on_nodes: true}"
+            fix = fix or f"check the path; if only the nodes have it, use {keys}"
             problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
