@@ -16,9 +16,10 @@ from typing import Any
 import click
 import pytest
 import yaml
+from kit.base.errors import Problems
 from kit.cli import entry
 from kit.config import job as jobs
-from kit.config import plugins, profiles
+from kit.config import mount_list, plugins, profiles, yaml_source
 
 from samples import ROOT
 
@@ -206,6 +207,17 @@ def test_every_command_is_explained_outside_of_the_reference() -> None:
     pages = README + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md") if path.name != "reference.md")
     for name in _commands():
         assert re.search(rf"\b{name}\b", pages), f"{name} is neither in the README nor in docs/"
+
+
+def test_every_mount_of_the_pages_is_one() -> None:
+    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    shown = [(name, line) for name, page in pages.items() for line in re.findall(r"mounts: \[[^\]\n]+\]", page)]
+    assert len(shown) > 8
+    for name, line in shown:
+        problems = Problems()
+        root = yaml_source.compose(line, name)
+        assert root and mount_list.parse(yaml_source.mapping(root, name, problems)["mounts"], problems)
+        assert problems.found == [], line
 
 
 def test_links_between_pages_lead_somewhere() -> None:
