@@ -10,8 +10,9 @@
 #   images.sh all      all of these, and what install.sh puts on a controller (the default)
 #   images.sh small    kit-test/small: a shell and four tools of debian:trixie, for tests of kit build
 #   images.sh tensorflow, images.sh horovod     likewise of containers/tensorflow and containers/horovod
-#   images.sh packages the packages of containers/tensorflow, to be mounted into containers of kit-test/train: prints the
-#                      folder's path on the nodes
+#   images.sh packages, images.sh ray
+#                      the packages of containers/tensorflow, and of train/frameworks/ray, to be mounted into containers of
+#                      kit-test/train: prints the folder's path on the nodes
 #   images.sh vision   a folder for kit build, with wheels of torch and torchvision (2.7 GB); prints its path
 #   images.sh clean    removes all of these, and the wheels
 #
@@ -230,24 +231,37 @@ images::context() {
 
 images::tensorflow() { images::context tensorflow --requirement "${source_dir}/containers/tensorflow/requirements-alone.txt"; }
 
-# A tenth of what the recipe's image costs: pip unpacks it, and nobody packs it again.
-images::packages() {
-  local -r source="${source_dir}/containers/tensorflow" log="${cache}/packages.log"
-  local wheels place
-  wheels="$(images::wheels "${source}/requirements.txt" "" --requirement "${source}/requirements-alone.txt")"
-  place="${cache}/images/tensorflow-${wheels##*/}"
+# Unpacks packages, beside the training image, into a folder of the cache, and prints its path on the nodes. Those of `alone`
+# come without what they need. A tenth of what an image costs: pip unpacks it, and nobody packs it again.
+images::unpacked() {
+  local -r name="$1" wheels="$2" requirements="$3" alone="${4:-}"
+  local -r place="${cache}/images/${name}-${wheels##*/}" log="${cache}/packages.log"
   lib::lock images-packages 1800
   if [[ ! -d "${place}" ]]; then
     local -a pip=(python3 -m pip install --quiet --no-compile --no-index --find-links "${wheels}" --target "${work}/packages")
     mkdir -p "${cache}/images"
-    if ! "${pip[@]}" --requirement "${source}/requirements.txt" >"${log}" 2>&1 ||
-      ! "${pip[@]}" --no-deps --requirement "${source}/requirements-alone.txt" >>"${log}" 2>&1; then
-      die "the packages of ${source} cannot be unpacked" "read ${log}"
+    if ! "${pip[@]}" --requirement "${requirements}" >"${log}" 2>&1 ||
+      { [[ -n "${alone}" ]] && ! "${pip[@]}" --no-deps --requirement "${alone}" >>"${log}" 2>&1; }; then
+      die "the packages of ${requirements} cannot be unpacked" "read ${log}"
     fi
     chmod -R go=u-w "${work}/packages"
     mv -T "${work}/packages" "${place}"
   fi
   printf '/images/%s\n' "${place##*/}"
+}
+
+images::packages() {
+  local -r source="${source_dir}/containers/tensorflow"
+  local wheels
+  wheels="$(images::wheels "${source}/requirements.txt" "" --requirement "${source}/requirements-alone.txt")"
+  images::unpacked tensorflow "${wheels}" "${source}/requirements.txt" "${source}/requirements-alone.txt"
+}
+
+images::ray() {
+  local -r requirements="${source_dir}/train/frameworks/ray/requirements.txt"
+  local wheels
+  wheels="$(images::wheels "${requirements}")"
+  images::unpacked ray "${wheels}" "${requirements}"
 }
 
 images::horovod() {
@@ -369,9 +383,9 @@ images::main() {
       images::forget_volumes
       images::files
       ;;
-    vision | tensorflow | packages | horovod) "images::${target}" ;;
+    vision | tensorflow | packages | ray | horovod) "images::${target}" ;;
     clean) images::clean ;;
-    *) die "unknown target '${target}'" "one of: nodes small bases train files vision tensorflow packages horovod all clean" 2 ;;
+    *) die "unknown target '${target}'" "one of: nodes small bases train files vision tensorflow packages ray horovod all clean" 2 ;;
   esac
 }
 

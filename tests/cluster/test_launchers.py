@@ -322,6 +322,29 @@ def test_tensorflow_fits_one_model_on_two_nodes(tensorflow: list[str], kit_clust
     nothing_left(kit_cluster)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_ray_trains_on_two_nodes_and_goes_on_when_a_worker_is_killed(runtime: str, kit_cluster: Cluster, folder: Path) -> None:
+    if os.environ.get("KIT_TEST_FRAMEWORKS") != "1":
+        pytest.skip("unpacking Ray and a minute of training for each runtime, before a release: KIT_TEST_FRAMEWORKS=1 does it")
+    for name in ("job.yaml", "train.py"):
+        shutil.copy(ROOT / "train/frameworks/ray" / name, folder)
+    image = ["--image", image_of(kit_cluster, runtime), "--runtime", runtime, "--mount", f"{made('ray')}:/opt/packages:ro", "--env", "PYTHONPATH=/opt/packages"]
+    submit(kit_cluster, folder, "job.yaml", *image, "-j", "2x1", "--output", "run", "--", "--epochs", "3", "--pause", "0.1")
+    logs = folder / f"run/log/{job_id(folder)}"
+
+    def steps(log: Path) -> list[int]:
+        return [int(step) for step in re.findall(r"step (\d+)  loss ", read(log))] if log.exists() else []
+
+    until(lambda: len(steps(logs / "rank0.out")) > 70, 180, not_started(folder / "run"))
+    (worker,) = (process for process in kit_cluster.processes("node2") if process.args.startswith("ray::RayTrainWorker"))
+    kit_cluster.run("node2", "kill", "-KILL", str(worker.pid), root=True)
+    ended = kit_cluster.wait(job_id(folder))
+    assert ended.state == "COMPLETED", read(folder / f"run/log/slurm-{job_id(folder)}.out")
+    again = steps(logs / "attempt2/rank0.out")
+    assert again and 1 < again[0] <= 71 and again == list(range(again[0], again[-1] + 1))
+    nothing_left(kit_cluster)
+
+
 def test_horovod_trains_on_two_nodes_what_one_process_trains(kit_cluster: Cluster, programs: Path) -> None:
     if os.environ.get("KIT_TEST_HOROVOD") != "1":
         pytest.skip("compiling Horovod takes five minutes, before a release: KIT_TEST_HOROVOD=1 does it")
