@@ -80,9 +80,10 @@ def test_of_two_that_run_the_same_files_the_second_is_chosen_only_where_it_alone
     assert chosen("--image", "image.sif", tools=tools) == f"kit: runtime {runtime}: the image is a .sif file\n"
 
 
-def test_the_profile_says_which_of_two_that_run_the_same_files_the_nodes_have(chosen, tmp_path: Path) -> None:
-    (tmp_path / "site.yaml").write_text("runtime: singularity\n")
-    assert chosen("--image", "image.sif", "--cluster", "site.yaml", tools=("apptainer",)) == "kit: runtime singularity: the cluster's profile site names it\n"
+@pytest.mark.parametrize(("named", "here"), [("singularity", "apptainer"), ("apptainer", "singularity")])
+def test_the_profile_says_which_of_two_that_run_the_same_files_the_nodes_have(named: str, here: str, chosen, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(f"runtime: {named}\n")
+    assert chosen("--image", "image.sif", "--cluster", "site.yaml", tools=(here,)) == f"kit: runtime {named}: the cluster's profile site names it\n"
 
 
 def test_a_named_runtime_needs_no_reason(chosen) -> None:

@@ -191,6 +191,33 @@ def test_what_only_the_nodes_have_is_mounted_where_the_job_says_so_and_a_device_
     assert " rw\n" in done.stdout if code == 0 else "job.yaml:2: no such file or folder to mount: " in done.stderr
 
 
+IGNORE = "  fix: correct the path; ignore this if only the nodes have it\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said"),
+    [
+        ("command: [/nowhere/bin/python, train.py]\n", 0, f"kit: job.yaml:1: warning: there is no program /nowhere/bin/python on this machine\n{IGNORE}"),
+        ("command: /nowhere/train.py\n", 2, "kit: job.yaml:1: no such script: /nowhere/train.py\n"),
+        ("command: [./nowhere, x]\n", 2, "kit: job.yaml:1: no such script: ./nowhere\n"),
+        ("command: [PROJECT/nowhere, x]\n", 2, "kit: job.yaml:1: no such script: PROJECT/nowhere\n"),
+        ("command: train x\n", 2, "kit: job.yaml:1: there is no command train here, but a program train.py\n"),
+        ("command: train x\nhost_setup: module load it\n", 0, "kit: job.yaml:1: warning: there is no command train here, but a program train.py\n"),
+        ("command: /code/train.py\nMOUNT", 0, ""),
+        ("command: /code/run\nMOUNT", 0, ""),
+        ("script: python /code/train.py\nMOUNT", 0, ""),
+        ("command: /other/run\nMOUNT", 0, ""),  # the image's own
+    ],
+)
+def test_a_program_that_only_the_nodes_may_have_is_not_refused(job: str, code: int, said: str, kit, tmp_path: Path, program: Path) -> None:
+    mount = "image: x.sif\nmounts: [{source: /scratch/nowhere, target: /code, on_nodes: true}]\n"
+    (tmp_path / "x.sif").touch()
+    (tmp_path / "job.yaml").write_text(job.replace("MOUNT", mount).replace("PROJECT", str(tmp_path)))
+    done = kit("submit", "job.yaml", "--dry-run", check=False)
+    errors = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("kit: runtime "))
+    assert (done.returncode, errors.startswith(said.replace("PROJECT", str(tmp_path))), bool(errors)) == (code, True, bool(said)), done.stderr
+
+
 def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: nosuch\nimage: /nowhere/x.sif\nmounts: [/nowhere/data:data]\n")
     done = kit("submit", "--dry-run", check=False, PATH="/nowhere")

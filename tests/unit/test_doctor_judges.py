@@ -22,6 +22,7 @@ from kit.cluster.doctor.rounds import Examination
 from kit.slurm import hostlist
 
 from documented_json import check as check_json
+from plans import plan_of
 from samples import ROOT
 
 
@@ -559,3 +560,11 @@ def test_how_long_it_took_is_said_in_seconds(kit_here, tmp_path: Path, monkeypat
     said = kit_here("doctor").out
     (seconds,) = re.findall(r"no Slurm here, (\d+\.\d) s; runtime enroot", said)
     assert float(seconds) < 600
+
+
+@pytest.mark.parametrize(("program", "asked"), [("/nowhere/run", "/nowhere/run"), (sys.executable, ""), ("run", "run"), ("train.py", "")])
+def test_the_nodes_are_asked_for_a_program_that_is_not_here_and_with_the_jobs_own_limits(program: str, asked: str, tmp_path: Path) -> None:
+    """Without `propagate: NONE` srun would give them this machine's."""
+    header = (("partition", "gpu"), ("propagate", "NONE"), ("time", "10"))
+    found = rounds._of_plan(plan_of(header=header, command=(program, "x"), workdir=str(tmp_path), run_dir=str(tmp_path)))
+    assert (found.program, found.slurm) == (asked, {"partition": "gpu", "propagate": "NONE"})

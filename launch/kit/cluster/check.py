@@ -150,11 +150,13 @@ class Check:
                 f"srun has no {option} on this machine, and the runtime {runtime.name} needs it"
             )
             where = self.job.where("runtime") or self.job.where("image")
-            self.problems.warn(where, problem, f"see: srun --help; or {way}")
+            fix = f"see: srun --help; ignore this if the nodes have it; or {way}"
+            self.problems.warn(where, problem, fix)
         types = slurm.mpi_types() if launcher and launcher.words("mpi") else None
         if types is not None and not {"pmix", "pmi2"} & set(types):
             problem = "srun has neither pmix nor pmi2 on this machine"
-            fix = "see: srun --mpi=list; programs without MPI: `launcher: srun`"
+            way = "ignore this if the nodes have one; programs without MPI: `launcher: srun`"
+            fix = f"see: srun --mpi=list; {way}"
             self.problems.warn(self.job.where("launcher"), problem, fix)
 
     def _fix(

@@ -112,7 +112,8 @@ class ImagePython:
         words = "\n".join(said)
         return KitError(
             f"`packages` needs the Python of {image}, which does not start here\n{words}",
-            "see the lines above; or build an image with the packages: kit build",
+            "see the lines above; or submit from a machine that starts it; "
+            "or build an image with the packages: kit build",
         )
 
 

@@ -36,10 +36,21 @@ class FileView:
         """Return the path of a file outside the container; None where it is the image's own."""
         if not self.has_container:
             return path
+        mount = self._mount_of(path)
+        if mount is None or mount.is_data:
+            return None
+        return mount.source.rstrip("/") + path[len(mount.target.rstrip("/")) :]
+
+    def is_on_nodes(self, path: str) -> bool:
+        """Return whether a mount shows a file that this machine may lack."""
+        mount = self._mount_of(path)
+        return mount is not None and mount.on_nodes
+
+    def _mount_of(self, path: str) -> Optional[Mount]:
         for mount in reversed(self.mounts):
             target = mount.target.rstrip("/")
             if path == target or path.startswith(target + "/"):
-                return None if mount.is_data else mount.source.rstrip("/") + path[len(target) :]
+                return mount
         return None
 
 

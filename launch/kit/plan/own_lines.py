@@ -103,7 +103,8 @@ def _check_starters(job: Job, script: str, problems: Problems) -> None:
 def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:
     """Warn of a program or a configuration that is not there; the script itself may write it."""
     for word in words(script):
-        path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", word.path)))
+        full = os.path.normpath(os.path.join(job.workdir or "", word.path))
+        path = None if view.is_on_nodes(full) else view.on_this_side(full)
         is_read = word.path.endswith(".py") or (
             word.path.endswith(arguments.CONFIGURATIONS)
             and word.before.startswith("-")

@@ -54,8 +54,9 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
         fix = f"name the program first: `command: train.py {word}`"
         problems.add(job.where("command"), f"{word} is not a program", fix)
         return
-    # Only a warning with an image: it has commands of its own.
-    say = problems.warn if view.has_container else problems.add
+    # Only a warning where an image may have the command, or lines of the job may bring it.
+    is_brought = view.has_container or job.setup or job.host_setup
+    say = problems.warn if is_brought else problems.add
     if os.path.isfile(os.path.join(folder, word)):
         start = f"bash {word}" if word.endswith((".sh", ".bash")) else f"./{word}"
         problem = f"{word} is a file of the working directory, but kit looks for it only on PATH"
@@ -85,8 +86,14 @@ def _check_script(
 ) -> None:
     full = os.path.normpath(os.path.join(job.workdir or "", script))
     path = view.on_this_side(full)
+    if view.is_on_nodes(full):
+        return
     if path is None:
         _check_outside(job, script, full, problems)
+    elif not os.path.isfile(path) and _may_be_the_nodes(script, job.workdir or "", view):
+        problem = f"there is no program {script} on this machine"
+        fix = "correct the path; ignore this if only the nodes have it"
+        problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))
     elif not os.path.isfile(path):
         fix = f"looked for {path}; relative paths start at the working directory"
         problem = f"no such script: {script}"
@@ -98,6 +105,14 @@ def _check_script(
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
         problems.add(job.where("command"), f"{script} is not executable", fix)
+
+
+def _may_be_the_nodes(script: str, workdir: str, view: FileView) -> bool:
+    """Return whether a program may be installed on the nodes alone, such as another CPU's."""
+    if view.has_container:
+        return view.is_on_nodes(os.path.normpath(os.path.join(workdir, script)))
+    is_installed = os.path.isabs(script) and not script.endswith(".py")
+    return is_installed and not script.startswith(workdir.rstrip("/") + "/")
 
 
 def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None:
@@ -151,7 +166,9 @@ def imported(command: tuple[str, ...], workdir: str, view: FileView) -> str:
 def missing(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
     """Return the file that a command runs if it does not exist."""
     path = _path(command, workdir, view)
-    return None if path is None or os.path.isfile(path) else path
+    if path is None or os.path.isfile(path):
+        return None
+    return None if _may_be_the_nodes(_script(command) or "", workdir, view) else path
 
 
 def _path(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:

@@ -106,7 +106,10 @@ def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
     fitting = plugins.runtimes(kind) or plugins.runtimes(local=False)
     able = plugins.without_twins(fitting, is_here)
     has_choice = len(able) > 1 and not able[0].is_local
-    twins = {item.name for item in fitting if "instead-of" in item.facts}
+    seconds = {
+        item.name: item.facts["instead-of"] for item in fitting if "instead-of" in item.facts
+    }
+    twins = {*seconds, *seconds.values()}
     if cluster.runtime and (has_choice or cluster.runtime in twins):
         return cluster.runtime, f"the cluster's profile {cluster.name} names it"
     if len(able) == 1:

@@ -23,8 +23,8 @@ from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 from kit.slurm import hostlist
 
-# The options that decide where a job runs.
-PLACES = "partition account qos reservation constraint clusters wckey".split()
+# The options that decide where a job runs, and which limits of this machine it has there.
+PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
 _NEEDED_LOCALLY = ("home", "history", "here", "py-spy", "kit")
 
 
@@ -146,14 +146,15 @@ def _is_python(first: str) -> bool:
 
 
 def _program(plan: Plan) -> str:
-    """Return what the command starts; empty for Python, and for a file that this machine sees."""
+    """Return what the command starts; empty for Python, and for a file that this machine has."""
     first = plan.program.command[0]
     if _is_python(first) or plan.program.sweep:
         return ""
     if "/" not in first:
         return first
     path = os.path.normpath(os.path.join(plan.program.workdir, first))
-    return path if plan.container.view.on_this_side(path) is None else ""
+    here = plan.container.view.on_this_side(path)
+    return "" if here and os.path.isfile(here) else path
 
 
 def _slurm(
