@@ -17,12 +17,12 @@ def unmeasured() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
 
 
-def docker_archive(path: Path) -> Path:
-    """An image, as docker save writes one."""
+def docker_archive(path: Path, architecture: str = "") -> Path:
+    """An image, as docker save writes one; for this machine, if no other is named."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as layer:
         layer.addfile(tarfile.TarInfo("bin"), None)
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64")
+    architecture = architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64")
     files = {
         "layer.tar": content.getvalue(),
         "config.json": json.dumps({"architecture": architecture, "config": {}}).encode(),

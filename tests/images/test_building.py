@@ -28,6 +28,7 @@ from kit.registry import client
 from test_registry import digest, image, layer, plain, serving
 
 from far_side import install
+from samples import docker_archive
 
 BASE = "registry.example/base:1"
 DIGEST = "sha256:" + "ab" * 32
@@ -204,7 +205,7 @@ def test_a_records_bases_hold_over_image_lock_and_another_one_is_refused(engine:
     ],
 )
 def test_a_record_that_cannot_be_compared_with_is_refused(request_: build.BuildRequest, said: str, engine: Engine, monkeypatch) -> None:
-    monkeypatch.setattr(build.find, "source", lambda target, *_: object() if "://" in target else None)
+    monkeypatch.setattr(build.find, "source", lambda target, *_, **__: object() if "://" in target else None)
     with pytest.raises(UsageError) as error:
         make(request_)
     assert said in str(error.value) and engine.calls("build") == []
@@ -309,13 +310,26 @@ def test_a_sif_that_apptainer_cannot_write_is_none(command: str, engine: Engine)
     assert [path.suffix for path in Path("images").iterdir()] == [".log"]
 
 
-def test_a_sif_says_of_which_machine_it_is(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+def test_a_sif_says_of_which_machine_it_is(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"hsqs")
-    sif.wrap(tmp_path / "x", tmp_path / "x.sif")
+    sif.wrap(tmp_path / "x", tmp_path / "x.sif", "aarch64")
     new, add = engine.calls("sif")
     assert new == f"sif new {tmp_path}/x.sif"
     assert add == f"sif add --datatype 4 --partfs 1 --parttype 2 --partarch 4 {tmp_path}/x.sif {tmp_path}/x"
+
+
+def test_an_image_for_the_nodes_kind_of_machine_is_taken_where_this_one_is_another(engine: Engine, tmp_path: Path) -> None:
+    here, other, name = ("amd64", "arm64", "aarch64") if os.uname().machine == "x86_64" else ("arm64", "amd64", "x86_64")
+    save = docker_archive(tmp_path / "a.tar", other)
+    with pytest.raises(KitError) as refused:
+        make(build.BuildRequest(str(save)))
+    assert refused.value.problems[0].problem == f"{save} is for linux/{other}, this machine is linux/{here}"
+    assert refused.value.problems[0].fix.endswith(f"; if the nodes are so: --platform linux/{other}")
+    make(build.BuildRequest(str(save), to="sif", options=Options(platform=f"linux/{other}/v8")))
+    assert image_files.record(Path("images/a.json"))["architecture"] == name
+    assert f"--partarch {sif.ARCHITECTURES[name]} " in engine.calls("sif")[1]
+    with pytest.raises(UsageError, match="is for one kind of machine already"):
+        make(build.BuildRequest("dockerd://a", options=Options(platform=f"linux/{other}")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -510,11 +524,14 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
         (build.BuildRequest(options=Options(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=Options(("id=A,src=missing",))), "--secret: there is no file "),
         (build.BuildRequest("docker://x", options=Options(stage="x")), "docker://x is an image already: nothing is built"),
+        (build.BuildRequest("docker://x", options=Options(platform="arm64")), "--platform: 'arm64' is no platform of Linux"),
+        (build.BuildRequest("docker://x", options=Options(platform="linux")), "--platform: 'linux' is no platform of Linux"),
+        (build.BuildRequest("docker://x", options=Options(platform="windows/amd64")), "--platform: 'windows/amd64' is no platform of Linux"),
         (build.BuildRequest(engine="enroot", options=Options(stage="x")), "enroot knows no secrets, stages and platforms"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(request_: build.BuildRequest, said: str, engine: Engine, monkeypatch) -> None:
-    monkeypatch.setattr(build.find, "source", lambda target, *_: object() if "://" in target else None)
+    monkeypatch.setattr(build.find, "source", lambda target, *_, **__: object() if "://" in target else None)
     Path("value").touch()
     Path("image.enroot.sh").write_text(f"# base: {BASE}\ntrue\n")
     with pytest.raises(UsageError) as error:

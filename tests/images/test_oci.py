@@ -211,7 +211,7 @@ def test_one_of_several_images_of_a_layout_is_chosen_by_name_or_digest(tmp_path:
 
 
 def test_an_image_for_other_machines_is_refused(tmp_path: Path) -> None:
-    fix = f"build or save it for this machine: --platform linux/{HERE}"
+    fix = "build or save it for this machine; if the nodes are so: --platform linux/vax"
     saved = archive(tmp_path / "a.tar", old_archive(**{"c.json": config("vax")}))
     assert problem(saved) == (f"{saved} is for linux/vax, this machine is linux/{HERE}", fix)
     made = Layout()
@@ -221,6 +221,11 @@ def test_an_image_for_other_machines_is_refused(tmp_path: Path) -> None:
         folder(tmp_path / "nested", made.written(made.index(made.image("vax")))),
     ):
         assert problem(path) == (f"{path} is for linux/vax, this machine is linux/{HERE}", fix)
+        assert oci.open_archive(path, wanted="vax").architecture == "vax"
+        with pytest.raises(KitError, match=rf"{path} is for linux/vax, not for linux/pdp\n  fix: take one of these: --platform OS/ARCH"):
+            oci.open_archive(path, wanted="pdp")
+    both = folder(tmp_path / "both", made.written(made.image(), made.image("vax", layers=(TOP,))))
+    assert len(oci.open_archive(both).layers) == 2 and len(oci.open_archive(both, wanted="vax").layers) == 1
 
 
 def test_what_is_no_image_archive_is_said(tmp_path: Path) -> None:

@@ -152,6 +152,8 @@ def test_this_machines_image_is_chosen_from_an_index(real: str) -> None:
     found = client.open_image(f"{real}/multi")
     assert found.digest == digest(own)
     assert contents(found) == FILES
+    other = client.open_image(f"{real}/multi", wanted="vax")
+    assert (other.digest, other.architecture, len(other.layers)) == (digest(foreign), "vax", 1)
 
 
 def test_an_image_for_other_machines_is_refused(real: str) -> None:

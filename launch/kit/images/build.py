@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import platform
 import shutil
 import subprocess
 import time
@@ -26,6 +25,7 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
+from kit.registry import oci
 
 BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
 
@@ -50,7 +50,8 @@ def build(request: BuildRequest, note: Note = silent) -> Built:
     if request.to == "sif":
         sif.check()
     _refuse_tokens(request.arguments)
-    source = find.source(request.target, note) if request.target else None
+    wanted = request.options.architecture()
+    source = find.source(request.target, note, wanted=wanted) if request.target else None
     _refuse_conflicts(request, is_image=source is not None)
     if source is None:
         return _build(request, note)
@@ -67,7 +68,7 @@ def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
 def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
     """Raise UsageError for options that do not go together, or not with an existing image."""
     problem = fix = ""
-    if is_image and request.options != Options():
+    if is_image and request.options._replace(platform=None) != Options():
         problem, where = f"{request.target} is an image already: nothing is built", BUILDERS_OWN
         fix = "leave the options of the builder out"
     elif request.locked and (is_image or request.to == "docker"):
@@ -215,6 +216,7 @@ class Making:
                 f"the image's variable {name} will not hold under Enroot: "
                 "its name, a line break or ${...} in it"
             )
+        machine = oci.machine(source.architecture)
         squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
         try:
             packages = dict(sorted(self.pack(source, log).items()))
@@ -222,10 +224,10 @@ class Making:
                 self.frozen.check_packages(packages)
             if place.suffix == ".sif":
                 place.unfinished.rename(squashfs)
-                sif.wrap(squashfs, place.unfinished)
+                sif.wrap(squashfs, place.unfinished, machine)
                 squashfs.unlink()
             facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-            facts |= {"kit": kit.__version__, "architecture": platform.machine()}
+            facts |= {"kit": kit.__version__, "architecture": machine}
             inside = {"env": list(source.config.env), "packages": packages}
             store.publish(place, {**facts, "image_id": source.identity, **source.origin, **inside})
         except BaseException:

@@ -30,6 +30,18 @@ class Options(NamedTuple):
         words = [word for option, value in pairs if value for word in (option, value)]
         return [*words, *["--no-cache"] * self.no_cache, *self.words]
 
+    def architecture(self) -> str:
+        """Return that of `platform`, "" where it is not given.
+
+        Raise UsageError if it is no platform of Linux.
+        """
+        system, _, rest = (self.platform or "linux/").partition("/")
+        name = rest.partition("/")[0]
+        if system != "linux" or bool(name) != bool(self.platform):
+            fix = "write linux/amd64, linux/arm64"
+            raise UsageError(f"'{self.platform}' is no platform of Linux", fix, where="--platform")
+        return name
+
     def facts(self) -> dict[str, Any]:
         """Return what decides the image's content. Of secrets that is the name, never the value."""
         ids = sorted(_parts(secret).get("id", "") for secret in self.secrets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,9 +22,12 @@ def check() -> None:
         )
 
 
-def wrap(squashfs: Path, target: Path) -> None:
-    """Write `target`, a SIF with the squashfs. Raise KitError if Apptainer fails."""
-    architecture = ARCHITECTURES.get(platform.machine(), "0")
+def wrap(squashfs: Path, target: Path, machine: str) -> None:
+    """Write `target`, a SIF with the squashfs, for a machine by its name of `uname -m`.
+
+    Raise KitError if Apptainer fails.
+    """
+    architecture = ARCHITECTURES.get(machine, "0")
     what = ["--datatype", PARTITION, "--partfs", SQUASHFS, "--parttype", SYSTEM]
     what += ["--partarch", architecture]
     for command in (["new", str(target)], ["add", *what, str(target), str(squashfs)]):

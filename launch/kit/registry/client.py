@@ -84,19 +84,23 @@ def resolve(reference: str, note: Note = silent) -> str:
     return digest if DIGEST.fullmatch(digest) else _manifest(registry, image.version)[0]
 
 
-def open_image(reference: str, note: Note = silent) -> oci.Image:
-    """Return the image for this machine. Its layers are downloaded when they are read."""
+def open_image(reference: str, note: Note = silent, *, wanted: str = "") -> oci.Image:
+    """Return the image for an architecture; `wanted`: "" is this machine's.
+
+    Its layers are downloaded when they are read.
+    """
     image = parse(reference)
     registry = image.open(note)
     digest, manifest = _manifest(registry, image.version)
     try:
         while "manifests" in manifest:
-            digest, manifest = _manifest(registry, _digest(oci.chosen(manifest, reference, note)))
+            entry = oci.chosen(manifest, reference, note, wanted)
+            digest, manifest = _manifest(registry, _digest(entry))
         oci.check_types(manifest, reference)
         name = _digest(manifest["config"])
         parts = [(_digest(layer), _size(layer)) for layer in manifest["layers"]]
         document = _parsed(registry, registry.read(f"blobs/{name}"), name)
-        config = oci.Config.from_json(oci.checked(document, reference))
+        config = oci.Config.from_json(oci.checked(document, reference, wanted))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise KitError(
             f"{reference} is not an image, or is in Docker's format from before 2016",
@@ -107,7 +111,7 @@ def open_image(reference: str, note: Note = silent) -> oci.Image:
         oci.Layer(digest, size, partial(_download, registry, cache, digest, size))
         for digest, size in parts
     )
-    return oci.Image(reference, digest, config, layers)
+    return oci.Image(reference, digest, config, layers, wanted)
 
 
 def _digest(entry: dict[str, Any]) -> str:

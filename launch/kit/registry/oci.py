@@ -66,25 +66,28 @@ class Layer(NamedTuple):
 
 
 class Image(NamedTuple):
-    """An image for this machine."""
+    """An image for one kind of machine."""
 
     name: str
-    digest: str  # of the manifest for this machine; in a docker archive, of the configuration
+    digest: str  # of the manifest for that machine; in a docker archive, of the configuration
     config: Config
     layers: tuple[Layer, ...]  # lowest first
+    architecture: str = ""  # empty for this machine's
 
 
-def open_archive(path: Path, reference: str = "", note: Note = silent) -> Image:
+def open_archive(
+    path: Path, reference: str = "", note: Note = silent, *, wanted: str = ""
+) -> Image:
     """Return the image in a docker archive or an OCI layout, without reading its layers.
 
-    `reference` names one of several images.
+    `reference` names one of several images, `wanted` another architecture than this machine's.
     """
     blobs = Blobs(path)
     try:
         if "manifest.json" in blobs:
-            return _docker_archive(blobs, reference)
+            return _docker_archive(blobs, reference, wanted)
         if "index.json" in blobs:
-            return _oci_layout(blobs, reference, note)
+            return _oci_layout(blobs, reference, note, wanted)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise KitError(
             f"{path} is damaged: its manifest is not of the form that images have ({error!r})",
@@ -102,24 +105,30 @@ def architecture() -> str:
     return ARCHITECTURES.get(machine, machine)
 
 
-def fitting(index: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the index's entries for this machine, then those that name no platform.
+def machine(architecture_: str) -> str:
+    """Return the architecture by the name that `uname -m` has for it; for "", this machine's."""
+    names = {value: key for key, value in ARCHITECTURES.items()}
+    return names.get(architecture_, architecture_) or platform.machine()
 
-    Raise KitError if there are none.
+
+def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[str, Any]]:
+    """Return the index's entries for an architecture, then those that name no platform.
+
+    Raise KitError if there are none. `wanted`: "" is this machine's.
     """
     entries = index.get("manifests") or []
-    found = [entry for entry in entries if _platform(entry) in ("", f"linux/{architecture()}")]
+    fits = ("", f"linux/{wanted or architecture()}")
+    found = [entry for entry in entries if _platform(entry) in fits]
     if not found:
-        raise _wrong_architecture(
-            where, {_platform(entry) for entry in entries} - {"unknown/unknown"}
-        )
-    return sorted(found, key=lambda entry: (not _platform(entry), _level(entry)))
+        platforms = {_platform(entry) for entry in entries} - {"unknown/unknown"}
+        raise _wrong_architecture(where, platforms, wanted)
+    return sorted(found, key=lambda entry: (not _platform(entry), _level(entry, wanted)))
 
 
-def chosen(index: dict[str, Any], where: str, note: Note) -> dict[str, Any]:
+def chosen(index: dict[str, Any], where: str, note: Note, wanted: str = "") -> dict[str, Any]:
     """Return the index's entry that asks least of the CPU. Note if not every CPU can run it."""
-    entry = fitting(index, where)[0]
-    if _level(entry) > LEAST.get(architecture(), math.inf):
+    entry = fitting(index, where, wanted)[0]
+    if _level(entry, wanted) > LEAST.get(wanted or architecture(), math.inf):
         level = f"{_platform(entry)}/{entry['platform']['variant']}"
         note(
             f"{where} is for {level} alone: on a CPU without that, "
@@ -156,19 +165,19 @@ def _media_type(entry: dict[str, Any]) -> str:
     return str(entry.get("mediaType") or "").partition(";")[0].strip().lower()
 
 
-def checked(document: dict[str, Any], where: str) -> dict[str, Any]:
+def checked(document: dict[str, Any], where: str, wanted: str = "") -> dict[str, Any]:
     """Return the configuration itself. Raise KitError if it is for another kind of machine."""
-    system = document.get("os", "linux")
-    if document.get("architecture", architecture()) != architecture() or system != "linux":
-        raise _wrong_architecture(where, {f"{system}/{document.get('architecture')}"})
+    system, expected = document.get("os", "linux"), wanted or architecture()
+    if document.get("architecture", expected) != expected or system != "linux":
+        raise _wrong_architecture(where, {f"{system}/{document.get('architecture')}"}, wanted)
     return document
 
 
-def _docker_archive(blobs: Blobs, reference: str) -> Image:
+def _docker_archive(blobs: Blobs, reference: str, wanted: str) -> Image:
     named = [(tuple(entry.get("RepoTags") or ()), entry) for entry in blobs.json("manifest.json")]
     tags, entry = _only(named, reference, blobs.path)
     digest = sha256(blobs.read(entry["Config"]))
-    document = checked(blobs.json(entry["Config"]), str(blobs.path))
+    document = checked(blobs.json(entry["Config"]), str(blobs.path), wanted)
     diff_ids = (document.get("rootfs") or {}).get("diff_ids") or []
     padded = diff_ids + [""] * (len(entry["Layers"]) - len(diff_ids))
     layers = tuple(
@@ -176,7 +185,7 @@ def _docker_archive(blobs: Blobs, reference: str) -> Image:
         for name, diff_id in zip(entry["Layers"], padded)
     )
     name = reference or (tags[0] if tags else blobs.path.name)
-    return Image(name, digest, Config.from_json(document), layers)
+    return Image(name, digest, Config.from_json(document), layers, wanted)
 
 
 def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
@@ -190,23 +199,23 @@ def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
     return Layer("" if is_compressed else diff_id, place.size, place.chunks)
 
 
-def _oci_layout(blobs: Blobs, reference: str, note: Note) -> Image:
+def _oci_layout(blobs: Blobs, reference: str, note: Note, wanted: str) -> Image:
     where = str(blobs.path)
-    entries = fitting(blobs.json("index.json"), where)
+    entries = fitting(blobs.json("index.json"), where, wanted)
     names, entry = _only([(_names(entry), entry) for entry in entries], reference, blobs.path)
     manifest = _read(blobs, entry)
     while "layers" not in manifest:
-        entry = chosen(manifest, where, note)
+        entry = chosen(manifest, where, note, wanted)
         manifest = _read(blobs, entry)
     check_types(manifest, where)
-    config = Config.from_json(checked(_read(blobs, manifest["config"]), where))
+    config = Config.from_json(checked(_read(blobs, manifest["config"]), where, wanted))
     layers = tuple(
         Layer(layer["digest"], place.size, place.chunks)
         for layer in manifest["layers"]
         for place in [blobs.find(_blob(layer))]
     )
     name = reference or (names[0] if names[0] != entry["digest"] else blobs.path.name)
-    return Image(name, entry["digest"], config, layers)
+    return Image(name, entry["digest"], config, layers, wanted)
 
 
 def _read(blobs: Blobs, entry: dict[str, Any]) -> dict[str, Any]:
@@ -245,18 +254,21 @@ def _platform(entry: dict[str, Any]) -> str:
     return f"{platform_.get('os', 'linux')}/{platform_['architecture']}"
 
 
-def _level(entry: dict[str, Any]) -> float:
+def _level(entry: dict[str, Any], wanted: str) -> float:
     """Return the generation of CPUs that an entry is for: 3 for amd64/v3."""
     variant = str((entry.get("platform") or {}).get("variant") or "")
     found = re.fullmatch(r"v?([0-9]{1,3}(?:\.[0-9]{1,3})?)", variant)
     if found:
         return float(found[1])
-    return math.inf if variant else LEAST.get(architecture(), 0)
+    return math.inf if variant else LEAST.get(wanted or architecture(), 0)
 
 
-def _wrong_architecture(where: str, found: Iterable[str]) -> KitError:
-    platforms = ", ".join(sorted(filter(None, found))) or "nothing"
+def _wrong_architecture(where: str, found: Iterable[str], wanted: str) -> KitError:
+    platforms = sorted(filter(None, found)) or ["nothing"]
+    problem = f"{where} is for {', '.join(platforms)}, "
+    if wanted:
+        return KitError(f"{problem}not for linux/{wanted}", "take one of these: --platform OS/ARCH")
     return KitError(
-        f"{where} is for {platforms}, this machine is linux/{architecture()}",
-        f"build or save it for this machine: --platform linux/{architecture()}",
+        f"{problem}this machine is linux/{architecture()}",
+        f"build or save it for this machine; if the nodes are so: --platform {platforms[0]}",
     )

@@ -52,7 +52,7 @@ def shown(kit_cluster: Cluster, built: Path) -> Path:
     shutil.copy(built, folder / "image.sqsh")
     inside = kit_cluster.path(folder)
     # The controller has Apptainer and kit, and no engine: what --to sif does to the file is done there.
-    wrap = "import sys; from pathlib import Path; from kit.images import sif; sif.check(); sif.wrap(Path(sys.argv[1]), Path(sys.argv[2]))"
+    wrap = "import platform, sys; from pathlib import Path; from kit.images import sif; sif.check(); sif.wrap(Path(sys.argv[1]), Path(sys.argv[2]), platform.machine())"
     kit_cluster.run("ctl", "/opt/kit/bin/python", "-c", wrap, f"{inside}/image.sqsh", f"{inside}/image.sif")
     return folder
 

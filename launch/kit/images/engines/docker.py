@@ -60,7 +60,8 @@ class Docker(Engine):
         config = Config.from_json({"config": found.get("Config")})
         size, files = int(found.get("Size") or 0), partial(self.files, identity)
         # zstd packs an image to a third or a half.
-        return Source(name, identity, size, size // 2, config, origin, files)
+        is_for = found.get("Architecture") or ""
+        return Source(name, identity, size, size // 2, config, origin, files, architecture=is_for)
 
     def identity(self, base: str) -> str:
         self.check()

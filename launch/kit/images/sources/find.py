@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Optional
 
-from kit.base.errors import KitError
+from kit.base.errors import KitError, UsageError
 from kit.base.progress import Count, Note, silent
 from kit.images import tarstream
 from kit.images.engines.docker import Docker
@@ -29,21 +29,31 @@ ENGINES = {"dockerd": "docker", "podman": "podman"}  # Enroot's names for them
 ARCHIVES = ("docker-archive", "oci", "oci-archive")  # Apptainer's and skopeo's
 
 
-def source(target: str, note: Note = silent) -> Optional[Source]:
-    """Return the image, or None if the target names a recipe. Raise KitError if it is not found."""
+def source(target: str, note: Note = silent, *, wanted: str = "") -> Optional[Source]:
+    """Return the image, or None if the target names a recipe. Raise KitError if it is not found.
+
+    `wanted` is the architecture to choose, "" for this machine's. Raise UsageError where there is
+    nothing to choose.
+    """
     scheme, _, rest = target.partition(":")
-    if scheme in ENGINES and rest.startswith("//"):
-        return _of_engine(ENGINES[scheme], rest[2:], target)
     if scheme == "docker" and rest.startswith("//"):
-        return of_layers(client.open_image(rest[2:], note), rest[2:], target)
+        return of_layers(client.open_image(rest[2:], note, wanted=wanted), rest[2:], target)
     if scheme in ARCHIVES:
         name, _, reference = rest.partition(":")
-        image = oci.open_archive(Path(name), reference, note)
+        image = oci.open_archive(Path(name), reference, note, wanted=wanted)
         return of_layers(image, reference or Path(name).stem, target)
     path = Path(target)
     if (path.is_file() and path.suffix == ".tar") or (path / "index.json").is_file():
-        return of_layers(oci.open_archive(path, note=note), path.stem, target)
-    return adopt.find(path.absolute()) if path.suffix in (".sqsh", ".squashfs") else None
+        return of_layers(oci.open_archive(path, note=note, wanted=wanted), path.stem, target)
+    is_of_engine = scheme in ENGINES and rest.startswith("//")
+    if not is_of_engine and path.suffix not in (".sqsh", ".squashfs"):
+        return None
+    if wanted:
+        problem = f"{target} is for one kind of machine already"
+        raise UsageError(problem, "leave it out", where="--platform")
+    if is_of_engine:
+        return _of_engine(ENGINES[scheme], rest[2:], target)
+    return adopt.find(path.absolute())
 
 
 def _of_engine(name: str, reference: str, target: str) -> Source:
@@ -62,7 +72,10 @@ def of_layers(image: oci.Image, reference: str, target: str) -> Source:
     name, size = _short(reference), sum(layer.size for layer in image.layers)
     origin = {"source": target, "engine": None}
     files = partial(_merged, image)
-    return Source(name, image.digest, size, size, image.config, origin, files)
+    architecture = image.architecture
+    return Source(
+        name, image.digest, size, size, image.config, origin, files, architecture=architecture
+    )
 
 
 @contextmanager

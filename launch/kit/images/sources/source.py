@@ -28,3 +28,4 @@ class Source:
     origin: dict[str, Any]
     files: Optional[Files]
     squashfs: Optional[Path] = None  # a file to copy, instead of `files`
+    architecture: str = ""  # as images name it: arm64; empty for this machine's
