@@ -78,6 +78,10 @@ def test_a_script_runs_once_on_each_node_unless_a_launcher_is_named(project: Pat
     assert plan(f"launcher: srun\n{JOB}").program.launcher == "srun"
 
 
+def test_patterns_that_an_earlier_line_of_the_script_allows_are_read(project: Path) -> None:
+    assert "rm !(kept)" in plan("script: |\n  shopt -s extglob\n  rm !(kept)\n").program.script
+
+
 def test_what_cannot_be_right_is_refused_with_its_line(project: Path) -> None:
     problems = Problems()
     text = "processes_per_node: 2\nsetup: |\n  if true\n    echo\nscript: |\n  python main.py --rank ${RANK}\ncommand: train.py\n"

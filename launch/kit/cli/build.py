@@ -91,7 +91,9 @@ Stage = Annotated[
 ]
 Platform = Annotated[
     Optional[str],
-    typer.Option("--platform", metavar="OS/ARCH", help="Build or take an image for another kind of machine."),
+    typer.Option(
+        "--platform", metavar="OS/ARCH", help="Build or take an image for another kind of machine."
+    ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Run every step again.")]
 To = Annotated[

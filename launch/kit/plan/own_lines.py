@@ -55,9 +55,11 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
         return
     changing = ("BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS", "BASHOPTS")
     env = {name: value for name, value in os.environ.items() if name not in changing}
+    # It decides how a later line is read, and with -n bash does not execute the line that sets it.
+    more = ["-O", "extglob"] if "extglob" in lines else []
     try:
         done = subprocess.run(
-            [bash, "-n"],
+            [bash, *more, "-n"],
             input=lines.encode(errors="surrogateescape"),
             capture_output=True,
             env={**env, "LC_ALL": "C"},
