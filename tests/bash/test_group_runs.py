@@ -81,6 +81,7 @@ class Team:
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all", "--bounding-set=-all"]
         jail = ["bwrap", "--die-with-parent", "--dev-bind", "/", "/", *home, *own, "--cap-add", "ALL", "--chdir", str(self.project), "--"]
         variables = [f"HOME={self.folder}/{user}", f"USER={user}", "TOKEN=not-for-the-team", "PYTHONDONTWRITEBYTECODE=1", f"PATH={os.environ['PATH']}"]
+        variables.append(f"PYTHONPATH={ROOT / 'launch'}")  # whatever checkout is installed
         shell = ["bash", "-c", 'umask "$1" && shift && exec "$@"', "bash", umask]
         return [*jail, *become, "env", "-i", *variables, *shell, *map(str, words)]
 

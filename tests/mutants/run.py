@@ -121,6 +121,7 @@ def copy(checkout: Path, to: Path) -> Path:
 def changed(base: Path, mutant: Optional[Mutant]) -> Iterator[Path]:
     """A copy of the checkout with the change in it, and a folder for temporary files beside it."""
     folder = Path(tempfile.mkdtemp(dir=base.parent))
+    folder.chmod(0o755)  # some tests are of several users
     try:
         place = folder / "kit"
         subprocess.run(["cp", "-a", "--reflink=auto", base, place], check=True)  # a quarter of the time of shutil's
@@ -242,6 +243,7 @@ def main(words: Optional[list[str]] = None) -> int:
         return 2
     # A short name, for the tests make sockets below it.
     with tempfile.TemporaryDirectory(prefix="mut.") as folder, ThreadPoolExecutor(given.jobs) as pool:
+        Path(folder).chmod(0o755)
         base = copy(checkout, Path(folder) / "base")
         compileall.compile_dir(base / "launch", quiet=2)
         all_tests = [ALL_TESTS] if given.all_tests else []

@@ -165,7 +165,7 @@ def test_what_the_user_has_there_stays_where_the_project_goes(far: Far, project:
     there = work(far)
     for folder in (project / "sub", project / "moved", there / "sub", far.home / "mine"):
         folder.mkdir(parents=True)
-    for name in ("train.py", "sub/x.py", "moved/x.py", "late.py"):
+    for name in ("train.py", "sub/x.py", "moved/x.py", "moved/new.py", "late.py"):
         (project / name).write_text("x = 1\n")
     for name, target in {"latest": "runs/1", "same": "sub", "notes": "sub", "fresh": "odd\nname"}.items():
         (project / name).symlink_to(target)
@@ -179,10 +179,10 @@ def test_what_the_user_has_there_stays_where_the_project_goes(far: Far, project:
         os.utime(path, (0, 0), follow_symlinks=False)
     done = kit_here("bench", "job.yaml", "--dry-run")
     assert done.code == 0, done.err
-    assert f"kit: what login has in {there} under these names stays as it is: late.py, latest, moved/x.py, notes\n" in done.err
+    assert f"kit: what login has in {there} under these names stays as it is: late.py, latest, moved/new.py, moved/x.py, notes\n" in done.err
     links = {path.name: os.readlink(path) for path in there.iterdir() if path.is_symlink()}
     assert links == {"latest": "results", "same": "sub", "moved": "../../../mine", "late.py": "sub/y.py", "fresh": "odd\nname", "images": "../../images"}
-    assert ((there / "notes").read_text(), (far.home / "mine/x.py").read_text()) == ("mine", "mine")
+    assert ((there / "notes").read_text(), (far.home / "mine/x.py").read_text(), os.listdir(far.home / "mine")) == ("mine", "mine", ["x.py"])
     assert (there / "sub").stat().st_mode & 0o777 == 0o755 and (there / "sub/x.py").read_text() == "x = 1\n"
 
 

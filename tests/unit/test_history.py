@@ -18,7 +18,7 @@ from kit import slurm
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import run_views
-from kit.runs import history, job_chain, job_status, local, log_files, lookup, status
+from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, status
 
 import event_lines
 from plans import noted_run
@@ -241,6 +241,17 @@ def test_a_run_goes_on_under_the_id_of_its_last_job_and_a_note_that_a_full_disk_
     for text in ("", "1\n"):  # and one that goes round ends somewhere
         notes["2"].write_text(text)
         assert job_chain.last_job(run.folder, "1") in ("1", "2")
+
+
+def test_how_a_run_ended_is_told_by_its_last_attempt(tmp_path: Path) -> None:
+    run = submitted(tmp_path, "1")
+    logs = Path(run.folder, "log/1")
+    event_lines.add(logs, "batch", "start", attempt=1, node="node1")
+    event_lines.add(logs, "batch", "blamed", attempt=1, node="node1", problem="of the first attempt")
+    event_lines.add(logs, "batch", "start", attempt=2, node="node1")
+    assert log_outcome.read(run) == ("", "")
+    event_lines.add(logs, "batch", "blamed", attempt=2, node="node1", problem="of the second attempt")
+    assert log_outcome.read(run) == ("FAILED", "node1: of the second attempt")
 
 
 def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,20 @@ def test_a_submission_that_did_not_arrive_is_open_for_minutes_and_then_started_b
     assert len(fake.jobs()) == 1 and noted() == {"run": "1001"}
 
 
+def test_the_unsure_submission_of_another_command_or_project_is_left_as_it_is(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    assert call("submit", "train.py", "--output", "run")[0] == 1
+    fake.script("sbatch", "")
+    assert call("submit", "train.py", "--nodes", "2", "--output", "other")[1].startswith("kit: submitted job 1001")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path / "project")
+    assert call("submit", "train.py", "--output", "run")[1].startswith("kit: submitted job 1002")
+    assert {run.folder: run.id for run in history.runs()}[str(tmp_path / "run")] == ""
+
+
 def test_the_job_of_an_earlier_run_directory_of_that_name_is_not_taken_for_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     subprocess.run(["mv", "run", "old"], check=True)
