@@ -264,11 +264,11 @@ def _level(entry: dict[str, Any], wanted: str) -> float:
 
 
 def _wrong_architecture(where: str, found: Iterable[str], wanted: str) -> KitError:
-    platforms = sorted(filter(None, found)) or ["nothing"]
-    problem = f"{where} is for {', '.join(platforms)}, "
+    platforms = sorted(filter(None, found))
+    problem = f"{where} is for {', '.join(platforms) or 'nothing'}, "
     if wanted:
         return KitError(f"{problem}not for linux/{wanted}", "take one of these: --platform OS/ARCH")
-    return KitError(
-        f"{problem}this machine is linux/{architecture()}",
-        f"build or save it for this machine; if the nodes are so: --platform {platforms[0]}",
-    )
+    fix = "build or save it for this machine"
+    for name in [name for name in platforms if name.startswith("linux/")][:1]:
+        fix += f"; if the nodes are so: --platform {name}"
+    return KitError(f"{problem}this machine is linux/{architecture()}", fix)
