@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from kit.cli import entry
 from kit.config import job as jobs
+from kit.config.mount_list import Mount
+from kit.plan.mounting import FileView
+from kit.plan.program import missing
 
 from plans import recorded
 from samples import unmeasured
@@ -216,6 +219,12 @@ def test_a_program_that_only_the_nodes_may_have_is_not_refused(job: str, code: i
     done = kit("submit", "job.yaml", "--dry-run", check=False)
     errors = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("kit: runtime "))
     assert (done.returncode, errors.startswith(said.replace("PROJECT", str(tmp_path))), bool(errors)) == (code, True, bool(said)), done.stderr
+
+
+def test_a_run_is_repeated_without_its_program_where_only_the_nodes_have_it(tmp_path: Path) -> None:
+    view = FileView((Mount("/nowhere", "/nowhere", False, "", on_nodes=True),), has_container=False)
+    commands = (("/nowhere/train.py",), ("/opt/nowhere/run",), ("/other/train.py",), ("run",))
+    assert [missing(command, str(tmp_path), view) for command in commands] == [None, None, "/other/train.py", None]
 
 
 def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:

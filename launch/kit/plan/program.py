@@ -109,10 +109,11 @@ def _check_script(
 
 def _may_be_the_nodes(script: str, workdir: str, view: FileView) -> bool:
     """Return whether a program may be installed on the nodes alone, such as another CPU's."""
-    if view.has_container:
-        return view.is_on_nodes(os.path.normpath(os.path.join(workdir, script)))
-    is_installed = os.path.isabs(script) and not script.endswith(".py")
-    return is_installed and not script.startswith(workdir.rstrip("/") + "/")
+    if view.is_on_nodes(os.path.normpath(os.path.join(workdir, script))):
+        return True
+    if view.has_container or not os.path.isabs(script) or script.endswith(".py"):
+        return False
+    return not script.startswith(workdir.rstrip("/") + "/")
 
 
 def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None:
