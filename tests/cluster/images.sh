@@ -4,7 +4,7 @@
 # time: each image has a lock of its own, and who waits for it finds it made. The branches of `all` are made at the same time.
 #
 #   images.sh nodes    kit-test/node and kit-test/controller
-#   images.sh bases    these, and kit-test/python, of which kit-test/train is made: what needs no Python and no kit on this machine
+#   images.sh bases    both, and kit-test/python, the base of kit-test/train: they need neither Python nor kit on this machine
 #   images.sh train    kit-test/train, from the repository's Dockerfile
 #   images.sh files    train.sif and train.sqsh, made from kit-test/train
 #   images.sh all      all of these, and what install.sh puts on a controller (the default)
@@ -231,8 +231,8 @@ images::context() {
 
 images::tensorflow() { images::context tensorflow --requirement "${source_dir}/containers/tensorflow/requirements-alone.txt"; }
 
-# Unpacks packages, beside the training image, into a folder of the cache, and prints its path on the nodes. Those of `alone`
-# come without what they need. A tenth of what an image costs: pip unpacks it, and nobody packs it again.
+# Unpacks Python packages for containers of kit-test/train into a folder of the cache, and prints its path on the nodes. Those
+# of `alone` come without their dependencies. This costs a tenth of an image: pip unpacks them, and nobody packs them again.
 images::unpacked() {
   local -r name="$1" wheels="$2" requirements="$3" alone="${4:-}"
   local -r place="${cache}/images/${name}-${wheels##*/}" log="${cache}/packages.log"

@@ -188,7 +188,8 @@ def test_the_program_of_torchs_distributed_checkpoint_goes_on_when_a_rank_is_kil
     assert "all ranks ended well" in said
 
 
-def test_every_program_is_a_folder_to_copy_and_on_the_page() -> None:
+def test_every_program_is_tested_a_folder_to_copy_and_on_the_page() -> None:
+    assert {getattr(case, "values", case)[0] for case in CASES} == set(FRAMEWORKS)
     page = (ROOT / "docs/frameworks.md").read_text()
     for framework in FRAMEWORKS:
         assert {path.name for path in (FOLDER / framework).iterdir() if path.is_file()} == set(FILES)

@@ -35,9 +35,10 @@ class Options(NamedTuple):
 
         Raise UsageError if it is no platform of Linux.
         """
-        system, _, rest = (self.platform or "linux/").partition("/")
-        name = rest.partition("/")[0]
-        if system != "linux" or bool(name) != bool(self.platform):
+        if not self.platform:
+            return ""
+        system, name, *_ = [*self.platform.split("/"), ""]
+        if system != "linux" or not name:
             fix = "write linux/amd64, linux/arm64"
             raise UsageError(f"'{self.platform}' is no platform of Linux", fix, where="--platform")
         return name

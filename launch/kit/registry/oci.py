@@ -269,6 +269,6 @@ def _wrong_architecture(where: str, found: Iterable[str], wanted: str) -> KitErr
     if wanted:
         return KitError(f"{problem}not for linux/{wanted}", "take one of these: --platform OS/ARCH")
     fix = "build or save it for this machine"
-    for name in [name for name in platforms if name.startswith("linux/")][:1]:
-        fix += f"; if the nodes are so: --platform {name}"
+    if other := next((name for name in platforms if name.startswith("linux/")), ""):
+        fix += f"; if the nodes are so: --platform {other}"
     return KitError(f"{problem}this machine is linux/{architecture()}", fix)
