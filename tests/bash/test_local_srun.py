@@ -231,6 +231,17 @@ def test_gpus_are_split_among_the_nodes(tmp_path: Path, tag: str, visible: Optio
     assert step.output() == {f"local{index}.out": f"gpus {gpus}\n" for index, gpus in enumerate(expected)}
 
 
+def test_nodes_that_share_a_gpu_are_several_machines_to_nccl_and_one_node_is_this_one(tmp_path: Path, tag: str) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", "echo 0\n")
+    shown = f"{GPUS}; echo ${{NCCL_HOSTID-unset}}"
+    for name in ("two", "one"):
+        (tmp_path / name).mkdir()
+    assert Step(tmp_path / "two", tag, 2, shown, path=(tmp_path / "bin",)).end() == 0
+    assert [(tmp_path / f"two/local{index}.out").read_text() for index in (0, 1)] == ["gpus 0\nlocal0\n", "gpus 0\nlocal1\n"]
+    assert Step(tmp_path / "one", tag, 1, shown, path=(tmp_path / "bin",)).end() == 0
+    assert (tmp_path / "one/local0.out").read_text() == "gpus 0\nunset\n"
+
+
 def test_a_failing_nvidia_smi_means_no_gpus(tmp_path: Path, tag: str) -> None:
     stub(tmp_path / "bin", "nvidia-smi", 'echo "No devices were found"\nexit 6\n')
     step = Step(tmp_path, tag, 1, GPUS, path=(tmp_path / "bin",))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kit.base.errors import Problems
 from kit.config.job import Job
+from kit.config.values import Nodes
 from kit.plan import this_machine
 
 IDENTITY = "sha256:" + "5" * 64
@@ -105,3 +106,70 @@ def test_nothing_is_said_of_a_job_whose_gpus_are_here_or_that_wants_none(job: Jo
     problems = Problems()
     this_machine.fit(job, problems)
     assert problems.warnings == []
+
+
+def with_gpus(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, visible: str | None = None) -> None:
+    """Device files of this many GPUs, and what the shell says of them."""
+    for number in range(count):
+        (folder / f"nvidia{number}").touch()
+    monkeypatch.setattr(this_machine, "GPUS", (f"{folder}/nvidia[0-9]*",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "nodes", "ranks", "said"),
+    [
+        (1, None, 2, 2, "this machine has 1 GPU, and the job starts 2 ranks on each of 2 nodes: they are on the CPUs"),
+        (1, None, 1, 2, "this machine has 1 GPU, and the job starts 2 ranks on each node: they are on the CPUs"),
+        (4, "2", 1, 4, "this machine has 1 GPU, and the job starts 4 ranks on each node: they are on the CPUs"),
+        (4, None, 3, 2, "this machine has 4 GPUs, and the job starts 2 ranks on each of 3 nodes: they are on the CPUs"),
+    ],
+)
+def test_more_ranks_than_gpus_are_on_the_cpus(
+    gpus: int, visible: str | None, nodes: int, ranks: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL takes no two of them on one GPU: `kit run train/digits.yaml`, the first command of the README, would fail on a workstation."""
+    with_gpus(tmp_path, gpus, monkeypatch, visible)
+    problems = Problems()
+    job = Job(nodes=Nodes(nodes, nodes), processes_per_node=ranks, env={"A": "b"}, places={"processes_per_node": "job.yaml:4"})
+    assert this_machine.fit(job, problems).env == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
+    count = 1 if visible else gpus
+    assert [str(warning) for warning in problems.warnings] == [
+        f"kit: job.yaml:4: warning: {said}\n  fix: on what is here: -j 1x{count} --gpus-per-node {count}; ranks that share it: --env CUDA_VISIBLE_DEVICES=0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "job"),
+    [
+        (1, Job(nodes=Nodes(2, 2))),  # each node has the same one, as a machine of its own to NCCL
+        (1, Job(nodes=Nodes(2, 2), gpus_per_node=1)),
+        (1, Job(nodes=Nodes(2, 2), processes_per_node=2, env={"CUDA_VISIBLE_DEVICES": "0"})),
+        (2, Job(processes_per_node=2)),
+        (4, Job(nodes=Nodes(2, 2), gpus_per_node=2)),
+        (2, Job(launcher="tensorflow", processes_per_node=1)),
+    ],
+)
+def test_nothing_is_said_where_each_rank_has_a_gpu_or_the_job_says_which(gpus: int, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(tmp_path, gpus, monkeypatch)
+    problems = Problems()
+    assert this_machine.fit(job, problems) == job
+    assert problems.warnings == problems.found == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "asked", "said", "fix"),
+    [
+        (1, 1, 8, "this machine has 1 GPU, and the job asks for 8 on each node", "-j 1x1 --gpus-per-node 1; on the CPUs: --gpus-per-node 0 -j 1x8"),
+        (4, 2, 4, "this machine has 4 GPUs, and the job asks for 4 on each of 2 nodes", "-j 1x4 --gpus-per-node 4; on the CPUs: --gpus-per-node 0 -j 2x4"),
+    ],
+)
+def test_a_job_for_more_gpus_than_are_here_is_refused(
+    gpus: int, nodes: int, asked: int, said: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gpus(tmp_path, gpus, monkeypatch)
+    problems = Problems()
+    this_machine.fit(Job(nodes=Nodes(nodes, nodes), gpus_per_node=asked, places=WHERE), problems)
+    assert [str(problem) for problem in problems.found] == [f"kit: job.yaml:3: {said}\n  fix: on what is here: {fix}"]

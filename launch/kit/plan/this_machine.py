@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from typing import Any
 
+from kit.base import formats
 from kit.base.errors import Problems
 from kit.config import image_files, plugins
 from kit.config.job import Job
@@ -15,17 +17,15 @@ from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
 
 GPUS = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd", "/dev/dxg")  # their device files
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def fit(job: Job, problems: Problems) -> Job:
     """Return the job as this machine can run it.
 
-    Add a problem where it cannot run it, and a warning where it lacks GPUs.
+    Add a problem where it cannot run it, and a warning where ranks are without a GPU of their own.
     """
-    if job.gpus_per_node and not any(map(glob, GPUS)):
-        lack = f"this machine has no GPU, and the job asks for {job.gpus_per_node} on each node"
-        fix = f"for a rehearsal: --gpus-per-node 0 -j {job.nodes or 1}x{_ranks(job)}"
-        problems.warn(job.where("gpus_per_node"), f"{lack}: its ranks are on the CPUs", fix)
+    job = _with_gpus(job, problems)
     return _with_engine(job, problems)
 
 
@@ -37,6 +37,40 @@ def of_file(plan: Plan, file: str) -> Plan:
     why = f"nothing else here runs {Path(file).name}, so it runs the image that the file is made of"
     container = replace(plan.container, made_file=file)
     return replace(plan, container=container, reasons=replace(plan.reasons, why_runtime=why))
+
+
+def _with_gpus(job: Job, problems: Problems) -> Job:
+    """Return the job; without the GPUs, if it asks for none and has more ranks than they can take.
+
+    Nodes may share a GPU, but NCCL takes no two ranks of one node on one GPU, so these would end at
+    their start.
+    """
+    nodes, ranks, asked = job.nodes.most if job.nodes else 1, _ranks(job), job.gpus_per_node or 0
+    count = _gpus()
+    per_node = count // nodes or count
+    here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}"
+    each = f"on each of {nodes} nodes" if nodes > 1 else "on each node"
+    on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
+    on_gpus = f"on what is here: -j 1x{count} --gpus-per-node {count}"
+    if asked and not any(map(glob, GPUS)):
+        problem = f"{here}, and the job asks for {asked} on each node: its ranks are on the CPUs"
+        problems.warn(job.where("gpus_per_node"), problem, f"for a rehearsal: {on_cpus}")
+    elif asked > per_node > 0:
+        problem = f"{here}, and the job asks for {asked} {each}"
+        problems.add(job.where("gpus_per_node"), problem, f"{on_gpus}; on the CPUs: {on_cpus}")
+    elif not asked and ranks > per_node > 0 and VISIBLE not in (job.env or {}):
+        problem = f"{here}, and the job starts {ranks} ranks {each}: they are on the CPUs"
+        fix = f"{on_gpus}; ranks that share it: --env {VISIBLE}=0"
+        problems.warn(job.where("processes_per_node"), problem, fix)
+        return replace(job, env={**(job.env or {}), VISIBLE: ""})
+    return job
+
+
+def _gpus() -> int:
+    """Return how many NVIDIA GPUs this machine has, and this shell may use."""
+    chosen = os.environ.get(VISIBLE)
+    there = len(glob(GPUS[0]))
+    return there if chosen is None else min(there, len(chosen.split(",")) if chosen else 0)
 
 
 def _ranks(job: Job) -> int:

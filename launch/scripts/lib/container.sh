@@ -84,6 +84,7 @@ container::report_overridden() {
   for kit_pair in "${KIT_ENV[@]}"; do
     kit_name="${kit_pair%%=*}"
     [[ -n "${!kit_name+set}" && "${!kit_name}" != "${kit_pair#*=}" ]] || continue
+    [[ "${kit_name}" != @(CUDA_VISIBLE_DEVICES|GLOO_SOCKET_IFNAME|NCCL_HOSTID) || -z "${KIT_LOOPBACK:-}" ]] || continue # `kit run` says that
     printf -v kit_own '%q' "${kit_pair#*=}"
     printf -v kit_other '%q' "${!kit_name}"
     # The words of kit/base/redact.py.
