@@ -173,6 +173,12 @@ def test_a_rank_killed_by_a_signal_is_named_with_the_signal(tmp_path: Path) -> N
         assert done.returncode == 139 and logs(run)["rank0.out"] == "  before\nthere\n"
 
 
+def test_frames_of_compiled_code_do_not_push_out_what_it_said(tmp_path: Path) -> None:
+    frames = 'for i in {0..29}; do echo "frame #${i}: c10::Error + 0x9d (0x7f in /lib/libc10.so)"; done'
+    run = run_dir(tmp_path, f'echo "  what():  NCCL error"; {frames}; kill -ABRT $$', launcher="srun")
+    assert told(start(run))[1:] == ["  |   what():  NCCL error"]
+
+
 def test_of_a_program_that_starts_its_own_ranks_the_node_is_named(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "echo 'rank 5 is here'; ((NODE_RANK == 0)) || exit 3; sleep 60", nodes=2, launcher="spawn")
     done = start(run, env=slurm(nodes=2))

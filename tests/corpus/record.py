@@ -4,7 +4,7 @@
     .venv/bin/python tests/corpus/record.py segfault ...     these
     .venv/bin/python tests/corpus/record.py --list
 
-Most run by `kit run` on this machine, as root; those of DOCKER want the images of tests/cluster/images.sh, those of CLUSTER a
+Most run by `kit run` on this machine, as root; those of GPU want an NVIDIA GPU, those of DOCKER want the images of tests/cluster/images.sh, those of CLUSTER a
 running cluster (tests/cluster/cluster.sh up, then install.sh). A recording is a run directory without its scripts, and a file
 `cause` with the name of the cause that `kit why` must show first.
 """
@@ -269,6 +269,63 @@ LOCAL = {
     ),
     "ctrl-c": Case("cancelled", RANK + "time.sleep(60)\n", around='exec timeout --signal=INT 3 "$@"'),
     "no-apptainer": Case("runtime-missing", RANK, runtime=("--runtime", "apptainer", "--image", "x.sif"), before="touch x.sif"),
+}
+
+ON_A_GPU = ("-j", "1x1", "--gpus-per-node", "1")
+ON_TWO_NODES = ("-j", "2x1", "--gpus-per-node", "1")  # which share it
+NCCL = (
+    "import datetime, torch, torch.distributed as dist\ntorch.cuda.set_device(0)\nwait = datetime.timedelta(seconds=5)\n"
+    "dist.init_process_group('nccl', timeout=wait, device_id=torch.device('cuda', 0))\n"
+)
+HOLD = "import time, torch\nheld = torch.empty(torch.cuda.mem_get_info()[0] * 9 // 10, dtype=torch.uint8, device='cuda')\nprint('held', flush=True)\ntime.sleep(60)\n"
+
+GPU = {
+    "gpu-too-small": Case("gpu-out-of-memory", "import torch\nstates = [torch.ones(2**30, device='cuda') for layer in range(100)]\n", ON_A_GPU),
+    "gpu-in-use": Case(
+        "gpu-in-use",
+        f"import subprocess, sys, torch\nother = subprocess.Popen([sys.executable, '-c', {HOLD!r}], stdout=subprocess.PIPE)\nother.stdout.readline()\n"
+        "try:\n    torch.ones(torch.cuda.mem_get_info()[1] // 8, device='cuda')\nfinally:\n    other.kill()\n",
+        ON_A_GPU,
+    ),
+    "index-beyond-an-embedding": Case(
+        "index-out-of-range", "import torch\nprint(torch.nn.Embedding(10, 4).cuda()(torch.tensor([10], device='cuda')).sum().item())\n", ON_A_GPU
+    ),
+    "label-beyond-the-classes": Case(
+        "index-out-of-range",
+        "import torch\nloss = torch.nn.functional.cross_entropy(torch.ones(8, 10, device='cuda'), torch.full((8,), 10, device='cuda'))\nprint(loss.item())\n",
+        ON_A_GPU,
+    ),
+    "pointer-of-nobody": Case(
+        "illegal-gpu-access",
+        "import torch, triton, triton.language as tl\n@triton.jit\ndef fill(place): tl.store(place + (1 << 42), 1.0)\n"
+        "fill[(1,)](torch.zeros(1, device='cuda'))\ntorch.cuda.synchronize()\n",
+        ON_A_GPU,
+    ),
+    "gpu-of-a-larger-node": Case("no-such-gpu", "import torch\ntorch.cuda.set_device(3)\n", ON_A_GPU),
+    "two-ranks-on-one-gpu": Case("no-such-gpu", NCCL, ("-j", "1x2", "--env", "CUDA_VISIBLE_DEVICES=0")),
+    "gpus-hidden": Case("no-driver", "import torch\ntorch.zeros(1).cuda()\n", ("-j", "1x1", "--env", "CUDA_VISIBLE_DEVICES=")),
+    "gpu-and-cpu": Case("device-mismatch", "import torch\ntorch.nn.Linear(4, 4).cuda()(torch.ones(1, 4))\n", ON_A_GPU),
+    "nccl-waits-too-long": Case(
+        "nccl-timeout",
+        NCCL + "import time\nones = torch.ones(4, device='cuda')\ndist.all_reduce(ones)\nif dist.get_rank() == 1: time.sleep(60)\n"
+        "dist.all_reduce(ones)\ntorch.cuda.synchronize()\n",
+        ON_TWO_NODES,
+    ),
+    "nccl-different-sizes": Case(
+        "ranks-disagree", NCCL + "dist.all_reduce(torch.ones(2**10 if dist.get_rank() else 2**22, device='cuda'))\ntorch.cuda.synchronize()\n", ON_TWO_NODES
+    ),
+    "nccl-peer-killed": Case(
+        "killed",
+        NCCL
+        + "import os\nfor step in range(50):\n    dist.all_reduce(torch.ones(4, device='cuda'))\n    if dist.get_rank() and step > 20: os.kill(os.getpid(), 9)\n",
+        ON_TWO_NODES,
+    ),
+    "nccl-interface-missing": Case("no-such-interface", NCCL, (*ON_A_GPU, "--env", "NCCL_SOCKET_IFNAME=eth9")),
+    "no-compiler": Case(
+        "compiler-missing",
+        "import os, torch\nos.environ.pop('CC', None)\nos.environ['PATH'] = '/nowhere'\ntorch.compile(lambda x: torch.relu(x) * 2)(torch.ones(4096, device='cuda'))\n",
+        (*ON_A_GPU, "--env", "TRITON_CACHE_DIR=triton-cache", "--env", "TORCHINDUCTOR_CACHE_DIR=inductor-cache"),
+    ),
 }
 
 DOCKER = {
@@ -570,7 +627,7 @@ ON_CLUSTER: dict[str, Callable[[str], None]] = {
 
 
 def main(names: list[str]) -> None:
-    cases: dict[str, Callable[[], None]] = {name: (lambda name=name, case=case: record_local(name, case)) for name, case in {**LOCAL, **DOCKER}.items()}
+    cases: dict[str, Callable[[], None]] = {name: (lambda name=name, case=case: record_local(name, case)) for name, case in {**LOCAL, **GPU, **DOCKER}.items()}
     cases.update({name: (lambda name=name, act=act: act(name)) for name, act in ON_CLUSTER.items()})
     if names == ["--list"]:
         print("\n".join(cases))

@@ -126,10 +126,6 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW", "driver-too-old"),
     ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "gpu-not-supported"),
     ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx", "no-driver"),
-    ("RuntimeError: No CUDA GPUs are available", "no-driver"),
-    ("RuntimeError: CUDA error: invalid device ordinal", "no-such-gpu"),
-    ("RuntimeError: CUDA error: device-side assert triggered", "index-out-of-range"),
-    ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal-gpu-access"),
     ("RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!", "device-mismatch"),
     ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "torch-without-cuda"),
     ("RuntimeError: operator torchvision::nms does not exist", "import-failed"),
@@ -246,6 +242,12 @@ def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def traceback(line: str, source: str = "step(batch)") -> str:
     return f'Traceback (most recent call last):\n  File "/home/me/train.py", line 41, in main\n    {source}\n{line}\n'
+
+
+@pytest.mark.parametrize(("file", "cause"), [("tools/run.sh", "program-missing"), ("/runs/a/lib/rank.sh", "exit-code")])
+def test_what_the_scripts_of_kit_miss_at_the_end_of_a_container_is_no_cause(file: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(str(run_directory(tmp_path / "run", {0: (f"{file}: line 87: sleep: command not found\n", "1 node1 7\n")})))
+    assert first_cause(capsys.readouterr().out) == cause
 
 
 @pytest.mark.parametrize(("between", "cause"), [("", "exception"), ("epoch 1\n", "peer-gone")], ids=["at once", "later"])

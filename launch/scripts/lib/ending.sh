@@ -237,9 +237,9 @@ ending::show_log() {
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
 }
 
-# ending::said LOG - prints the last 200 lines of one of this attempt's logs, without torch's "[rank3]: ".
+# ending::said LOG - prints the last 200 lines of one of this attempt's logs, without torch's "[rank3]: " and its frames of C++.
 ending::said() {
-  [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n 200 -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//'
+  [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n 200 -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//; /^frame #[0-9]+: /d'
 }
 
 ending::outcome() {
