@@ -17,8 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,15 @@ PROGRAMS = {
     "model_parallel": "equal to the undivided model",
     "pipeline": r"step \d+/\d+  loss ",
     "spawn": r"step \d+/\d+  loss ",
+}
+ON_NODES = [name for name in PROGRAMS if name != "model_parallel"]  # which is one process
+# As their users start them, but for one node; the first is told in its job file that there are only CPUs.
+FRAMEWORKS: dict[str, tuple[str, ...]] = {
+    "accelerate": ("--env", "ACCELERATE_USE_CPU=false"),
+    "deepspeed": (),
+    "hf_trainer": (),
+    "lightning": (),
+    "ray": (),
 }
 EPOCH_IMAGES = 50_000  # CIFAR-10's
 PUBLISHED_S = 5.0  # an epoch on two V100 GPUs, by a public tutorial of multi-node PyTorch about a program like this one
@@ -51,8 +61,15 @@ print("found", json.dumps(found), flush=True)
 """
 
 
+HELD_MB = 200  # of a GPU's memory, at least, by a process that computes on it
+
+
 class Failed(Exception):
     """What was seen instead."""
+
+
+class Lacking(Exception):
+    """What is not installed, so that there is nothing to see."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,10 @@ def gpus() -> list[Gpu]:
     return [Gpu(*map(str.strip, line.split(","))) for line in said.splitlines() if line.strip()]
 
 
+def ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class Machine:
     gpus: list[Gpu]
@@ -80,48 +101,86 @@ class Machine:
     folder: Path
     data: Path
 
-    def kit(self, program: Path, *, ranks: int = 0, gpus: int = 0, arguments: list[str] = [], check: bool = True) -> str:
-        """What `kit run` prints; on all GPUs, unless told otherwise."""
+    def kit(self, program: Path, *, options: Sequence[str] = (), arguments: Sequence[str] = (), check: bool = True) -> str:
+        """What `kit run` prints."""
         own = Path(sys.executable).parent  # whose torch is one for CPUs
         path = os.pathsep.join(word for word in os.environ["PATH"].split(os.pathsep) if Path(word).resolve() != own.resolve())
-        count = len(self.gpus)
-        output = tempfile.mkdtemp(dir=self.folder)
-        shape = ["--nodes", "1", "--processes-per-node", str(ranks or count), "--gpus-per-node", str(gpus or count)]
-        words = [own / "kit", "run", program, *shape, *self.image, "--output", f"{output}/run", "--", *arguments]
+        output = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{program.parent.name}-{program.stem}-"))
+        words = [str(own / "kit"), "run", str(program), *options, *self.image, "--output", f"{output}/run", "--", *arguments]
         done = subprocess.run(words, cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=1800)
         said = done.stdout + done.stderr
+        (output / "said").write_text(said)
+        if lacks := re.search(r"No module named '(\w+)|no python3 or python on PATH has (\w+)", said):
+            raise Lacking(f"{lacks[1] or lacks[2]} is not installed")
         if check and done.returncode:
             raise Failed(f"exit code {done.returncode}: {said.strip().splitlines()[-1]}")
         return said
 
+    def on_all(self, program: Path, *, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
+        """What `kit run` prints of a rank on each GPU. Raises Failed where one of the GPUs was not used."""
+        count = str(len(self.gpus))
+        with Memory(len(self.gpus)) as memory:
+            said: str = self.kit(program, options=["-j", f"1x{count}", "--gpus-per-node", count, *options], arguments=arguments)
+        if min(memory.held_mb()) < HELD_MB:
+            raise Failed(f"it held {memory.held_mb()} MiB of the GPUs' memory")
+        return said
+
     def trains(self, name: str) -> str:
-        said = self.kit(ROOT / f"train/{name}.yaml")
+        program, all_gpus = ROOT / f"train/{name}.yaml", str(len(self.gpus))
+        is_one = name == "model_parallel"  # which uses two GPUs from one process
+        said = self.kit(program, options=["--gpus-per-node", all_gpus]) if is_one else self.on_all(program)
         if not re.search(PROGRAMS[name], said):
             raise Failed(f"it does not print `{PROGRAMS[name]}`")
-        return f"{len(self.gpus)} ranks"
+        return ranks(1 if is_one else len(self.gpus))
+
+    def trains_on_nodes(self, name: str) -> str:
+        """Two nodes of this machine, which share a GPU if it has but one: ranks that talk by NCCL's sockets."""
+        said = self.kit(ROOT / f"train/{name}.yaml", options=["-j", "2x1", "--gpus-per-node", "1", "--env", "NCCL_DEBUG=INFO"])
+        if not re.search(PROGRAMS[name], said):
+            raise Failed(f"it does not print `{PROGRAMS[name]}`")
+        if not re.search(r"NCCL INFO .*nRanks 2 nNodes 2", said):
+            raise Failed("NCCL does not say that it connects two nodes")
+        return ranks(2)
+
+    def framework(self, name: str) -> str:
+        arguments = ["--epochs", "4", "--checkpoints", str(self.folder / name)]
+        said = self.on_all(ROOT / f"train/frameworks/{name}/job.yaml", options=FRAMEWORKS[name], arguments=arguments)
+        losses = [float(loss) for loss in re.findall(r"step \d+\S* +loss (\S+)$", said, re.MULTILINE)]
+        if not losses or not losses[-1] < losses[0]:
+            raise Failed(f"its losses are {losses[:1]} at first, {losses[-1:]} in the end")
+        return f"{ranks(len(self.gpus))}; loss {losses[0]:.3f} to {losses[-1]:.3f}"
+
+    def rehearses(self) -> str:
+        """More ranks than GPUs, in a job that asks for none: they are on the CPUs, since NCCL takes no two on one GPU."""
+        said = self.kit(ROOT / "train/digits.yaml", options=["-j", f"1x{len(self.gpus) + 1}"])
+        warned = re.search(r"warning: (this machine has .*: they are on the CPUs)$", said, re.MULTILINE)
+        if not warned or "device cpu  backend gloo" not in said:
+            raise Failed("it says nothing of it, or is not on the CPUs")
+        return warned[1]
 
     def probe(self) -> str:
         """Every rank has a GPU of its own, compiles for it and computes in bfloat16."""
-        said = self.kit(self.folder / "probe.py")
+        said = self.on_all(self.folder / "probe.py")
         found = [json.loads(line) for line in re.findall(r"^(?:\[rank\d+\] )?found (.*)$", said, re.MULTILINE)]
         uuids = sorted(rank["uuid"].removeprefix("GPU-") for rank in found)
         if uuids != sorted(gpu.uuid.removeprefix("GPU-") for gpu in self.gpus):
             raise Failed(f"the ranks are on the GPUs {uuids}")
         if any(rank["type"] != "torch.bfloat16" or not rank["is_finite"] for rank in found):
             raise Failed(f"bfloat16 gives {found}")
-        return f"{len(found)} ranks, each on a GPU of its own"
+        return f"{ranks(len(found))}, each on a GPU of its own"
 
     def refuses(self) -> str:
         """A job that asks for more GPUs than there are does not train on what there is, nor on the CPUs."""
-        said = self.kit(self.folder / "probe.py", ranks=1, gpus=len(self.gpus) + 1, check=False)
-        refused = re.search(rf"^kit: error: .*{len(self.gpus)} GPUs.*the job asked for {len(self.gpus) + 1}$", said, re.MULTILINE)
+        more = str(len(self.gpus) + 1)
+        said = self.kit(self.folder / "probe.py", options=["-j", "1x1", "--gpus-per-node", more], check=False)
+        refused = re.search(rf"this machine has {len(self.gpus)} GPUs?, and the job asks for {more} on each node", said)
         if not refused or "found {" in said:
             raise Failed(f"it is not refused: {said.strip()[-300:]}")
-        return refused[0].removeprefix("kit: error: ")
+        return refused[0]
 
     def cifar10(self) -> str:
         arguments = ["--epochs", "4", "--batch-size", "768", "--data", str(self.data), "--checkpoint", str(self.folder / "cifar10.pt")]
-        said = self.kit(ROOT / "train/cifar10.yaml", arguments=arguments)
+        said = self.on_all(ROOT / "train/cifar10.yaml", arguments=arguments)
         rates = [float(rate) for rate in re.findall(r"images/s ([\d.]+)", said)]
         if len(rates) != 4:
             raise Failed(f"it printed {len(rates)} epochs of 4")
@@ -129,12 +188,44 @@ class Machine:
         return f"{best:.0f} images/s, {EPOCH_IMAGES / best:.2f} s an epoch ({PUBLISHED_S} s published for two V100); test accuracy {right[-1]} after 4"
 
 
+class Memory:
+    """Watches how much of each GPU's memory is in use."""
+
+    def __init__(self, gpus: int) -> None:
+        self.first, self.most = self.used_mb(), [0] * gpus
+        self.is_done = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    @staticmethod
+    def used_mb() -> list[int]:
+        words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        return list(map(int, subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.split()))
+
+    def watch(self) -> None:
+        while not self.is_done.wait(0.2):
+            self.most = list(map(max, self.most, self.used_mb()))
+
+    def held_mb(self) -> list[int]:
+        return [most - first for most, first in zip(self.most, self.first)]
+
+    def __enter__(self) -> Memory:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_done.set()
+        self.thread.join()
+
+
 def checks(machine: Machine) -> dict[str, Callable[[], str]]:
     return {
         "a GPU for each rank, torch.compile, bfloat16": machine.probe,
         "more GPUs than there are": machine.refuses,
+        "more ranks than GPUs": machine.rehearses,
         **{f"train/{name}.yaml": lambda name=name: machine.trains(name) for name in PROGRAMS},  # type: ignore[misc]
+        **{f"train/{name}.yaml, 2 nodes": lambda name=name: machine.trains_on_nodes(name) for name in ON_NODES},  # type: ignore[misc]
         "train/cifar10.yaml": machine.cifar10,
+        **{f"train/frameworks/{name}": lambda name=name: machine.framework(name) for name in FRAMEWORKS},  # type: ignore[misc]
     }
 
 
@@ -150,6 +241,7 @@ def main() -> int:
     parser.add_argument("--image", help="as of kit run")
     parser.add_argument("--runtime", help="as of kit run")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="the folder that holds CIFAR-10, or gets it")
+    parser.add_argument("--only", default="", metavar="WORD", help="of what is checked, what has this word in its name")
     parser.add_argument("--report", type=Path, default=Path("gpu-report.md"))
     chosen = parser.parse_args()
     try:
@@ -163,16 +255,23 @@ def main() -> int:
     (folder / "probe.py").write_text(PROBE)
     rows = []
     for name, check in checks(Machine(found, image, folder, chosen.data.absolute())).items():
+        if chosen.only not in name:
+            continue
         begun_s = time.monotonic()
         try:
             outcome, detail = "right", check()
-        except (Failed, subprocess.TimeoutExpired) as error:
+        except Lacking as error:
+            outcome, detail = "not tried", str(error)
+        except (Failed, subprocess.SubprocessError) as error:
             outcome, detail = "**failed**", str(error)
         rows.append((name, outcome, detail, time.monotonic() - begun_s))
         print(f"{outcome}: {name}: {detail}", flush=True)
         chosen.report.write_text(report(found, rows))
+    if any(outcome == "**failed**" for _, outcome, _, _ in rows):
+        print(f"gpu-test: what was printed, and the run directories: {folder}", file=sys.stderr)
+        return 1
     shutil.rmtree(folder, ignore_errors=True)
-    return int(any(outcome != "right" for _, outcome, _, _ in rows))
+    return 0
 
 
 if __name__ == "__main__":

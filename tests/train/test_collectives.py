@@ -142,7 +142,7 @@ def test_what_the_backend_cannot_do_is_said_and_left_out(start, tmp_path):
 
 def test_nvidia_smi_tells_the_topology_where_there_is_a_gpu(program, tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\necho "GPU0 by $*"\n')
+    smi.write_text('#!/bin/sh\nprintf "\\033[4mGPU0\\033[0m by %s\\n" "$*"\n')
     smi.chmod(0o755)
     gpu = type("Place", (), {"device": torch.device("cuda", 0)})
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

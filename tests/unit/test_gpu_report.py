@@ -52,6 +52,35 @@ def test_every_program_of_train_that_torch_runs_is_tried() -> None:
     assert {path.stem for path in (ROOT / "train").glob("*.yaml")} == {*gpu_report.PROGRAMS, *others}
 
 
+def test_every_framework_is_tried() -> None:
+    assert {path.parent.name for path in (ROOT / "train/frameworks").glob("*/job.yaml")} == set(gpu_report.FRAMEWORKS)
+
+
+@pytest.mark.parametrize(
+    "lacks", ["ModuleNotFoundError: No module named 'deepspeed.ops'", "kit: error: local0: no python3 or python on PATH has deepspeed (looked in /usr/bin)"]
+)
+def test_a_framework_that_is_not_installed_is_not_tried(lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kit` is a stand-in here, too."""
+    (tmp_path / "kit").write_text(f'#!/bin/sh\necho "{lacks}" >&2\nexit 1\n')
+    (tmp_path / "kit").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    machine = gpu_report.Machine([ONE], [], tmp_path, tmp_path)
+    with pytest.raises(gpu_report.Lacking, match=r"^deepspeed is not installed$"):
+        machine.kit(ROOT / "train/frameworks/deepspeed/job.yaml")
+
+
+def test_a_gpu_whose_memory_nobody_took_was_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, 'printf "100\\n%d\\n" "$(cat "$0.mb")"')
+    (tmp_path / "nvidia-smi.mb").write_text("90")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with gpu_report.Memory(2) as memory:
+        (tmp_path / "nvidia-smi.mb").write_text("700")
+        until = gpu_report.time.monotonic() + 30
+        while memory.most[1] < 700 and gpu_report.time.monotonic() < until:
+            gpu_report.time.sleep(0.05)
+    assert memory.held_mb() == [0, 610]
+
+
 def test_what_each_program_is_to_print_is_in_its_text() -> None:
     for name, line in gpu_report.PROGRAMS.items():
         text = (ROOT / f"train/{name}.py").read_text()
