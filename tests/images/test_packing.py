@@ -388,6 +388,7 @@ def test_tar2sqfs_packs_the_same_where_mksquashfs_is_too_old(tmp_path: Path, mon
         ("opt/hard", b"", {"type": tarfile.LNKTYPE, "linkname": "opt/file"}),
         ("opt/attribute", b"y", {"pax_headers": {"SCHILY.xattr.user.x": "kept"}}),
         ("opt/pipe", b"", {"type": tarfile.FIFOTYPE}),
+        *((f"opt/many/{number}", b"", {}) for number in range(500)),  # for fewer no tool compresses what it says of the files
     )
     listed = []
     for folder in (tmp_path / "new", tmp_path / "old"):
@@ -398,7 +399,7 @@ def test_tar2sqfs_packs_the_same_where_mksquashfs_is_too_old(tmp_path: Path, mon
             monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         image = squash(folder, stream, Config(workdir="/work/here"))
         said = subprocess.run(["unsquashfs", "-llnumeric", str(image)], check=True, capture_output=True, text=True).stdout
-        listed.append(said.splitlines())
+        listed.append([re.sub(r"^(d\S+ \S+) +\d+", r"\1", line) for line in said.splitlines()])  # how long a folder's list is depends on the tool
         assert (unpacked(image) / LONG).read_bytes() == b"deep" * 100_000 and os.getxattr(unpacked_tree(image) / "opt/attribute", "user.x") == b"kept"
         first = image.read_bytes()
         time.sleep(1.1)

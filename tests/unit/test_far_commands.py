@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.remote import calls, install, records
+from kit.remote import calls, install, records, session
 from kit.remote import project as brought
 from kit.remote.landing import MARK
 
@@ -418,6 +418,11 @@ def test_an_answer_that_was_lost_starts_nothing_twice(far: Far, project: Path, k
     assert len(far.slurm.calls("sbatch")) == usual
 
 
+def test_a_request_that_comes_twice_makes_the_folder_of_its_call_once(tmp_path: Path) -> None:
+    made = session.make(str(tmp_path), "0123456789abcdef")
+    assert made and made.is_dir() and session.make(str(tmp_path), "0123456789abcdef") is None
+
+
 def test_a_run_is_noted_here_although_the_end_of_its_command_is_not_heard(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE_S", -1.0)
     kit_here("nodes", "--cluster", "far")
@@ -438,7 +443,11 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
         os.kill(os.getpid(), 2)
 
     threading.Thread(target=interrupt).start()
+    # Not for ever, where it does not: the job ends by itself.
+    end = threading.Timer(30, lambda: far.slurm.job("1001", "COMPLETED", folder=str(there)))
+    end.start()
     done = kit_here("logs", "1001", "-f")
+    end.cancel()
     assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001;" in done.out
 
 
