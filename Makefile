@@ -139,7 +139,7 @@ clean:
 
 # The image's versions of what the demo needs.
 .venv/demo: .venv/bin/pip pyproject.toml containers/install/requirements-cpu.txt
-	@echo "fetching PyTorch for CPUs and what the programs of train/ need: about 250 MB, which takes a few minutes"
+	@echo "fetching PyTorch and what the programs of train/ need: 250 MB for CPUs, some GB where pip finds PyTorch for GPUs; this takes a few minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c containers/install/requirements-cpu.txt -e '.[train]'
 	@touch $@
 

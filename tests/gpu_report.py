@@ -32,7 +32,7 @@ PROGRAMS = {
     "point_to_point": "the token went round|one rank alone",
     "data_parallel": "the same losses in all",
     "fsdp": r"step \d+/\d+  loss ",
-    "model_parallel": "equal to the undivided model",
+    "model_parallel": r"first half on cuda:0[\s\S]*equal to the undivided model",
     "pipeline": r"step \d+/\d+  loss ",
     "spawn": r"step \d+/\d+  loss ",
 }
@@ -111,9 +111,12 @@ class Machine:
         said = done.stdout + done.stderr
         (output / "said").write_text(said)
         if lacks := re.search(r"No module named '(\w+)|no python3 or python on PATH has (\w+)", said):
+            if (lacks[1] or lacks[2]) == "torch":
+                raise Failed("python3 on PATH has no torch; see --image")
             raise Lacking(f"{lacks[1] or lacks[2]} is not installed")
         if check and done.returncode:
-            raise Failed(f"exit code {done.returncode}: {said.strip().splitlines()[-1]}")
+            errors = re.findall(r"^kit: error: .*", said, re.MULTILINE) or said.strip().splitlines()[-1:]
+            raise Failed(f"exit code {done.returncode}: {errors[0]}")
         return said
 
     def on_all(self, program: Path, *, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
@@ -153,7 +156,7 @@ class Machine:
     def rehearses(self) -> str:
         """More ranks than GPUs, in a job that asks for none: they are on the CPUs, since NCCL takes no two on one GPU."""
         said = self.kit(ROOT / "train/digits.yaml", options=["-j", f"1x{len(self.gpus) + 1}"])
-        warned = re.search(r"warning: (this machine has .*: they are on the CPUs)$", said, re.MULTILINE)
+        warned = re.search(r"warning: (this machine has .*, so they run on the CPUs)$", said, re.MULTILINE)
         if not warned or "device cpu  backend gloo" not in said:
             raise Failed("it says nothing of it, or is not on the CPUs")
         return warned[1]

@@ -118,8 +118,8 @@ probe::gpus() {
     return
   fi
   said="$(timeout 10 nvidia-smi 2>/dev/null)"
-  driver="$(sed -n 's/.*Driver Version: *\([0-9.]*\).*/\1/p' <<<"${said}" | head -n 1)"
-  cuda="$(sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' <<<"${said}" | head -n 1)"
+  driver="$(sed -n 's/.*\(Driver\|KMD\) Version: *\([0-9.]*\).*/\2/p' <<<"${said}" | head -n 1)"
+  cuda="$(sed -n 's/.*CUDA \(UMD \)*Version: *\([0-9.]*\).*/\2/p' <<<"${said}" | head -n 1)"
   GPU_BRAND="$(timeout 10 nvidia-smi -q 2>/dev/null | sed -n 's/.*Product Brand *: *//p' | head -n 1)"
   GPU_BRAND="${GPU_BRAND,,}" GPU_BRAND="${GPU_BRAND// /}"
   [[ -z "${driver}" ]] || probe::say driver "${driver}" "${cuda}" "${GPU_BRAND}"

@@ -124,6 +124,20 @@ def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, tmp_path: Pat
     assert added == {"docker": [str(owner)] if owner else [], "podman": ["keep-groups"] if os.getuid() else []}[tool]
 
 
+@pytest.mark.parametrize(("tool", "option"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all")])
+@pytest.mark.parametrize(("hidden", "is_shown"), [("", True), ("KIT_ENV=(A=b CUDA_VISIBLE_DEVICES=)", False), ("export CUDA_VISIBLE_DEVICES=", False)])
+def test_an_engine_is_asked_for_nvidias_gpus_unless_they_are_hidden(hidden: str, is_shown: bool, tool: str, option: str, tmp_path: Path) -> None:
+    """An engine without NVIDIA's toolkit cannot give them: a job for the CPUs has to start there, too."""
+    stub(tmp_path / "bin", tool, 'printf "%s\n" "$*"\n')
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", "/dev/nvidiactl"]
+    env = environment(tmp_path / "bin", **settings(tool))
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    words = [*machine, "bash", "-c", f"{hidden}\n{EXEC}", "bash", "runtime::exec", "bash"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (f" {option} " in done.stdout) == is_shown
+
+
 SHOW_DATA = "KIT_MOUNTS=('/a \"b\".sqsh' /data data /out /out rw) && runtime::exec bash srun.sh"
 
 

@@ -62,6 +62,15 @@ def test_what_the_record_has_of_the_shell_stays_without_a_container(name: str) -
         bash(script, env=env, check=True)
 
 
+@pytest.mark.parametrize("forget", ["forget_shell", "forget_host"])
+def test_which_gpus_are_meant_and_by_which_order_stays(forget: str) -> None:
+    script = (
+        f"KIT_RUNTIME=none; source {SCRIPTS}/lib/environment.sh; environment::{forget}; echo ${{CUDA_DEVICE_ORDER-}} ${{CUDA_VISIBLE_DEVICES-}} ${{OTHER-}}"
+    )
+    done = bash(script, env=environment(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="1", OTHER="x"), check=True)
+    assert done.stdout == "PCI_BUS_ID 1\n"
+
+
 def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     (tmp_path / "mps").mkdir()
     (tmp_path / "topology.xml").touch()

@@ -93,7 +93,7 @@ esac
     [
         (("", ""), ""),
         (("echo 'GPU 0: x'; echo 'GPU 1: x'", "echo 'Unable to determine the device handle: GPU is lost'; exit 15"), "has GPUs that do not answer: Unable"),
-        (("echo 'GPU 0: x'; echo 'GPU 1: x'", "echo 'GPU 0: x'"), "shows 1 GPUs of 2"),
+        (("echo 'GPU 0: x'; echo 'GPU 1: x'", "echo 'GPU 0: x'"), "shows 1 of 2 GPUs"),
         (("echo 'GPU 0: x'; echo 'GPU 1: x'", "echo 'GPU 0: x (UUID: GPU-1)'; echo '  MIG 3g.40gb Device 0: (UUID: MIG-1)'"), ""),
         (("1, [N/A]'", "1, 3'"), "has GPU 1 with 3 uncorrected memory errors"),
         (("1B:00.0, 0, 0", "1B:00.0, 1, 0"), "has GPU 00000000:1B:00.0 with memory rows that wait for a reset, or could not be replaced"),
@@ -336,7 +336,7 @@ def test_a_node_whose_preparation_is_killed_has_all_start_again(tmp_path: Path) 
 def test_a_rehearsal_may_have_fewer_gpus(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "nvidia-smi", '[ "$1" != --list-gpus ] || echo "GPU 0: NVIDIA H100 (UUID: GPU-1)"\n')
     run = run_dir(tmp_path, "true", nodes=1, spares=1, health="quick", gpus_per_node=2, bad_nodes=str(tmp_path / "bad"))
-    for loopback, said in (("", "shows 1 GPUs of 2"), ("yes", "")):
+    for loopback, said in (("", "shows 1 of 2 GPUs"), ("yes", "")):
         done = start(run, "check", env=slurm(folders=(tmp_path / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT="1", KIT_LOOPBACK=loopback))
         assert said in done.stdout + done.stderr
 

@@ -164,7 +164,7 @@ def test_nodes_under_spawn_that_met_are_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launcher: str, tmp_path: Path) -> None:
     assert said(tmp_path, "PYTHON hf.py PORT", launcher, 2) == (
-        "kit: warning: 2 ranks ended with 0, and there is no GPU, without which Accelerate trains in every rank alone\n"
+        "kit: warning: 2 ranks ended with 0, and no rank saw a GPU, without which Accelerate trains in each rank alone\n"
         '  fix: for CPUs: env: {ACCELERATE_USE_CPU: "true"}, or Accelerator(cpu=True)\n'
     )
 

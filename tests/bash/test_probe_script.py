@@ -138,6 +138,16 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize("says", ["Driver Version: 610.43 CUDA Version: 13.3", "KMD Version: 610.43 CUDA UMD Version: 13.3"])
+def test_the_driver_is_named_in_the_words_of_old_and_new_ones(says: str, tmp_path: Path) -> None:
+    stub(
+        tmp_path / "bin",
+        "nvidia-smi",
+        f'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "| NVIDIA-SMI 610.43 {says} |"; echo "Product Brand : NVIDIA" ;; esac\n',
+    )
+    assert of(facts("command=yes", PATH=f"{tmp_path}/bin:{os.environ['PATH']}"), "driver") == [["driver", "610.43", "13.3", "nvidia"]]
+
+
 def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -> None:
     tree, image = tmp_path / "tree", tmp_path / "image.sqsh"
     for name in ("usr/bin/python3", "usr/lib/python3/dist-packages/madeup/x", "opt/tool", "etc/environment", "usr/local/cuda-13.0/compat/libcuda.so.1"):

@@ -412,17 +412,30 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         1,
         "kit: error: node7: no GPU's device file (/dev/nvidia0) is in the container, and the job asked for 2\n"
-        "  fix: look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit, or by its runtime's own option\n",
+        "  fix: look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option\n",
     )
     inside = [*without, "--ro-bind", "/dev/null", "/dev/nvidia0", *inside]
     done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
-        "kit: error: node7: 1 GPUs are visible in the container, and the job asked for 2\n"
+        "kit: error: node7: the container shows 1 of the 2 GPUs that the job asked for\n"
         "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
     )
     done = subprocess.run(inside, cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_rehearsal_tells_programs_of_the_gpus_that_it_asked_for_where_there_is_one(has_gpu: bool, tmp_path: Path) -> None:
+    """train/ranks.py then ends rather than train on the CPU for days; without a GPU `kit run` has warned."""
+    run = run_dir(tmp_path, "echo ${KIT_GPUS_PER_NODE-unset}", launcher="spawn")
+    env_sh = run / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=1"))
+    inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
+    machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", *(["--ro-bind", "/dev/null", "/dev/nvidia0"] if has_gpu else [])]
+    done = subprocess.run([*machine, *inside], cwd=run, env=slurm(KIT_LOOPBACK="yes"), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert ("1" if has_gpu else "unset") in done.stdout.split()
 
 
 def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str) -> None:

@@ -54,9 +54,9 @@ def test_a_node_whose_disk_is_full_says_so(free_mb: str, problem: str, tmp_path:
     ("shown", "problem"),
     [
         ("echo 'GPU 0: x'; echo 'GPU 1: x'", ""),
-        ("echo 'GPU 0: x'", "shows 1 GPUs of 2"),
-        ("echo 'No devices were found'; exit 6", "shows 0 GPUs of 2"),
-        ("exit 1", "shows 0 GPUs of 2"),
+        ("echo 'GPU 0: x'", "shows 1 of 2 GPUs"),
+        ("echo 'No devices were found'; exit 6", "shows 0 of 2 GPUs"),
+        ("exit 1", "shows 0 of 2 GPUs"),
     ],
 )
 def test_a_node_that_shows_fewer_gpus_than_the_job_wants_says_so(shown: str, problem: str, tmp_path: Path) -> None:

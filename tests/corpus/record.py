@@ -302,11 +302,11 @@ GPU = {
         ON_A_GPU,
     ),
     "gpu-of-a-larger-node": Case("no-such-gpu", "import torch\ntorch.cuda.set_device(3)\n", ON_A_GPU),
-    "two-ranks-on-one-gpu": Case("no-such-gpu", NCCL, ("-j", "1x2", "--env", "CUDA_VISIBLE_DEVICES=0")),
+    "two-ranks-on-one-gpu": Case("gpu-shared", NCCL, ("-j", "1x2", "--env", "CUDA_VISIBLE_DEVICES=0")),
     "gpus-hidden": Case("no-driver", "import torch\ntorch.zeros(1).cuda()\n", ("-j", "1x1", "--env", "CUDA_VISIBLE_DEVICES=")),
     "gpu-and-cpu": Case("device-mismatch", "import torch\ntorch.nn.Linear(4, 4).cuda()(torch.ones(1, 4))\n", ON_A_GPU),
     "nccl-waits-too-long": Case(
-        "nccl-timeout",
+        "rank-missing",
         NCCL + "import time\nones = torch.ones(4, device='cuda')\ndist.all_reduce(ones)\nif dist.get_rank() == 1: time.sleep(60)\n"
         "dist.all_reduce(ones)\ntorch.cuda.synchronize()\n",
         ON_TWO_NODES,

@@ -56,7 +56,7 @@ class Case:
     same_time: bool = False
 
 
-# As ProcessGroupNCCL prints it; no machine of the tests has NCCL.
+# As ProcessGroupNCCL prints it; no machine that runs these tests has NCCL.
 CPP_STACK = "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:632 (most recent call first):\n" + "".join(
     f"frame #{number}: c10d::ProcessGroupNCCL::watchdogHandler() + 0x{number}a0 (0x7f00 in /usr/lib/libtorch_cuda.so)\n" for number in range(12)
 )
@@ -76,7 +76,22 @@ GROUP = """\
     | RuntimeError: Connection closed by peer [10.0.0.2]:50345.
     +------------------------------------
 """
+
+
+def recorded(name: str, rank: int) -> str:
+    """The log of a rank that really ended so."""
+    (log,) = (ROOT / "tests/corpus" / name / "log").glob(f"*/rank{rank}.out")
+    return log.read_text()
+
+
 CASES = {
+    "NCCL's watchdog aborts, and the rank that is late says only what it was asked for": Case(
+        {0: (recorded("nccl-waits-too-long", 0), "134 n0 0"), 1: (recorded("nccl-waits-too-long", 1), "")}, 1, 134, "missing"
+    ),
+    "NCCL's watchdog aborts because of a killed rank, at the same time": Case(
+        {0: (recorded("nccl-peer-killed", 0), "134 n0 0"), 1: ("", "137 n1 0")}, 1, 137, same_time=True
+    ),
+    "NCCL notices that sizes differ": Case({0: (recorded("nccl-different-sizes", 0), ""), 1: (recorded("nccl-different-sizes", 1), "134 n1 0")}, 1, 134),
     "a follower's note is older": Case({0: (MISSED, "1 n0 0"), 3: (OWN, "1 n1 1")}, 3),
     "the words of a peer are none that are known": Case({0: (raised("RuntimeError: lost worker 3"), "1 n0 0"), 3: (OWN, "1 n1 1")}, 3, logs_first=True),
     "NCCL calls it a system error": Case(

@@ -135,6 +135,12 @@ def test_a_nodes_last_line_is_none_of_torchruns_report(end: str, tmp_path: Path)
     assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing)", "rank3": "(nothing)", "rank4": "(nothing)"}
 
 
+def test_the_last_line_is_what_an_abort_says_and_not_where_in_cpp_it_was(tmp_path: Path) -> None:
+    for mark in ("", "[rank0] "):
+        (tmp_path / "node.out").write_text(f"{mark}  what():  NCCL error\n{mark}Exception raised from run at x.cpp:1\n{mark}frame #0: c10::Error + 0x9d\n\n")
+        assert log_files.last_line(tmp_path / "node.out") == f"{mark}  what():  NCCL error"
+
+
 def test_where_the_batch_script_blames_nobody_all_tracebacks_are_shown(shown) -> None:
     assert shown(OF_RANK + OF_TORCHRUN) == ONCE + "kit: error: the end\n"
 

@@ -1,6 +1,6 @@
 """`kit status` says which network NCCL uses, by NCCL's own words, and warns if the nodes have a faster one.
 
-The lines have the shapes of NCCL 2.4 to 2.30 and of aws-ofi-nccl; no machine of the tests has GPUs.
+The lines have the shapes of NCCL 2.4 to 2.30 and of aws-ofi-nccl; no machine that runs these tests has GPUs.
 """
 
 from __future__ import annotations

@@ -91,18 +91,18 @@ def test_a_file_that_nothing_here_runs_is_refused_with_the_way_out(installed: li
     ],
 )
 def test_a_job_for_gpus_is_told_of_a_machine_without_one(job: Job, again: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}[0-9]",))
+    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}[0-9]", "/nowhere", "/nowhere"))
     problems = Problems()
     assert this_machine.fit(job, problems) == job
     assert [str(warning) for warning in problems.warnings] == [
-        "kit: job.yaml:3: warning: this machine has no GPU, and the job asks for 8 on each node: its ranks are on the CPUs\n"
-        f"  fix: for a rehearsal: --gpus-per-node 0 -j {again}"
+        "kit: job.yaml:3: warning: this machine has no GPU, and the job asks for 8 on each node, so its ranks run on the CPUs\n"
+        f"  fix: to say that you mean it: --gpus-per-node 0 -j {again}"
     ]
 
 
 @pytest.mark.parametrize("job", [Job(), Job(gpus_per_node=0), Job(gpus_per_node=2)])
 def test_nothing_is_said_of_a_job_whose_gpus_are_here_or_that_wants_none(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}*" if job.gpus_per_node else "/nowhere",))
+    monkeypatch.setattr(this_machine, "GPUS", ("/nowhere", f"{os.devnull}*" if job.gpus_per_node else "/nowhere", "/nowhere"))
     problems = Problems()
     this_machine.fit(job, problems)
     assert problems.warnings == []
@@ -112,7 +112,7 @@ def with_gpus(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, visible
     """Device files of this many GPUs, and what the shell says of them."""
     for number in range(count):
         (folder / f"nvidia{number}").touch()
-    monkeypatch.setattr(this_machine, "GPUS", (f"{folder}/nvidia[0-9]*",))
+    monkeypatch.setattr(this_machine, "GPUS", (f"{folder}/nvidia[0-9]*", "/nowhere", "/nowhere"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -121,10 +121,10 @@ def with_gpus(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, visible
 @pytest.mark.parametrize(
     ("gpus", "visible", "nodes", "ranks", "said"),
     [
-        (1, None, 2, 2, "this machine has 1 GPU, and the job starts 2 ranks on each of 2 nodes: they are on the CPUs"),
-        (1, None, 1, 2, "this machine has 1 GPU, and the job starts 2 ranks on each node: they are on the CPUs"),
-        (4, "2", 1, 4, "this machine has 1 GPU, and the job starts 4 ranks on each node: they are on the CPUs"),
-        (4, None, 3, 2, "this machine has 4 GPUs, and the job starts 2 ranks on each of 3 nodes: they are on the CPUs"),
+        (1, None, 2, 2, "this machine has 1 GPU, and the job starts 2 ranks on each of 2 nodes, so they run on the CPUs"),
+        (1, None, 1, 2, "this machine has 1 GPU, and the job starts 2 ranks on each node, so they run on the CPUs"),
+        (4, "2", 1, 4, "this machine has 1 GPU by CUDA_VISIBLE_DEVICES, and the job starts 4 ranks on each node, so they run on the CPUs"),
+        (4, None, 3, 2, "this machine has 4 GPUs, and the job starts 2 ranks on each of 3 nodes, so they run on the CPUs"),
     ],
 )
 def test_more_ranks_than_gpus_are_on_the_cpus(
@@ -135,10 +135,49 @@ def test_more_ranks_than_gpus_are_on_the_cpus(
     problems = Problems()
     job = Job(nodes=Nodes(nodes, nodes), processes_per_node=ranks, env={"A": "b"}, places={"processes_per_node": "job.yaml:4"})
     assert this_machine.fit(job, problems).env == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
-    count = 1 if visible else gpus
-    assert [str(warning) for warning in problems.warnings] == [
-        f"kit: job.yaml:4: warning: {said}\n  fix: on what is here: -j 1x{count} --gpus-per-node {count}; ranks that share it: --env CUDA_VISIBLE_DEVICES=0"
-    ]
+    count = (1 if visible else gpus) // nodes or 1
+    fix = f"to use what is here: -j {nodes}x{count} --gpus-per-node {count}; to say that you mean the CPUs: --gpus-per-node 0 -j {nodes}x{ranks}"
+    assert [str(warning) for warning in problems.warnings] == [f"kit: job.yaml:4: warning: {said}\n  fix: {fix}"]
+
+
+def test_a_job_that_asks_for_no_gpu_gets_none_and_hears_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under Slurm; the fix of the warnings says so."""
+    with_gpus(tmp_path, 2, monkeypatch)
+    problems = Problems()
+    assert this_machine.fit(Job(gpus_per_node=0), problems).env == {"CUDA_VISIBLE_DEVICES": ""}
+    assert problems.warnings == problems.found == []
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,1", 2), ("GPU-5e1f", 1), ("0,1,2,3,4,5", 4), ("-1", 0), ("NoDevFiles", 0), ("", 0), ("MIG-1,MIG-2", 1)])
+def test_the_gpus_are_those_that_the_shell_may_use(visible: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(tmp_path, 4, monkeypatch, visible)
+    problems = Problems()
+    fitted = this_machine.fit(Job(processes_per_node=9), problems)
+    said = f"kit: warning: this machine has {count} GPU{'' if count == 1 else 's'} by CUDA_VISIBLE_DEVICES, and the job starts 9 ranks on each node, so they run on the CPUs\n"
+    assert "".join(map(str, problems.warnings)).startswith(said if count else "") and bool(problems.warnings) == bool(fitted.env) == bool(count)
+
+
+def test_a_job_for_a_gpu_that_the_shell_hides_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(tmp_path, 1, monkeypatch, "-1")
+    problems = Problems()
+    assert this_machine.fit(job := Job(gpus_per_node=1, places=WHERE), problems) == job
+    said = "this machine has no GPU by CUDA_VISIBLE_DEVICES, and the job asks for 1 on each node, so its ranks run on the CPUs"
+    assert [str(warning.problem) for warning in problems.warnings] == [f"warning: {said}"]
+
+
+@pytest.mark.parametrize(("says", "is_told"), [("echo 'GPU 0: NVIDIA RTX (UUID: GPU-1)'", True), ("exit 6", False)])
+def test_the_gpus_of_wsl_are_those_that_nvidia_smi_lists(says: str, is_told: bool, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi is a stand-in."""
+    (tools / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    (tmp_path / "dxg").touch()
+    monkeypatch.setattr(this_machine, "GPUS", ("/nowhere", "/nowhere", str(tmp_path / "dxg")))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    problems = Problems()
+    this_machine.fit(Job(processes_per_node=2), problems)
+    assert [str(warning.problem) for warning in problems.warnings] == [
+        "warning: this machine has 1 GPU, and the job starts 2 ranks on each node, so they run on the CPUs"
+    ] * is_told
 
 
 @pytest.mark.parametrize(
@@ -163,7 +202,7 @@ def test_nothing_is_said_where_each_rank_has_a_gpu_or_the_job_says_which(gpus: i
     ("gpus", "nodes", "asked", "said", "fix"),
     [
         (1, 1, 8, "this machine has 1 GPU, and the job asks for 8 on each node", "-j 1x1 --gpus-per-node 1; on the CPUs: --gpus-per-node 0 -j 1x8"),
-        (4, 2, 4, "this machine has 4 GPUs, and the job asks for 4 on each of 2 nodes", "-j 1x4 --gpus-per-node 4; on the CPUs: --gpus-per-node 0 -j 2x4"),
+        (4, 2, 4, "this machine has 4 GPUs, and the job asks for 4 on each of 2 nodes", "-j 2x2 --gpus-per-node 2; on the CPUs: --gpus-per-node 0 -j 2x4"),
     ],
 )
 def test_a_job_for_more_gpus_than_are_here_is_refused(
@@ -172,4 +211,4 @@ def test_a_job_for_more_gpus_than_are_here_is_refused(
     with_gpus(tmp_path, gpus, monkeypatch)
     problems = Problems()
     this_machine.fit(Job(nodes=Nodes(nodes, nodes), gpus_per_node=asked, places=WHERE), problems)
-    assert [str(problem) for problem in problems.found] == [f"kit: job.yaml:3: {said}\n  fix: on what is here: {fix}"]
+    assert [str(problem) for problem in problems.found] == [f"kit: job.yaml:3: {said}\n  fix: to use what is here: {fix}"]

@@ -74,7 +74,7 @@ def check(
         problem = f"{processes} ranks on each node share {shared}"
         fix = f"write `processes_per_node: {gpus}`, or `gpus_per_node: {processes}`"
         where = job.where("processes_per_node")
-        problems.warn(where, f"{problem}, and NCCL takes no two ranks on one GPU", fix)
+        problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
     if "gres" in options:
         _check_gres(job, launcher, options["gres"], problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from glob import glob
@@ -16,7 +17,8 @@ from kit.config.job import Job
 from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
 
-GPUS = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd", "/dev/dxg")  # their device files
+# Device files of GPUs that compute. /dev/dri has those of every graphics card.
+GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -40,37 +42,60 @@ def of_file(plan: Plan, file: str) -> Plan:
 
 
 def _with_gpus(job: Job, problems: Problems) -> Job:
-    """Return the job; without the GPUs, if it asks for none and has more ranks than they can take.
+    """Return the job; without GPUs, if it asks for none or starts more ranks than they can have.
 
-    Nodes may share a GPU, but NCCL takes no two ranks of one node on one GPU, so these would end at
+    Nodes may share a GPU, but NCCL refuses two ranks of one node on one GPU, so these would end at
     their start.
     """
-    nodes, ranks, asked = job.nodes.most if job.nodes else 1, _ranks(job), job.gpus_per_node or 0
+    nodes, ranks, asked = job.nodes.most if job.nodes else 1, _ranks(job), job.gpus_per_node
     count = _gpus()
     per_node = count // nodes or count
-    here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}"
+    by = f" by {VISIBLE}" if VISIBLE in os.environ else ""
+    here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}{by}"
     each = f"on each of {nodes} nodes" if nodes > 1 else "on each node"
     on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
-    on_gpus = f"on what is here: -j 1x{count} --gpus-per-node {count}"
-    if asked and not any(map(glob, GPUS)):
-        problem = f"{here}, and the job asks for {asked} on each node: its ranks are on the CPUs"
-        problems.warn(job.where("gpus_per_node"), problem, f"for a rehearsal: {on_cpus}")
-    elif asked > per_node > 0:
+    of_gpus = 1 if job.launcher == "tensorflow" else per_node
+    on_gpus = f"to use what is here: -j {nodes}x{of_gpus} --gpus-per-node {per_node}"
+    if asked and not count and not glob(GPUS[1]):
+        problem = f"{here}, and the job asks for {asked} on each node, so its ranks run on the CPUs"
+        problems.warn(job.where("gpus_per_node"), problem, f"to say that you mean it: {on_cpus}")
+    elif asked and asked > per_node > 0:
         problem = f"{here}, and the job asks for {asked} {each}"
         problems.add(job.where("gpus_per_node"), problem, f"{on_gpus}; on the CPUs: {on_cpus}")
-    elif not asked and ranks > per_node > 0 and VISIBLE not in (job.env or {}):
-        problem = f"{here}, and the job starts {ranks} ranks {each}: they are on the CPUs"
-        fix = f"{on_gpus}; ranks that share it: --env {VISIBLE}=0"
-        problems.warn(job.where("processes_per_node"), problem, fix)
+    elif not asked and per_node and VISIBLE not in (job.env or {}):
+        if asked is None and ranks <= per_node:
+            return job
+        if asked is None:
+            problem = f"{here}, and the job starts {ranks} ranks {each}, so they run on the CPUs"
+            fix = f"{on_gpus}; to say that you mean the CPUs: {on_cpus}"
+            problems.warn(job.where("processes_per_node"), problem, fix)
         return replace(job, env={**(job.env or {}), VISIBLE: ""})
     return job
 
 
 def _gpus() -> int:
     """Return how many NVIDIA GPUs this machine has, and this shell may use."""
+    there = len(glob(GPUS[0])) or _gpus_of_wsl()
     chosen = os.environ.get(VISIBLE)
-    there = len(glob(GPUS[0]))
-    return there if chosen is None else min(there, len(chosen.split(",")) if chosen else 0)
+    if chosen is None:
+        return there
+    if "MIG-" in chosen:
+        return 1  # of several instances a process sees the first one
+    return min(
+        there, len(re.findall(r"(?:^|,)\s*(?:\d|GPU-)", chosen))
+    )  # -1 and NoDevFiles name none
+
+
+def _gpus_of_wsl() -> int:
+    """Return how many GPUs Windows shows to its Linux, by one file for all of them."""
+    if not glob(GPUS[-1]):
+        return 0
+    try:
+        command = ["nvidia-smi", "--list-gpus"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in said.splitlines())
 
 
 def _ranks(job: Job) -> int:

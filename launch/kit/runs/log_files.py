@@ -196,6 +196,8 @@ def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL
 TAIL = 16384  # bytes of a log that are looked at
 
 
+# torch's stack of C++, after what it has to say; in a node's log behind the rank's mark.
+_COMPILED = re.compile(r"(?:\[rank\d+\] )?(?:frame #\d+: |Exception raised from )")
 LAST = 4096  # bytes in which its last line is
 
 
@@ -235,8 +237,9 @@ def last_line(path: str | Path, otherwise: str = "(nothing yet)") -> str:
     """Return the last line of a log, of a node's that is not of torchrun's report of a failure."""
     of_rank = os.path.basename(path).startswith("rank")
     data = _tail(path, LAST) if of_rank else last_words.without_reports(_tail(path, TAIL))
-    lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:160] if lines else otherwise
+    lines = data.decode("utf-8", "replace").splitlines()
+    telling = [line for line in lines if line.strip() and not _COMPILED.match(line)]
+    return telling[-1][:160] if telling else otherwise
 
 
 class LogEnd(NamedTuple):

@@ -59,7 +59,7 @@ BEGIN {
   OTHERS_GONE = "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe" \
     "|Connection refused|connectFullMesh failed|ncclRemoteError" \
     "|Failed to recv, got 0 bytes|failed to recv|remote process exited" \
-    "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out" \
+    "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)" \
     "|collective timeout|failed to pass monitoredBarrier|Timed out waiting" \
     "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
@@ -129,7 +129,8 @@ more > 0 {
 }
 $0 != "" {
   if (chained) chained = 0
-  if ($0 ~ OTHERS_GONE) spoke = 1
+  # A rank that is late writes, when another's time is up, that it was asked for what its flight recorder has.
+  if ($0 ~ OTHERS_GONE && $0 !~ /timeout from +rank [0-9]/) spoke = 1
   before = $0
   # torch's C++ stack follows what(): up to 60 lines.
   if (!/^frame #[0-9]+: |^Exception raised from /) { tail3 = tail2; tail2 = tail1; tail1 = $0 }
@@ -139,7 +140,7 @@ END {
   for (r in noted) {
     c = code[r]
     t = ended_at(r)
-    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE) ? GONE : OWN
+    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE) ? GONE : c == 134 && spoken[r] ? DOUBTFUL : OWN
     else if (has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9)) { # with 1, an exception ends Python
       g = grades[r] == OWN && spoken[r] ? DOUBTFUL : grades[r]
       if (said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]

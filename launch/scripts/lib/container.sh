@@ -33,11 +33,12 @@ container::begin() {
   fi
   # The image is the same on all nodes, so one process reports it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
-  # A rehearsal may have fewer GPUs, and a command of `kit exec` may be there to look for them.
-  if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_LOOPBACK:-}${KIT_INSTEAD[*]:-}" ]]; then
+  # A command of `kit exec` may be there to look for them.
+  if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_INSTEAD[*]:-}" ]]; then
     source "${KIT_RUN_DIR}/lib/gpus.sh"
-    gpus::check
-    export KIT_GPUS_PER_NODE # for programs that would rather end than train on a CPU
+    [[ -n "${KIT_LOOPBACK:-}" ]] || gpus::check
+    # For programs that would rather end than train on a CPU; a rehearsal without a GPU has been warned of.
+    [[ -n "${KIT_LOOPBACK:-}" && (-z "${CUDA_VISIBLE_DEVICES-all}" || -z "$(compgen -G '/dev/nvidia[0-9]*')") ]] || export KIT_GPUS_PER_NODE
   fi
   container::set_variables
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user

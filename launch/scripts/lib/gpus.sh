@@ -16,11 +16,11 @@ gpus::list() {
   fi
 }
 
-# gpus::missing - prints "shows 1 GPUs of 2" where there are fewer than the job asked for. What are GPUs to Slurm may be parts of one.
+# gpus::missing - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for. What are GPUs to Slurm may be parts of one.
 gpus::missing() {
   local -i kit_count
   kit_count="$(gpus::list 2>/dev/null | grep -c .)" || kit_count=0
-  ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$(timeout 10 nvidia-smi --list-gpus 2>/dev/null)" == *' MIG '* ]] || printf 'shows %d GPUs of %d' "${kit_count}" "${KIT_GPUS_PER_NODE}"
+  ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$(timeout 10 nvidia-smi --list-gpus 2>/dev/null)" == *' MIG '* ]] || printf 'shows %d of %d GPUs' "${kit_count}" "${KIT_GPUS_PER_NODE}"
 }
 
 # gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
@@ -29,7 +29,7 @@ gpus::check() {
   local -a kit_gpus=()
   [[ -n "$(compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/kfd' || compgen -G '/dev/dxg')" ]] ||
     kit::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
-      "look at the node: nvidia-smi; a container has its GPUs by the NVIDIA container toolkit, or by its runtime's own option" fewer-gpus
+      "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
     IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
   elif command -v nvidia-smi >/dev/null; then
@@ -38,6 +38,6 @@ gpus::check() {
     return 0 # other makes say nothing that counts as well inside a container
   fi
   ((${#kit_gpus[@]} >= KIT_GPUS_PER_NODE)) ||
-    kit::die "${#kit_gpus[@]} GPUs are visible in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
+    kit::die "the container shows ${#kit_gpus[@]} of the ${KIT_GPUS_PER_NODE} GPUs that the job asked for" \
       "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh" fewer-gpus
 }

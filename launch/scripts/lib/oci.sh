@@ -25,6 +25,12 @@ oci::choose_options() {
   done
 }
 
+# oci::shows_gpus - whether the container is to have NVIDIA's GPUs, which an engine without NVIDIA's toolkit refuses: not where
+# the job, or this shell, hides them.
+oci::shows_gpus() {
+  [[ -e /dev/nvidiactl && -n "${CUDA_VISIBLE_DEVICES-all}" && " ${KIT_ENV[*]} " != *' CUDA_VISIBLE_DEVICES= '* ]]
+}
+
 # oci::prepare TOOL - the image is there, or is pulled.
 oci::prepare() {
   "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||

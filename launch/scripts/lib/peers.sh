@@ -150,7 +150,7 @@ peers::warn() {
   local found
   found="$(event::of 'alone|shares|met')" # nothing where the disk is full, or its folder is gone
   if [[ "${found}" == *'"event": "alone"'* ]]; then
-    peers::tell "${ranks} ranks ended with 0, and there is no GPU, without which Accelerate trains in every rank alone" \
+    peers::tell "${ranks} ranks ended with 0, and no rank saw a GPU, without which Accelerate trains in each rank alone" \
       "for CPUs: env: {ACCELERATE_USE_CPU: \"true\"}, or Accelerator(cpu=True)"
     return
   fi
@@ -192,4 +192,4 @@ peers::is_alone() {
 }
 
 # peers::has_device - whether there is anything but a CPU to train on.
-peers::has_device() { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel*' || [[ -e /dev/kfd ]]; } >/dev/null
+peers::has_device() { [[ -n "${CUDA_VISIBLE_DEVICES-all}" ]] && { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel*' || [[ -e /dev/kfd ]]; }; } >/dev/null

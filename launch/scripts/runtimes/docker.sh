@@ -24,7 +24,7 @@ runtime::exec() {
   )
   docker::add_groups
   # Of all GPUs, CUDA_VISIBLE_DEVICES, set inside, names this node's. NCCL pins memory for them.
-  [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--gpus all --ulimit memlock=-1)
+  ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--gpus all --ulimit memlock=-1)
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--user 0:0)
   exec docker run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }

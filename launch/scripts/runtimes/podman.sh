@@ -22,7 +22,7 @@ runtime::exec() {
   fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
-  [[ ! -e /dev/nvidiactl ]] || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
+  ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
   environment::keep "${KIT_PULLS}" # it would hand proxies on
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }

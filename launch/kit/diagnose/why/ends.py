@@ -16,7 +16,8 @@ OTHERS_GONE = re.compile(
     "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe"
     "|Connection refused|connectFullMesh failed|ncclRemoteError|Failed to recv, got 0 bytes"
     "|failed to recv|remote process exited|Watchdog caught collective|NCCL operations have failed"
-    "|Heartbeat monitor timed out|collective timeout|failed to pass monitoredBarrier"
+    "|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)"
+    "|collective timeout|failed to pass monitoredBarrier"
     "|Timed out waiting|Timed out after [0-9]+ seconds waiting|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
 )
