@@ -77,9 +77,8 @@ def topology(me):
             done = subprocess.run(
                 ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60
             )
-            return re.sub(
-                r"\x1b\[\d*m", "", done.stdout + done.stderr
-            )  # it underlines, even in a log
+            said = done.stdout + done.stderr
+            return re.sub(r"\x1b\[\d*m", "", said)  # it underlines, even in a log
         except (FileNotFoundError, subprocess.TimeoutExpired) as error:
             return f"no nvidia-smi here, so only the CPUs: {error}\n{cpus()}"
     return cpus()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import subprocess
 from pathlib import Path
 from typing import Union
 
@@ -204,3 +205,12 @@ def test_a_connection_to_the_master_on_another_node_is_one(master: str, peer: st
     code=0; peers::are_met $$ || code=$?; echo "${{code}}"
     """
     assert bash(script, tmp_path, env=environment(MASTER_ADDR=master, KIT_RUN_DIR=str(SCRIPTS))).stdout == f"{code}\n"
+
+
+@pytest.mark.parametrize(("visible", "code"), [("unset CUDA_VISIBLE_DEVICES", 0), ("export CUDA_VISIBLE_DEVICES=0", 0), ("export CUDA_VISIBLE_DEVICES=", 1)])
+def test_a_gpu_that_is_hidden_is_no_device(visible: str, code: int, tmp_path: Path) -> None:
+    """`kit run` hides it from more ranks than it can have: then Accelerate trains in each of them alone."""
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", "/dev/nvidia0"]
+    script = f"{visible}; source {SCRIPTS}/lib/peers.sh; peers::has_device"
+    done = subprocess.run([*machine, "bash", "-c", script], env=environment(KIT_RUN_DIR=str(SCRIPTS)), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, "")

@@ -53,24 +53,32 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     by = f" by {VISIBLE}" if VISIBLE in os.environ else ""
     here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}{by}"
     each = f"on each of {nodes} nodes" if nodes > 1 else "on each node"
-    on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
     of_gpus = 1 if job.launcher == "tensorflow" else per_node
     on_gpus = f"to use what is here: -j {nodes}x{of_gpus} --gpus-per-node {per_node}"
+    on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
     if asked and not count and not glob(GPUS[1]):
         problem = f"{here}, and the job asks for {asked} on each node, so its ranks run on the CPUs"
         problems.warn(job.where("gpus_per_node"), problem, f"to say that you mean it: {on_cpus}")
     elif asked and asked > per_node > 0:
         problem = f"{here}, and the job asks for {asked} {each}"
         problems.add(job.where("gpus_per_node"), problem, f"{on_gpus}; on the CPUs: {on_cpus}")
-    elif not asked and per_node and VISIBLE not in (job.env or {}):
-        if asked is None and ranks <= per_node:
-            return job
-        if asked is None:
-            problem = f"{here}, and the job starts {ranks} ranks {each}, so they run on the CPUs"
-            fix = f"{on_gpus}; to say that you mean the CPUs: {on_cpus}"
-            problems.warn(job.where("processes_per_node"), problem, fix)
-        return replace(job, env={**(job.env or {}), VISIBLE: ""})
+    elif asked is None and ranks > per_node > 0 and not _chooses(job):
+        problem = f"{here}, and the job starts {ranks} ranks {each}, so they run on the CPUs"
+        fix = f"{on_gpus}; to say that you mean the CPUs: {on_cpus}"
+        problems.warn(job.where("processes_per_node"), problem, fix)
+        return _hiding_gpus(job)
+    elif asked == 0 and count and not _chooses(job):
+        return _hiding_gpus(job)
     return job
+
+
+def _chooses(job: Job) -> bool:
+    """Return whether the job itself says which GPUs its ranks see."""
+    return VISIBLE in (job.env or {})
+
+
+def _hiding_gpus(job: Job) -> Job:
+    return replace(job, env={**(job.env or {}), VISIBLE: ""})
 
 
 def _gpus() -> int:
@@ -81,9 +89,8 @@ def _gpus() -> int:
         return there
     if "MIG-" in chosen:
         return 1  # of several instances a process sees the first one
-    return min(
-        there, len(re.findall(r"(?:^|,)\s*(?:\d|GPU-)", chosen))
-    )  # -1 and NoDevFiles name none
+    named = re.findall(r"(?:^|,)\s*(?:\d|GPU-)", chosen)  # -1 and NoDevFiles name none
+    return min(there, len(named))
 
 
 def _gpus_of_wsl() -> int:
