@@ -108,6 +108,10 @@ def test_the_corpus_is_large_and_holds_no_path_of_a_machine() -> None:
 # (words of a log, its cause), from the sources of PyTorch, NCCL, the driver and others: no machine of the tests could cause them.
 KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 GiB is free.", "gpu-out-of-memory"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "gpu-out-of-memory"),
+    ("torch.AcceleratorError: CUDA error: device kernel image is invalid", "gpu-not-supported"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 101 'invalid device ordinal'", "no-such-gpu"),
+    ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.", "no-driver"),
     ("RuntimeError: CUDA driver error: out of memory", "gpu-out-of-memory"),
     ("RuntimeError: Triton Error [CUDA]: out of memory", "gpu-out-of-memory"),
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 608 bytes", "gpu-out-of-memory"),
