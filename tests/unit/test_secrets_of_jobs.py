@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import stat
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +264,20 @@ def test_what_a_killed_job_left_is_removed_when_kit_sees_its_end(project: Path, 
     for state, is_there in (("RUNNING", True), ("PENDING", True), ("NODE_FAIL", False)):
         kit("status", PATH=path, STATE=state)
         assert (project / "run/.secrets").exists() == is_there
+
+
+def test_a_command_that_is_given_up_leaves_nothing_that_it_was_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes while a shell is between two of its commands."""
+    tag = f"KIT_TEST_GIVEN_UP_{os.getpid()}"
+    monkeypatch.setenv(tag, "1")
+    with subprocess.Popen(["bash", "-c", "for i in {1..300}; do sleep 60 & done; wait"]) as shell:
+        time.sleep(0.03)
+        secret_values._end(shell.pid)
+    left = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"{tag}=1".encode() in file.read_bytes().split(b"\0") and int(file.parent.name) != os.getpid():
+                left.append(int(file.parent.name))
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []

@@ -171,13 +171,27 @@ def _until_end(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _end(process: int) -> None:
-    """End a process and its descendants; without /proc, the process alone."""
+    """End a process and its descendants; without /proc, the process alone.
+
+    It is stopped first: what it starts after its children are listed would stay.
+    """
+    _stop(process)
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in file.read_text().split():
                 _end(int(child))
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+
+
+def _stop(process: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(process, signal.SIGSTOP)
+        state, end_s = Path(f"/proc/{process}/stat"), time.monotonic() + 1
+        while state.read_text().rpartition(")")[2].split()[0] not in "TZX":
+            if time.monotonic() > end_s:
+                return
+            time.sleep(0.001)
 
 
 def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
