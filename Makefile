@@ -67,7 +67,7 @@ test-horovod: export KIT_TEST_HOROVOD = 1
 test-horovod: export KIT_REQUIRE_CLUSTER = 1
 test-horovod: .venv/test
 	tests/cluster/engine.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_launchers.py -k horovod $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_launchers.py -k horovod -rP $(ARGS)
 
 # For a person with NVIDIA GPUs: trains on them, checks what only they show, and writes gpu-report.md.
 gpu-test: .venv/test

@@ -354,6 +354,7 @@ def test_horovod_trains_on_two_nodes_what_one_process_trains(kit_cluster: Cluste
     for shape in ("1x1", "2x2"):
         arguments = ["horovod_digits.py", "-j", shape, "--image", image, "--runtime", "apptainer", "--launcher", "mpi", "--output", f"as{shape}", "--follow"]
         said = submit(kit_cluster, programs, *arguments, "--", "--epochs", "5", timeout_s=300).stdout
+        print(said)  # make test-horovod shows it
         losses[shape] = [float(loss) for loss in re.findall(r"^\[rank0\] epoch \d/5  loss ([\d.]+)$", said, re.MULTILINE)]
     found = re.findall(r"^\[rank(\d)\] rank (\d)/4  local (\d)/2  host (node\d)  .* horovod over mpi", said, re.MULTILINE)
     assert sorted(found) == [("0", "0", "0", "node1"), ("1", "1", "1", "node1"), ("2", "2", "0", "node2"), ("3", "3", "1", "node2")]
