@@ -36,7 +36,8 @@ PROGRAMS = {
     "pipeline": r"step \d+/\d+  loss ",
     "spawn": r"step \d+/\d+  loss ",
 }
-ON_NODES = [name for name in PROGRAMS if name != "model_parallel"]  # which is one process
+ONE_PROCESS = "model_parallel"  # which uses two GPUs
+ON_NODES = [name for name in PROGRAMS if name != ONE_PROCESS]
 # As their users start them, but for one node; the first is told in its job file that there are only CPUs.
 FRAMEWORKS: dict[str, tuple[str, ...]] = {
     "accelerate": ("--env", "ACCELERATE_USE_CPU=false"),
@@ -59,8 +60,6 @@ about = torch.cuda.get_device_properties(torch.cuda.current_device())
 found = {"uuid": str(about.uuid), "type": str(out.dtype), "is_finite": bool(out.isfinite().all())}
 print("found", json.dumps(found), flush=True)
 """
-
-
 HELD_MB = 200  # of a GPU's memory, at least, by a process that computes on it
 
 
@@ -94,6 +93,12 @@ def ranks(count: int) -> str:
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
+def right(name: str, said: str) -> None:
+    """Raises Failed where a program has not printed what it prints when it is right."""
+    if not re.search(PROGRAMS[name], said):
+        raise Failed(f"it does not print `{PROGRAMS[name]}`")
+
+
 @dataclass(frozen=True)
 class Machine:
     gpus: list[Gpu]
@@ -122,25 +127,24 @@ class Machine:
     def on_all(self, program: Path, *, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
         """What `kit run` prints of a rank on each GPU. Raises Failed where one of the GPUs was not used."""
         count = str(len(self.gpus))
-        with Memory(len(self.gpus)) as memory:
-            said: str = self.kit(program, options=["-j", f"1x{count}", "--gpus-per-node", count, *options], arguments=arguments)
+        with Memory() as memory:
+            said = self.kit(program, options=["-j", f"1x{count}", "--gpus-per-node", count, *options], arguments=arguments)
         if min(memory.held_mb()) < HELD_MB:
             raise Failed(f"it held {memory.held_mb()} MiB of the GPUs' memory")
         return said
 
     def trains(self, name: str) -> str:
-        program, all_gpus = ROOT / f"train/{name}.yaml", str(len(self.gpus))
-        is_one = name == "model_parallel"  # which uses two GPUs from one process
-        said = self.kit(program, options=["--gpus-per-node", all_gpus]) if is_one else self.on_all(program)
-        if not re.search(PROGRAMS[name], said):
-            raise Failed(f"it does not print `{PROGRAMS[name]}`")
-        return ranks(1 if is_one else len(self.gpus))
+        program = ROOT / f"train/{name}.yaml"
+        if name == ONE_PROCESS:
+            right(name, self.kit(program, options=["--gpus-per-node", str(len(self.gpus))]))
+            return ranks(1)
+        right(name, self.on_all(program))
+        return ranks(len(self.gpus))
 
     def trains_on_nodes(self, name: str) -> str:
         """Two nodes of this machine, which share a GPU if it has but one: ranks that talk by NCCL's sockets."""
         said = self.kit(ROOT / f"train/{name}.yaml", options=["-j", "2x1", "--gpus-per-node", "1", "--env", "NCCL_DEBUG=INFO"])
-        if not re.search(PROGRAMS[name], said):
-            raise Failed(f"it does not print `{PROGRAMS[name]}`")
+        right(name, said)
         if not re.search(r"NCCL INFO .*nRanks 2 nNodes 2", said):
             raise Failed("NCCL does not say that it connects two nodes")
         return ranks(2)
@@ -154,7 +158,7 @@ class Machine:
         return f"{ranks(len(self.gpus))}; loss {losses[0]:.3f} to {losses[-1]:.3f}"
 
     def rehearses(self) -> str:
-        """More ranks than GPUs, in a job that asks for none: they are on the CPUs, since NCCL takes no two on one GPU."""
+        """More ranks than GPUs, in a job that asks for none: they run on the CPUs, since NCCL refuses two of them on one GPU."""
         said = self.kit(ROOT / "train/digits.yaml", options=["-j", f"1x{len(self.gpus) + 1}"])
         warned = re.search(r"warning: (this machine has .*, so they run on the CPUs)$", said, re.MULTILINE)
         if not warned or "device cpu  backend gloo" not in said:
@@ -187,15 +191,15 @@ class Machine:
         rates = [float(rate) for rate in re.findall(r"images/s ([\d.]+)", said)]
         if len(rates) != 4:
             raise Failed(f"it printed {len(rates)} epochs of 4")
-        best, right = max(rates), re.findall(r"test accuracy ([\d.]+)", said)
-        return f"{best:.0f} images/s, {EPOCH_IMAGES / best:.2f} s an epoch ({PUBLISHED_S} s published for two V100); test accuracy {right[-1]} after 4"
+        best, accuracies = max(rates), re.findall(r"test accuracy ([\d.]+)", said)
+        return f"{best:.0f} images/s, {EPOCH_IMAGES / best:.2f} s an epoch ({PUBLISHED_S} s published for two V100); test accuracy {accuracies[-1]} after 4"
 
 
 class Memory:
     """Watches how much of each GPU's memory is in use."""
 
-    def __init__(self, gpus: int) -> None:
-        self.first, self.most = self.used_mb(), [0] * gpus
+    def __init__(self) -> None:
+        self.first = self.most = self.used_mb()
         self.is_done = threading.Event()
         self.thread = threading.Thread(target=self.watch)
 

@@ -4,7 +4,7 @@
     .venv/bin/python tests/corpus/record.py segfault ...     these
     .venv/bin/python tests/corpus/record.py --list
 
-Most run by `kit run` on this machine, as root; those of GPU want an NVIDIA GPU, those of DOCKER want the images of tests/cluster/images.sh, those of CLUSTER a
+Most run by `kit run` on this machine, as root. Those of GPU want an NVIDIA GPU, those of DOCKER the images of tests/cluster/images.sh, those of CLUSTER a
 running cluster (tests/cluster/cluster.sh up, then install.sh). A recording is a run directory without its scripts, and a file
 `cause` with the name of the cause that `kit why` must show first.
 """

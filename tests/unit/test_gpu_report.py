@@ -73,7 +73,7 @@ def test_a_gpu_whose_memory_nobody_took_was_not_used(tmp_path: Path, monkeypatch
     smi(tmp_path, 'printf "100\\n%d\\n" "$(cat "$0.mb")"')
     (tmp_path / "nvidia-smi.mb").write_text("90")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with gpu_report.Memory(2) as memory:
+    with gpu_report.Memory() as memory:
         (tmp_path / "nvidia-smi.mb").write_text("700")
         until = gpu_report.time.monotonic() + 30
         while memory.most[1] < 700 and gpu_report.time.monotonic() < until:

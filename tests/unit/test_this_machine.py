@@ -34,6 +34,11 @@ def install(folder: Path, *names: str) -> None:
         (folder / name).chmod(0o755)
 
 
+def device_files(monkeypatch: pytest.MonkeyPatch, nvidia: str = "/nowhere", amd: str = "/nowhere", wsl: str = "/nowhere") -> None:
+    for name, pattern in (("NVIDIA", nvidia), ("AMD", amd), ("WSL", wsl)):
+        monkeypatch.setattr(this_machine, name, pattern)
+
+
 def fit(folder: Path, problems: Problems, suffix: str = ".sqsh", runtime: str | None = None, **record: Any) -> Job:
     image = folder / f"train-1{suffix}"
     image.write_bytes(b"x")
@@ -91,7 +96,7 @@ def test_a_file_that_nothing_here_runs_is_refused_with_the_way_out(installed: li
     ],
 )
 def test_a_job_for_gpus_is_told_of_a_machine_without_one(job: Job, again: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "GPUS", (f"{os.devnull}[0-9]", "/nowhere", "/nowhere"))
+    device_files(monkeypatch)
     problems = Problems()
     assert this_machine.fit(job, problems) == job
     assert [str(warning) for warning in problems.warnings] == [
@@ -102,7 +107,7 @@ def test_a_job_for_gpus_is_told_of_a_machine_without_one(job: Job, again: str, m
 
 @pytest.mark.parametrize("job", [Job(), Job(gpus_per_node=0), Job(gpus_per_node=2)])
 def test_nothing_is_said_of_a_job_whose_gpus_are_here_or_that_wants_none(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(this_machine, "GPUS", ("/nowhere", f"{os.devnull}*" if job.gpus_per_node else "/nowhere", "/nowhere"))
+    device_files(monkeypatch, amd=os.devnull if job.gpus_per_node else "/nowhere")
     problems = Problems()
     this_machine.fit(job, problems)
     assert problems.warnings == []
@@ -112,7 +117,7 @@ def with_gpus(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, visible
     """Device files of this many GPUs, and what the shell says of them."""
     for number in range(count):
         (folder / f"nvidia{number}").touch()
-    monkeypatch.setattr(this_machine, "GPUS", (f"{folder}/nvidia[0-9]*", "/nowhere", "/nowhere"))
+    device_files(monkeypatch, nvidia=f"{folder}/nvidia[0-9]*")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -171,7 +176,7 @@ def test_the_gpus_of_wsl_are_those_that_nvidia_smi_lists(says: str, is_told: boo
     (tools / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
     (tools / "nvidia-smi").chmod(0o755)
     (tmp_path / "dxg").touch()
-    monkeypatch.setattr(this_machine, "GPUS", ("/nowhere", "/nowhere", str(tmp_path / "dxg")))
+    device_files(monkeypatch, wsl=str(tmp_path / "dxg"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     problems = Problems()
     this_machine.fit(Job(processes_per_node=2), problems)

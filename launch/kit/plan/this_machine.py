@@ -17,8 +17,8 @@ from kit.config.job import Job
 from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
 
-# Device files of GPUs that compute. /dev/dri has those of every graphics card.
-GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
+# Device files: one for each GPU of NVIDIA; one for all GPUs of AMD, and for those of Windows.
+NVIDIA, AMD, WSL = "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -53,10 +53,10 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     by = f" by {VISIBLE}" if VISIBLE in os.environ else ""
     here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}{by}"
     each = f"on each of {nodes} nodes" if nodes > 1 else "on each node"
-    of_gpus = 1 if job.launcher == "tensorflow" else per_node
-    on_gpus = f"to use what is here: -j {nodes}x{of_gpus} --gpus-per-node {per_node}"
+    most = _ranks(replace(job, processes_per_node=per_node))
+    on_gpus = f"to use what is here: -j {nodes}x{most} --gpus-per-node {per_node}"
     on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
-    if asked and not count and not glob(GPUS[1]):
+    if asked and not count and not glob(AMD):
         problem = f"{here}, and the job asks for {asked} on each node, so its ranks run on the CPUs"
         problems.warn(job.where("gpus_per_node"), problem, f"to say that you mean it: {on_cpus}")
     elif asked and asked > per_node > 0:
@@ -83,7 +83,7 @@ def _hiding_gpus(job: Job) -> Job:
 
 def _gpus() -> int:
     """Return how many NVIDIA GPUs this machine has, and this shell may use."""
-    there = len(glob(GPUS[0])) or _gpus_of_wsl()
+    there = len(glob(NVIDIA)) or _gpus_of_wsl()
     chosen = os.environ.get(VISIBLE)
     if chosen is None:
         return there
@@ -95,7 +95,7 @@ def _gpus() -> int:
 
 def _gpus_of_wsl() -> int:
     """Return how many GPUs Windows shows to its Linux, by one file for all of them."""
-    if not glob(GPUS[-1]):
+    if not glob(WSL):
         return 0
     try:
         command = ["nvidia-smi", "--list-gpus"]

@@ -196,9 +196,9 @@ def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL
 TAIL = 16384  # bytes of a log that are looked at
 
 
-# torch's stack of C++, after what it has to say; in a node's log behind the rank's mark.
-_COMPILED = re.compile(r"(?:\[rank\d+\] )?(?:frame #\d+: |Exception raised from )")
 LAST = 4096  # bytes in which its last line is
+CPP_FRAME = r"frame #\d+: "  # of torch's stack of C++, below the message
+_CPP_STACK = re.compile(rf"(?:\[rank\d+\] )?(?:{CPP_FRAME}|Exception raised from )")
 
 
 def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
@@ -238,7 +238,7 @@ def last_line(path: str | Path, otherwise: str = "(nothing yet)") -> str:
     of_rank = os.path.basename(path).startswith("rank")
     data = _tail(path, LAST) if of_rank else last_words.without_reports(_tail(path, TAIL))
     lines = data.decode("utf-8", "replace").splitlines()
-    telling = [line for line in lines if line.strip() and not _COMPILED.match(line)]
+    telling = [line for line in lines if line.strip() and not _CPP_STACK.match(line)]
     return telling[-1][:160] if telling else otherwise
 
 

@@ -33,13 +33,7 @@ container::begin() {
   fi
   # The image is the same on all nodes, so one process reports it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
-  # A command of `kit exec` may be there to look for them.
-  if ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_INSTEAD[*]:-}" ]]; then
-    source "${KIT_RUN_DIR}/lib/gpus.sh"
-    [[ -n "${KIT_LOOPBACK:-}" ]] || gpus::check
-    # For programs that would rather end than train on a CPU; a rehearsal without a GPU has been warned of.
-    [[ -n "${KIT_LOOPBACK:-}" && (-z "${CUDA_VISIBLE_DEVICES-all}" || -z "$(compgen -G '/dev/nvidia[0-9]*')") ]] || export KIT_GPUS_PER_NODE
-  fi
+  container::check_gpus
   container::set_variables
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
   cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
@@ -76,6 +70,19 @@ container::become() {
   }
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::take
   exec "$@"
+}
+
+# container::check_gpus - of what starts ranks: a command of `kit exec` may be there to look for the GPUs. Programs that would rather
+# end than train on a CPU learn how many there are to be; not in a rehearsal without a GPU, of which `kit run` has warned.
+container::check_gpus() {
+  ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_INSTEAD[*]:-}" ]] || return 0
+  if [[ -z "${KIT_LOOPBACK:-}" ]]; then
+    source "${KIT_RUN_DIR}/lib/gpus.sh"
+    gpus::check
+  elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" ]] || ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+    return 0
+  fi
+  export KIT_GPUS_PER_NODE
 }
 
 # container::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The job's

@@ -25,8 +25,8 @@ oci::choose_options() {
   done
 }
 
-# oci::shows_gpus - whether the container is to have NVIDIA's GPUs, which an engine without NVIDIA's toolkit refuses: not where
-# the job, or this shell, hides them.
+# oci::shows_gpus - whether the container gets NVIDIA's GPUs. Where the job or this shell hides them it does not: an engine
+# without NVIDIA's toolkit can then start it.
 oci::shows_gpus() {
   [[ -e /dev/nvidiactl && -n "${CUDA_VISIBLE_DEVICES-all}" && " ${KIT_ENV[*]} " != *' CUDA_VISIBLE_DEVICES= '* ]]
 }

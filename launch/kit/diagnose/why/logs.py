@@ -10,6 +10,7 @@ from typing import Optional
 
 from kit.diagnose.why.cause import BATCH, NODE, NOTE, RANK
 from kit.files import safe_read
+from kit.runs import log_files
 from kit.runs.events import Event
 
 TAIL = 65536  # bytes to read from the end of a log
@@ -20,7 +21,7 @@ _OF_RANK = re.compile(
     r"^\[(?:rank|node)\d+\] "
 )  # in a node's log: the rank's log has the line, too
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
-_COMPILED = re.compile(r"frame #\d+: ")  # torch's, of C++; the message stands before them
+_CPP_FRAME = re.compile(log_files.CPP_FRAME)
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,13 @@ def _last_drawn(line: str) -> str:
 
 
 def _clean(lines: list[str], kind: str) -> list[str]:
-    """Return the lines; those of other logs, and of compiled code's frames, become empty."""
+    """Return the lines; those of other logs and frames of C++ become empty."""
     if kind == NODE:
         return ["" if _OF_RANK.match(line) else line for line in lines]
     if kind == BATCH:  # quotes the end of a log that is read itself
         return ["" if line.startswith("  | ") else line for line in lines]
     lines = [_BY_TORCH.sub("", line) for line in lines]
-    return ["" if _COMPILED.match(line) else line for line in lines]
+    return ["" if _CPP_FRAME.match(line) else line for line in lines]
 
 
 def by_age(folder: Path, names: list[str]) -> list[str]:
