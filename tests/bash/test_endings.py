@@ -257,9 +257,20 @@ def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: s
     assert ("kit: error: node2: this node is " in errors) == bool(lost)
 
 
-def test_where_slurm_does_not_answer_the_nodes_that_are_silent_are_named(tmp_path: Path, tag: str) -> None:
+# The tasks that watch the nodes end before the signal comes.
+NO_MORE_BEATS = """
+trap 'KIT_SIGNAL=TERM' TERM
+KIT_SIGNAL=''
+exec {KIT_BEATS}< <(:)
+{ sleep 0.7; kill -TERM "$$"; } &
+beat::listen
+"""
+
+
+@pytest.mark.parametrize("before", ["", NO_MORE_BEATS], ids=["watched", "watched until just before"])
+def test_where_slurm_does_not_answer_the_nodes_that_are_silent_are_named(before: str, tmp_path: Path, tag: str) -> None:
     """Before it kills the script, which may be soon."""
-    script = f"{FOR_A_NODE}scontrol() {{ exec sleep 60; }}\nending::explain_end"
+    script = f"{FOR_A_NODE}{before}scontrol() {{ exec sleep 60; }}\nending::explain_end"
     with (tmp_path / "said").open("w") as said_to:
         job = subprocess.Popen(
             ["bash", "-c", script], env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}), stdout=said_to, stderr=said_to, start_new_session=True

@@ -68,7 +68,7 @@ beat::wait() {
 beat::listen() {
   local line
   local -a words
-  local -i rc=0
+  local -i rc=0 tries
   if [[ -z "${KIT_BEATS}" ]]; then # nobody can tell any more whether the ranks work
     sleep 0.25
     KIT_WORKED_AT="${SECONDS}"
@@ -81,8 +81,12 @@ beat::listen() {
     KIT_HEARD=''
     ((${#words[@]} != 3)) || beat::hear "${words[@]}"
   elif ((rc <= 128)); then
-    sleep 0.5 # where Slurm ends the job, it ends those tasks first
-    [[ -n "${KIT_LOOPBACK:-}${KIT_SIGNAL}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
+    # Where Slurm ends the job, it ends those tasks first; then ending::name_silent still asks which node was not heard.
+    for ((tries = 0; tries < 8; tries++)); do
+      [[ -z "${KIT_SIGNAL}" ]] || return 0
+      sleep 0.25
+    done
+    [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
     beat::end
     KIT_BEAT_AT=() KIT_SHARES=()
   fi

@@ -35,7 +35,7 @@ ending::explain_end() {
   # Slurm may be so busy with a node that is gone that it kills this script before it answers.
   if ! IFS= read -r -t 4 -u "${answer}" facts; then
     [[ -z "${KIT_BEATS:-}" || -n "${KIT_LOOPBACK:-}" ]] || ending::name_silent
-    IFS= read -r -u "${answer}" more || true
+    IFS= read -r -t 20 -u "${answer}" more || true # by default Slurm kills it after half a minute
   fi
   exec {answer}<&-
   facts=" ${facts}${more} "
