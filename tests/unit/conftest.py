@@ -34,6 +34,13 @@ def tame_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Of tests marked `tame`, a folder that enroot and pyxis can mount, and that any script can name; else pytest's own."""
+    is_tame = request.node.get_closest_marker("tame")
+    return request.getfixturevalue("tame_path") if is_tame else tmp_path
+
+
+@pytest.fixture
 def sockets() -> Iterator[Path]:
     """A folder for sockets, whose paths may not be long."""
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:

@@ -26,11 +26,7 @@ import event_lines
 from far_side import Slurm
 from plans import changed, noted_run
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Its scripts name it without quotes."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 def plan_of(tmp_path: Path, **more: str) -> Plan:

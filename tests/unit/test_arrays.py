@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit import slurm
+from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.diagnose.why import report
@@ -17,11 +18,7 @@ from kit.slurm import task_numbers
 import event_lines
 from plans import noted_run
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.mark.parametrize(
@@ -36,7 +33,7 @@ def tmp_path(tame_path: Path) -> Path:
 )
 def test_numbers_are_those_that_sbatch_would_start(text: str, numbers: list[int], compact: str) -> None:
     assert task_numbers.numbers(text) == numbers
-    assert task_numbers.compact(numbers) == compact
+    assert formats.spans(numbers) == compact
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,7 @@ FOLDER = ROOT / "tests/bad_jobs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder that Enroot and Pyxis can mount."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

@@ -20,11 +20,7 @@ from kit.plan.program import missing
 from plans import recorded
 from samples import unmeasured
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

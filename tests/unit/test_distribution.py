@@ -14,11 +14,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import distribution
 from distribution import NFS, PARALLEL, FileSystem, Network
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 def test_the_page_says_what_the_formulas_give() -> None:

@@ -25,11 +25,7 @@ from documented_json import check as check_json
 from plans import plan_of
 from samples import ROOT
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 DOCUMENT = ROOT / "docs" / "doctor.md"

@@ -27,10 +27,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder whose name needs no quotes in what is shown, and which every runtime can mount."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 def block(language: str, containing: str, page: str = README) -> str:

@@ -21,10 +21,7 @@ RECORDED = Path(__file__).parent / "stacks" / "cluster.txt"
 QUEUE = "7|RUNNING|2026-11-21T10:00:00|4:12|1:00:00|node[1-2]|None|@"
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

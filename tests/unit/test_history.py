@@ -23,11 +23,7 @@ from kit.runs import history, job_chain, job_status, local, log_files, log_outco
 import event_lines
 from plans import noted_run
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture(autouse=True)

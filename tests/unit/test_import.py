@@ -157,10 +157,7 @@ SLURM = {
 }
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder that the scripts can name without quotes, as they do."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

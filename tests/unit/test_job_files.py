@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 GOOD = "command: train.py\n"

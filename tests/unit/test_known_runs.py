@@ -24,11 +24,7 @@ import event_lines
 from plans import changed, noted_run, recorded
 from scripted_slurm import ScriptedSlurm
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder that the fake Slurm's answers, which are words between blanks, can name."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

@@ -12,11 +12,7 @@ from kit.config.yaml_source import Located
 
 from samples import ROOT
 
-
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """Of tests that choose enroot or pyxis, whose mounts have no spaces, or whose stand-ins name it in scripts."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1", (1, 1)), ("2-4", (2, 4)), ("3-3", (3, 3))])

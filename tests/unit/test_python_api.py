@@ -25,10 +25,7 @@ from scripted_slurm import ScriptedSlurm
 PAGE = (ROOT / "docs/python.md").read_text()
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder that the fake Slurm's answers, which are words between blanks, can name."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

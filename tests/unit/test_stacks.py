@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.base import formats
 from kit.diagnose.hang import kernel, report, stacks
 
 RECORDED = Path(__file__).parent / "stacks"
@@ -136,4 +137,5 @@ def test_what_the_kernel_says_is_put_into_words(facts: dict[str, str], words: st
 
 
 def test_numbers_are_shortened() -> None:
-    assert report.numbers([4, 0, 1, 2, 6, 7, 9]) == "0-2, 4, 6, 7, 9"
+    assert formats.ranks([4, 0, 1, 2, 6, 7, 9]) == "ranks 0-2,4,6-7,9"
+    assert formats.ranks([3]) == "rank 3"

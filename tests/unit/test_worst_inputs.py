@@ -89,10 +89,7 @@ TYPED = (
 )
 
 
-@pytest.fixture
-def tmp_path(tame_path: Path) -> Path:
-    """A folder that every runtime can mount."""
-    return tame_path
+pytestmark = pytest.mark.tame
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from typing import Any, Optional, Union
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use, given
 from kit.base.errors import KitError, UsageError
+from kit.config import profiles
 from kit.config.job import Job
 from kit.images import package_store
 from kit.plan import render as rendering
 from kit.plan.plan import Plan
-from kit.remote import records, where
+from kit.remote import records
 from kit.runs import array_status, dependencies, run_dir
 from kit.runs import submit as submitting
 
@@ -96,7 +97,7 @@ def _request(
 
 def _plan(request: JobRequest, output: Target, use: Use) -> Plan:
     job = request.load()
-    if where.profile(job.cluster).ssh:
+    if profiles.load_valid(job.cluster, elsewhere=True).ssh:
         raise _elsewhere(str(job.cluster))
     return request.plan(job, None if output is None else os.fspath(output), use)
 

@@ -22,6 +22,15 @@ class KitError(Exception):
         self.exit_code = self.exit_code if exit_code is None else exit_code
         self.problems = [Problem(where, problem, fix)]
 
+    @property
+    def problem(self) -> str:
+        """The first problem, without its place."""
+        return self.problems[0].problem
+
+    @property
+    def fix(self) -> str:
+        return self.problems[0].fix
+
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Collection, Iterable, Sequence
 
 DAY_S = 24 * 3600
 
@@ -66,6 +68,33 @@ def memory(megabytes: int) -> str:
     if megabytes < 1024:
         return f"{megabytes}M"
     return f"{megabytes / 1024:.1f}".rstrip("0").rstrip(".") + "G"
+
+
+def first(names: Sequence[str], most: int) -> str:
+    """Return the first of the names, and how many more there are: a, b and 3 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers as sbatch takes them: 0-3,7."""
+    found: list[list[int]] = []
+    for each in sorted(numbers):
+        if found and each == found[-1][1] + 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
+def ranks(numbers: Collection[int]) -> str:
+    """Return which ranks: rank 3, ranks 0-2,5."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+
+
+def natural(name: str) -> list[str]:
+    """Return a key that sorts the numbers in names by their size."""
+    return [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def number(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""How far something long is: a bar on a terminal, else a line every ten seconds.
+"""Show the progress of a long task: a bar on a terminal, elsewhere a line every ten seconds.
 
 A program that imports kit is shown nothing.
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Optional
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+:./-][A-Za-z0-9_@%+=:./-]*\Z")
 _KEYWORDS = frozenset(
@@ -28,6 +30,14 @@ def _escape(match: re.Match[str]) -> str:
 
 def bash_array(words: list[str]) -> str:
     return "(" + " ".join(bash(word) for word in words) + ")"
+
+
+def sbatch_lines(options: Iterable[tuple[str, Optional[str]]]) -> list[str]:
+    """Return the #SBATCH lines of the options; None is the value of a flag."""
+    return [
+        f"#SBATCH --{name}" + ("" if value is None else f"={sbatch(value)}")
+        for name, value in options
+    ]
 
 
 def sbatch(value: str) -> str:

@@ -8,7 +8,7 @@ from typing import Optional
 
 from kit.base import assets
 from kit.base.errors import KitError, Problems, warn
-from kit.cli import tables
+from kit.cli import messages, tables
 from kit.cluster.init import init
 from kit.cluster.init.init import Start
 from kit.cluster.init.survey import TEMPORARY
@@ -103,9 +103,8 @@ def _show(start: Start) -> None:
 
 
 def _say_asked(node: str) -> None:
-    words = f"asking {node} what it has, with a job of a few seconds"
-    words += "; to skip it: kit init --no-look"
-    print(f"kit: {words}", file=sys.stderr, flush=True)
+    doing = f"asking {node} what it has, with a job of a few seconds"
+    messages.note(f"{doing}; to skip it: kit init --no-look")
 
 
 def _agrees(problem: str) -> bool:

@@ -65,7 +65,7 @@ def heading(found: Measured) -> str:
     facts = found.facts
     nodes, ranks = len(facts["nodes"]), facts["ranks"]
     library = f"nccl {facts['nccl']}" if facts.get("nccl") else facts["backend"]
-    where = f"{nodes} node{'s' * (nodes > 1)}, {ranks} ranks"
+    where = f"{formats.number(nodes, 'node')}, {ranks} ranks"
     software = f"{library} on {facts.get('device')}, torch {facts.get('torch')}"
     return f"{found.title}: all-reduce over {where}; {software}"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit.base.errors import KitError, Problems, UsageError
+from kit.base.errors import KitError, UsageError
 from kit.base.formats import ago, size
 from kit.cli import completion, elsewhere, leftovers, messages, options, tables
 from kit.cli.app import SETTINGS, app
@@ -182,10 +182,7 @@ def nodes(
     as_json: Json = False,
 ) -> None:
     """List the bad nodes, which new jobs avoid."""
-    problems = Problems()
-    site = profiles.load(cluster, "--cluster", problems)
-    problems.raise_if_any()
-    file = bad_nodes.file(site.name)
+    file = bad_nodes.file(profiles.load_valid(cluster).name)
     if forget:
         if not bad_nodes.forget(file, forget):
             problem = f"{forget} is not on the list of bad nodes"

@@ -65,7 +65,7 @@ def status(
         except KitError as error:  # controllers restart
             if error.exit_code != 1 or time.monotonic() - answered_s > Watch.PATIENCE_S:
                 raise
-            messages.note(error.problems[0].problem)
+            messages.note(error.problem)
 
 
 def _show_status(

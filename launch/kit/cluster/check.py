@@ -57,7 +57,7 @@ class Check:
         try:
             found = facts.ask(PATIENCE_S)
         except KitError as error:
-            problem = f"Slurm does not answer ({error.problems[0].problem})"
+            problem = f"Slurm does not answer ({error.problem})"
             self.problems.warn("", f"{problem}, so the job is not checked against the cluster")
             return header
         self._check_partitions(found)
@@ -94,8 +94,8 @@ class Check:
 
     def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
         exclusive = "exclusive" in self.options and self.options["exclusive"] is None
-        processes = self.job.processes_per_node or self.job.gpus_per_node or 1
-        self._warn(costs.whole_nodes(fitting[0], wanted, processes, exclusive=exclusive))
+        ranks = self.job.ranks_per_node
+        self._warn(costs.whole_nodes(fitting[0], wanted, ranks, exclusive=exclusive))
         self._warn(costs.mixed_gpus(fitting[0], wanted))
         if self.job.gpus_per_node is None:  # `gpus_per_node: 0` says that the job wants none
             self._warn(costs.forgotten_gpus(fitting, wanted, self.options))

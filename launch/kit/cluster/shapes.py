@@ -111,11 +111,7 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
 
 def script(options: dict[str, Optional[str]]) -> str:
     """Return a batch script that has only its #SBATCH lines."""
-    lines = [
-        f"#SBATCH --{name}" + ("" if value is None else f"={quote.sbatch(value)}")
-        for name, value in options.items()
-    ]
-    return "\n".join(["#!/bin/bash", *lines, ""])
+    return "\n".join(["#!/bin/bash", *quote.sbatch_lines(options.items()), ""])
 
 
 def violations(plan: Plan, variant: Variant, partition: Partition) -> list[Violation]:

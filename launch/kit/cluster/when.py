@@ -139,7 +139,7 @@ def _ask(
         try:
             answer = slurm.estimate(shapes.script(shapes.header(plan, variant)))
         except KitError as error:
-            return error.problems[0].problem
+            return error.problem
         found = sentences.estimate(answer)
         return Start(variant, *found) if found else answer
 

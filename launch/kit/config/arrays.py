@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.base.errors import Problems
+from kit.config import values
 from kit.config.yaml_source import Located
 from kit.slurm import task_numbers
 
@@ -16,10 +17,8 @@ def parse(given: Located, problems: Problems) -> Optional[str]:
     """
     text = given.value
     if not isinstance(text, str) or not text or not task_numbers.SYNTAX.fullmatch(text):
-        kind = "nothing" if text is None else "a list or a mapping"
-        if isinstance(text, str):
-            kind = f"'{text}'"
-        problems.add(given.where, f"expected the numbers of an array, not {kind}", task_numbers.HOW)
+        problem = f"expected the numbers of an array, not {values.kind(given)}"
+        problems.add(given.where, problem, task_numbers.HOW)
         return None
     if fault := task_numbers.fault(text):
         predicate, fix = fault

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.base.errors import Problems, did_you_mean
-from kit.config.yaml_source import Located
+from kit.base.errors import Problems
+from kit.config import values
+from kit.config.yaml_source import Located, refuse_unknown
 
 SHARE = 0.8  # of the expected bandwidth; a smaller share fails
 KEYS = ("allreduce_busbw_GBps", "share")
@@ -25,9 +26,7 @@ def parse(given: Located, problems: Problems) -> Optional[Expectation]:
         fix = "write `expect: {allreduce_busbw_GBps: 180}`"
         problems.add(given.where, "expected NAME: VALUE lines", fix)
         return None
-    for name in [name for name in keys if name not in KEYS]:
-        fix = did_you_mean(name, KEYS, f"the keys are {', '.join(KEYS)}")
-        problems.add(keys[name].where, f"unknown key '{name}' in expect", fix)
+    refuse_unknown(keys, KEYS, "expect", problems)
     busbw = (
         number(keys["allreduce_busbw_GBps"], problems) if "allreduce_busbw_GBps" in keys else None
     )
@@ -44,7 +43,7 @@ def number(given: Located, problems: Problems) -> Optional[float]:
     if 0 < found < float("inf"):
         return found
     fix = "write GB/s, as in `kit bench`'s table: 180; or a share of it: 0.8"
-    problems.add(given.where, f"expected a number above 0, not '{given.value}'", fix)
+    problems.add(given.where, f"expected a number above 0, not {values.kind(given)}", fix)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Puts values in the place of variables in a job's paths: $HOME, $USER, $SCRATCH, the profile's."""
+"""Put values in the place of variables in a job's paths: $HOME, $USER, $SCRATCH, the profile's."""
 
 from __future__ import annotations
 

@@ -266,6 +266,14 @@ class Job(BadDays):
     # Where each key was given: "job.yaml:4" or "--nodes".
     places: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def most_nodes(self) -> int:
+        return self.nodes.most if self.nodes else 1
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.processes_per_node or self.gpus_per_node or 1
+
     def where(self, key: str) -> str:
         return self.places.get(key, "")
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit.base.errors import Problems, did_you_mean
+from kit.base.errors import Problems
 from kit.config import data_images, paths, values
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, refuse_unknown
 
 
 class Mount(NamedTuple):
@@ -56,10 +56,7 @@ def _mount(given: Located, problems: Problems) -> Optional[Mount]:
 def _mount_from_keys(
     given: Located, keys: dict[str, Located], problems: Problems
 ) -> Optional[Mount]:
-    known = ["source", "target", "read_only", "on_nodes"]
-    for key in keys.keys() - set(known):
-        fix = did_you_mean(key, known, f"a mount has {', '.join(known)}")
-        problems.add(keys[key].where, f"unknown key '{key}' in a mount", fix)
+    refuse_unknown(keys, ("source", "target", "read_only", "on_nodes"), "a mount", problems)
     if "source" not in keys:
         problems.add(given.where, "the mount has no source", "add `source: /path/on/the/host`")
         return None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 from kit.base.errors import Problems, did_you_mean
 from kit.config import command, shell_words, token_check, values, variables
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, refuse_unknown
 
 EVENTS = ("start", "end")
 KEYS = ("webhook", "command", "on")
@@ -29,9 +29,7 @@ def parse(given: Located, problems: Problems) -> Optional[Notify]:
     if not isinstance(given.value, dict):
         problems.add(given.where, f"expected a mapping, not {values.kind(given)}", _EXAMPLE)
         return None
-    for name in given.value.keys() - set(KEYS):
-        fix = did_you_mean(name, KEYS, f"it has {', '.join(KEYS)}")
-        problems.add(given.value[name].where, f"notify has no key '{name}'", fix)
+    refuse_unknown(given.value, KEYS, "notify", problems)
     if not {"webhook", "command"} & given.value.keys():
         problems.add(given.where, "notify names neither a web hook nor a command", _EXAMPLE)
     parsers: dict[str, Any] = {"webhook": _secret, "command": _command, "on": _events}

@@ -174,15 +174,22 @@ def load(
         return Cluster(name="generic")  # as env/generic.yaml says, without reading it each time
     path = _find(name or "generic", where)
     given = yaml_source.read(path, problems)
-    for word in [word for word in given if word not in KEYS]:
-        fix = did_you_mean(word, KEYS, f"the keys are {', '.join(KEYS)}")
-        problems.add(given.pop(word).where, f"unknown key '{word}' in a cluster profile", fix)
+    yaml_source.refuse_unknown(given, KEYS, "a cluster profile", problems)
+    given = {name: item for name, item in given.items() if name in KEYS}
     if elsewhere and "ssh" in given and "$" in str(given.get("scratch")):
         del given["scratch"]  # kit on the login node judges it
     parsed = keys.parse(given, KEYS, path.absolute().parent, problems)
     if any(word.startswith("ssh") and word not in parsed for word in given):
         parsed.pop("ssh", None)  # nobody is asked before that is mended
     return Cluster(name=path.stem, text=path.read_text(encoding="utf-8"), **parsed)
+
+
+def load_valid(name: Optional[str], *, elsewhere: bool = False) -> Cluster:
+    """Return the profile of `--cluster`. Raises UsageError for its mistakes."""
+    problems = Problems()
+    found = load(name, "--cluster", problems, elsewhere=elsewhere)
+    problems.raise_if_any()
+    return found
 
 
 def anchored(name: str, base: Path) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple, Optional
 
 from kit.base.errors import Problems
-from kit.config import token_check
+from kit.config import token_check, values
 from kit.config.variables import ENV_NAME
 from kit.config.yaml_source import Located
 
@@ -120,8 +120,7 @@ def _points(given: Located, points: list[Located], problems: Problems) -> Sweep:
 
 def _value(name: str, item: Located, problems: Problems) -> str:
     if not isinstance(item.value, str):
-        kind = "nothing" if item.value is None else "a list or a mapping"
-        problem = f"the sweep's {name} has {kind} for a value"
+        problem = f"the sweep's {name} has {values.kind(item)} for a value"
         problems.add(item.where, problem, 'write text or a number; empty text is ""')
         return ""
     what = f"a value of the sweep's {name}"

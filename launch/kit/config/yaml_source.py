@@ -6,7 +6,7 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -22,6 +22,15 @@ class Located(NamedTuple):
 
     value: Union[str, list[Located], dict[str, Located], None]
     where: str
+
+
+def refuse_unknown(
+    given: dict[str, Located], known: Collection[str], what: str, problems: Problems
+) -> None:
+    """Note a problem for each key that `what` does not have."""
+    for key in [key for key in given if key not in known]:
+        fix = did_you_mean(key, known, f"the keys are {', '.join(known)}")
+        problems.add(given[key].where, f"unknown key '{key}' in {what}", fix)
 
 
 def inline(value: Any) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from kit.base import formats
 from kit.files import safe_read
-from kit.slurm import task_numbers
 
 ALL_RANKS = "default_pg"  # the group of init_process_group
 MOST_RANKS = 1024  # whose dumps are read
@@ -132,9 +132,7 @@ def explain(dumps: Mapping[int, Path], ranks: int) -> str:
 
 
 def _ranks(ranks: list[int], one: str = "waits", several: str = "wait") -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} {one}"
-    return f"ranks {task_numbers.compact(ranks)} {several}"
+    return f"{formats.ranks(ranks)} {one if len(ranks) == 1 else several}"
 
 
 def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]:

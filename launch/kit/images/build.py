@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import shutil
-import subprocess
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
+from kit.plan import source_files
 from kit.registry import oci
 
 BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
@@ -281,9 +281,5 @@ def _labels(found: recipe.Recipe, place: store.Place) -> dict[str, str]:
 
 
 def _revision(folder: Path) -> Optional[str]:
-    if not shutil.which("git"):
-        return None
-    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "describe"]
-    command += ["--always", "--dirty", "--abbrev=40"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() or None
+    said = source_files.git(str(folder), "describe", "--always", "--dirty", "--abbrev=40")
+    return os.fsdecode(said or b"").strip() or None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.base.errors import KitError, UsageError
+from kit.base.formats import first
 from kit.config import image_files
 
 SHOWN = 8  # differences
@@ -45,8 +46,7 @@ class Frozen(NamedTuple):
         if not differ:
             return
         subject = f"1 {what} differs" if len(differ) == 1 else f"{len(differ)} {what}s differ"
-        more = f", and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
-        raise KitError(f"{subject} from {self.file}: {', '.join(differ[:SHOWN])}{more}", fix)
+        raise KitError(f"{subject} from {self.file}: {first(differ, SHOWN)}", fix)
 
 
 def read(file: Path) -> Frozen:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.base import assets
-from kit.base.errors import KitError, Problems, UsageError, warn
+from kit.base.errors import KitError, UsageError, warn
 from kit.base.formats import DAY_S
 from kit.config import image_files, profiles
 from kit.images import inventory
@@ -66,9 +66,7 @@ def place(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int)
             f"give 1 or more; an image that nothing uses, by hand: rm {folder}/NAME-DIGEST.*",
             where="--days",
         )
-    problems = Problems()
-    site = profiles.load(cluster, "--cluster", problems)
-    problems.raise_if_any()
+    site = profiles.load_valid(cluster)
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     names = ("partition", "account", "qos", "reservation")
     options = {name: str(item.value) for name, item in site.slurm.items() if name in names}

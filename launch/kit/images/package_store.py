@@ -19,7 +19,7 @@ from typing import Any
 
 import kit
 from kit.base.errors import KitError
-from kit.base.formats import number, size
+from kit.base.formats import first, number, size
 from kit.base.progress import Note, silent
 from kit.config import image_files
 from kit.images import pip_settings, store
@@ -109,10 +109,9 @@ class _Build:
                 place.unfinished.unlink(missing_ok=True)
                 fix = "free space or quota: df -h, quota -s"
                 raise KitError(f"cannot write {place.file}: {error.strerror}", fix) from None
-        names = ", ".join(line.split(" ")[0] for line in lock[:10])
-        more = f" and {len(lock) - 10} more" if len(lock) > 10 else ""
+        names = first([line.split(" ")[0] for line in lock], 10)
         self.note(
-            f"packages: {names}{more}, {size(place.file.stat().st_size)}"
+            f"packages: {names}, {size(place.file.stat().st_size)}"
             if lock
             else "packages: the image has all of them"
         )

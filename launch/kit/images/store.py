@@ -81,7 +81,7 @@ def is_built(place: Place, note: Note = silent) -> bool:
     try:
         image_files.check(place.file)
     except KitError as error:
-        note(f"{error.problems[0].problem}; building it again")
+        note(f"{error.problem}; building it again")
         return False
     return True
 

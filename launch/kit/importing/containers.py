@@ -50,7 +50,7 @@ BINDS = re.compile(r"(?:APPTAINER|SINGULARITY)_BIND(?:PATH)?")
 _ENROOT = Syntax(
     {"m": "mount", "e": "env", "r": "root", "w": "rw", "c": "conf"}, ("root", "rw", "login")
 )
-# Options of Pyxis that say how, and not what: kit's own way stands.
+# An image of a registry as Enroot and Pyxis write it: REGISTRY#NAME.
 _REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.+)")
 
 

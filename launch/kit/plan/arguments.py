@@ -37,8 +37,7 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
 
 
 def _check_rank(job: Job, words: tuple[str, ...], problems: Problems) -> None:
-    nodes = job.nodes.most if job.nodes else 1
-    if nodes * (job.processes_per_node or job.gpus_per_node or 1) == 1:
+    if job.most_nodes * job.ranks_per_node == 1:
         return
     for word, following in zip(words[1:], [*words[2:], ""]):
         if found := _FIRST_RANK.fullmatch(word if "=" in word else f"{word} {following}"):

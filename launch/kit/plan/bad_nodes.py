@@ -1,4 +1,4 @@
-"""Remembers nodes that could not work, so that new jobs leave them out for a day.
+"""Remember nodes that could not work, so that new jobs leave them out for a day.
 
 The batch scripts of jobs with spares record them.
 """
@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from kit.base.formats import DAY_S
 from kit.files import safe_read
 
-REMEMBERED_S = 24 * 3600
+REMEMBERED_S = DAY_S
 
 
 class Bad(NamedTuple):

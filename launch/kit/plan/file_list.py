@@ -1,4 +1,4 @@
-"""Reads the list of files that came with a project copied from another machine, where git is."""
+"""Read the list of files that came with a project copied from another machine, where git is."""
 
 from __future__ import annotations
 

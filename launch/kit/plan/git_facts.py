@@ -1,4 +1,4 @@
-"""Tells the revision of a checkout, and what differs from it, for the record of a run."""
+"""Tell the revision of a checkout, and what differs from it, for the record of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds files that hold keys: kit does not copy them, unless git tracks them.
+"""Find files that hold keys: kit does not copy them, unless git tracks them.
 
 A file that is named like a key may be a model.key or a public certificate. It is not copied
 either: beside the copy of the code it is a link, so the program finds it as before, and `git add`
@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable
 
-from kit.base import redact
+from kit.base import formats, redact
 
 FOLDERS = frozenset(
     ".ssh .gnupg .aws .azure .gcloud .kube .docker .config .oci .secrets .password-store "
@@ -123,8 +123,7 @@ def _is_of_a_key(section: str) -> bool:
     return is_named or redact.kind(section) is not None
 
 
-def shown(names: Collection[str], most: int = 5) -> str:
+def shown(names: Collection[str]) -> str:
     """Return the first of the names, for one line."""
-    some = sorted(names)[:most]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(name if name.isprintable() else repr(name) for name in some) + more
+    printable = [name if name.isprintable() else repr(name) for name in sorted(names)]
+    return formats.first(printable, 5)

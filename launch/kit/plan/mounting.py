@@ -1,4 +1,4 @@
-"""Completes the mounts of a container: the job's own, the working and the run directory."""
+"""Complete the mounts of a container: the job's own, the working and the run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the lines of bash that a job brings, and finds the code that its script names."""
+"""Check the lines of bash that a job brings, and find the code that its script names."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def _check_modules(setup: str, where: str, problems: Problems) -> None:
 
 def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Problems) -> None:
     """Refuse a rank's variables where the script runs once on a node with several ranks."""
-    per_node = job.processes_per_node or job.gpus_per_node or 1
     found = _OF_RANK.search(script)
-    if not found or per_node == 1 or not launcher or launcher.name != "spawn":
+    if not found or job.ranks_per_node == 1 or not launcher or launcher.name != "spawn":
         return
     problem = f"the script runs once on each node, which has no ${found[1]}"
-    fix = f"to run it once for each of the {per_node} ranks: `launcher: srun`; else use $NODE_RANK"
+    each = f"once for each of the {job.ranks_per_node} ranks"
+    fix = f"to run it {each}: `launcher: srun`; else use $NODE_RANK"
     problems.add(job.where("script"), problem, fix)
 
 

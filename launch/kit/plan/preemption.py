@@ -1,4 +1,4 @@
-"""Decides what happens to a job that is preempted or out of time."""
+"""Decide what happens to a job that is preempted or out of time."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base import formats
 from kit.base.errors import Problems
 from kit.config import values
 from kit.config.job import Job
@@ -70,8 +71,7 @@ def check(
     """Compare the ranks with the GPUs that the job, or `options` of sbatch, ask for."""
     gpus, processes = found.gpus_per_node, found.processes_per_node
     if 0 < gpus < processes:
-        shared = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-        problem = f"{processes} ranks on each node share {shared}"
+        problem = f"{processes} ranks on each node share {formats.number(gpus, 'GPU')}"
         fix = f"write `processes_per_node: {gpus}`, or `gpus_per_node: {processes}`"
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)

@@ -7,7 +7,7 @@ import re
 from typing import Callable
 
 from kit.base import assets
-from kit.base.quote import bash, bash_array, sbatch
+from kit.base.quote import bash, bash_array, sbatch_lines
 from kit.config import plugins
 from kit.config.mount_list import Mount
 from kit.plan import run_paths, sweep_table
@@ -78,11 +78,7 @@ def _holds(condition: str, values: dict[str, str]) -> bool:
 
 def _with_header(script: str, plan: Plan) -> str:
     shebang, rest = script.split("\n", 1)
-    lines = [
-        f"#SBATCH --{option}" + ("" if value is None else f"={sbatch(value)}")
-        for option, value in plan.header
-    ]
-    return "\n".join([shebang, *lines, "#", rest])
+    return "\n".join([shebang, *sbatch_lines(plan.header), "#", rest])
 
 
 # ---------------------------------------------------------------- env.sh

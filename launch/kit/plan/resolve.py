@@ -215,7 +215,7 @@ def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:
     try:
         return image_files.check(image) or None
     except KitError as error:
-        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        problems.add(job.where("image"), error.problem, error.fix)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Chooses the plug-ins of a job, and says why.
+"""Choose the plug-ins of a job, and say why.
 
 The job names them, or the cluster's profile, or kit looks for what is installed.
 """

@@ -1,4 +1,4 @@
-"""Writes the #SBATCH lines of a job: what kit asks for, and the user's own options over it."""
+"""Write the #SBATCH lines of a job: what kit asks for, and the user's own options over it."""
 
 from __future__ import annotations
 

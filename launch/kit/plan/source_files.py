@@ -1,4 +1,4 @@
-"""Finds the files of a project that are its code.
+"""Find the files of a project that are its code.
 
 With git they are the files that git does not ignore; without git, all but those that plainly are
 something else.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit.base.errors import Problems
-from kit.base.formats import size
+from kit.base.formats import first, size
 from kit.config import image_files
 from kit.files import dockerignore
 from kit.plan import file_list, key_files, run_paths
@@ -24,7 +24,7 @@ MOST_BYTES = 200 << 20
 MOST_FILES = 20_000
 IGNORE = ".kitignore"
 _LINKED = "{} in the snapshot of the code, but linked there, and live"
-ELSE = f"or in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
+OTHER_WAYS = f"or in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
 
 
 class Sources(NamedTuple):
@@ -64,7 +64,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
             names.append(name)
     sizes, large = _sizes(root, names)
     if large and by_git:
-        fix = f"ignore in .gitignore what is not code, {ELSE}"
+        fix = f"ignore in .gitignore what is not code, {OTHER_WAYS}"
         problems.add(where, f"too large for a snapshot of the code: {_shown(large)}", fix)
     elif large:
         left_out |= dict.fromkeys(large)
@@ -101,8 +101,7 @@ def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]
 
 
 def _shown(large: dict[str, int]) -> str:
-    first = ", ".join(f"{name} ({size(count)})" for name, count in list(large.items())[:3])
-    return first + (f" and {len(large) - 3} more" if len(large) > 3 else "")
+    return first([f"{name} ({size(count)})" for name, count in large.items()], 3)
 
 
 def _listed(
@@ -128,8 +127,8 @@ def _is_small_enough(root: str, count: int, total: int, where: str, problems: Pr
         much = f"too large for a snapshot of the code, together: {size(total)}"
         problem = f"the files of {root} are {much}"
     if problem:
-        fix = f"start from the project's own folder; name what is not code in .gitignore, {ELSE}"
-        problems.add(where, problem, fix)
+        fix = "start from the project's own folder; name what is not code in .gitignore"
+        problems.add(where, problem, f"{fix}, {OTHER_WAYS}")
     return not problem
 
 

@@ -30,7 +30,7 @@ def choose_stage(job: Job, runtime: Plugin) -> tuple[str, str]:
     servers = "many" if kind.split(".")[-1] in PARALLEL else "one"
     is_unpacked = runtime.words("unpacks") and job.unpack != "no"
     limit = PAYS_FROM[servers, "all" if is_unpacked else "some"]
-    nodes = (job.nodes.most if job.nodes else 1) + (job.spares or 0)
+    nodes = job.most_nodes + (job.spares or 0)
     taken = f"taken for {servers} server{'s' if servers == 'many' else ''}"
     known = kind or "an unknown file system"
     why = f"sending the image pays from {limit} nodes on ({known}, {taken})"
@@ -85,8 +85,8 @@ def _why_unpacked(job: Job, runtime: Plugin, launcher: Optional[Plugin], stage: 
         return "the lines of `setup` may write to the image, which takes memory in a mounted one"
     if job.remap_root:
         return "root may write to the image, which takes memory in a mounted one"
-    processes = job.processes_per_node or job.gpus_per_node or 1
     per_task = bool(launcher and launcher.words("tasks-per-node") == ["processes"])
-    if per_task and processes > 1 and runtime.words("mounts-image") == ["for-task"]:
-        return f"each of the {processes} tasks of a node would mount it, with its own pages"
+    if per_task and job.ranks_per_node > 1 and runtime.words("mounts-image") == ["for-task"]:
+        tasks = f"each of the {job.ranks_per_node} tasks of a node"
+        return f"{tasks} would mount it, with its own pages"
     return ""

@@ -1,4 +1,4 @@
-"""Writes the table of a sweep: the values of each task, and how env.sh chooses from them."""
+"""Write the table of a sweep: the values of each task, and how env.sh chooses from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits a job to this machine, where it runs without Slurm."""
+"""Fit a job to this machine, where it runs without Slurm."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     Nodes may share a GPU, but NCCL refuses two ranks of one node on one GPU, so these would end at
     their start.
     """
-    nodes, ranks, asked = job.nodes.most if job.nodes else 1, _ranks(job), job.gpus_per_node
+    nodes, ranks, asked = job.most_nodes, _ranks(job), job.gpus_per_node
     count = _gpus()
     per_node = count // nodes or count
     by = f" by {VISIBLE}" if VISIBLE in os.environ else ""
@@ -106,7 +106,7 @@ def _gpus_of_wsl() -> int:
 
 
 def _ranks(job: Job) -> int:
-    return 1 if job.launcher == "tensorflow" else job.processes_per_node or job.gpus_per_node or 1
+    return 1 if job.launcher == "tensorflow" else job.ranks_per_node
 
 
 def _with_engine(job: Job, problems: Problems) -> Job:

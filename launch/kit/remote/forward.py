@@ -18,7 +18,7 @@ from kit.remote import calls, context, image_copy, install, packing, project, re
 from kit.remote.calls import Request
 from kit.remote.install import Copy
 from kit.remote.records import Call, Record
-from kit.remote.where import About, Typed, profile
+from kit.remote.where import About, Typed
 
 LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
 MAKING_RUNS = ("shell", "exec")
@@ -37,7 +37,7 @@ def run(typed: Typed, about: About) -> int:
 
 def show_runs(typed: Typed, cluster: str) -> int:
     """Show the runs of a cluster, which may no longer be elsewhere; return the exit code."""
-    site = profile(cluster)
+    site = profiles.load_valid(cluster, elsewhere=True)
     if not site.ssh:
         return 0
     typed.say(f"runs of {cluster}, on {site.ssh}:")
@@ -97,7 +97,7 @@ def _build(typed: Typed, site: Cluster) -> int:
 
 
 def _of_run(typed: Typed, record: Record) -> int:
-    site = profile(record.cluster)
+    site = profiles.load_valid(record.cluster, elsewhere=True)
     if not site.ssh:
         problem = f"the profile {record.cluster} names no login node any more"
         raise KitError(problem, "put back its key `ssh`")

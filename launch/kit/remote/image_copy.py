@@ -35,7 +35,7 @@ def of_job(job: Job, problems: Problems) -> Optional[Path]:
     try:
         image_files.check(Path(job.image))
     except KitError as error:
-        problems.add(job.where("image"), error.problems[0].problem, error.problems[0].fix)
+        problems.add(job.where("image"), error.problem, error.fix)
         return None
     return Path(job.image)
 

@@ -1,4 +1,4 @@
-"""Installs kit on a login node: one copy with the packages it needs, in a folder of kit's own."""
+"""Install kit on a login node: one copy with the packages it needs, in a folder of kit's own."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _send(copy: Copy, files: dict[str, Path], doing: str) -> None:
         own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         key = f"`ssh_python: /path/to/{own}`"
         fix = f"name one in the profile that does, such as {own}, which runs it here: {key}"
-        why = f"does not run kit: {error.problems[0].problem}"
+        why = f"does not run kit: {error.problem}"
         raise KitError(f"{copy.python} on {copy.host.name} {why}", fix) from None
 
 

@@ -37,7 +37,7 @@ def _answer(request: Request) -> Request:
     try:
         return _ANSWERS[request.pop("what")](**request) or {}
     except KitError as error:
-        return {"problem": error.problems[0].problem, "fix": error.problems[0].fix}
+        return {"problem": error.problem, "fix": error.fix}
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         fix = "free space and rights there: df -h, quota -s"

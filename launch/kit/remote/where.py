@@ -91,7 +91,7 @@ def _about(typed: Typed) -> Optional[About]:
     if typed.has_job:
         return _of_job(typed)
     if typed.name in OF_A_CLUSTER and not typed.value("list_"):
-        site = profile(typed.value("cluster"))
+        site = profiles.load_valid(typed.value("cluster"), elsewhere=True)
         if not site.ssh and typed.name == "build" and typed.value("cluster"):
             problem = f"the profile {typed.value('cluster')} names no login node by `ssh`"
             fix = "leave it out: what is built here is for the nodes here"
@@ -103,7 +103,8 @@ def _about(typed: Typed) -> Optional[About]:
 
 def _of_job(typed: Typed) -> Optional[About]:
     try:
-        site = profile(typed.value("cluster") or _cluster_of(typed.job_file))
+        name = typed.value("cluster") or _cluster_of(typed.job_file)
+        site = profiles.load_valid(name, elsewhere=True)
     except KitError:
         return None  # the command itself says it, with what else is wrong
     return About(site) if site.ssh else None
@@ -128,17 +129,6 @@ def _check_linux(typed: Typed) -> None:
         way = f"kit {command} --cluster NAME"
         fix = f"let a cluster do it, whose profile has `ssh:`: {way}; docs/laptop.md"
         raise UsageError(f"kit {typed.name} needs Linux, and this is {system}", fix)
-
-
-def profile(name: Optional[str]) -> Cluster:
-    """Return the profile of this name.
-
-    Raises UsageError where it has mistakes: one may be why it names no login node.
-    """
-    problems = Problems()
-    site = profiles.load(name, "--cluster", problems, elsewhere=True)
-    problems.raise_if_any()
-    return site
 
 
 # ---------------------------------------------------------------- which run

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import UsageError
+from kit.base.formats import first, spans
 from kit.runs import history, job_chain, job_status, log_outcome, lookup
 from kit.runs.history import Run
 from kit.runs.job_status import Status
@@ -21,7 +22,7 @@ from kit.slurm import task_numbers
 def find(
     word: Optional[str], number: Optional[int], *, live: bool = False
 ) -> tuple[Run, Optional[int]]:
-    """The run and the number of its task; 12_3 is task 3 of the array 12, as squeue writes it."""
+    """Return the run and its task's number; 12_3 is task 3 of the array 12, as squeue writes it."""
     match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word or "") if number is None else None
     arrays_here = [run for run in history.runs() if run.array] if match else []
     if match and (
@@ -88,14 +89,13 @@ def _tasks_to_name(run: Run) -> str:
     bad = [item.id for item in found if item.state not in ("", "COMPLETED")]
     if not bad:
         return f"name one of its tasks, as in {found[0].id}"
-    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    return f"name one of its tasks; these did not end well: {', '.join(bad[:5])}{more}"
+    return f"name one of its tasks; these did not end well: {first(bad, 5)}"
 
 
 def whole(
     run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
 ) -> Status:
-    """An array as one line; `accounts` is None before Slurm's were asked.
+    """Return an array's status as one line; `accounts` is None until Slurm's accounts were read.
 
     Notes in the history what has ended: Slurm forgets a task some minutes later.
     """
@@ -109,9 +109,7 @@ def whole(
     for item in found:
         if not item.active and item.state not in job_status.OWN:
             ends.setdefault(item.state, []).append(number(item.run))
-    noted = replace(
-        run, ends={state: task_numbers.compact(numbers) for state, numbers in ends.items()}
-    )
+    noted = replace(run, ends={state: spans(numbers) for state, numbers in ends.items()})
     state, detail = _state(found), summary(found)
     if not job_status.is_active(state) and state not in job_status.OWN:
         used = history.measure(run, [item.run for item in found])
@@ -162,7 +160,7 @@ def _log(run: Run) -> Path:
 
 
 def _state(found: tuple[Status, ...]) -> str:
-    """Of the whole array: running while any task is, and completed when all have."""
+    """Return the array's state: running while any task is, completed when all are."""
     counts = Counter(item.state for item in found)
     # One that was cancelled hides no worse end.
     weights = {"RUNNING": 0, "LOST": 2, "FAILED": 3, "CANCELLED": 5, "COMPLETED": 6}

@@ -213,6 +213,18 @@ def goes_on(found: list[Event]) -> bool:
     return bool(telling) and telling[-1] in ANOTHER
 
 
+def blamed_rank(found: list[Event]) -> Optional[int]:
+    """Return the rank that the batch script blamed; None where it blamed none."""
+    blamed = last(found, "blamed")
+    return blamed.number("rank") if blamed else None
+
+
+def log_begin(found: list[Event]) -> int:
+    """Return where an attempt begins in the batch script's log, which all attempts share."""
+    start = last(found, "start")
+    return (start and start.number("log")) or 0
+
+
 def last(found: list[Event], name: str) -> Optional[Event]:
     """Return the last event of that name."""
     return next((event for event in reversed(found) if event.name == name), None)

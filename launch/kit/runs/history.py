@@ -111,26 +111,14 @@ def add(run: Run) -> bool:
     return True
 
 
-def new(folder: Path, plan: Plan, job_id: str, *, local: bool, array: str = "") -> Run:
-    """Add a run of a program."""
-    run = replace(_planned(folder, plan, job_id), local=local, array=array)
-    add(run)
-    return run
-
-
-def new_shell(folder: Path, plan: Plan, job_id: str, *, local: bool, cluster: str) -> Run:
-    """Add a shell; `cluster` is that of its job, if it is not the one of this machine's Slurm."""
-    run = _planned(folder, plan, job_id)
-    run = replace(run, local=local, cluster=cluster, is_member=bool(cluster), is_shell=True)
-    add(run)
-    return run
-
-
-def _planned(folder: Path, plan: Plan, job_id: str) -> Run:
+def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
+    """Add a run of a plan; `facts` are further fields of Run."""
     layout = plan.layout
     shape = f"{layout.nodes}x{layout.processes_per_node}"
     workdir = plan.program.workdir
-    return Run(job_id, str(folder), layout.name, shape, time.time(), workdir=workdir)
+    run = Run(job_id, str(folder), layout.name, shape, time.time(), workdir=workdir, **facts)
+    add(run)
+    return run
 
 
 def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:

@@ -163,7 +163,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
-    """What Slurm would set for the batch script, with nodes that are processes of this machine."""
+    """Return what Slurm would set for the batch script; the nodes are processes of this machine."""
     layout = plan.layout
     cpus = len(os.sched_getaffinity(0)) // (layout.nodes * layout.tasks_per_node)
     own = {
@@ -187,7 +187,7 @@ def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
 
 
 def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
-    """What the stand-ins must know to start something on those "nodes"."""
+    """Return the variables by which the stand-ins start something on these nodes."""
     stand_ins = assets.folder("launch/scripts") / "local"
     # The Python that runs kit comes last on PATH: it serves where no other has torch.
     path = os.pathsep.join(

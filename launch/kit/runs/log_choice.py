@@ -46,7 +46,6 @@ def has_ranks(run: RunPaths, job_id: str) -> bool:
 def _failed(run: RunPaths, job_id: str, attempt: Optional[int]) -> list[int]:
     """Return the ranks that failed, behind one that did not but is blamed for a hang."""
     noted = events.read(run.logs(job_id), attempt)
-    blamed = events.last(noted, "blamed")
-    rank = blamed.number("rank") if blamed else None
+    rank = events.blamed_rank(noted)
     failed = [each.rank for each in events.failed_ranks(noted)]
     return failed if rank is None or rank in failed else [rank, *failed]

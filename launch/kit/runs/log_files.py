@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Callable, NamedTuple, Optional, TypeVar
 
 from kit.base.errors import UsageError
+from kit.base.formats import natural
 from kit.base.table import printable
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
@@ -78,10 +79,10 @@ class Tail:
                 self.write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
             attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
-            blamed = events.last(attempt, "blamed")
+            blamed = events.blamed_rank(attempt)
             others: list[bytes] = []
             for held_back in self.filters.values():
-                own, of_others = held_back.rest(blamed.number("rank") if blamed else None)
+                own, of_others = held_back.rest(blamed)
                 self.write(own)
                 others += of_others
             self.write(last_words.shortened(others))
@@ -269,5 +270,4 @@ def ends(run: RunPaths, job_id: str, found: Optional[list[events.Event]] = None)
 
 def _order(stem: str) -> tuple[bool, list[str]]:
     """Return a key that sorts nodes before ranks, and numbers by their size."""
-    parts = re.split(r"(\d+)", stem)
-    return stem.startswith("rank"), [p.zfill(9) if p.isdigit() else p for p in parts]
+    return stem.startswith("rank"), natural(stem)

@@ -44,9 +44,7 @@ def read(run: Run) -> tuple[str, str]:
 
 def _batch_text(run: Run, found: list[events.Event]) -> str:
     """Return the end of the batch script's log, of this attempt alone."""
-    start = events.last(found, "start")
-    begin = (start and start.number("log")) or 0
-    return log_files.tail(run.paths.batch_log(run.id), begin=begin)
+    return log_files.tail(run.paths.batch_log(run.id), begin=events.log_begin(found))
 
 
 def has_no_log(run: Run) -> bool:

@@ -120,9 +120,9 @@ class Session:
         self.job_id = job_id
         known: RunRecord = {"job_id": job_id}
         run_dir.update(self.run, {**known, **this_process()} if local else known)
-        self.noted = history.new_shell(
-            self.run, self.plan, job_id, local=local, cluster=self.cluster
-        )
+        # A cluster is named only where it is not the one of this machine's Slurm.
+        facts = {"local": local, "cluster": self.cluster, "is_member": bool(self.cluster)}
+        self.noted = history.new(self.run, self.plan, job_id, **facts, is_shell=True)
 
     def note_end(self, state: str, code: int) -> None:
         history.ended(self.noted, state, f"exit code {code}" if code else "")
@@ -157,7 +157,7 @@ class Allocated(Session):
         return slurm.allocate(self.run, options, command, **variables)
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Says why the job waits, until it has its nodes: then the terminal is the shell's."""
+        """Say why the job waits, until it has its nodes: then the terminal is the shell's."""
         said = ""
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -179,13 +179,13 @@ class Allocated(Session):
                 said = words
 
     def clusters(self) -> list[str]:
-        """Where salloc may find nodes; "" is Slurm's own cluster."""
+        """Return the clusters that salloc may ask; "" is Slurm's own cluster."""
         return str(
             dict(self.plan.header).get("clusters") or os.environ.get("SLURM_CLUSTERS", "")
         ).split(",")
 
     def _job(self) -> tuple[str, Optional[slurm.Queued]]:
-        """The job by its folder: salloc tells its id to nobody but its command."""
+        """Return the job that has this folder: salloc tells its id only to its own command."""
         for cluster in self.clusters():
             with (
                 suppress(KitError),

@@ -18,7 +18,6 @@ from kit.runs import (
     job_status,
     local_processes,
     log_outcome,
-    lookup,
     run_dir,
     secret_file,
     sharing,
@@ -156,11 +155,6 @@ def _local(run: Run) -> Status:
 def recent(runs: list[Run]) -> list[Run]:
     """Return the runs that may be active, and those of the last day."""
     return [run for run in runs if not run.state or time.time() - run.created_s < formats.DAY_S]
-
-
-def one(word: Optional[str], *, live: bool = False) -> Status:
-    """Return the status of the run that a word means."""
-    return of([lookup.find(word, live=live)])[0]
 
 
 def of_task(run: Run, number: Optional[int]) -> Status:

@@ -1,4 +1,4 @@
-"""How a followed job is: Slurm is asked from time to time, and each change is said."""
+"""Follow a job: ask Slurm for its state from time to time, and report each change."""
 
 from __future__ import annotations
 

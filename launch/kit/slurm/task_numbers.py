@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Optional
 
 LAST = 4_000_000  # Slurm's MaxArraySize can be no larger
@@ -59,17 +58,6 @@ def numbers(text: str) -> list[int]:
             for number in range(first, last + 1, step)
         }
     )
-
-
-def compact(found: Iterable[int]) -> str:
-    """Return the numbers as sbatch takes them: 0-3,7."""
-    spans: list[list[int]] = []
-    for number in sorted(found):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def ids(job_id: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Asks every node in one short job for its facts, and has the nodes connect to each other."""
+"""Ask every node in one short job for its facts, and have the nodes connect to each other."""
 
 from __future__ import annotations
 

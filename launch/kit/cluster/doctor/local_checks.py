@@ -1,4 +1,4 @@
-"""Checks what `kit run` needs on this machine, where there is no Slurm."""
+"""Check what `kit run` needs on this machine, where there is no Slurm."""
 
 from __future__ import annotations
 

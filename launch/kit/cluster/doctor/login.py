@@ -1,4 +1,4 @@
-"""Checks the machine that kit runs on, and Slurm as seen from there."""
+"""Check the machine that kit runs on, and Slurm as seen from there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask_slurm(node: Node, asked: Asked) -> bool:
     try:
         problem = slurm.answers()
     except KitError as error:
-        problem = error.problems[0].problem
+        problem = error.problem
     node.said["slurmctld"] = [[problem]]
     if problem:
         return False

@@ -1,4 +1,4 @@
-"""Checks that nodes reach each other: names, the ports of jobs, and NCCL's interfaces."""
+"""Check that nodes reach each other: names, the ports of jobs, and NCCL's interfaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examines the login node and the compute nodes, or this machine where there is no Slurm."""
+"""Examine the login node and the compute nodes, or this machine where there is no Slurm."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _slurm(
     except KitError as error:
         for node in cluster.nodes:
             node.asked = node.asked and node.answered  # the fault is not theirs
-        login_node.said["no-nodes"] = [[error.problems[0].problem, error.problems[0].fix]]
+        login_node.said["no-nodes"] = [[error.problem, error.fix]]
         return cluster, unasked
 
 
@@ -192,7 +192,7 @@ def _would_start(plan: Optional[Plan], asked: Asked, login_node: Node) -> None:
         else:
             login_node.said["would-start"] = [[slurm.would_start(asked.slurm)]]
     except KitError as error:
-        login_node.said["refused"] = [[error.problems[0].problem]]
+        login_node.said["refused"] = [[error.problem]]
 
 
 def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:

@@ -87,7 +87,7 @@ def estimate(start: Start) -> str:
     try:
         return submit.estimate(plan_of(start.job))
     except KitError as error:
-        refusal = error.problems[0].problem
+        refusal = error.problem
         raise KitError(
             f"the files are written, but Slurm would not accept the job: {refusal}",
             f"change {JOB} (partition, time, cpus-per-task) or the profile (account); "

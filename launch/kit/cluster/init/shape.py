@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kit.base import formats
 from kit.cluster.facts import Kind, Partition
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.survey import Site
@@ -69,5 +70,5 @@ def _for_this_machine(site: Site) -> tuple[Shape, Decision]:
 
 def _describe(kind: Kind) -> str:
     gpus = ", ".join(f"{number} x {name or 'GPU'}" for name, number in kind.gpus.items())
-    nodes = f"{kind.count} node{'s' if kind.count != 1 else ''} of {kind.cpus} CPUs"
+    nodes = f"{formats.number(kind.count, 'node')} of {kind.cpus} CPUs"
     return f"{nodes}, {kind.memory_mb / 1024:.0f} GiB, {gpus or 'no GPU'}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit import slurm
-from kit.base.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError, did_you_mean
 from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import Machine
@@ -69,7 +69,7 @@ def survey(
         known = slurm.ask(["srun", "--help"])
     except KitError as error:
         fix = "is it up? scontrol ping; without it, for this machine only: kit init --local"
-        raise KitError(f"Slurm does not answer: {error.problems[0].problem}", fix) from None
+        raise KitError(f"Slurm does not answer: {error.problem}", fix) from None
     accounts = facts.accounts()
     chosen = _partition(found, accounts, partition)
     site = Site(
@@ -130,9 +130,8 @@ def _partition(
     """
     if wanted is not None:
         if wanted not in found:
-            problem = f"Slurm knows no partition '{wanted}'"
-            fix = f"one of: {', '.join(found)}"
-            raise UsageError(problem, fix, where="--partition")
+            fix = did_you_mean(wanted, found, f"the partitions are {', '.join(found)}")
+            raise UsageError(f"there is no partition '{wanted}' here", fix, where="--partition")
         if not found[wanted].nodes:
             problem, fix = f"the partition '{wanted}' has no nodes", "see the partitions: sinfo"
             raise UsageError(problem, fix, where="--partition")
@@ -202,4 +201,4 @@ def _ask(
     try:
         return probe.read(slurm.on_nodes(node, command, options)), ""
     except KitError as error:
-        return None, error.problems[0].problem
+        return None, error.problem

@@ -1,1 +1,1 @@
-"""Shows where the ranks of a running run are (`kit hang`)."""
+"""Show where the ranks of a running run are (`kit hang`)."""

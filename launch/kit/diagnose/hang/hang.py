@@ -1,4 +1,4 @@
-"""Asks every node at once where the ranks of a running run are (`kit hang`).
+"""Ask every node at once where the ranks of a running run are (`kit hang`).
 
 Of one that has ended, it reads where they were when they stood still, if the job watched that.
 Of both, it reads what PyTorch's flight recorder has left.
@@ -114,7 +114,7 @@ def _running_here() -> Status:
     """Return the last run of this folder, or the only one that runs where the last one does not."""
     running = [found for found in status.of(lookup.here()) if found.state == "RUNNING"]
     if not running:
-        return status.one(None)
+        return status.of([lookup.find(None)])[0]
     last = lookup.last_here() if len(running) > 1 else None
     if last and running[0].run.folder != last.folder:
         problem = f"the last run of this folder is not running, and {len(running)} others are"

@@ -1,4 +1,4 @@
-"""Puts into words what the kernel tells of a process whose stack cannot be read."""
+"""Put into words what the kernel tells of a process whose stack cannot be read."""
 
 from __future__ import annotations
 

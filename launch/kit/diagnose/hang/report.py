@@ -1,4 +1,4 @@
-"""Puts into lines, or into JSON, where the ranks of a running run are."""
+"""Put into lines, or into JSON, where the ranks of a running run are."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
             f"no rank of {run} has a process: they have not started yet, or have ended",
             f"their logs: kit logs {run.id}",
         )
-    nodes = f"{len(seen.hosts)} node{'s' * (len(seen.hosts) > 1)}"
-    counted = f"{len(seen.processes)} of {seen.ranks} ranks seen on {nodes}"
+    counted = f"{len(seen.processes)} of {seen.ranks} ranks seen on "
+    counted += formats.number(len(seen.hosts), "node")
     if not seen.processes and not seen.silent:
         counted = "no stacks of its ranks were kept"
     yield f"kit: {run}, {ranks.elapsed}: {counted}"
@@ -46,7 +46,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     for node in dict.fromkeys(seen.missing.values()):
         missing = [rank for rank, place in seen.missing.items() if place == node]
         verb = "has" if len(missing) == 1 else "have"
-        yield f"{_named(missing)} {verb} no process on {node or 'any node that answered'}"
+        yield f"{formats.ranks(missing)} {verb} no process on {node or 'any node that answered'}"
     groups = stacks.groups(seen.processes)
     stuck = ranks.recorded
     if stuck and not any(_shows(group, stuck) for group in groups):
@@ -106,7 +106,7 @@ def project(ranks: Ranks) -> str:
 def _group(ranks: Ranks, folder: str, group: list[Process], full: bool) -> Iterator[str]:
     """Yield where the ranks of a group are, with the first rank's frames and last line."""
     first = group[0]
-    name = f"{len(group)} ranks ({numbers([process.rank for process in group])})"
+    name = f"{len(group)} ranks ({formats.spans([process.rank for process in group])})"
     if len(group) == 1:
         name = f"rank {first.rank} on {first.node}"
     yield f"{name} {stacks.where(first, folder)}"
@@ -114,7 +114,7 @@ def _group(ranks: Ranks, folder: str, group: list[Process], full: bool) -> Itera
     if not first.frames and first.facts.get("threads"):
         yield f"    its threads: {first.facts['threads'].strip()}"
     for children in stacks.groups([child for process in group for child in process.children]):
-        name = f"{len(children)} children ({numbers([child.pid for child in children])})"
+        name = f"{len(children)} children ({formats.spans([child.pid for child in children])})"
         if len(children) == 1:
             name = f"child {children[0].pid}"
         yield f"  its {name} {stacks.where(children[0], folder)}"
@@ -159,7 +159,7 @@ def _means(seen: Seen) -> Iterator[str]:
     for why in dict.fromkeys(process.means.partition(": ")[2] for process in without):
         ranks = [process.rank for process in without if process.means.endswith(why)]
         problem, fix = _explain(why)
-        yield f"kit: no stack of {_named(ranks)}, only what the kernel says: {problem}"
+        yield f"kit: no stack of {formats.ranks(ranks)}, only what the kernel says: {problem}"
         yield f"  fix: {fix}"
 
 
@@ -186,22 +186,6 @@ def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
     except OSError:
         return None
     return age_s, log_files.last_line(path)
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers(ranks)}"
-
-
-def numbers(numbers: list[int]) -> str:
-    """Return numbers in words: 0-2, 4, 5."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    parts = (f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in ranges)
-    return ", ".join(parts)
 
 
 def as_json(ranks: Ranks) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads what stacks.sh prints of a run's processes, and groups the ranks at the same place."""
+"""Read what stacks.sh prints of a run's processes, and group the ranks at the same place."""
 
 from __future__ import annotations
 

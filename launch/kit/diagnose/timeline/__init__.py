@@ -1,1 +1,1 @@
-"""Shows where the time of a run's start went (`kit timeline`)."""
+"""Show where the time of a run's start went (`kit timeline`)."""

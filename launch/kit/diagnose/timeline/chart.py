@@ -39,7 +39,7 @@ def picture(timeline: Timeline, width: int) -> list[Text]:
 def heading(timeline: Timeline) -> list[str]:
     """Return the run, and how long it took where it has ended."""
     nodes = len(timeline.nodes)
-    lines = [f"{printable(timeline.title)}: {nodes} node{'s' * (nodes > 1)}"]
+    lines = [f"{printable(timeline.title)}: {formats.number(nodes, 'node')}"]
     if timeline.end_s is not None:
         code = f" with code {timeline.exit_code}" if timeline.exit_code else ""
         lines[0] += f"; ended after {seconds(timeline.end_s)}{code}"
@@ -170,6 +170,4 @@ def _table(timeline: Timeline, width: int) -> list[str]:
 
 
 def _some(names: list[str]) -> str:
-    """Return the first ten names, and how many more there are."""
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return printable(", ".join(names[:10])) + more
+    return printable(formats.first(names, 10))

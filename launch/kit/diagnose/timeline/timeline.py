@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit.base.errors import KitError
@@ -198,7 +197,7 @@ def of(word: Optional[str], number: Optional[int]) -> Timeline:
 
 def _submitted(run: Run) -> Optional[float]:
     """Return when the job was queued; one that follows a preempted one was when that ended."""
-    for folder in Path(run.folder, "log").glob("[0-9]*"):
+    for folder in run.paths.log.glob("[0-9]*"):
         if job_chain.followed_by(folder) == run.id:
             ended = events.last(events.batch(folder), "ends")
             return ended.at_s if ended else None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kit.slurm import task_numbers
+from kit.base import formats
 
 _CALL = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+)[, ]*"
@@ -51,6 +51,4 @@ def difference(texts: Iterable[str]) -> str:
 
 def _said(ranks: list[int], what: str, value: str) -> str:
     one, several = _VERBS[what]
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} {one} {value}"
-    return f"ranks {task_numbers.compact(ranks)} {several} {value}"
+    return f"{formats.ranks(ranks)} {one if len(ranks) == 1 else several} {value}"

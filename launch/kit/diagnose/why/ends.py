@@ -1,4 +1,4 @@
-"""Reads from a rank's log which exception ended it, and whether another rank caused that."""
+"""Read from a rank's log which exception ended it, and whether another rank caused that."""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     """Read what may explain the end of a job."""
     paths = RunPaths(folder)
     found = events.read(paths.logs(job_id))
-    start = events.last(found, "start")
-    begin = (start and start.number("log")) or 0
-    batch = logs.read(paths.batch_log(job_id), BATCH, begin=begin)
+    batch = logs.read(paths.batch_log(job_id), BATCH, begin=events.log_begin(found))
     log_folder = paths.attempt_logs(job_id, events.last_number(found))
     all_logs = Logs(log_folder, safe_read.names(log_folder))
     failed = events.failed_ranks(found)

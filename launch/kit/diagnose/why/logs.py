@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from kit.base.formats import natural
 from kit.diagnose.why.cause import BATCH, NODE, NOTE, RANK
 from kit.files import safe_read
 from kit.runs import log_files
@@ -114,8 +115,7 @@ def by_age(folder: Path, names: list[str]) -> list[str]:
     """Return the names, the oldest file first by the file server's clock."""
 
     def age(name: str) -> tuple[int, list[str]]:
-        parts = re.split(r"(\d+)", name)
-        return changed_ns(folder / name), [p.zfill(9) if p.isdigit() else p for p in parts]
+        return changed_ns(folder / name), natural(name)
 
     return sorted(names, key=age)
 

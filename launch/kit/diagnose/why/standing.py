@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+from kit.base import formats
 from kit.diagnose.hang import hang, report, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.runs import history
@@ -38,7 +39,7 @@ def apart(run: history.Run) -> Optional[Standing]:
 
 def _standing(ranks: list[int], node: str, what: str) -> Standing:
     if len(ranks) > 1:
-        return Standing(None, f"apart: ranks {report.numbers(ranks)}: {what}")
+        return Standing(None, f"apart: {formats.ranks(ranks)}: {what}")
     first = Failed(ranks[0], None, node, how="apart")
     return Standing(first, f"apart: rank {ranks[0]}{f' on {node}' if node else ''}: {what}")
 

@@ -1,4 +1,4 @@
-"""Weigh the evidence and ranks the known causes that it shows, the likeliest first."""
+"""Weigh the evidence, and rank the known causes that it shows, the likeliest first."""
 
 from __future__ import annotations
 
