@@ -17,11 +17,13 @@ if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
     "the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh" >&2
   exit 1
 fi
+source "${KIT_RUN_DIR}/lib/environment.sh"
+# The program of another job may have submitted this one.
+[[ "${1:-batch}" != @(batch|shell|jupyter) ]] || environment::forget_other_job
 # shellcheck source=/dev/null
 source "${KIT_RUN_DIR}/env.sh"
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
-source "${KIT_RUN_DIR}/lib/environment.sh"
 source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
 source "${KIT_RUN_DIR}/lib/steps.sh"
@@ -99,8 +101,6 @@ if [[ -e "${KIT_RUN_DIR}/host_setup.sh" ]]; then
   host_setup::run "$@"
 fi
 
-# The program of a job that was started again may have submitted this one.
-[[ "${1:-batch}" != @(batch|shell|jupyter) ]] || unset KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT KIT_UNPACKS
 case "${1:-batch}" in
   batch) job::main ;;
   again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" KIT_SUSPECT="$5" job::main ;; # job::again

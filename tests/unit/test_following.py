@@ -367,6 +367,11 @@ def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others
     assert sorted(path.name for path in secrets.iterdir()) == ["0", "2"]
 
 
+def test_a_job_that_the_program_of_a_local_run_submits_is_not_taken_for_a_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KIT_LOOPBACK", "1")
+    assert "KIT_LOOPBACK" not in client.environment()
+
+
 def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SQUEUE_PARTITION", "SCANCEL_STATE", "SACCT_FORMAT", "SINFO_PARTITION", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "x")

@@ -169,10 +169,11 @@ def missing(command: str) -> KitError:
 def environment() -> dict[str, str]:
     """Return the environment without SLURM_ variables, which sbatch would pass on to a new job.
 
-    Nor has it those by which users filter and shape what Slurm's commands show and cancel.
+    Nor has it those by which users filter and shape what Slurm's commands show and cancel, and the
+    mark of `kit run`, whose program may submit a job.
     """
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
-    others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
+    others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_", "KIT_LOOPBACK")
     return {
         name: value
         for name, value in os.environ.items()

@@ -3,6 +3,15 @@
 # What an engine needs to find an image, and to pull one.
 KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
 
+# environment::forget_other_job - drops what the job whose program started this one has told its ranks. `kit run` says that this is no
+# Slurm job; times are for who tries these scripts.
+environment::forget_other_job() {
+  local kit_name
+  for kit_name in "${!KIT_@}"; do
+    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_PULLS|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
+  done
+}
+
 # environment::forget_shell - drops what the submitting shell happened to hold. The job's own variables are in env.sh, and
 # what the nodes set comes with each step.
 environment::forget_shell() {
