@@ -142,7 +142,7 @@ def test_a_failing_rank_is_named_with_its_code_its_node_and_its_last_lines(tmp_p
 
 def test_what_another_job_told_its_program_is_not_this_jobs(tmp_path: Path) -> None:
     """The program of a job may submit the next one, and sbatch hands its environment on."""
-    outer = {name: "outer" for name in ("SECRETS", "SHARE", "NOTIFY", "HEALTH", "PACKAGES", "PYTHON", "PATH", "IS_SET_UP", "PROGRESS", "IS_AGAIN")}
+    outer = dict.fromkeys(("SECRETS", "SHARE", "NOTIFY", "HEALTH", "PACKAGES", "PYTHON", "PATH", "IS_SET_UP", "PROGRESS", "IS_AGAIN"), "outer")
     run = run_dir(tmp_path, 'echo "${KIT_PROGRESS-nothing} ${KIT_SHARE-nothing}"')
     done = start(run, env=slurm(**{f"KIT_{name}": value for name, value in outer.items()}))
     assert (done.returncode, told(done), logs(run)["rank0.out"]) == (0, ["kit: local0: all ranks ended well"], "nothing nothing\n")

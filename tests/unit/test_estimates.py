@@ -223,12 +223,24 @@ def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path,
         ("job.yaml --nodes=2 --processes-per-node 8", ("-j", "4x4"), "kit submit job.yaml -j 4x4"),
         ("job.yaml --nodes 2 --gpus-per-node 8 --shapes", (), "kit submit job.yaml --nodes 2 --gpus-per-node 8"),
         ("--partition a,b t.py --time=9 -- -j 1", ("--time", "4"), "kit submit t.py --time 4 -- -j 1"),
+        ("t.py -p a,b -A lab", ("--slurm", "partition=b"), "kit submit t.py --account lab --slurm partition=b"),
+        ("t.py -pa,b", (), "kit submit t.py"),
+        ("t.py -N 2 -t 9 --gpus-per-node 4", ("-j", "1x8", "--gpus-per-node", "8"), "kit submit t.py --time 9 -j 1x8 --gpus-per-node 8"),
+        ("t.py -c 32 --slurm mem=1G", ("--slurm", "mem=2G", "--slurm", "cpus-per-task=16"), "kit submit t.py --slurm mem=2G --slurm cpus-per-task=16"),
     ],
 )
 def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: tuple[str, ...], expected: str) -> None:
     from kit.cli.estimate import submit_line as line
 
     assert line(typed.split(), options) == expected
+
+
+def test_cpus_of_the_jobs_own_are_shared_out_as_slurm_was_asked(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\nprocesses_per_node: 4\nslurm: {partition: gpu, cpus-per-task: 32}")
+    answers(slurm, {"* * *": 0})
+    out = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[1]
+    shown = {line.split("  ")[2]: line.split("kit submit job.yaml")[1].strip() for line in out.splitlines()[1:]}
+    assert shown["4x2"] == "-j 4x2 --slurm cpus-per-task=16" and shown["1x8"] == "-j 1x8 --slurm cpus-per-task=64" and shown["2x4"] == ""
 
 
 def test_a_partition_of_whole_nodes_is_not_asked_for_parts_of_more(slurm: Path, capsys, monkeypatch) -> None:

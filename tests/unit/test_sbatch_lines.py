@@ -66,6 +66,15 @@ def test_the_jobs_memory_goes_over_any_kind_that_the_profile_names(own: str, tmp
     assert {name: value for name, value in found.items() if name.startswith(("mem", "account"))} == {own: "64G", "account": "x"}
 
 
+def test_memory_that_is_typed_goes_over_any_kind_in_the_file(tmp_path: Path, kit_here, monkeypatch) -> None:
+    """As `kit why` advises after a job that ran out of memory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\nslurm: {mem-per-cpu: 4G}\n")
+    done = kit_here("submit", "--runtime", "none", "--code", "live", "--slurm", "mem=0", "--dry-run")
+    assert done.code == 0, done.err
+    assert {name: value for name, value in options_of(done.out).items() if name.startswith("mem")} == {"mem": "0"}
+
+
 def test_gpus_are_added_to_another_gres_where_the_site_wants_them_there(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

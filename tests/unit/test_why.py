@@ -720,10 +720,19 @@ def _time_of_children_s() -> float:
         ("kit run t.py --runtime none -j 1x2", "--image IMAGE", "kit run t.py -j 1x2 --image IMAGE"),
         ("kit submit t.py --runtime=enroot", "--image IMAGE", "kit submit t.py --runtime=enroot --image IMAGE"),
         ("kit run t.py --name --time", "--time 3", "kit run t.py --name --time 3"),
+        ("kit submit t.py -t 1 -N2", "--time 3", "kit submit t.py --nodes 2 --time 3"),
+        ("kit submit t.py --slurm mem-per-cpu=4G", "--slurm mem=0", "kit submit t.py --slurm mem=0"),
+        ("kit submit t.py -x n1 -p gpu", "--slurm exclude=n2", "kit submit t.py --partition gpu --slurm exclude=n2"),
+        ("kit submit t.py --exclude=n1", "--slurm exclude=n2", "kit submit t.py --slurm exclude=n2"),
     ],
 )
 def test_options_are_put_into_the_command_in_place_of_those_that_it_had(words: str, options: str, command: str) -> None:
     assert f"{facts.Again(words.split()):{options}}" == command
+
+
+def test_a_node_to_leave_out_joins_those_that_the_job_left_out() -> None:
+    again = facts.Again(["kit", "submit", "t.py", "-x", "n1"], "n1,n9")
+    assert f"{again:--slurm exclude=n2}" == "kit submit t.py --slurm exclude=n1,n9,n2"
 
 
 def test_the_command_is_without_a_run_directory_that_exists() -> None:

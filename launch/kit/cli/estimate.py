@@ -18,6 +18,7 @@ from kit.cli.job_options import takes_job
 from kit.cli.options import Json
 from kit.cluster import when as estimates
 from kit.cluster.when import SOON_S, Estimates, Start
+from kit.config import sbatch_options
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 
@@ -114,23 +115,31 @@ def _when(at_s: float, now: float) -> str:
 def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
     """Return `kit submit` with the words of a `kit when`, and `options` in the place of theirs."""
     end = typed.index("--") if "--" in typed else len(typed)
-    replaced = {"--partition", *(name for name in options if name.startswith("-"))} - {"--slurm"}
+    replaced = {"--partition", "--shapes", "--no-shapes"}
+    for option, value in zip(options, [*options[1:], ""]):
+        if option == "--slurm":
+            replaced.add(f"--{value.partition('=')[0]}")
+        elif option.startswith("-"):
+            replaced.add(option)
     if replaced & {"-j", "--nodes"}:
         replaced |= {"-j", "--nodes", "--processes-per-node", "--gpus-per-node"}
-    words = [*_without(typed[:end], replaced), *options, *typed[end:]]
+    words = [*_without(sbatch_options.long(typed[:end]), replaced), *options, *typed[end:]]
     return shlex.join(["kit", "submit", *words])
 
 
 def _without(typed: list[str], names: set[str]) -> list[str]:
-    """Return the words without these options and their values."""
+    """Return the words without these options and their values; sbatch's may stand at --slurm."""
     kept: list[str] = []
-    values = 0  # values that are still to be left out
-    for word in typed:
-        name, equals, _ = word.partition("=")
-        if values:
-            values -= 1
-        elif name in names or (word.startswith("-j") and "-j" in names):
-            values = 0 if equals or (word.startswith("-j") and word != "-j") else 1
-        elif word not in ("--shapes", "--no-shapes"):
+    is_value = False  # of an option that is left out
+    for word, following in zip(typed, [*typed[1:], ""]):
+        name, equals, value = word.partition("=")
+        if word.startswith("-j") and word != "-j":
+            name, equals = "-j", "="
+        of_sbatch = (value if equals else following).partition("=")[0]
+        if is_value:
+            is_value = False
+        elif name in names or (name == "--slurm" and f"--{of_sbatch}" in names):
+            is_value = not equals and name not in ("--shapes", "--no-shapes")
+        else:
             kept.append(word)
     return kept

@@ -66,8 +66,9 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         options += ["--gpus-per-node", str(gpus)] if gpus else []
         if "mem" in header and (memory := _scaled(header["mem"], plan.layout.nodes, nodes)):
             options += ["--slurm", f"mem={memory}"]
-        every = (*options, *variant.options)
-        found.append(replace(variant, nodes=nodes, processes=processes, gpus=gpus, options=every))
+        other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)
+        options += _cpus(plan, header, other)
+        found.append(replace(other, options=(*options, *variant.options)))
     return sorted(found, key=lambda other: distance(plan, other))
 
 
@@ -97,9 +98,8 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
     lines["nodes"] = str(variant.nodes + plan.layout.spares)
     if plan.layout.tasks_per_node > 1:
         lines["ntasks-per-node"] = str(variant.processes)
-    elif (cpus := lines.get("cpus-per-task")) and cpus.isdecimal():
-        share = int(cpus) * plan.layout.nodes // variant.nodes
-        lines["cpus-per-task"] = str(max(variant.processes, share))
+    elif cpus := _scaled_cpus(plan, lines, variant):
+        lines["cpus-per-task"] = cpus
     if "gpus-per-node" in lines:
         lines["gpus-per-node"] = str(variant.gpus)
     elif "gres" in lines:
@@ -107,6 +107,22 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
     if "mem" in lines and (memory := _scaled(lines["mem"], plan.layout.nodes, variant.nodes)):
         lines["mem"] = memory
     return lines
+
+
+def _scaled_cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant) -> str:
+    """Return the CPUs of a node's one task for a variant, which has as many in all."""
+    cpus = header.get("cpus-per-task") or ""
+    if plan.layout.tasks_per_node > 1 or not cpus.isdecimal():
+        return ""
+    if int(cpus) == plan.layout.processes_per_node:  # kit's own choice
+        return str(variant.processes)
+    return str(max(variant.processes, int(cpus) * plan.layout.nodes // variant.nodes))
+
+
+def _cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant) -> list[str]:
+    """Return the option for CPUs where kit would not choose their number itself."""
+    cpus = _scaled_cpus(plan, header, variant)
+    return [] if cpus in ("", str(variant.processes)) else ["--slurm", f"cpus-per-task={cpus}"]
 
 
 def script(options: dict[str, Optional[str]]) -> str:

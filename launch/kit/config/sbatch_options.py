@@ -49,6 +49,7 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")  # of which Slurm takes one
 # Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
 CONTAINERS = {
     "container-image": "image",
@@ -98,3 +99,13 @@ def every() -> set[str]:
 def refused() -> dict[str, str]:
     """Return the key of the job file that replaces each option; "" if the scripts set it."""
     return {**dict.fromkeys(OWNED, ""), **KEYS}
+
+
+def long(words: list[str]) -> list[str]:
+    """Return words for `kit submit` with long options in the place of sbatch's letters."""
+    letters = {**SHORT, "N": "nodes", "t": "time", "J": "name"}
+    found: list[str] = []
+    for word in words:
+        name = letters.get(word[1:2], "") if word.startswith("-") else ""
+        found += [f"--{name}", *filter(None, [word[2:]])] if name else [word]
+    return found

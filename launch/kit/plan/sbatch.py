@@ -21,7 +21,6 @@ Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there
 
 CHECKPOINT_S = 120
 REQUEUES = ("checkpoint", "requeue")  # the values of on_preempt with which a job is started again
-_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
 _WITHOUT_VALUE = (*sbatch_options.FLAGS, "kill-on-invalid-dep")
@@ -77,9 +76,14 @@ def header(
 
 def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     """Return the options of the profile and, over them, those of the job."""
-    mine = job.slurm or {}
-    # Slurm takes one kind of memory: the job's own replaces another kind of the profile's.
-    replaced = _MEMORY if any(kind in mine for kind in _MEMORY) else ()
+    mine = dict(job.slurm or {})
+    # Slurm takes one kind of memory: what is typed replaces another kind in the file, and the job's
+    # own kind that of the profile.
+    kinds = [name for name in sbatch_options.MEMORY if name in mine]
+    typed = [name for name in kinds if mine[name].where.startswith("--")]
+    for name in set(kinds) - set(typed or kinds):
+        del mine[name]
+    replaced = sbatch_options.MEMORY if kinds else ()
     of_site = {name: item for name, item in cluster.slurm.items() if name not in replaced}
     return {**of_site, **mine}
 
@@ -136,10 +140,11 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
             own[name] = None
         elif value.lower() not in ("false", "no", "off"):
             own[name] = value
-    memory = [name for name in _MEMORY if name in own]
+    memory = [name for name in sbatch_options.MEMORY if name in own]
     if len(memory) > 1:
         problem = f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]].where})"
-        problems.add(given[memory[1]].where, problem, f"keep one of {', '.join(_MEMORY)}")
+        fix = f"keep one of {', '.join(sbatch_options.MEMORY)}"
+        problems.add(given[memory[1]].where, problem, fix)
     return own
 
 
@@ -213,7 +218,7 @@ def _refuse_value(name: str, item: Located) -> Refusal:
         if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
             fix += f"; an argument of the program comes last, after --: train.py -- {value}"
         return f"'{name}' is '{value}', which is not a number", fix
-    if name in (*_MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
+    if name in (*sbatch_options.MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
         size = _SIZE.fullmatch(value.strip())
         fix = f"write a whole number followed by K, M, G or T: `{name}: 64G`"
         if size:

@@ -9,6 +9,7 @@ from string import Formatter
 from typing import Any, Optional
 
 from kit.base import quote, redact
+from kit.config import sbatch_options
 from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
@@ -21,15 +22,21 @@ OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; it
 
 
 class Again:
-    """The command that started the run; `{again:--time 1:00:00}` replaces or adds options."""
+    """The command that started the run; `{again:--time 1:00:00}` replaces or adds options.
+
+    A node to leave out joins the `excluded` ones.
+    """
 
     REPEATABLE = ("--env", "--slurm", "--mount", "--secret")  # stand once for each name
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], excluded: str = "") -> None:
         at = words.index("--") if "--" in words else len(words)
-        self.words, self.arguments = words[:at], words[at:]
+        self.words, self.arguments = sbatch_options.long(words[:at]), words[at:]
+        self.excluded = excluded
 
     def __format__(self, options: str) -> str:
+        if self.excluded and options.startswith("--slurm exclude="):
+            options = options.replace("exclude=", f"exclude={self.excluded},")
         new = options.split(" ")
         replaced = {self._key(name, value) for name, value in zip(new, new[1:])}
         if "--image" in new:  # with the runtime `none` it would be used for nothing
@@ -47,6 +54,10 @@ class Again:
 
     def _key(self, name: str, value: str) -> tuple[str, str]:
         """Return by what two options are the same one."""
+        if name[2:] in sbatch_options.COMMON:
+            name, value = "--slurm", name[2:]
+        if name == "--slurm" and value.partition("=")[0] in sbatch_options.MEMORY:
+            value = "mem"
         is_repeatable = name in self.REPEATABLE
         if name == "--runtime" and value == "none":
             return name, value
@@ -97,7 +108,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
     header = dict(plan.header)
     start = events.last(evidence.events, "start")
     known: dict[str, Any] = {
-        "again": Again(typed(evidence.record)),
+        "again": Again(typed(evidence.record), header.get("exclude") or ""),
         "job": evidence.job_id or None,
         "image": plan.container.image,
         "inside": "the host's Python" if plan.container.runtime == "none" else "the image",
