@@ -228,6 +228,18 @@ def test_a_kill_while_seeding_leaves_nothing_half_made(site: Site, tag: str) -> 
     assert (site.cache("second") / "triton/kernel").read_text() == "code\n" and site.unfinished() == []
 
 
+def test_a_job_that_is_ended_before_its_ranks_have_a_folder_ends_with_its_own_code(site: Site, tag: str) -> None:
+    run = site.run("node")
+    stub(site.folder / "bin", "srun", f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch '{site.folder}/here'\nwhile :; do sleep 0.05; done\n")
+    env = slurm(folders=(site.folder / "bin",), **{TAG: tag})
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until((site.folder / "here").exists)
+    os.killpg(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 143 and "unbound variable" not in said, said
+    assert not list(site.images.glob("*kit-cache-*"))
+
+
 BIG = 'mkdir -p "${TRITON_CACHE_DIR}" && head -c 3000000 /dev/urandom >"${TRITON_CACHE_DIR}/big"; echo done'
 
 

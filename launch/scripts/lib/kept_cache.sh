@@ -51,7 +51,7 @@ kept_cache::discard() { [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CACHE_NAME
 kept_cache::keep() {
   local -r file="${KIT_CACHE_FILE}" unfinished="${KIT_CACHE_FILE%/*}/.${KIT_CACHE_FILE##*/}.${SLURM_JOB_ID}.unfinished"
   local -r fix="make room there, or copy the image to a folder where you may write; or write \`cache: node\`"
-  local -r mark="${KIT_CACHE_DIR}/.kit-packing.${SLURM_JOB_ID}"
+  local -r mark="${KIT_CACHE_DIR:-}/.kit-packing.${SLURM_JOB_ID}" # no folder is chosen yet where the job ends before its ranks
   local -i limit_s=60
   local -a settled=()
   [[ -n "${file}" && -n "${KIT_RANKS_BEGUN_S:-}" ]] && cache::are_own && kept_cache::has_news || return 0
