@@ -68,16 +68,18 @@ ending::explain_end() {
 }
 
 # ending::name_silent - names the nodes that had been silent for half of KIT_LATE_S when Slurm was asked; what they sent since then is
-# unread. Sets the caller's `silent` if there is one. A first node that has not heard itself has heard nobody.
+# unread. Sets the caller's `silent` if there is one. A first node that has not heard itself, or nobody, cannot tell. With spares it may
+# be left out itself: then number 0 is another node.
 ending::name_silent() {
-  local number
-  local -a hosts late
+  local number name
+  local -a hosts late names=()
   mapfile -t late < <(beat::silent "$((KIT_LATE_S / 2 + SECONDS - asked_s))")
-  [[ " ${late[*]} " != *' 0 '* ]] || return 0
   mapfile -t hosts < <(job::hosts)
-  for number in "${late[@]}"; do
+  for number in "${late[@]}"; do names+=("${hosts[number]}"); done
+  [[ " ${names[*]} " != *" $(kit::node) "* ]] && ((${#names[@]} < ${#KIT_BEAT_AT[@]})) || return 0
+  for name in "${names[@]}"; do
     silent=yes
-    ending::name_lost "${hosts[number]}" silent
+    ending::name_lost "${name}" silent
   done
 }
 
