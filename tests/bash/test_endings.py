@@ -127,6 +127,26 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     assert not (run / "started.start").exists()
 
 
+WAITS = f"touch waits\ntrap 'exit 143' TERM\n{WAIT}"
+
+
+@pytest.mark.parametrize("at", ["asked", "sent"])
+def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0; exit"}\nfi\n', image=str(image), stage="sbcast")
+    stub(tmp_path / "bin", "sbcast", WAITS)
+    process = begin(run, **{TAG: tag})
+    until((run / "waits").exists, 60)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert [line for line in said(run) if " sending " not in line] == [
+        "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+        "  fix: to start it again: kit rerun",
+    ]
+    until(lambda: commands(tag) == [])
+
+
 def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = job(tmp_path, "task 0 0 || true\ntask 0 1 || true\ntask 1 2 || true\nexit 1\n")
     set_in_env(run, "KIT_MOUNTS", "(/nowhere /nowhere rw")

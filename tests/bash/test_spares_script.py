@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import ready_nodes, stub
-from test_run_script import run_dir, slurm, start
+from running import TAG, ready_nodes, stub, until
+from test_run_script import JOB_ID, run_dir, slurm, start
 
 
 @pytest.fixture
@@ -157,3 +159,20 @@ def test_a_restart_without_enough_nodes_goes_back_to_the_queue(tmp_path: Path) -
     assert done.returncode == 75, done.stderr
     assert "kit: n1: too few nodes can work, progress: -; Slurm starts this job again\n" in done.stderr
     assert (tmp_path / "requeued").read_text() == f"requeue {env['SLURM_JOB_ID']}\n"
+
+
+def test_a_job_that_slurm_ends_while_its_nodes_are_asked_blames_none_and_is_submitted_again(tmp_path: Path, tag: str) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"), on_preempt="checkpoint")
+    waits = f"printf 'n1||\\n'\ntouch '{tmp_path}/asked'\ntrap 'exit 143' TERM\nexec 2>/dev/null\nwhile :; do sleep 0.05; done\n"
+    stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || exit 9\n{waits}')
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != job ]] || echo "JobState=COMPLETING Restarts=0 PreemptTime=2024-01-01T00:00:00 X=1"\n{NAMES}')
+    stub(tmp_path / "bin", "sbatch", "echo 99\n")
+    env = slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]", **{TAG: tag})
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until((tmp_path / "asked").exists)
+    os.killpg(job.pid, signal.SIGTERM)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 143 and said == "kit: n1: job 99 goes on\n", said
+    assert not (tmp_path / "bad").exists()
+    # By which that job counts.
+    assert (run / f"log/{JOB_ID}/attempts").read_text() == "-\n"

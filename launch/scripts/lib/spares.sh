@@ -72,6 +72,7 @@ spares::ask() {
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
   export KIT_SLURMD_PORT KIT_LOG_DIR
   spares::ask_nodes "$@" || rc=$?
+  spares::heed_signal
   if ((rc == 0)); then
     ((${#deaf[@]} > 0)) || cat -- "${said_by_srun}" >&2 || true
     return
@@ -82,9 +83,17 @@ spares::ask() {
     [[ -n "${deaf["${host}"]+answered}" ]] || grep -qsF " failed on node ${host}: " -- "${said_by_srun}" || asked+=("${host}")
   done
   ((${#asked[@]} == ${#hosts[@]} || ${#asked[@]} == 0)) || spares::ask_nodes "$@" || true
+  spares::heed_signal
   ((${#deaf[@]} == 0)) || return 0
   cat -- "${said_by_srun}" >&2 || true
   kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
+}
+
+# spares::heed_signal - Slurm ends the job, and its tasks with it: that a node has not answered says nothing of the node.
+spares::heed_signal() {
+  [[ -n "${KIT_SIGNAL}" ]] || return 0
+  preempt::begin # it counts as an attempt for the job that goes on for this one
+  ending::after_signal 143
 }
 
 # spares::ask_nodes MASTER... - asks the caller's `asked`, until all have answered or their time is over; else returns srun's code.
@@ -102,7 +111,7 @@ spares::ask_nodes() {
   local -ri begin_s=SECONDS
   exec {answers}< <(exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" check "$@" 2>>"${said_by_srun}")
   local -r srun_pid=$!
-  while ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
+  while [[ -z "${KIT_SIGNAL}" ]] && ((SECONDS - begin_s < KIT_ANSWER_TIMEOUT_S)); do
     rc=0
     IFS= read -r -t 1 -u "${answers}" part || rc=$?
     line+="${part}"                   # where the second is over, it may be half a line

@@ -9,12 +9,18 @@ stage::received() { printf '%s/kit-%s/images/.%s.%s.received' "${KIT_SCRATCH:-/t
 stage::distribute() {
   [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'" image-missing
   local missing
+  local -i rc=0
   # One step to ask is cheap beside sending an image to nodes that have it.
-  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || ending::explain_failure "$?"
+  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || rc=$?
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${rc}" # which has ended that step, too
+  ((rc == 0)) || ending::explain_failure "${rc}"
   [[ -n "${missing}" ]] || return 0
   kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: $(wc -l <<<"${missing}") of them do not have it"
   exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile
-  sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" ||
+  sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" || rc=$?
+  ((rc == 0)) || sleep 0.5 # Slurm, too, may have ended it, a moment before it tells this script
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${rc}"
+  ((rc == 0)) ||
     kit::die "sbcast cannot send ${KIT_IMAGE} to the nodes" "see the line above; free space in ${KIT_SCRATCH:-/tmp} on every node; or \`stage: local\`"
   read -r KIT_IMAGE_SHA256 _ <&"${digest}"
   exec {digest}<&-
