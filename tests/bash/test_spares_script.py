@@ -23,7 +23,7 @@ def slurmd() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def check(folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: int = 1) -> str:
+def check(folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: object = 1) -> str:
     """What node n2 answers, of its own disk and GPUs and of these masters."""
     stub(
         folder / "bin",
@@ -70,6 +70,16 @@ def test_a_node_names_the_masters_that_it_does_not_reach(slurmd: int, tmp_path: 
     assert check(tmp_path, "n1", "n2", "n3", port=slurmd) == "n2||\n"
     answer = check(tmp_path / "none", "n1", "n2", "n3", port=1)  # nothing listens there
     assert sorted(answer.split("|")[1].split()) == ["n1", "n3"]
+
+
+@pytest.mark.parametrize(("config", "port"), [("SlurmctldPort = 6817\nSlurmdPort              = 7000", "7000"), ("", "")])
+def test_where_slurm_does_not_tell_its_port_no_master_is_out_of_reach(config: str, port: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"))
+    stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || exit 9\nprintf "n1||\\nn2||\\nn3||\\n"; echo "[${{KIT_SLURMD_PORT}}]" >"{tmp_path}/port"\n')
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != config ]] || {{ printf "%s\\n" "{config}"; exit; }}\n{NAMES}')
+    start(run, env=slurm(nodes=3, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-3]"))
+    assert (tmp_path / "port").read_text() == f"[{port}]\n"
+    assert port or check(tmp_path / "asked", "n1", "n3", port="") == "n2||\n"
 
 
 def test_a_bad_node_is_noted_with_the_time_and_the_reason(tmp_path: Path) -> None:

@@ -161,14 +161,13 @@ spares::answer() {
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
 }
 
-# spares::reaches HOST - slurmd listens there, so nothing of ours has to: what its port shows is the way there.
+# spares::reaches HOST - slurmd listens there, so nothing of ours has to: what its port shows is the way there. Where the port is not
+# known, nobody can tell.
 spares::reaches() {
   local address
+  [[ -n "${KIT_SLURMD_PORT}" ]] || return 0
   address="$(net::address "$1" 2>/dev/null)" && timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${KIT_SLURMD_PORT}" 2>/dev/null
 }
 
-spares::slurmd_port() {
-  local port
-  port="$(scontrol show config 2>/dev/null | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p')" || true
-  printf '%s' "${port:-6818}"
-}
+# spares::slurmd_port - prints nothing where Slurm does not answer: a site's port may be another than Slurm's default.
+spares::slurmd_port() { scontrol show config 2>/dev/null | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p' || true; }
