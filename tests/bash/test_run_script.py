@@ -539,7 +539,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 def test_of_nodes_with_a_spare_the_bad_ones_alone_are_remembered(answers: str, code: int, bad: list[str], said: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=3, spares=1, bad_nodes=str(tmp_path / "state/bad"))
     stub(tmp_path / "bin", "srun", f'[[ "$*" == *" check "* ]] || {{ echo "started: $*" >&2; exit 9; }}\n{answers}\nexit {code}\n')
-    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || printf "%s\\n" {" ".join(NODES)}\n')
+    stub(tmp_path / "bin", "scontrol", f'case "$2" in hostnames) printf "%s\\n" {" ".join(NODES)} ;; config) echo "SlurmdPort = 1" ;; esac\n')
     stub(tmp_path / "bin", "getent", "echo 192.0.2.1\n")
     done = start(run, env=slurm(nodes=4, folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="n1", SLURM_JOB_NODELIST="n[1-4]"))
     noted = (tmp_path / "state/bad").read_text().splitlines() if (tmp_path / "state/bad").exists() else []

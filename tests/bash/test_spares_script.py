@@ -186,3 +186,38 @@ def test_a_job_that_slurm_ends_while_its_nodes_are_asked_blames_none_and_is_subm
     assert not (tmp_path / "bad").exists()
     # By which that job counts.
     assert (run / f"log/{JOB_ID}/attempts").read_text() == "-\n"
+
+
+FAILED = "echo 'srun: error: Task launch for StepId=77.0 failed on node n2: Communication connection failure' >&2\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answers", "reaches", "bad", "end"),
+    [
+        # Slurm has not started the step, or has only started it where no Prolog has to run before it.
+        (4, "", True, [], "kit: error: n1: no node has answered within 1 s\n"),
+        (2, "", True, [], "kit: error: n1: no node has answered within 1 s\n"),
+        (4, "n1||", True, [], "kit: error: n1: 1 of 4 nodes can work, and the job needs 3, which all reach the first of them\n"),
+        (2, "n1||", True, [], "kit: n1: starting on n1\n"),
+        # With a sign of its own.
+        (4, "n1||", False, ["n1"], "kit: error: n1: 3 of 4 nodes can work, and the job needs 3, which all reach the first of them\n"),
+        (4, "n1||has 5 MB free", True, ["n1"], "kit: error: n1: 0 of 4 nodes can work"),
+        (4, "n1||\nn2||\nn3||", True, ["n4"], "kit: n1: starting on n1 n2 n3\n"),
+        (2, f"n1||'\n{FAILED}echo '", False, ["n2"], "kit: n1: starting on n1\n"),
+        (4, "n3||", True, ["n1", "n2", "n4"], "kit: error: n1: 1 of 4 nodes can work"),
+    ],
+)
+def test_where_slurm_is_slow_to_start_the_step_no_node_is_noted_without_a_sign_of_its_own(
+    nodes: int, answers: str, reaches: bool, bad: list[str], end: str, tmp_path: Path, tag: str
+) -> None:
+    run = run_dir(tmp_path, "true", nodes=nodes - 1, spares=1, bad_nodes=str(tmp_path / "bad"))
+    stub(tmp_path / "bin", "srun", f"[[ \"$*\" == *\" check \"* ]] || exit 9\n[[ -z '{answers[:1]}' ]] || echo '{answers}'\nexec sleep 60\n")
+    names = f'[[ "$3" != "n[1-{nodes}]" ]] && tr , "\\n" <<<"$3" || printf "n%d\\n" {{1..{nodes}}}'
+    stub(tmp_path / "bin", "scontrol", f'case "$2" in hostnames) {names} ;; config) echo "SlurmdPort = 7000" ;; esac\n')
+    stub(tmp_path / "bin", "getent", 'echo "192.0.2.${2#n} STREAM"\n')
+    stub(tmp_path / "bin", "timeout", f'[[ "$*" != */dev/tcp/192.0.2.[2-4]/7000* ]] || exit {int(not reaches)}\nexit 9\n')
+    own = {"KIT_LOOPBACK": "", "SLURMD_NODENAME": "n1", "KIT_ANSWER_TIMEOUT_S": "1", TAG: tag}
+    done = start(run, env=slurm(nodes=nodes, folders=(tmp_path / "bin",), SLURM_JOB_NODELIST=f"n[1-{nodes}]", **own))
+    assert end in done.stderr
+    noted = (tmp_path / "bad").read_text().splitlines() if (tmp_path / "bad").exists() else []
+    assert [line.split()[1] for line in noted] == bad, done.stderr

@@ -20,6 +20,9 @@ spares::choose() {
   local -a first=("${hosts[@]:0:KIT_SPARES+1}") # one of them is good, unless there are more bad ones than spares
   ((needed > 0)) || kit::die "${#hosts[@]} nodes were allocated, and ${KIT_SPARES} of them should be spares" "ask for more: nodes, or sbatch --nodes" nodes-bad
   local -A problem=() deaf=()
+  local fix="see why above; kit submit leaves the bad ones out"
+  # What srun says of these tasks stays out of the job's log, where ending::ask_srun looks for the first rank to fail.
+  local said_by_srun="${KIT_LOG_DIR}/.asked"
   spares::ask "${first[@]}"
   local master host
   local -a good=()
@@ -41,18 +44,14 @@ spares::choose() {
       [[ " ${deaf["${host}"]} " != *" ${master} "* ]] || problem["${host}"]="${problem["${host}"]:-cannot reach ${master}}"
     done
   fi
-  if ((${#good[@]} < needed && ${#hosts[@]} > 2 && ${#deaf[@]} <= 1)); then
-    # This one is more likely to be the bad one than all the others.
-    problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
-  fi
+  ((${#good[@]} >= needed)) || ! spares::is_alone || spares::judge_alone
   spares::remember
   local -i able=0
   for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
   if ((${#good[@]} < needed)); then
     # A job that Slurm may start again finds better nodes then.
     [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "too few nodes can work"
-    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" \
-      "see why above; kit submit leaves the bad ones out" nodes-bad
+    kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" "${fix}" nodes-bad
   fi
   # shellcheck disable=SC2034  # run_script.sh reads them
   KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
@@ -62,8 +61,6 @@ spares::choose() {
 # spares::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
 # reach.
 spares::ask() {
-  # What srun says of these tasks stays out of the job's log, where ending::ask_srun looks for the first rank to fail.
-  local said_by_srun="${KIT_LOG_DIR}/.asked"
   local -a asked=("${hosts[@]}")
   local -i rc=0
   local host
@@ -73,21 +70,24 @@ spares::ask() {
   export KIT_SLURMD_PORT KIT_LOG_DIR
   spares::ask_nodes "$@" || rc=$?
   spares::heed_signal
-  if ((rc == 0)); then
-    ((${#deaf[@]} > 0)) || cat -- "${said_by_srun}" >&2 || true
-    return
+  if ((rc > 0 && rc != 124)); then
+    # Where srun does not reach one node, it ends the others' tasks, too: those that had no time to answer are asked again.
+    asked=()
+    for host in "${hosts[@]}"; do
+      [[ -n "${deaf["${host}"]+answered}" ]] || spares::has_failed_to_start "${host}" || asked+=("${host}")
+    done
+    ((${#asked[@]} == ${#hosts[@]} || ${#asked[@]} == 0)) || spares::ask_nodes "$@" || true
+    spares::heed_signal
   fi
-  # Where srun does not reach one node, it ends the others' tasks, too: those that had no time to answer are asked again.
-  asked=()
-  for host in "${hosts[@]}"; do
-    [[ -n "${deaf["${host}"]+answered}" ]] || grep -qsF " failed on node ${host}: " -- "${said_by_srun}" || asked+=("${host}")
-  done
-  ((${#asked[@]} == ${#hosts[@]} || ${#asked[@]} == 0)) || spares::ask_nodes "$@" || true
-  spares::heed_signal
   ((${#deaf[@]} == 0)) || return 0
   cat -- "${said_by_srun}" >&2 || true
+  ((rc != 124)) ||
+    kit::die "no node has answered within ${KIT_ANSWER_TIMEOUT_S} s" "Slurm was slow to start a step, which says nothing about the nodes: submit again"
   kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
 }
+
+# spares::has_failed_to_start HOST - whether srun has said so.
+spares::has_failed_to_start() { grep -qsF " failed on node $1: " -- "${said_by_srun}"; }
 
 # spares::heed_signal - Slurm ends the job, and its tasks with it: that a node has not answered says nothing of the node.
 spares::heed_signal() {
@@ -96,7 +96,7 @@ spares::heed_signal() {
   ending::after_signal 143
 }
 
-# spares::ask_nodes MASTER... - asks the caller's `asked`, until all have answered or their time is over; else returns srun's code.
+# spares::ask_nodes MASTER... - asks the caller's `asked`, until srun has ended, whose code it returns, or their time is over: 124.
 spares::ask_nodes() {
   local binds
   binds="$(step::binds)"
@@ -127,18 +127,49 @@ spares::ask_nodes() {
   done
   exec {answers}<&-
   kill -TERM "${srun_pid}" 2>/dev/null || true
+  return 124
 }
 
-# spares::remember - says which nodes are bad, and notes it where `kit submit` looks; for a day.
+# spares::is_alone - whether no node but this one has answered. Its task needs no network and no Prolog of another node, so it does not
+# show that Slurm has started the others.
+spares::is_alone() { ((${#deaf[@]} == 1)) && [[ -n "${deaf["$(kit::node)"]+answered}" ]]; }
+
+# spares::judge_alone - which node is bad where too few can work and this one alone has answered: this one, if it reaches no other; it is
+# more likely to be the bad one than all the others. Else Slurm may only have been slow.
+spares::judge_alone() {
+  ((${#hosts[@]} > 2)) || return 0
+  if [[ -z "$(spares::reached "${hosts[@]:0:17}")" ]]; then
+    problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
+  else
+    cat -- "${said_by_srun}" >&2 || true
+    fix="see why above; the others may have started too late, for Slurm or a Prolog was slow: submit again"
+  fi
+}
+
+# spares::reached HOST... - prints those that this node reaches, without itself.
+spares::reached() {
+  local other KIT_EVENTS='' # a name without an address is no refusal of the job
+  for other in "$@"; do     # at the same time
+    [[ "${other}" == "$(kit::node)" ]] || ! spares::reaches "${other}" || printf '%s\n' "${other}" &
+  done
+  wait
+}
+
+# spares::remember - says which nodes are left out, and notes the bad ones where `kit submit` looks; for a day. A node that does not answer
+# is bad if others do, or if srun says so of it.
 spares::remember() {
   local host
   for host in "${hosts[@]}"; do
     [[ -n "${problem["${host}"]:-}" ]] || continue
     event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
     kit::say "leaving out ${host}: ${problem["${host}"]}"
+    ! spares::may_be_late "${host}" || continue
     bad_nodes::note "${host}" "${problem["${host}"]}"
   done
 }
+
+# spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame.
+spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && spares::is_alone && ! spares::has_failed_to_start "$1"; }
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
