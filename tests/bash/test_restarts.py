@@ -369,6 +369,61 @@ def test_nodes_that_die_together_are_lost_together(needed: str, lost: str) -> No
     assert bash(DIE_TOGETHER, env=environment(KIT_RUN_DIR=str(SCRIPTS), NEEDED=needed)).stdout == f"10 {lost}\n"
 
 
+ALONE = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/beat.sh"
+job::hosts() { printf 'node%s\\n' 1 2 3 4; }
+event::note() { :; }
+bad_nodes::note() { echo "bad: $1"; }
+beat::end_ranks() { :; }
+lost::hosts() { printf 'node%s\\n' 1 2 3 4 5 6 7; }
+lost::needed() { echo 3; }
+lost::give_up() { :; }
+KIT_BEAT_S=2 KIT_SPARES=1 KIT_SIGNAL='' KIT_ALONE_S="${ALONE_S}" KIT_BEATS=''
+"""
+HEARS_NONE = "kit: {own}: this node hears no other node: its own link may be down; kit waits for them until {seconds} s are over\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "silent_s", "said", "bad"),
+    [
+        ("node1", (0, 11, 9, 8), HEARS_NONE, []),
+        ("node1", (0, 61, 59, 58), f"{HEARS_NONE}node2 node3 node4 60", []),
+        ("node1", (0, 11, 9, 2), "node2 node3 10", ["node2", "node3"]),
+        ("node1", (0, 11), "node2 10", ["node2"]),  # which of two it is, nobody can tell
+        ("node9", (11, 9, 8, 8), HEARS_NONE, []),  # a spare took its place
+        ("node9", (0, 11, 9, 8), "node2 node3 node4 10", ["node2", "node3", "node4"]),
+    ],
+)
+def test_a_first_node_that_hears_no_other_waits_for_them_and_notes_none_as_bad(own: str, silent_s: tuple[int, ...], said: str, bad: list[str]) -> None:
+    heard = " ".join(f"[{number}]=$((SECONDS - {seconds}))" for number, seconds in enumerate(silent_s))
+    looks = "beat::look_for_lost $$ 10\n"
+    done = bash(f"{ALONE}KIT_BEAT_AT=({heard})\n{looks}", env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME=own, ALONE_S="60"))
+    *nodes, seconds = said.replace(HEARS_NONE, "").split() or [""]
+    lost = "".join(f"kit: {own}: {node} is lost: not heard of for {seconds} s; it is dead, frozen or cut off\n" for node in nodes)
+    assert done.stderr == (HEARS_NONE.format(own=own, seconds=60) if HEARS_NONE in said else "") + lost
+    assert done.stdout.splitlines() == [f"bad: {node}" for node in bad]
+
+
+@pytest.mark.parametrize(("beats", "lost"), [("sleep 1; echo 2 1 100", []), ("true", ["node2", "node3", "node4"])], ids=["a moment", "for good"])
+def test_where_the_ranks_have_ended_a_node_that_hears_no_other_waits_before_it_gives_them_up(beats: str, lost: list[str]) -> None:
+    """They may have failed because its own link was down, and start again on the same nodes when it is back."""
+    waits = f"""
+    true &
+    ranks=$!
+    wait "${{ranks}}"
+    exec {{KIT_BEATS}}< <({beats}; exec sleep 30 2>/dev/null)
+    watcher=$!
+    NNODES=4 KIT_BEAT_AT=([0]="${{SECONDS}}" [1]=$((SECONDS - 11)) [2]=$((SECONDS - 11)) [3]=$((SECONDS - 11)))
+    beat::look_for_lost "${{ranks}}" 10
+    kill "${{watcher}}"
+    """
+    begun_s = time.monotonic()
+    done = bash(f"{ALONE}{waits}", env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1", ALONE_S="14"))
+    assert re.findall(r"(\S+) is lost", done.stderr) == lost and done.stdout == ""
+    assert time.monotonic() - begun_s > 1
+
+
 BEATS_END = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
 job::hosts() { printf '%s\\n' node1 node2; }

@@ -12,6 +12,8 @@ KIT_HEARD=''   # the beginning of a line
 KIT_BEAT_AT=() # when each node was last heard, by its number in the step
 KIT_SHARES=()  # how much of the CPU that its ranks want they get, in percent
 KIT_ALIVE_AT=0 # when this node next shows that it lives
+KIT_ALONE_S=60 # how long a node that hears no other waits before it gives them up
+KIT_ALONE=''   # whether it does
 KIT_LATE_S=0   # a node that is silent for longer is dead, frozen or cut off, or so busy that nothing runs
 
 # beat::begin - on the first node: starts those tasks. Without `stall_timeout` a node alone needs none, nor does `kit run`.
@@ -117,17 +119,47 @@ beat::look() {
 # beat::look_for_lost SRUN_PID SECONDS - ends the ranks where a node is silent for longer.
 beat::look_for_lost() {
   local number
+  local -i silent_s="$2"
   local -a hosts=() lost=() late
   [[ -z "${KIT_LOOPBACK:-}" ]] || return 0 # the "nodes" of `kit run` are this machine, which is there; when it is busy, a line may be late
-  mapfile -t lost < <(beat::silent "$2")
+  [[ -n "$(beat::silent "${silent_s}")" ]] || { KIT_ALONE='' && return 0; }
+  mapfile -t hosts < <(job::hosts)
+  beat::doubt "$1"
+  mapfile -t lost < <(beat::silent "${silent_s}")
   ((${#lost[@]} > 0)) || return 0
   # Nodes that died together sent their last lines up to a beat apart, and those are a moment on their way. But a node that is
   # only late is needed where there are no others.
-  mapfile -t late < <(beat::silent "$(($2 - 2 * KIT_BEAT_S))")
+  mapfile -t late < <(beat::silent "$((silent_s - 2 * KIT_BEAT_S))")
   (($(lost::hosts | wc -l) - ${#late[@]} < $(lost::needed))) || lost=("${late[@]}")
-  mapfile -t hosts < <(job::hosts)
   for number in "${!lost[@]}"; do lost[number]="${hosts[lost[number]]}"; done
-  lost::handle "$1" "$2" "${lost[@]}"
+  lost::handle "$1" "${silent_s}" "${lost[@]}"
+}
+
+# beat::doubt SRUN_PID - where this node hears no other at all, its own link may be down for a moment: makes the caller's `silent_s`
+# longer, and waits for the others here if the ranks have ended.
+beat::doubt() {
+  local -ri late_s=$((silent_s - 2 * KIT_BEAT_S))
+  beat::hears_no_other "${late_s}" || { KIT_ALONE='' && return 0; }
+  ((silent_s >= KIT_ALONE_S)) || silent_s=KIT_ALONE_S
+  [[ -n "${KIT_ALONE}" ]] || kit::say "this node hears no other node: its own link may be down; kit waits for them until ${silent_s} s are over"
+  KIT_ALONE=yes
+  while ! kill -0 "$1" 2>/dev/null && [[ -n "${KIT_BEATS}" && -z "${KIT_SIGNAL}${KIT_ASKED:-}$(beat::silent "${silent_s}")" ]]; do
+    beat::hears_no_other "${late_s}" || break
+    beat::listen
+  done
+}
+
+# beat::hears_no_other SECONDS - whether there are several other nodes, and none of them was heard of for longer.
+beat::hears_no_other() {
+  local number own
+  local -i others=0
+  own="$(kit::node)"
+  for number in "${!KIT_BEAT_AT[@]}"; do
+    [[ "${hosts[number]}" != "${own}" ]] || continue # with spares it may be left out itself
+    ((SECONDS - KIT_BEAT_AT[number] > $1)) || return 1
+    others+=1
+  done
+  ((others > 1))
 }
 
 # beat::silent SECONDS - prints the numbers of the nodes that were not heard of for longer.

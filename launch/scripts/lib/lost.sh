@@ -12,7 +12,8 @@ lost::handle() {
     event::note node_lost node "${host}" state silent
     kit::say "${host} is lost: not heard of for $2 s; it is dead, frozen or cut off"
     KIT_LOST+="${KIT_LOST:+,}${host}"
-    ((KIT_SPARES == 0)) || bad_nodes::note "${host}" "was lost while a job ran"
+    # Where this node hears no other, it may be the bad one itself.
+    ((KIT_SPARES == 0)) || [[ -n "${KIT_ALONE:-}" ]] || bad_nodes::note "${host}" "was lost while a job ran"
   done
   beat::end_ranks "$1"
   mapfile -t left < <(lost::hosts)
