@@ -279,6 +279,19 @@ def test_the_ranks_of_this_task_alone_are_ended_and_without_slurms_help_by_srun(
     assert time.monotonic() - begun_s < 8
 
 
+WAITS_FOR_EARLIER = """
+source "${KIT_RUN_DIR}/lib/steps.sh"
+squeue() { echo '77.1 ranks'; }
+sleep() { SECONDS=$((SECONDS + 10)); echo asked; } # squeue is slow
+KIT_ID=77
+step::wait_for_earlier
+"""
+
+
+def test_ranks_that_do_not_end_keep_the_next_attempt_waiting_for_half_a_minute_however_slow_squeue_is() -> None:
+    assert bash(WAITS_FOR_EARLIER, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == "asked\n" * 3
+
+
 LEAVES_OUT = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/lost.sh"

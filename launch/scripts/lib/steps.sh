@@ -31,12 +31,9 @@ step::choose_options() {
 
 # step::wait_for_earlier - gives the ranks of the attempt before this one half a minute to leave their GPUs and their memory.
 step::wait_for_earlier() {
-  local -i tries
+  local -ri begin_s=SECONDS
   [[ -z "${KIT_LOST:-}" ]] || return 0 # they were on a node that cannot say that they have
-  for ((tries = 0; tries < 150; tries++)); do
-    [[ -n "$(step::running ranks)" ]] || return 0
-    sleep 0.2
-  done
+  while ((SECONDS - begin_s < 30)) && [[ -n "$(step::running ranks)" ]]; do sleep 0.2; done
 }
 
 # step::running PATTERN - prints the ids of the job's steps of such names. Not by SLURM_JOB_ID: one task of each array has the array's own
