@@ -105,3 +105,30 @@ def test_a_site_that_counts_cpus_by_gpus_is_not_overridden(
     done = kit_here("submit", "train.py", "--runtime", "none", "--code", "live", "--slurm", "partition=gpu", "--dry-run", *options)
     assert done.code == 0, done.err
     assert options_of(done.out).get("cpus-per-task") == cpus
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["gres=gpu:8", "gres=gpu:a100:8", "gres=gpu:a100:6,nvme:1,gres/gpu:h100:2", "tres-per-task=gres/gpu=8", "gpus-per-task=a100:8", "gpus=16", "gpus=no"],
+)
+def test_any_option_of_sbatch_may_ask_for_the_gpus_of_the_key(option: str, tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = kit_here("submit", "train.py", "--runtime", "none", "-j", "2x8", "--gpus-per-node", "8", "--slurm", option, "--dry-run")
+    assert (done.code, "warning" in done.err) == (0, False), done.err
+    assert ("gpus-per-node" in options_of(done.out)) == (option == "gpus=no")
+
+
+def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT_CLUSTERS", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    (tmp_path / "lab.yaml").write_text("slurm: {gpus: 2}\n")
+    command = ("submit", "train.py", "--cluster", "lab", "--runtime", "none", "-j", "4x8", "--gpus-per-node", "8", "--dry-run")
+    done = kit_here(*command)
+    assert (done.code, done.err) == (
+        2,
+        f"kit: {tmp_path}/lab.yaml:1: 'gpus' asks for 2 GPUs on all nodes together, and `gpus_per_node` for 8 on each\n"
+        "  fix: leave gpus out, for this job alone: `slurm: {gpus: no}`\n",
+    )
+    assert options_of(kit_here(*command, "--slurm", "gpus=no").out)["gpus-per-node"] == "8"

@@ -7,7 +7,7 @@ import os
 import re
 from typing import NamedTuple, Optional
 
-from kit.slurm import numbers
+from kit.slurm import gpu_request, numbers
 
 # Variables by which the environment overrides the options of a script's lines.
 VARIABLES = {
@@ -96,22 +96,12 @@ def _cpus(options: dict[str, Optional[str]]) -> int:
 
 def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:
     """Return {type: number} of a node; the least number if the job asks for a sum over nodes."""
-    if options.get("gpus-per-node"):
-        return _by_type(options["gpus-per-node"])
-    if options.get("gres"):
-        return numbers.gpus(str(options["gres"]).replace("gres/", "").replace("=", ":"))
-    if options.get("gpus-per-task"):
-        tasks = _count(options, "ntasks-per-node") or 1
-        return {kind: number * tasks for kind, number in _by_type(options["gpus-per-task"]).items()}
-    if options.get("gpus") and (options.get("nodes") or "").isdecimal():
-        gpus = _by_type(options["gpus"])
-        return {kind: math.ceil(number / nodes) for kind, number in gpus.items()}
+    for asked in gpu_request.read(options):
+        if not asked.of_all_nodes:
+            return asked.gpus
+        if (options.get("nodes") or "").isdecimal():
+            return {kind: math.ceil(number / nodes) for kind, number in asked.gpus.items()}
     return {}
-
-
-def _by_type(text: Optional[str]) -> dict[str, int]:
-    """Return {type: number} of `4` or `a100:4,h100:2`."""
-    return numbers.gpus(",".join(f"gpu:{part}" for part in (text or "").split(",")))
 
 
 def _memory(options: dict[str, Optional[str]], cpus: int, gpus: int) -> tuple[int, str]:

@@ -24,7 +24,7 @@ _RANGE = re.compile(rf"({_N})-({_N})")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile("([1-9][0-9]{0,5})([smhSMH])")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 QUICK = "quick"  # kit's own look at a node
 
 
@@ -124,8 +124,8 @@ def count_or_zero(given: Located, problems: Problems) -> Optional[int]:
 
 
 def flag(given: Located, problems: Problems) -> Optional[bool]:
-    if isinstance(given.value, str) and given.value.lower() in _FLAGS:
-        return _FLAGS[given.value.lower()]
+    if isinstance(given.value, str) and given.value.lower() in FLAGS:
+        return FLAGS[given.value.lower()]
     problems.add(given.where, f"expected true or false, not {kind(given)}", "write true or false")
     return None
 
@@ -134,8 +134,8 @@ def unpack(given: Located, problems: Problems) -> Optional[str]:
     """Return auto, yes or no."""
     if given.value == "auto":
         return "auto"
-    if isinstance(given.value, str) and given.value.lower() in _FLAGS:
-        return "yes" if _FLAGS[given.value.lower()] else "no"
+    if isinstance(given.value, str) and given.value.lower() in FLAGS:
+        return "yes" if FLAGS[given.value.lower()] else "no"
     fix = "no: each node mounts the image; yes: it unpacks it first; auto: kit chooses"
     problems.add(given.where, f"expected auto, yes or no, not {kind(given)}", fix)
     return None

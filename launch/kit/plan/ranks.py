@@ -11,7 +11,8 @@ from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
 from kit.plan.plan import Layout
-from kit.slurm import numbers
+from kit.slurm import gpu_request
+from kit.slurm.gpu_request import Asked
 
 
 def layout(job: Job, run_dir: str, launcher: Optional[Plugin]) -> Layout:
@@ -75,22 +76,44 @@ def check(
         fix = f"write `processes_per_node: {gpus}`, or `gpus_per_node: {processes}`"
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
-    if "gres" in options:
-        _check_gres(job, launcher, options["gres"], problems)
+    tasks = {"ntasks-per-node": str(found.tasks_per_node)}
+    texts = {name: _text(item) for name, item in options.items()}
+    for asked in gpu_request.read({**texts, **tasks}):
+        if asked.option == "gres" and job.gpus_per_node is None:
+            _warn_of_one_rank(job, launcher, asked.total, options["gres"].where, problems)
+        elif gpus:
+            _compare(job, found, asked, options[asked.option].where, problems)
 
 
-def _check_gres(job: Job, launcher: Optional[Plugin], gres: Located, problems: Problems) -> None:
-    """Compare the GPUs of `gres` with the job's own keys, which alone start ranks."""
-    if not isinstance(gres.value, str):
+def _text(option: Located) -> Optional[str]:
+    """Return an option's value; None where it has none, or `no` takes the option out."""
+    text = option.value if isinstance(option.value, str) else ""
+    return None if text.lower() in values.FLAGS else text
+
+
+def _compare(job: Job, found: Layout, asked: Asked, where: str, problems: Problems) -> None:
+    """Refuse an option that asks for other GPUs than the key, which it would replace."""
+    nodes = found.nodes + found.spares if asked.of_all_nodes else 1
+    if asked.total == found.gpus_per_node * nodes and not (asked.of_all_nodes and found.least):
         return
-    count = sum(numbers.gpus(gres.value.replace("gres/", "").replace("=", ":")).values())
-    if job.gpus_per_node and count not in (0, job.gpus_per_node):
-        problem = f"'gres' asks for {count} GPUs on each node, and `gpus_per_node` for"
-        fix = f"write `gpus_per_node: {count}`, or take the GPUs out of gres"
-        problems.add(gres.where, f"{problem} {job.gpus_per_node}", fix)
-    elif (
-        count > 1 and job.gpus_per_node is None and job.processes_per_node is None
-    ) and not _own_processes(launcher):
+    name, own = asked.option, f"`gpus_per_node` for {found.gpus_per_node}"
+    count = formats.number(asked.total, "GPU")
+    on = "on each node"
+    if asked.of_all_nodes:
+        on, own = "on all nodes together", f"{own} on each"
+    fix = f"take the GPUs out of {name}" if name in gpu_request.LISTS else f"leave {name} out"
+    if name not in (job.slurm or {}):
+        fix += f", for this job alone: `slurm: {{{name}: no}}`"
+    if not asked.of_all_nodes:
+        fix = f"write `gpus_per_node: {asked.total}`, or {fix}"
+    problems.add(where, f"'{name}' asks for {count} {on}, and {own}", fix)
+
+
+def _warn_of_one_rank(
+    job: Job, launcher: Optional[Plugin], count: int, where: str, problems: Problems
+) -> None:
+    """Warn of GPUs for which no rank starts: the job's own keys alone start ranks."""
+    if count > 1 and job.processes_per_node is None and not _own_processes(launcher):
         problem = f"'gres' asks for {count} GPUs on each node, where one rank starts"
         fix = f"write `gpus_per_node: {count}` as well, which starts a rank for each of them"
-        problems.warn(gres.where, problem, f"{fix}; if one is meant: `processes_per_node: 1`")
+        problems.warn(where, problem, f"{fix}; if one is meant: `processes_per_node: 1`")

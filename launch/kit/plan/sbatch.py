@@ -15,6 +15,7 @@ from kit.config.yaml_source import Located
 from kit.plan.bad_nodes import Bad
 from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
+from kit.slurm import gpu_request
 
 Options = dict[str, Optional[str]]
 Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there is no problem
@@ -24,7 +25,6 @@ REQUEUES = ("checkpoint", "requeue")  # the values of on_preempt with which a jo
 _SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
 _WITHOUT_VALUE = (*sbatch_options.FLAGS, "kill-on-invalid-dep")
-_GPUS = ("gpus", "gpus-per-task", "gpus-per-socket")
 
 
 def header(
@@ -52,7 +52,8 @@ def header(
     }
     if job.time:
         lines["time"] = job.time
-    if layout.gpus_per_node and not _names_gpus(own):
+    # Where the user's own options ask for GPUs, `ranks.check` compares their number.
+    if layout.gpus_per_node and not gpu_request.read(own):
         lines |= _gpu_line(cluster.gpu_directive, layout.gpus_per_node, own)
     # `exclusive` asks for all CPUs; `exclusive: user` keeps others away, and asks for no CPU.
     whole = "exclusive" in own and own["exclusive"] is None
@@ -113,13 +114,6 @@ def array_header(plain: Header, array: str) -> Header:
     """Return the lines of an array; each task's log has Slurm's usual name for it."""
     output = str(RunPaths("").batch_log("%A_%a"))
     return tuple((dict(plain) | {"array": array, "output": output}).items())
-
-
-def _names_gpus(own: Options) -> bool:
-    """Return whether the user's own options ask for GPUs: `gres: nvme:1` does not."""
-    requests = ",".join(own.get(name) or "" for name in ("gres", "tres-per-task"))
-    parts = [part.removeprefix("gres/").removeprefix("gres:") for part in requests.split(",")]
-    return any(name in own for name in _GPUS) or any(part.startswith("gpu") for part in parts)
 
 
 def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Problems) -> Options:

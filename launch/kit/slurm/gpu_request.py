@@ -1,0 +1,58 @@
+"""Count the GPUs that options of sbatch ask for, as sbatch counts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+# In the order in which the first is believed of a job whose options do not contradict each other.
+_OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket", "gpus")
+LISTS = ("gres", "tres-per-task")  # they may have other things than GPUs
+
+
+class Asked(NamedTuple):
+    option: str
+    gpus: dict[str, int]  # {type: number} of a node, or of all nodes together
+    of_all_nodes: bool
+
+    @property
+    def total(self) -> int:
+        return sum(self.gpus.values())
+
+
+def read(options: Mapping[str, Optional[str]]) -> list[Asked]:
+    """Return what each of the options asks for, without those that name no GPU."""
+    times = {
+        "gpus-per-task": _number(options, "ntasks-per-node"),
+        "tres-per-task": _number(options, "ntasks-per-node"),
+        "gpus-per-socket": _number(options, "sockets-per-node"),
+    }
+    found = []
+    for name in _OPTIONS:
+        gpus = _by_type(name, options.get(name) or "")
+        if gpus:
+            each = {kind: number * times.get(name, 1) for kind, number in gpus.items()}
+            found.append(Asked(name, each, name == "gpus"))
+    return found
+
+
+def _number(options: Mapping[str, Optional[str]], name: str) -> int:
+    value = options.get(name) or ""
+    return int(value) if value.isdecimal() else 1
+
+
+def _by_type(option: str, value: str) -> dict[str, int]:
+    """Return {type: number} of `4`, `a100:4,h100:2` or, in a list, `gres/gpu:a100,nvme:1`.
+
+    sbatch takes a type without a number for one GPU.
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, value.split(",")):
+        name = re.sub("^gres[/:]", "", part) if option in LISTS else f"gpu:{part}"
+        word, *rest = re.split("[:=]", name.partition("(")[0])
+        if word == "gpu":
+            number = int(rest.pop()) if rest and rest[-1].isdecimal() else 1
+            kind = rest[0] if rest else ""
+            found[kind] = found.get(kind, 0) + number
+    return found
