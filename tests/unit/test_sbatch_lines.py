@@ -30,6 +30,12 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         ),
         (("--slurm", "exclusive"), {"ntasks-per-node": "1", "exclusive": "", "no-requeue": ""}),
         (("--slurm", "exclusive=user"), {"ntasks-per-node": "1", "exclusive": "user", "cpus-per-task": "1", "no-requeue": ""}),
+        # 0 is no limit; one second more than the notice is enough.
+        (("--time", "0", "--on-preempt", "checkpoint"), {"ntasks-per-node": "1", "time": "0", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"}),
+        (
+            ("--time", "00:02:01", "--on-preempt", "checkpoint"),
+            {"ntasks-per-node": "1", "time": "00:02:01", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"},
+        ),
         (("--time", "5", "--on-preempt", "checkpoint"), {"ntasks-per-node": "1", "time": "5", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"}),
         (
             ("--on-preempt", "requeue", "--checkpoints", "out/", "--checkpoint-s", "60"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from kit.base.errors import Problems, did_you_mean
 from kit.config import expansion, plugins
 from kit.config.job import Job
+from kit.config.yaml_source import Located
+from kit.plan import sbatch
 from kit.plan.mounting import FileView
+from kit.slurm import numbers
 
 _NEEDED = {
     "checkpoints": "requeue",
@@ -43,6 +47,27 @@ def on_preempt(job: Job, problems: Problems) -> str:
                 fix = f"add `on_preempt: {wanted}`, or leave it out"
                 problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
     return chosen
+
+
+def check_time(
+    job: Job, on_preempt: str, options: Mapping[str, Located], problems: Problems
+) -> None:
+    """Refuse a time limit that leaves the ranks no time before they are asked to stop."""
+    if on_preempt not in sbatch.REQUEUES:
+        return
+    limits = {"time": Located(job.time, job.where("time"))}
+    if "time-min" in options:  # to which Slurm may shorten the limit
+        limits["time-min"] = options["time-min"]
+    notice_s = job.checkpoint_s or sbatch.CHECKPOINT_S
+    for name, (text, where) in limits.items():
+        limit_s = numbers.seconds(text) if isinstance(text, str) else None
+        if limit_s and limit_s <= notice_s:  # 0 is no limit
+            effect = "the ranks would be asked for a checkpoint at their start"
+            if on_preempt == "requeue":
+                effect = "the job would go back to the queue at its start"
+            problem = f"{name} is {limit_s} s, and `checkpoint_s` {notice_s}: {effect}"
+            fix = f"write a longer `{name}`, or a `checkpoint_s` below {limit_s}"
+            problems.add(where, problem, fix)
 
 
 def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> str:

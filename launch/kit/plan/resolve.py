@@ -81,6 +81,7 @@ def resolve(
     layout = ranks.layout(job, run_dir, chosen.launcher)
     options = {**cluster.slurm, **(job.slurm or {})}
     ranks.check(job, chosen.launcher, layout, options, problems)
+    preemption.check_time(job, chosen.on_preempt, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, "the run directory", problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
