@@ -167,4 +167,5 @@ def test_options_and_the_environment_are_places_too(slurm: Path, project: Path, 
     said = submit(capsys, name, "--gpus-per-node", "6", "--slurm", "partition=gpu")[1]
     assert said.startswith("kit: --gpus-per-node: the job asks for 6 GPUs per node, and the nodes of partition gpu have 4 (a100)\n")
     monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
-    assert submit(capsys, name)[1].startswith("kit: SBATCH_PARTITION: there is no partition 'nowhere' here\n")
+    assert submit(capsys, name) == (0, "")  # the job names its partition
+    assert submit(capsys, job(project, "nodes: 2"))[1].startswith("kit: SBATCH_PARTITION: there is no partition 'nowhere' here\n")

@@ -210,10 +210,17 @@ def test_without_slurm_it_says_so(slurm: Path, capsys, monkeypatch) -> None:
     assert (code, err) == (1, "kit: sinfo is not installed here\n  fix: submit from a login node of the cluster; on this machine only: kit run\n")
 
 
-def test_a_partition_of_the_environment_would_win_over_every_answer(slurm: Path, capsys, monkeypatch) -> None:
-    job("")
+@pytest.mark.parametrize(("text", "own"), [("", "gpu"), ("slurm: {partition: cpu}", "cpu")])
+def test_a_partition_of_the_environment_is_that_of_a_job_that_names_none(text: str, own: str, slurm: Path, capsys, monkeypatch) -> None:
+    job(text)
+    answers(slurm, {"* * *": 0})
+    script = (slurm / "sbatch").read_text()
+    (slurm / "sbatch").write_text(script.replace("\ncase ", f'\n[ -z "${{SBATCH_PARTITION-}}" ] || touch {slurm}/seen\ncase ', 1))
     monkeypatch.setenv("SBATCH_PARTITION", "gpu")
-    assert when(capsys, monkeypatch, "job.yaml")[2] == "kit: SBATCH_PARTITION is set, so that every job goes to gpu\n  fix: unset SBATCH_PARTITION\n"
+    code, out, err = when(capsys, monkeypatch, "job.yaml", "--partition", "cpu,gpu", "--no-shapes")
+    assert (code, err, (slurm / "seen").exists()) == (0, "", False)
+    named = {line.split("  ")[1]: "partition=" in line for line in out.splitlines() if "kit submit" in line}
+    assert named == {name: name != own for name in ("cpu", "gpu")}
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,29 @@ def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_pat
     assert {"SLURM_CONF", "SBATCH_ACCOUNT"} <= names
 
 
+# As sbatch has it for what is typed, where kit writes it into the script.
+@pytest.mark.parametrize(
+    ("options", "gone", "kept"),
+    [
+        (("-p", "gpu", "-t", "4:00:00"), "PARTITION TIMELIMIT JOB_NAME OPEN_MODE NO_REQUEUE REQUEUE", "ACCOUNT SIGNAL GPUS GRES MEM_PER_CPU"),
+        (("--on-preempt", "checkpoint"), "SIGNAL REQUEUE NO_REQUEUE", "PARTITION TIMELIMIT"),
+        (("--slurm", "mem=4G", "--slurm", "switches=1"), "MEM_PER_CPU MEM_PER_NODE MEM_PER_GPU REQ_SWITCH WAIT4SWITCH", "GPUS"),
+        (("--gpus-per-node", "1"), "GPUS GPUS_PER_NODE GPUS_PER_TASK", "GRES"),
+        (("--array", "0-1"), "ARRAY_INX", "CLUSTERS"),
+    ],
+)
+@pytest.mark.parametrize("test_only", [False, True])
+def test_variables_of_sbatch_do_not_undo_what_the_job_says(
+    options: tuple[str, ...], gone: str, kept: str, test_only: bool, stub, kit, tmp_path: Path
+) -> None:
+    stub("sbatch", f'env >"{tmp_path}/environment"; echo 5')
+    values = {"GPUS": "2", "GRES": "nvme:1"}
+    shell = {f"SBATCH_{name}": values.get(name, "1") for name in f"{gone} {kept}".split()}
+    kit("submit", "train.py", *options, *(["--test-only"] if test_only else []), **shell)
+    names = {line.split("=")[0] for line in (tmp_path / "environment").read_text().splitlines()}
+    assert names & shell.keys() == {f"SBATCH_{name}" for name in kept.split()}
+
+
 @pytest.mark.parametrize(
     ("line", "state", "code", "active"),
     [

@@ -23,6 +23,7 @@ from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
 from kit.plan import runtimes
 from kit.plan.plan import Header
+from kit.slurm import sbatch_variables
 
 PATIENCE_S = 5
 
@@ -34,7 +35,8 @@ class Check:
         self.job = job
         self.problems = problems
         self.given: dict[str, Located] = {}
-        self.options: dict[str, Optional[str]] = {}
+        self.header: dict[str, Optional[str]] = {}
+        self.options: dict[str, Optional[str]] = {}  # with those that only the environment names
         self.site_counts_cpus = False  # by the job's GPUs, if the job names no number
 
     def __call__(
@@ -49,8 +51,8 @@ class Check:
         `given` holds the sbatch options of the job and the profile, with their places.
         """
         runtimes.check_submittable(self.job, runtime, self.problems)
-        self.given = given
-        self.options = request.with_variables(dict(header))
+        self.given, self.header = given, dict(header)
+        self.options = sbatch_variables.complete(self.header)
         # With --clusters, the facts here are those of another cluster.
         if not _has_slurm() or "clusters" in self.options:
             return header
@@ -195,8 +197,8 @@ class Check:
             "gpus-per-node": ("gres", "gpus", "gpus-per-task"),
         }
         for name in (option, *same.get(option, ())):
-            if os.environ.get(request.VARIABLES.get(name, "")):
-                return request.VARIABLES[name]
+            if name in self.options and name not in self.header:
+                return sbatch_variables.name(name)
             if name in self.given and name in self.options:
                 return self.given[name].where
             if place := self.job.where(sbatch_options.KEYS.get(name, "")):

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from typing import NamedTuple, Optional
 
 from kit.slurm import gpu_request, numbers
 
-# Variables by which the environment overrides the options of a script's lines.
-VARIABLES = {
-    "partition": "SBATCH_PARTITION",
-    "account": "SBATCH_ACCOUNT",
-    "time": "SBATCH_TIMELIMIT",
-    "constraint": "SBATCH_CONSTRAINT",
-    "gres": "SBATCH_GRES",
-    "gpus": "SBATCH_GPUS",
-    "gpus-per-node": "SBATCH_GPUS_PER_NODE",
-    "mem": "SBATCH_MEM_PER_NODE",
-    "mem-per-cpu": "SBATCH_MEM_PER_CPU",
-    "mem-per-gpu": "SBATCH_MEM_PER_GPU",
-    "qos": "SBATCH_QOS",
-    "clusters": "SBATCH_CLUSTERS",
-}
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 
@@ -72,12 +56,6 @@ def read(
         feature=feature if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) else "",
         limits_hold="qos" not in options,
     )
-
-
-def with_variables(options: dict[str, Optional[str]]) -> dict[str, Optional[str]]:
-    """Return a script's options with those that the environment overrides, as sbatch does."""
-    own = {option: os.environ.get(name, "") for option, name in VARIABLES.items()}
-    return {**options, **{option: value for option, value in own.items() if value}}
 
 
 def _nodes(options: dict[str, Optional[str]]) -> int:

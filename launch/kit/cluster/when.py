@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, NamedTuple, Optional, Union
@@ -14,7 +13,7 @@ from kit.cluster.facts import Partitions
 from kit.cluster.shapes import Variant
 from kit.plan.plan import Plan
 from kit.runs import secret_file
-from kit.slurm import sentences
+from kit.slurm import sbatch_variables, sentences
 
 MOST = 24  # calls to Slurm
 AT_ONCE = 4
@@ -60,9 +59,6 @@ def estimate(
 
     Nothing is submitted.
     """
-    if name := os.environ.get("SBATCH_PARTITION"):
-        problem = f"SBATCH_PARTITION is set, so that every job goes to {name}"
-        raise UsageError(problem, "unset SBATCH_PARTITION")
     found = facts.ask()
     if plan.program.secrets:  # sbatch sends its environment even for an estimate
         secret_file.hide_from_children(plan.program.secrets)
@@ -89,7 +85,7 @@ def _partition_names(plan: Plan, found: Partitions, wanted: Optional[str]) -> li
 
 
 def _own_partitions(plan: Plan, found: Partitions) -> list[str]:
-    partition = dict(plan.header).get("partition")
+    partition = sbatch_variables.complete(dict(plan.header)).get("partition")
     if partition:
         return partition.split(",")
     default = facts.default(found)

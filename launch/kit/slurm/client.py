@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, Optional
 
@@ -61,6 +61,7 @@ def ask(
     command: list[str],
     script: Optional[Path] = None,
     *,
+    without: Collection[str] = (),
     within_s: float = PATIENCE_S,
     **variables: str,
 ) -> str:
@@ -68,7 +69,7 @@ def ask(
 
     `script` is the batch script that it reads.
     """
-    done = run(command, variables=variables, within_s=within_s)
+    done = run(command, variables=variables, without=without, within_s=within_s)
     check(command, done, script)
     # --test-only answers on stderr.
     return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
@@ -120,14 +121,17 @@ def run(
     given: str = "",
     variables: Optional[dict[str, str]] = None,
     *,
+    without: Collection[str] = (),
     within_s: float = PATIENCE_S,
     is_alone: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with `given` as its input. Raise Unsure if it has not ended in time.
 
-    A command that `is_alone` gets no signals of this terminal.
+    It does not see the variables `without`. A command that `is_alone` gets no signals of this
+    terminal.
     """
     env = {**environment(), **(variables or {})}
+    env = {name: value for name, value in env.items() if name not in without}
     if _cluster == "" and command[0] in _OF_JOBS:
         env.pop("SLURM_CLUSTERS", None)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 # In the order in which the first is believed of a job whose options do not contradict each other.
-_OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket", "gpus")
+OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket", "gpus")
 LISTS = ("gres", "tres-per-task")  # they may have other things than GPUs
 
 
@@ -29,7 +29,7 @@ def read(options: Mapping[str, Optional[str]]) -> list[Asked]:
         "gpus-per-socket": _number(options, "sockets-per-node"),
     }
     found = []
-    for name in _OPTIONS:
+    for name in OPTIONS:
         gpus = _by_type(name, options.get(name) or "")
         if gpus:
             each = {kind: number * times.get(name, 1) for kind, number in gpus.items()}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kit.base.errors import KitError
-from kit.slurm import client
+from kit.slurm import client, sbatch_variables
 from kit.slurm.jobs import Job
 
 _SUBMITTED = re.compile(
@@ -39,7 +39,7 @@ _BROKEN = re.compile(
 def submit(script: Path, options: Sequence[str] = ()) -> Job:
     """Submit a script. Raise Unsure if Slurm may have accepted it, KitError if it has not."""
     command = ["sbatch", "--parsable", *options, str(script)]
-    done = client.run(command, is_alone=True)
+    done = client.run(command, without=_overridden(script), is_alone=True)
     # --parsable prints "id" or "id;cluster"; a site's wrapper may add lines, or drop the option.
     found = {
         Job(job_id, cluster or named) for job_id, cluster, named in _SUBMITTED.findall(done.stdout)
@@ -77,13 +77,25 @@ class Unknown(client.Unsure):
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
     command = ["sbatch", "--test-only", *options, str(script)]
-    return client.ask(command, script, SLURM_TIME_FORMAT=_TIMES).strip()
+    without = _overridden(script)
+    return client.ask(command, script, without=without, SLURM_TIME_FORMAT=_TIMES).strip()
+
+
+def _overridden(script: Path) -> set[str]:
+    """Return the variables that sbatch must not see beside this script."""
+    try:
+        return sbatch_variables.of_script(script.read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # sbatch says so
+        return set()
 
 
 def estimate(header: str) -> str:
     """Return Slurm's estimate for #SBATCH lines. Raise KitError with its words if it refuses."""
     done = client.run(
-        ["sbatch", "--test-only"], given=header, variables={"SLURM_TIME_FORMAT": _TIMES}
+        ["sbatch", "--test-only"],
+        given=header,
+        variables={"SLURM_TIME_FORMAT": _TIMES},
+        without=sbatch_variables.of_script(header),
     )
     if done.returncode:
         lines = [

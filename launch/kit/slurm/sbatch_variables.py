@@ -1,0 +1,72 @@
+"""Know the variables by which the environment overrides the options of a batch script's lines.
+
+For sbatch, SBATCH_PARTITION wins over the line `#SBATCH --partition`, and loses to a typed one. kit
+writes what is typed into such a line, so it keeps the variable from sbatch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Optional
+
+from kit.slurm import gpu_request
+
+Options = Mapping[str, Optional[str]]
+
+# The variable of any other option is its name in capitals: SBATCH_OPEN_MODE.
+_NAMES = {
+    "array": ("SBATCH_ARRAY_INX",),
+    "cpu-freq": ("SBATCH_CPU_FREQ_REQ",),
+    "mem": ("SBATCH_MEM_PER_NODE",),
+    "segment": ("SBATCH_SEGMENT_SIZE",),
+    "switches": ("SBATCH_REQ_SWITCH", "SBATCH_WAIT4SWITCH"),
+    "time": ("SBATCH_TIMELIMIT",),
+}
+# Of these a job has one: sbatch drops the variables of the others, too.
+_ALTERNATIVES = (("mem", "mem-per-cpu", "mem-per-gpu"), ("requeue", "no-requeue"))
+# The options whose variables kit reads to judge a job as sbatch does.
+_JUDGED = (
+    "partition account time constraint gres gpus gpus-per-node mem mem-per-cpu mem-per-gpu qos"
+    " clusters"
+).split()
+
+
+def name(option: str) -> str:
+    """Return the variable of an option."""
+    return _names(option)[0]
+
+
+def overridden(options: Options) -> set[str]:
+    """Return the variables that sbatch must not see, for the script has options in their place."""
+    # Of the clusters, kit records what the shell says, and looks for the job there.
+    named = [option for option in options if option != "clusters"]
+    found = {variable for option in named for variable in _names(option)}
+    for alternatives in _ALTERNATIVES:
+        if any(option in options for option in alternatives):
+            found |= {variable for option in alternatives for variable in _names(option)}
+    if gpu_request.read(options):
+        found |= {
+            name(option)
+            for option in gpu_request.OPTIONS
+            if gpu_request.read({option: os.environ.get(name(option))})
+        }
+    return found
+
+
+def of_script(text: str) -> set[str]:
+    """Return the variables that sbatch must not see, of the #SBATCH lines of a script."""
+    lines = re.findall(r"^#SBATCH --([a-z][a-z-]*)(?:=(.*))?$", text, re.MULTILINE)
+    return overridden({option: value.strip("\"'") for option, value in lines})
+
+
+def complete(options: Options) -> dict[str, Optional[str]]:
+    """Return a script's options with those that only the environment names."""
+    lost = overridden(options)
+    own = {option: os.environ.get(name(option)) for option in _JUDGED if name(option) not in lost}
+    return {**options, **{option: value for option, value in own.items() if value}}
+
+
+def _names(option: str) -> tuple[str, ...]:
+    return _NAMES.get(option, ("SBATCH_" + option.upper().replace("-", "_"),))
