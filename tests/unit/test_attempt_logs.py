@@ -168,3 +168,17 @@ def test_who_follows_goes_on_into_the_next_attempt_without_losing_or_repeating_a
     seen.clear()
     tail.copy(last=True)
     assert seen == [b""] * len(seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        (("--errors", "--rank", "0"), "errors", "rank"),
+        (("--rank", "1", "--node", "nosuch"), "rank", "node"),
+        (("--errors", "--node", "n1"), "errors", "node"),
+    ],
+)
+def test_logs_are_chosen_in_one_way(options: tuple[str, ...], first: str, second: str, run: history.Run, kit_here) -> None:
+    done = kit_here("logs", "7", *options)
+    said = f"kit: {first} and {second} each choose logs, and not the same ones\n  fix: leave one of them out\n"
+    assert (done.code, done.out, done.err) == (2, "", said)

@@ -457,3 +457,23 @@ def test_an_option_of_the_program_is_not_taken_for_sbatchs(arguments: list[str],
 def test_the_same_option_said_twice_is_refused(kit, program: Path) -> None:
     done = kit("submit", "train.py", "-p", "a", "--slurm", "partition=b", check=False)
     assert (done.returncode, done.stderr) == (2, "kit: --partition: --slurm partition says the same thing\n  fix: give one of them\n")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--dry-run", "--test-only"),
+        ("--dry-run", "--follow"),
+        ("--test-only", "--follow"),
+        ("--dry-run", "--json"),
+        ("--test-only", "--json"),
+        ("--dry-run", "--parsable"),
+        ("--json", "--parsable"),
+    ],
+)
+def test_options_that_ask_for_different_answers_contradict_each_other(options: tuple[str, str], tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = kit_here("submit", "train.py", "--runtime", "none", *options)
+    said = f"kit: {options[0]} and {options[1]} contradict each other\n  fix: leave one of them out\n"
+    assert (done.code, done.out, done.err) == (2, "", said)

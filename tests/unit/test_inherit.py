@@ -154,3 +154,14 @@ def test_a_rerun_has_what_the_run_had(tmp_path: Path, kit, monkeypatch: pytest.M
     done = kit("rerun", "one", "--output", "two", NCCL_ALGO="Tree")
     assert "NCCL_ALGO is Ring, MY_OWN is not there\n" in done.stdout
     assert json.loads((tmp_path / "two/run.json").read_text())["plan"]["program"]["inherited"] == ["NCCL_ALGO"]
+
+
+@pytest.mark.parametrize(("words", "inherited"), [(["none"], []), (["none", "MY_OWN"], ["MY_OWN"]), (["MY_OWN", "none"], ["MY_OWN"])])
+def test_none_on_the_command_line_takes_back_the_names_of_the_file(
+    words: list[str], inherited: list[str], tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("command: train.py\nruntime: none\ninherit: [TOKENIZERS_*]\n")
+    assert kit_here("render", "job.yaml", "--output", "run", *(part for word in words for part in ("--inherit", word))).code == 0
+    assert json.loads((tmp_path / "run/run.json").read_text())["plan"]["program"]["inherited"] == inherited

@@ -64,6 +64,9 @@ def submit(
     parsable: Parsable = False,
 ) -> None:
     """Write the scripts and submit them to Slurm."""
+    shown = {"--dry-run": dry_run, "--test-only": test_only}  # without a job, and as text
+    for others in ({"--follow": follow}, {"--json": as_json, "--parsable": parsable}):
+        options.refuse_together({**shown, **others})
     plan = job.plan(job.load(), output, Use(asks_site=True, is_dry=dry_run))
     submission.say_reasons(plan)
     waits = submission.wait_options(after or [], plan, ask=not dry_run)

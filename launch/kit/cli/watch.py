@@ -16,7 +16,7 @@ from kit.base.errors import KitError, UsageError, did_you_mean
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
-from kit.cli.options import All, Json, LastRun, Task
+from kit.cli.options import All, Json, LastRun, Task, refuse_together
 from kit.files import safe_read
 from kit.runs import array_status, history, log_choice, log_outcome, lookup, sharing
 from kit.runs import log_files as logging
@@ -53,8 +53,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where runs are, why they wait, and how they ended."""
-    if watch and as_json:
-        raise UsageError("--watch and --json contradict each other", "leave one of them out")
+    refuse_together({"--watch": watch, "--json": as_json})
     query = functools.partial(_show_status, run, task, everywhere=everywhere)
     goes_on, answered_s = query(as_json=as_json), time.monotonic()
     while goes_on and watch:

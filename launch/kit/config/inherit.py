@@ -19,6 +19,7 @@ from kit.config.yaml_source import Located
 
 PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
 FLAGS = ("true", "false")
+NONE = "none"
 _HOW = "write names and patterns, `inherit: [NCCL_DEBUG, HF_*]`, or `all`, or `none`"
 # Fabrics and frameworks read these: a user who has set one relies on it.
 WELL_KNOWN = (
@@ -43,15 +44,20 @@ FINDING = """
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
-    """Return the names and patterns; an empty tuple means that the job wants none."""
+    """Return the names and patterns; an empty tuple means that the job wants none.
+
+    Beside others, NONE stays for `add`.
+    """
     items = given.value if isinstance(given.value, list) else [given]
     words = [str(item.value) for item in items if _check_word(item, problems)]
-    return tuple("*" if word == "all" else word for word in words if word != "none")
+    if set(words) == {NONE}:
+        return ()
+    return tuple("*" if word == "all" else word for word in words)
 
 
 def add(of_file: tuple[str, ...], of_option: tuple[str, ...]) -> tuple[str, ...]:
     """Return both; `--inherit none` withdraws what the file says."""
-    return (*of_file, *of_option) if of_option else ()
+    return of_option if not of_option or NONE in of_option else (*of_file, *of_option)
 
 
 def _check_word(item: Located, problems: Problems) -> bool:
@@ -75,6 +81,8 @@ def take(
 
     `named` holds the variables that the job and the profile set themselves, secrets included.
     """
+    if wanted is not None:
+        wanted = tuple(word for word in wanted if word != NONE)
     shell = {
         name: value
         for name, value in os.environ.items()

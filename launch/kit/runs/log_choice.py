@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from kit.base.errors import UsageError
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, log_files
 
@@ -22,6 +23,7 @@ class Choice(NamedTuple):
 
     def of(self, run: RunPaths, job_id: str) -> list[Path]:
         """Return the chosen logs that exist, attempt by attempt."""
+        self._refuse_several()
         attempts = [each for each in run.attempts(job_id) if self.attempt in (None, each)]
         if self.errors:
             ranks = _failed(run, job_id, self.attempt)
@@ -35,6 +37,14 @@ class Choice(NamedTuple):
         else:
             found = log_files.files(run, job_id)
         return [path for path in found if path.is_file()]
+
+    def _refuse_several(self) -> None:
+        """Raise UsageError where a node, a rank and the ranks that failed are not one choice."""
+        given = {"errors": self.errors, "rank": self.rank is not None, "node": self.node}
+        named = [name for name, is_given in given.items() if is_given]
+        if len(named) > 1:
+            problem = f"{named[0]} and {named[1]} each choose logs, and not the same ones"
+            raise UsageError(problem, "leave one of them out")
 
 
 def has_ranks(run: RunPaths, job_id: str) -> bool:
