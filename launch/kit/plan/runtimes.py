@@ -37,7 +37,23 @@ def runtime(
         problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
         _check_image(job, kind, found, problems, is_dry=is_dry)
+    elif found and not job.where("runtime").startswith("--"):  # else it is a rehearsal
+        _warn_of_no_container(job, problems)
     return found, why
+
+
+def _warn_of_no_container(job: Job, problems: Problems) -> None:
+    """Warn of keys that say something of a container where the job has none."""
+    keys = {
+        "image": job.image,
+        "stage": job.stage not in (None, "none", "auto"),
+        "unpack": job.unpack not in (None, "auto"),
+        "remap_root": job.remap_root,
+    }
+    way = "name an image" if not job.image else "leave `runtime: none` out"
+    for key in [key for key, is_said in keys.items() if is_said]:
+        problem = f"{key} says nothing without a container, and the runtime is none"
+        problems.warn(job.where(key), problem, f"leave it out, or {way}")
 
 
 def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
