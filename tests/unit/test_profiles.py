@@ -197,3 +197,18 @@ def test_scratch_takes_no_variable_that_has_no_value_at_submission(scratch: str,
 def test_scratch_gets_the_values_that_its_variables_have_at_submission(kit, tmp_path: Path, sites: dict[str, str]) -> None:
     profile_in(tmp_path, "site", "generic", "scratch: /local/$WHO/${PLACE}\n")
     assert "\nKIT_SCRATCH=/local/ada/x\n" in kit("submit", "train.py", "--dry-run", WHO="ada", PLACE="x", **sites).stdout
+
+
+def test_a_profile_may_end_in_yml_as_a_job_file_may(kit, tmp_path: Path) -> None:
+    folder = tmp_path / "home/kit/clusters"
+    folder.mkdir(parents=True)
+    (folder / "generic.yml").write_text("slurm: {partition: gpu}\n")
+    (folder / "lab.yml").write_text("slurm: {partition: hidden}\n")
+    (folder / "lab.yaml").write_text("slurm: {partition: lab}\n")
+    shell = {"XDG_CONFIG_HOME": f"{tmp_path}/home", "XDG_CONFIG_DIRS": "/nowhere"}
+    (tmp_path / "train.py").touch()
+    command = ("submit", "train.py", "--runtime", "none", "--dry-run")
+    assert "#SBATCH --partition=gpu\n" in kit(*command, **shell).stdout
+    assert "#SBATCH --partition=lab\n" in kit(*command, "--cluster", "lab", **shell).stdout
+    listed = [line.split() for line in kit("init", "--list", **shell).stdout.splitlines()]
+    assert [words[:2] for words in listed if words[0] in ("generic", "lab")] == [["generic", str(folder / "generic.yml")], ["lab", str(folder / "lab.yaml")]]

@@ -11,6 +11,7 @@ from kit.base import assets
 from kit.base.errors import Problem, UsageError
 
 SITE = Path("/etc/kit/clusters")  # for all users of a login node
+ENDINGS = (".yaml", ".yml")  # the first counts where a folder has both
 
 
 def folders() -> list[Path]:
@@ -36,7 +37,7 @@ def files() -> dict[str, list[Path]]:
     """Return {name: files}: the one that counts, then those of later folders that it hides."""
     found: dict[str, list[Path]] = {}
     for folder in folders():
-        for path in sorted(folder.glob("*.yaml")):
+        for path in (path for ending in ENDINGS for path in sorted(folder.glob(f"*{ending}"))):
             if os.path.isfile(path):
                 found.setdefault(path.stem, []).append(path)
     return found
@@ -67,8 +68,7 @@ def first(name: str, places: list[Path]) -> Optional[Path]:
 
     Raises UsageError for a folder that the user may not enter: the profile may be in it.
     """
-    for folder in places:
-        path = folder / f"{name}.yaml"
+    for folder, path in ((each, each / f"{name}{end}") for each in places for end in ENDINGS):
         try:
             if stat.S_ISREG(os.stat(path).st_mode):
                 return path
