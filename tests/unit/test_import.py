@@ -745,3 +745,14 @@ def test_a_script_that_is_no_batch_script_is_a_program(kit, tmp_path: Path) -> N
 def test_an_error_of_bash_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         convert("done\n")
+
+
+def test_a_line_that_is_not_utf8_is_refused_and_a_comment_is_not(tmp_path: Path) -> None:
+    script = tmp_path / "old script.sbatch"
+    script.write_bytes(b"#!/bin/bash\n# caf\xe9\n#SBATCH -N 2\npython t.py\n")
+    assert "nodes: 2" in importer.read(script, {}).job
+    script.write_bytes(b"#!/bin/bash\n#SBATCH -J caf\xe9\npython t.py\n")
+    with pytest.raises(UsageError) as refusal:
+        importer.read(script, {})
+    fix = f"convert the script first: iconv -f latin1 -t utf-8 '{script}' >new.sbatch"
+    assert refusal.value.problems == [(f"{script}:2", "this line is not UTF-8", fix)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -96,4 +97,9 @@ def _text(path: Path) -> str:
     except OSError as error:
         fix = "name a batch script: kit import old.sbatch"
         raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None
+    for number, line in enumerate(content.split(b"\n"), 1):
+        is_comment = line.lstrip().startswith(b"#") and not line.startswith(b"#SBATCH")
+        if line.decode("utf-8", "replace").encode() != line and not is_comment:
+            fix = f"convert the script first: iconv -f latin1 -t utf-8 {shlex.quote(str(path))} >new.sbatch"
+            raise UsageError("this line is not UTF-8", fix, where=f"{path}:{number}")
     return content.decode("utf-8", "replace")
