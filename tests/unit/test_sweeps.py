@@ -85,7 +85,7 @@ BAD = {
     "empty list": ("sweep:\n  lr: []\n", "3: the sweep's lr has an empty list"),
     "one value": ("sweep:\n  lr: 0.1\n", "3: the sweep's lr has no list of values"),
     "value nothing": ("sweep:\n  lr:\n  - 1\n  -\n", "5: the sweep's lr has nothing for a value"),
-    "value list": ("sweep: {lr: [[1]]}\n", "2: the sweep's lr has a list or a mapping for a value"),
+    "value list": ("sweep: {lr: [[1]]}\n", "2: the sweep's lr has a list for a value"),
     "value NUL": ('sweep: {lr: ["\\0"]}\n', "2: a value of the sweep's lr contains a NUL byte, which no program can receive"),
     "name": ("sweep: {lr: [1], l-r: [1]}\n", "2: 'l-r' cannot be a name in a sweep"),
     "point is text": ("sweep:\n- {lr: 1}\n- 2\n", "4: a point of the sweep is not a mapping"),
@@ -122,6 +122,11 @@ def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, tmp_path: Path,
 def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     done = dry_run("command: train.py {seed}\nsweep:\n  seed: [1]\n", "--sweep", "x", check=False)
     assert done.stderr == ("kit: --sweep: 'x' is not NAME=VALUE,VALUE\n  fix: write all values after one name: --sweep x=1,2,3\n")
+    done = dry_run("command: train.py {a}\n", "--sweep", "a=1,2,", check=False)
+    assert done.stderr == (
+        "kit: --sweep: the sweep's a has an empty value in 'a=1,2,'\n  fix: leave out the comma before it; if it is meant: --sweep 'a=1,\"\"'\n"
+    )
+    assert "KIT_SWEEP_a=(1 '')\n" in dry_run("command: train.py {a}\n", "--sweep", 'a=1,""').stdout
     done = dry_run("command: train.py {sed}\nnodes: 0\nsweep:\n  seed: [1]\n  lr: [1]\n", check=False)
     assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
         "kit: job.yaml:1: {sed} is not a name of the sweep",

@@ -53,8 +53,17 @@ def from_words(option: str, words: list[str], problems: Problems) -> Optional[Lo
         elif name in mapping:
             problems.add(option, f"{name} is given twice", fix)
         else:
-            mapping[name] = Located([Located(value, option) for value in text.split(",")], option)
+            mapping[name] = Located(_typed_values(option, name, text, problems), option)
     return Located(mapping, option) if mapping else None
+
+
+def _typed_values(option: str, name: str, text: str, problems: Problems) -> list[Located]:
+    """Return the values of `1,2,""`, where an empty one has to be meant."""
+    found = text.split(",")
+    if "" in found:
+        fix = f"leave out the comma before it; if it is meant: {option} '{name}=1,\"\"'"
+        problems.add(option, f"the sweep's {name} has an empty value in '{name}={text}'", fix)
+    return [Located("" if value == '""' else value, option) for value in found]
 
 
 def count(sweep: Sweep) -> int:
