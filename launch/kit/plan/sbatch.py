@@ -197,6 +197,9 @@ def _refuse_value(name: str, item: Located) -> Refusal:
         return f"'{name}' has {said}", f"write one: {_as_typed(name, '...', item.where)}"
     if value is None:
         return None
+    if name == "no-requeue" and value.lower() in ("false", "no", "off"):
+        problem = f"'no-requeue' is '{value}', and kit asks for no requeue unless the job wants one"
+        return problem, "write `requeue: true` for one, or leave it out"
     if not value.strip():
         fix = f"write one: {_as_typed(name, '...', item.where)}; or remove the option"
         return f"the value of '{name}' is empty", fix
