@@ -127,9 +127,7 @@ def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_pat
     ],
 )
 @pytest.mark.parametrize("test_only", [False, True])
-def test_variables_of_sbatch_do_not_undo_what_the_job_says(
-    options: tuple[str, ...], gone: str, kept: str, test_only: bool, stub, kit, tmp_path: Path
-) -> None:
+def test_variables_of_sbatch_do_not_undo_what_the_job_says(options: tuple[str, ...], gone: str, kept: str, test_only: bool, stub, kit, tmp_path: Path) -> None:
     stub("sbatch", f'env >"{tmp_path}/environment"; echo 5')
     values = {"GPUS": "2", "GRES": "nvme:1"}
     shell = {f"SBATCH_{name}": values.get(name, "1") for name in f"{gone} {kept}".split()}
