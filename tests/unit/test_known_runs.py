@@ -421,6 +421,44 @@ def test_a_run_of_a_cluster_that_shares_the_home_is_shown_as_such_and_not_cancel
     assert code == 1 and "is not cancelled: a job of the cluster a" in errors and fake.calls("scancel") == []
 
 
+def after(call, word: str, *options: str) -> tuple[int, str]:
+    """What a submission that waits for this run says: the first line."""
+    code, out, errors = call("submit", "train.py", "--name", "next", "--output", "next", "--after", word, *options)
+    return code, (errors or out).splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", ["", "any:", "notok:"])
+def test_no_job_waits_for_a_run_whose_job_or_whose_state_is_not_known(kind: str, fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
+    fake.script("sbatch", "exit 1")
+    fake.script("squeue", "exit 1")
+    call("submit", "train.py", "--name", "prep", "--output", "prep")
+    fake.script("squeue", "")
+    fake.script("sbatch", "")
+    busy = "kit: --after: whether Slurm has the job of prep (not submitted) is not known yet"
+    assert after(call, f"{kind}prep") == (2, busy) and after(call, f"{kind}prep", "--dry-run") == (2, busy)
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    no_job = "kit: --after: Slurm has no job of prep (not submitted)"
+    assert after(call, f"{kind}prep") == (2, no_job) and after(call, f"{kind}prep", "--dry-run") == (2, no_job)
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/cluster").write_text("b\n")
+    (tmp_path / "slurm/jobs").write_text("")
+    not_here = "kit: --after: the state of train (1001) is not known here: a job of the cluster a, and this is b: ask there"
+    assert after(call, f"{kind}run") == (2, not_here)
+    assert len(fake.calls("sbatch")) == 2 and not (tmp_path / "next").exists()
+
+
+def test_a_dependency_on_a_job_of_another_cluster_goes_to_that_cluster_alone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", 'take; [[ "${args}" != *second* ]] && echo "${id}" || echo "${id};gpu2"')
+    call("submit", "train.py", "--output", "first")
+    call("submit", "train.py", "--output", "second")
+    other = "kit: --after: train (1002) is a job of the cluster gpu2, and this one goes to the cluster a"
+    assert after(call, "any:1002") == (2, other) and after(call, "any:1002", "--dry-run") == (2, other)
+    own = "kit: --after: train (1001) is a job of the cluster a, and this one goes to the cluster gpu2"
+    assert after(call, "1001", "--slurm", "clusters=gpu2") == (2, own)
+    assert after(call, "1002", "--slurm", "clusters=gpu2") == (0, "kit: waits for train (1002) to end well")
+    assert " --dependency=afterok:1002 " in fake.calls("sbatch")[-1]
+
+
 def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", "x")
     call("submit", "train.py", "--output", "run", "--secret", "A")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple, Optional
 
+from kit import slurm
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
-from kit.runs import lookup, status
+from kit.runs import lookup, status, submit
 from kit.runs.history import Run
 
 KINDS = {"ok": "afterok", "any": "afterany", "notok": "afternotok"}
@@ -38,10 +40,13 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
     waits, said = [], []
     for wait in given:
         found = states.get(wait.run.folder)
+        wait = wait._replace(run=found.run) if found else wait
         state = (found.state if not found.active else "") if found else wait.run.state
+        _refuse_unknown(wait.run, state, found.detail if found else "")
         if state and _is_over(wait, state):
             said.append(f"{wait.run} has ended already ({state}): nothing to wait for")
         elif wait not in waits:
+            _refuse_other_cluster(wait, plan)
             waits.append(wait)
             said.append(f"waits for {wait.run} {WORDS[wait.kind]}")
     return _options(waits, own), said
@@ -71,6 +76,38 @@ def _wait(word: str) -> Wait:
     return Wait(kind, run)
 
 
+def _refuse_unknown(run: Run, state: str, detail: str) -> None:
+    """Raise UsageError for a run without a job, and for one whose state nobody can tell here."""
+    if state == "SUBMITTING" or (run.why and not run.id and not state):
+        problem = f"whether Slurm has the job of {run} is not known yet"
+        raise UsageError(f"--after: {problem}", "ask again in a minute: kit status")
+    if state == "UNSUBMITTED" or not (run.id or state):
+        fix = f"submit it first: kit rerun {os.path.basename(run.folder)}"
+        raise UsageError(f"--after: Slurm has no job of {run}", fix)
+    if state == "UNKNOWN":
+        fix = "submit where its state is known, or leave --after out"
+        raise UsageError(f"--after: the state of {run} is not known here: {detail}", fix)
+
+
+def _refuse_other_cluster(wait: Wait, plan: Plan) -> None:
+    """Raise UsageError for a run of another cluster, which has other jobs of the same numbers."""
+    run, chosen = wait.run, submit.chosen_clusters(plan)
+    if not (chosen or run.is_member):
+        return
+    with slurm.at(""):
+        own = "" if chosen and run.cluster else slurm.cluster_name()
+    its, goes_to = run.cluster or own, chosen or own
+    if its and its == goes_to:
+        return
+    problem = f"{run} is a job of {_named(its)}, and this one goes to {_named(goes_to)}"
+    fix = f"submit it to the same one: --slurm clusters={its or 'NAME'}; or leave --after out"
+    raise UsageError(f"--after: {problem}", fix)
+
+
+def _named(cluster: str) -> str:
+    return f"the cluster {cluster}" if cluster else "a cluster that Slurm does not name"
+
+
 def _is_over(wait: Wait, state: str) -> bool:
     """Return whether the wait is over. Raise UsageError if the job could never start."""
     if (
@@ -79,15 +116,16 @@ def _is_over(wait: Wait, state: str) -> bool:
         or (wait.kind == "notok" and state not in ("COMPLETED", "LOST"))
     ):
         return True
+    name = wait.run.id or wait.run.folder  # what was given up has no job
     if state == "LOST":
-        choices = f"leave --after out, or write any:{wait.run.id}"
-        fix = f"see its logs: kit logs {wait.run.id}; then {choices}"
+        choices = f"leave --after out, or write any:{name}"
+        fix = f"see its logs: kit logs {name}; then {choices}"
         raise UsageError(f"--after: nobody knows how {wait.run} ended", fix)
     if wait.kind == "notok":
         problem = "has ended well, so a job that waits for its failure would never start"
         raise UsageError(f"--after: {wait.run} {problem}", "leave --after out, or submit nothing")
     problem = f"has ended: {state}; a job that waits for its success would never start"
-    fix = f"leave --after out, or write --after any:{wait.run.id}, or notok:{wait.run.id}"
+    fix = f"leave --after out, or write --after any:{name}, or notok:{name}"
     raise UsageError(f"--after: {wait.run} {problem}", fix)
 
 

@@ -37,13 +37,13 @@ def begin(plan: Plan, run: Path, options: list[str]) -> Run:
     known: RunRecord = {
         "host": os.uname().nodename,
         "cluster": noted.cluster,
-        "clusters": _chosen_clusters(plan),
+        "clusters": chosen_clusters(plan),
     }
     run_dir.update(run, {**known, "sbatch_options": tuple(options)} if options else known)
     return noted
 
 
-def _chosen_clusters(plan: Plan) -> str:
+def chosen_clusters(plan: Plan) -> str:
     """Return the clusters that sbatch may choose, as the user names them; empty for its own."""
     in_shell = [os.environ.get(name, "") for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")]
     # sbatch reads them in this order.
