@@ -459,6 +459,13 @@ def test_a_dependency_on_a_job_of_another_cluster_goes_to_that_cluster_alone(fak
     assert " --dependency=afterok:1002 " in fake.calls("sbatch")[-1]
 
 
+def test_the_id_that_parsable_prints_of_another_cluster_names_its_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", 'take; echo "${id};gpu2"')
+    assert call("submit", "train.py", "--output", "run", "--parsable")[1] == "1001;gpu2\n"
+    assert call("status", "1001;gpu2")[1].splitlines()[1].startswith("1001  train  PENDING")
+    assert call("status", "1001;gpu3")[2].startswith("kit: there is no run 1001;gpu3\n")
+
+
 def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", "x")
     call("submit", "train.py", "--output", "run", "--secret", "A")

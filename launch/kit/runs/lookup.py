@@ -27,8 +27,10 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     noted = next((run for run in known if run.folder == folder), None)
     if found := noted or _of_directory(folder, known):
         return _fresh(found)
+    number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
     for run in reversed(known):
-        if word == (run.id or None) or (word.isdecimal() and os.path.isdir(run.paths.logs(word))):
+        is_there = not cluster or run.cluster == cluster
+        if is_there and (number == (run.id or None) or _is_earlier_job(number, run)):
             return _fresh(run)
     if named := [run for run in reversed(known) if word in _names(run)]:
         return _fresh(_meant(word, named, live=live))
@@ -37,6 +39,11 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
     fix = "give a job id, a run directory, or a name; kit runs lists them"
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
+
+
+def _is_earlier_job(number: str, run: Run) -> bool:
+    """Return whether a job that this run's job goes on for, or was requeued as, has the number."""
+    return number.isdecimal() and os.path.isdir(run.paths.logs(number))
 
 
 def _meant(word: str, named: list[Run], *, live: bool) -> Run:
