@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from kit.runs import history, job_chain, local_processes, lookup, run_dir, statu
 import event_lines
 from plans import changed, noted_run, recorded
 from scripted_slurm import ScriptedSlurm
+
+CORPUS = Path(__file__).parents[1] / "corpus"
 
 pytestmark = pytest.mark.tame
 
@@ -629,6 +632,56 @@ def test_a_copy_of_a_run_directory_is_not_the_jobs(fake: ScriptedSlurm, call, tm
     subprocess.run(["cp", "-r", "run", "copy"], check=True)
     assert " LOST " in call("status", "copy")[1] and "(1001) is not cancelled: it is not in Slurm's queue" in call("cancel", "copy")[2]
     assert fake.calls("scancel") == [] and noted() == {"run": "1001"}
+
+
+def without_slurm(tmp_path: Path) -> None:
+    """A laptop: its only commands are those that a run on this machine needs."""
+    for name in ("squeue", "sbatch", "scancel", "scontrol"):
+        (tmp_path / "bin" / name).unlink()
+    assert not shutil.which("squeue"), "these tests need a machine without Slurm"
+
+
+def test_a_copied_run_of_a_cluster_is_no_run_of_this_laptop(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    without_slurm(tmp_path)
+    assert call("run", "train.py", "--output", "mine")[0] == 0
+    shutil.copytree(CORPUS / "time-limit", "from-cluster")
+    for word in ("why", "logs"):
+        assert call(word, "from-cluster")[0] == 0
+    assert noted().keys() == {"mine"} and lookup.find(None).folder == str(tmp_path / "mine")
+    for words in (("status",), ("runs",), ("runs", "--all", "--json")):
+        code, out, errors = call(*words)
+        assert (code, errors) == (0, "") and "COMPLETED" in out
+    assert call("status", "from-cluster")[2].startswith("kit: squeue is not installed here\n")
+
+
+def test_without_slurm_the_state_of_its_runs_alone_is_unknown(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "far")
+    without_slurm(tmp_path)
+    assert call("status")[2].startswith("kit: squeue is not installed here\n")
+    assert call("run", "train.py", "--output", "mine")[0] == 0
+    code, out, errors = call("status")
+    far, mine = out.splitlines()[1:]
+    assert (code, errors) == (0, "") and " UNKNOWN " in far and " COMPLETED " in mine
+    assert far.endswith("squeue is not installed here: ask on a login node of its cluster")
+    assert call("status", "far")[2].startswith("kit: squeue is not installed here\n")
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_noted"),
+    [
+        ({"host": "login7", "cluster": "a"}, True),
+        ({"host": "login7", "cluster": "b"}, False),
+        ({"host": "login7", "cluster": ""}, False),
+        ({"host": os.uname().nodename, "cluster": ""}, True),
+    ],
+)
+def test_a_run_directory_is_noted_if_it_is_of_this_cluster(facts: dict[str, str], is_noted: bool, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    run_dir.save(tmp_path / "run", {**run_dir.load(tmp_path / "run"), **facts})
+    (tmp_path / "state/kit/runs.jsonl").unlink()
+    (tmp_path / "run/log/slurm-1001.out").write_text("said\n")
+    assert call("logs", "run")[1] == "said\n"
+    assert noted() == ({"run": "1001"} if is_noted else {})
 
 
 # ---------------------------------------------------------------- ids out of files

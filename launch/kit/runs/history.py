@@ -43,6 +43,7 @@ class Run:
     workdir: str = ""  # where its program works; empty where nobody noted it
     usage: Optional[Usage] = None  # of a run that has ended
     is_shell: bool = False  # of `kit shell`, not of a program
+    is_foreign: bool = False  # a copy, or from another cluster; the history holds none
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -83,10 +84,11 @@ class Run:
 def add(run: Run) -> bool:
     """Append a run to the history; the last line about a run directory holds.
 
-    Another user's run is not noted: its record may name any job as its own, and may change. A full
-    disk is no reason to fail: report it and return False.
+    Another user's run is not noted: its record may name any job as its own, and may change. A copy
+    is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it
+    and return False.
     """
-    if not sharing.is_own(run.folder):
+    if run.is_foreign or not sharing.is_own(run.folder):
         return False
     place = path()
     try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
 from kit.base.errors import UsageError, did_you_mean
 from kit.runs import history, run_record, sharing, submit
 from kit.runs.history import Run
+from kit.runs.run_record import RunRecord
 
 MOST = 5  # runs to name
 
@@ -135,12 +138,25 @@ def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
     for run in known:
         if os.path.realpath(run.folder) == folder:
             return run
-    run = history.from_record(folder, record)
-    before = run_record.plan_of(record).layout.run_dir
-    is_copy = os.path.exists(before) and os.path.realpath(before) != folder
-    if run.id and not is_copy:
+    run = replace(history.from_record(folder, record), is_foreign=_is_foreign(folder, record))
+    if run.id:
         history.add(run)
     return run
+
+
+def _is_foreign(folder: str, record: RunRecord) -> bool:
+    """Return whether a run directory is a copy, or came from another cluster or machine."""
+    before = run_record.plan_of(record).layout.run_dir
+    if os.path.exists(before) and os.path.realpath(before) != folder:
+        return True
+    host, cluster = record.get("host"), record.get("cluster")
+    if host == os.uname().nodename:
+        return False
+    if cluster:  # which may have several login nodes
+        with slurm.at(""):
+            return cluster != slurm.cluster_name()
+    # An early version of kit recorded neither.
+    return bool(host) or os.path.realpath(before) != folder
 
 
 def _fresh(run: Run) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,20 +32,36 @@ def of(runs: list[Run]) -> list[Status]:
     """Return the status of each run.
 
     Call squeue once per cluster if a run may be active, and sacct once if logs do not tell its end.
+    Without a squeue, fail only if none of the runs can be told without it.
     """
     if any(not run.id and not run.local for run in runs):
         runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
-    found: dict[str, Status] = {}
-    for cluster in dict.fromkeys(run.asked_of for run in runs):
-        of_it = [run for run in runs if run.asked_of == cluster]
+    found = _without_slurm(runs)
+    runs_left = [run for run in runs if run.folder not in found]
+    for cluster in dict.fromkeys(run.asked_of for run in runs_left):
+        of_it = [run for run in runs_left if run.asked_of == cluster]
         with slurm.at(cluster):
             found.update((item.run.folder, item) for item in _of(of_it))
     return [found[run.folder] for run in runs]
 
 
+def _without_slurm(runs: list[Run]) -> dict[str, Status]:
+    """Return the status of the runs that only Slurm knows, if it is not here but others are."""
+    unknown = [run for run in runs if _is_slurms(run)]
+    if len(unknown) == len(runs) or shutil.which("squeue"):
+        return {}
+    detail = "squeue is not installed here: ask on a login node of its cluster"
+    return {run.folder: Status(run, "UNKNOWN", detail, "") for run in unknown}
+
+
+def _is_slurms(run: Run) -> bool:
+    """Return whether Slurm has to be asked for the run."""
+    return bool(run.id) and not run.state and not run.local
+
+
 def _of(runs: list[Run]) -> list[Status]:
     runs = [run if run.state or run.local else history.current(run) for run in runs]
-    unknown = [run for run in runs if run.id and not run.state and not run.local]
+    unknown = list(filter(_is_slurms, runs))
     others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
     queue = slurm.queue(others) if unknown else {}
     found = {run.folder: _one(run, queue, None) for run in runs}
