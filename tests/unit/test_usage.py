@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from kit.cli import run_views
@@ -76,6 +77,30 @@ def test_slurms_word_stands_in_for_a_script_that_was_killed(gpus: int, hours: fl
     attempt(run, "7", 1.0, end="")
     fake_slurm.job("7", "NODE_FAIL", folder=run.folder)
     assert used(run) == Usage("node[1-2]", None, 1, hours)
+
+
+@pytest.mark.parametrize(
+    ("end", "before_s", "gpu_hours"),
+    [
+        ("requeued", HOUR_S, 8.0 + 1 / 3600 * 8),  # Slurm's time begins with the second attempt
+        ("restarting", 0.0, 1 / 3600 * 8),  # it includes the first one
+        ("", None, None),
+    ],
+)
+def test_slurms_word_is_of_the_last_start_alone(end: str, before_s: Optional[float], gpu_hours: Optional[float], tmp_path: Path, fake_slurm: Slurm) -> None:
+    run = made(tmp_path / "one")
+    attempt(run, "7", 1.0, end=end)
+    attempt(run, "7", 1.0, 2, end="")
+    fake_slurm.job("7", "NODE_FAIL", folder=run.folder)
+    assert used(run) == Usage("node[1-2]", None, None if before_s is None else before_s + 1, gpu_hours)
+
+
+def test_the_time_of_an_attempt_that_left_no_end_is_not_forgotten(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    run = made(tmp_path / "one")
+    attempt(run, "7", 11.0, end="")
+    attempt(run, "7", 1.0, 2)
+    fake_slurm.job("7", "COMPLETED", folder=run.folder)
+    assert used(run) == Usage("node[1-2]", 0, None, None)
 
 
 def test_what_nobody_knows_is_not_guessed(tmp_path: Path, kit_here) -> None:

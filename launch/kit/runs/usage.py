@@ -30,7 +30,8 @@ class Usage:
 def of_job(run: RunPaths, job_id: str, gpus_per_node: int, elapsed_s: Optional[float]) -> Usage:
     """Return what a job, or a task of an array, used, with the jobs that it went on for.
 
-    `elapsed_s` is Slurm's word, for where a script was killed and noted no end.
+    `elapsed_s` is Slurm's time since the last start of the job, for where a script was killed and
+    noted no end.
     """
     attempts = [
         list(found)
@@ -40,19 +41,18 @@ def of_job(run: RunPaths, job_id: str, gpus_per_node: int, elapsed_s: Optional[f
     starts = [start for found in attempts if (start := events.last(found, "start"))]
     if not starts:
         return Usage(elapsed_s=elapsed_s)
-    spans = [_span_s(found) for found in attempts]
-    known = [span for span in spans if span is not None]
     end = events.last(attempts[-1], "ends")
-    nodes = starts[-1].text("nodes")
-    gpus = [gpus_per_node * len(hostlist.expand(start.text("nodes"))) for start in starts]
-    if len(known) == len(starts) == len(spans):
-        elapsed_s = sum(known)
-        gpu_s = sum(span * count for span, count in zip(known, gpus))
-    else:
-        gpu_s = (elapsed_s or 0.0) * gpus[-1]
-    has_gpus = gpus_per_node > 0 and elapsed_s is not None
     code = end.number("code") if end else None
-    return Usage(nodes, code, elapsed_s, gpu_s / 3600 if has_gpus else None)
+    nodes = starts[-1].text("nodes")
+    spans = [(_span_s(found), _count_nodes(found)) for found in attempts]
+    if spans[-1][0] is None:
+        spans[_first_of_last_start(attempts) :] = [(elapsed_s, len(hostlist.expand(nodes)))]
+    known = [(span, count) for span, count in spans if span is not None]
+    if len(known) < len(spans):
+        return Usage(nodes, code)
+    gpu_s = sum(span * count * gpus_per_node for span, count in known)
+    elapsed_s = sum(span for span, _ in known)
+    return Usage(nodes, code, elapsed_s, gpu_s / 3600 if gpus_per_node > 0 else None)
 
 
 def total(found: Iterable[Usage]) -> Usage:
@@ -69,6 +69,19 @@ def _jobs(run: RunPaths, job_id: str) -> list[str]:
     jobs = [name for name in names if slurm.ID.fullmatch(name) and name.partition("_")[2] == task]
     found = [name for name in jobs if job_chain.last_job(str(run.folder), name) == job_id]
     return sorted(found, key=lambda name: int(name.partition("_")[0]))
+
+
+def _first_of_last_start(attempts: list[list[Event]]) -> int:
+    """Return the place of the first attempt since Slurm started the job: ranks may start again."""
+    place = len(attempts) - 1
+    while place and events.last(attempts[place - 1], "restarting"):
+        place -= 1
+    return place
+
+
+def _count_nodes(attempt: list[Event]) -> int:
+    start = events.last(attempt, "start")
+    return len(hostlist.expand(start.text("nodes"))) if start else 0
 
 
 def _span_s(attempt: list[Event]) -> Optional[float]:
