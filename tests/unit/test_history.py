@@ -18,7 +18,7 @@ from kit import slurm
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import run_views
-from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, status
+from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, run_record, status
 
 import event_lines
 from plans import noted_run
@@ -364,3 +364,26 @@ def test_the_last_lines_of_a_file_are_found_whatever_its_end_and_its_pieces(piec
     log_files.seek_last(file, count)
     lines = re.findall(rb"[^\n]*\n|[^\n]+$", text)
     assert file.read() == b"".join(lines[-count:] if count else [])
+
+
+@pytest.mark.parametrize(
+    ("record", "created_s"),
+    [
+        ({"created": "2026-11-21T13:14:31+0000"}, 1795266871.0),
+        ({"created": "2026-11-21T13:14:31-0830"}, 1795266871.0 + 8.5 * 3600),
+        ({"created": "2026-11-21T13:14:00+0000", "submitted": "2026-11-21T13:14:31+0000"}, 1795266871.0),
+        ({"created": "2026-11-21T13:14:31"}, 1795266871.0 - 9 * 3600),
+        ({"created": "yesterday"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_a_recorded_time_is_read_with_its_offset_and_without_one_as_of_this_machine(
+    record: dict[str, str], created_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert history.from_record("/x", run_record.read(dict(record), [])).created_s == created_s
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,6 +24,8 @@ from kit.runs import usage as measuring
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
 from kit.slurm import task_numbers
+
+_TIME = "%Y-%m-%dT%H:%M:%S"
 
 
 @dataclass(frozen=True)
@@ -234,24 +237,27 @@ def from_record(folder: str, record: RunRecord) -> Run:
     plan = run_record.plan_of(record)
     layout = plan.layout
     job_id = record.get("job_id") or ""
-    try:
-        created_s = max(
-            0.0, time.mktime(time.strptime(record.get("created", "")[:19], "%Y-%m-%dT%H:%M:%S"))
-        )
-    except (ValueError, OverflowError):
-        created_s = 0.0
     return Run(
         job_id if slurm.ID.fullmatch(job_id) else "",
         folder,
         layout.name or os.path.basename(folder),
         f"{layout.nodes or '?'}x{layout.processes_per_node or '?'}",
-        created_s,
+        _recorded_s(record.get("submitted") or record.get("created", "")),
         local=record.get("local", False),
         array=layout.array or "",
         cluster=record.get("cluster", ""),
         is_member=record.get("is_member", False),
         workdir=plan.program.workdir,
     )
+
+
+def _recorded_s(text: str) -> float:
+    """Return a time of run.json in seconds since 1970; 0 if it is none."""
+    with suppress(ValueError, OverflowError):
+        return max(0.0, datetime.strptime(text, f"{_TIME}%z").timestamp())
+    with suppress(ValueError, OverflowError):  # without an offset, it is this machine's time
+        return max(0.0, time.mktime(time.strptime(text[:19], _TIME)))
+    return 0.0
 
 
 def other_host(run: Run) -> str:
