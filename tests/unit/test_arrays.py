@@ -334,3 +334,14 @@ def test_nobody_waits_for_the_failure_of_a_run_of_which_nobody_knows_the_end(tmp
     with pytest.raises(UsageError, match="nobody knows how"):
         dependencies._is_over(wait, "LOST")
     assert dependencies._is_over(wait, "FAILED") and dependencies._is_over(wait._replace(kind="any"), "LOST")
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_the_directory_of_an_array_names_its_failed_tasks_as_its_name_does(is_noted: bool, tmp_path: Path, state: Path) -> None:
+    run = submitted(tmp_path, "5", "0-2", _0=DONE, _1=FAILED)
+    layout = {"name": "train", "array": "0-2", "run_dir": run.folder}
+    (Path(run.folder) / "run.json").write_text(json.dumps({"job_id": "5", "plan": {"layout": layout}}))
+    if not is_noted:
+        state.unlink()
+    with pytest.raises(UsageError, match=r"train \(5\) is an array\n  fix: name one of its tasks; these did not end well: 5_1$"):
+        report.why(run.folder)

@@ -79,14 +79,23 @@ def single(word: Optional[str]) -> Run:
     """Return a run that is not an array, or one task of an array: 12_3."""
     run, wanted = find(word, None)
     if wanted is None and run.array:
-        raise UsageError(f"{run} is an array", _tasks_to_name(run))
+        raise NotSingle(run)
     return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
 
 
+class NotSingle(UsageError):
+    """An array was named where one of its tasks is wanted."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"{run} is an array", _tasks_to_name(run))
+        self.run = run
+
+
 def _tasks_to_name(run: Run) -> str:
-    """Return the fix where one task is wanted: those that ended badly, as far as that is noted."""
+    """Return the fix where one task is wanted: those that ended badly, as far as that is known."""
     found = all_of(run)
-    bad = [item.id for item in found if item.state not in ("", "COMPLETED")]
+    states = [item.state or log_outcome.read(item)[0] for item in found]
+    bad = [item.id for item, state in zip(found, states) if state not in ("", "COMPLETED")]
     if not bad:
         return f"name one of its tasks, as in {found[0].id}"
     return f"name one of its tasks; these did not end well: {first(bad, 5)}"

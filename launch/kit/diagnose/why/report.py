@@ -78,6 +78,10 @@ def _find(word: Optional[str]) -> history.Run:
     """Return the run as every command finds it, or one whose directory came from elsewhere."""
     try:
         return array_status.single(word)
+    except array_status.NotSingle as error:
+        if error.run.id:
+            raise
+        return replace(error.run, array="")  # submitted by hand: the newest log is explained
     except UsageError:
         if word is None or not os.path.isfile(os.path.join(word, "run.json")):
             raise
