@@ -345,3 +345,14 @@ def test_the_directory_of_an_array_names_its_failed_tasks_as_its_name_does(is_no
         state.unlink()
     with pytest.raises(UsageError, match=r"train \(5\) is an array\n  fix: name one of its tasks; these did not end well: 5_1$"):
         report.why(run.folder)
+
+
+def test_one_task_that_ran_here_is_no_array_where_its_directory_was_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit, kit_here) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('said')\n")
+    kit("run", "train.py", "--array", "0-2", "--task", "1", "--output", "before", XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
+    os.rename("before", "moved")
+    assert "said" in kit_here("logs", "moved", "--rank", "0").out
+    assert kit_here("timeline", "moved").code == 0
+    shown = kit_here("status", "moved").out
+    assert " COMPLETED " in shown and "TASK" not in shown

@@ -244,7 +244,8 @@ def from_record(folder: str, record: RunRecord) -> Run:
         f"{layout.nodes or '?'}x{layout.processes_per_node or '?'}",
         _recorded_s(record.get("submitted") or record.get("created", "")),
         local=record.get("local", False),
-        array=layout.array or "",
+        # `kit run --task` runs one task of an array, and notes its id.
+        array="" if "_" in job_id else layout.array or "",
         cluster=record.get("cluster", ""),
         is_member=record.get("is_member", False),
         workdir=plan.program.workdir,
