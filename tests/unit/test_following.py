@@ -246,6 +246,23 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
     assert "the time limit was reached" in kit_here("why", "run").out
 
 
+def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_the_program(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    program = '["bash", "-c", "trap \'exit 75\' USR1; while sleep 0.1; do :; done"]'
+    keys = "launcher: srun\non_preempt: checkpoint\ntime: '0:08'\ncheckpoint_s: 5\n"
+    (tmp_path / "job.yaml").write_text(f"command: {program}\n{keys}")
+    assert kit_here("run", "job.yaml", "--output", "run").code == 75
+    (run,) = history.runs()
+    stopped = "all ranks have stopped for a checkpoint"
+    assert (run.state, run.why) == ("TIMEOUT", f"{stopped}; to go on: kit rerun")
+    assert kit_here("why", "run").out.splitlines()[1:6] == [
+        "  no rank has failed",
+        "cause: it stopped near its time limit, so that it can go on from its checkpoint (checkpointed)",
+        f"  shown by run/log/{run.id}/events/batch.jsonl:8:",
+        f"  | local0: {stopped}",
+        "  fix: to go on: kit rerun",
+    ]
+
+
 @pytest.mark.parametrize(("code", "word"), [(75, "stopped"), (129, "stopped"), (143, "stopped"), (1, "failed"), (137, "failed")])
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)

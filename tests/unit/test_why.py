@@ -26,7 +26,7 @@ DOCUMENT = ROOT / "docs" / "why.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
-WITHOUT_WORDS = ("deadline", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
+WITHOUT_WORDS = ("deadline", "checkpointed", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 CAUSING = "".join((ROOT / "tests/bash" / name).read_text() for name in ("faulty.py", "test_failing_runs.py"))  # tests that cause what they judge
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:50345. This is typically caused by a remote worker crashing."
 

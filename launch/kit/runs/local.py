@@ -57,7 +57,7 @@ def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> 
     state = "FAILED" if code else "COMPLETED"
     if stopper.received:
         state = "CANCELLED"
-    elif limit.is_over and code:
+    elif code and (limit.is_over or log_outcome.read(noted)[0] == "TIMEOUT"):
         state = "TIMEOUT"
     history.ended(noted, state, _why(noted, state, code, stopper.received))
     return code
@@ -69,7 +69,7 @@ def _why(run: Run, state: str, code: int, received: list[int]) -> str:
         is_asked = history.is_cancelled(run)
         name = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
         return f"by {'kit cancel' if is_asked else name}"
-    said = log_outcome.read(run)[1] if state in ("FAILED", "COMPLETED") else ""
+    said = log_outcome.read(run)[1] if state in ("FAILED", "COMPLETED", "TIMEOUT") else ""
     return said or (f"exit code {code}" if code else "")
 
 

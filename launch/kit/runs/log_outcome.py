@@ -21,6 +21,8 @@ def read(run: Run) -> tuple[str, str]:
     state = stopped.text("state") if stopped else ""
     if state and slurm.is_active(state):  # Slurm's answer from the middle of it
         return sentences.ended_by(_batch_text(run, found)), ""
+    if state and stopped and stopped.text("cause"):  # a rehearsal that stopped for its checkpoint
+        return state, f"{stopped.text('problem')}; {stopped.text('fix')}"
     if state:
         return state, ""
     failures = [event for event in found if event.name in events.ENDINGS]

@@ -19,7 +19,7 @@ CAUSE_OF_STATE = {
 def name_cause(event: Event) -> str:
     """Return the name of the cause that an event stands for; empty for most events."""
     if event.name == "stopped_by":
-        return CAUSE_OF_STATE.get(event.text("state"), "")
+        return event.text("cause") or CAUSE_OF_STATE.get(event.text("state"), "")
     if event.name == "node_lost":
         return "node-failed"
     if event.name == "out_of_memory":

@@ -185,6 +185,8 @@ def _at_fault(
         return stood.first, wording.printable(stood.words, 400), ""
     if cause and cause.cause.name == "node-failed" and (lost := cause.groups.get("node", "")):
         return None, f"lost: {lost}, with its ranks", lost  # ranks that failed missed those of it
+    if cause and cause.cause.name == "checkpointed":
+        return None, "no rank has failed", ""
     first = weighed.first
     said = _describe_first(first, evidence) if first else "no rank recorded its own failure"
     return first, said, ""
