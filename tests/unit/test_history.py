@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from kit import slurm
-from kit.base import formats
+from kit.base import formats, redact
 from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, run_record, status
@@ -330,6 +330,18 @@ def test_code_of_live_runs_is_not_called_the_same(tmp_path: Path, kit_here) -> N
     assert done.code == 0 and "as far as is known\n  code: both ran live, which is not compared (keep a copy: --code snapshot)" in done.out
     again = kit_here("diff", "one", "./one")
     assert again.code == 2 and "'one' and './one' are the same run" in again.err
+
+
+def test_two_tasks_of_a_sweep_differ_in_their_values(tmp_path: Path, kit_here) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    sweep = ("--sweep", "lr=0.1,0.2", "--sweep", "token=1234567890,2345678901", "--env", "RATE={lr}", "--env", "X={token}")
+    for task in ("0", "3"):
+        assert kit_here("run", "train.py", *sweep, "--task", task, "--output", f"task{task}").code == 0
+    done = kit_here("diff", "task0", "task3")
+    lines = ["variables:", "  SLURM_ARRAY_TASK_ID: 0 -> 3", "  lr: 0.1 -> 0.2", f"  token: {redact.HIDDEN} -> {redact.HIDDEN}"]
+    assert done.code == 1 and done.out.split("\n\n")[1].splitlines()[:4] == lines
+    assert kit_here("rerun", "task0", "--output", "again").code == 0
+    assert "do not differ" in kit_here("diff", "task0", "again").out
 
 
 def test_where_no_rank_began_the_logs_of_failed_ranks_are_not_looked_for(tmp_path: Path, kit_here) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import filecmp
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -13,6 +14,7 @@ from kit.files import safe_read, typed_json
 from kit.plan import key_files
 from kit.plan.run_paths import RunPaths
 from kit.runs import run_dir, run_record
+from kit.slurm import task_numbers
 
 MOST_LINES = 200  # of one file
 MOST_BYTES = 1 << 20
@@ -87,8 +89,23 @@ class Side:
         Without a container those of the shell by which they find programs are among them.
         """
         shell = self.record.get("shell", {}).items()
-        values = [*self.plan.program.env, *((f"{name} of the shell", item) for name, item in shell)]
+        values = [
+            *self.plan.program.env,
+            *((f"{name} of the shell", item) for name, item in shell),
+            *self._task(),
+        ]
         return {name: self._show(value) for name, value in values}
+
+    def _task(self) -> Iterator[tuple[str, str]]:
+        """Yield the number and the values of the task of a sweep that `kit run --task` ran."""
+        number = (self.record.get("job_id") or "").partition("_")[2]
+        tasks = [str(task) for task in task_numbers.numbers(self.plan.layout.array or "")]
+        if number not in tasks:
+            return
+        yield "SLURM_ARRAY_TASK_ID", number
+        place = tasks.index(number)
+        for name, column in self.plan.program.sweep:
+            yield name, column[place] if place < len(column) else ""
 
     def image(self) -> dict[str, str]:
         container = self.plan.container
