@@ -216,7 +216,7 @@ def test_where_slurm_is_slow_to_start_the_step_no_node_is_noted_without_a_sign_o
     stub(tmp_path / "bin", "scontrol", f'case "$2" in hostnames) {names} ;; config) echo "SlurmdPort = 7000" ;; esac\n')
     stub(tmp_path / "bin", "getent", 'echo "192.0.2.${2#n} STREAM"\n')
     stub(tmp_path / "bin", "timeout", f'[[ "$*" != */dev/tcp/192.0.2.[2-4]/7000* ]] || exit {int(not reaches)}\nexit 9\n')
-    own = {"KIT_LOOPBACK": "", "SLURMD_NODENAME": "n1", "KIT_ANSWER_TIMEOUT_S": "1", TAG: tag}
+    own = {"KIT_LOOPBACK": "", "SLURMD_NODENAME": "n1", "KIT_ANSWER_TIMEOUT_S": "6" if answers else "1", TAG: tag}
     done = start(run, env=slurm(nodes=nodes, folders=(tmp_path / "bin",), SLURM_JOB_NODELIST=f"n[1-{nodes}]", **own))
     assert end in done.stderr
     noted = (tmp_path / "bad").read_text().splitlines() if (tmp_path / "bad").exists() else []
