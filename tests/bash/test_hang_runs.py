@@ -68,14 +68,14 @@ def test_a_rank_that_has_ended_is_named_with_its_node(started: Callable[..., Non
 
     until(lambda: "\nrank 1 has no process on local0\n" in shown())
     assert re.search(r"^kit: program \(\d+\), \d+s so far: 3 of 4 ranks seen on 2 nodes\nrank 1 has", found := shown())
-    assert "\n3 ranks (0, 2, 3) in <module> at program.py:4\n" in found
+    assert "\n3 ranks (0,2-3) in <module> at program.py:4\n" in found
 
 
 def test_processes_that_a_program_spawned_are_shown_below_it(started: Callable[..., None], tmp_path: Path) -> None:
     started(SPAWNS, "--launcher", "spawn", ups=4)
     found = hang(tmp_path).stdout
     assert ": 2 of 2 ranks seen on 2 nodes\n" in found
-    assert "\n2 ranks (0, 1) in BaseProcess.join, called at program.py:13 in <module>\n" in found
+    assert "\n2 ranks (0-1) in BaseProcess.join, called at program.py:13 in <module>\n" in found
     assert re.search(r"^  its 4 children \(.*\) in train at program.py:5$", found, re.MULTILINE)
 
 

@@ -195,6 +195,6 @@ def test_kit_tells_afterwards_which_rank_stood_where(kit, tmp_path: Path) -> Non
     first, *rest = kit("hang").stdout.splitlines()
     assert re.fullmatch(r"kit: waits \(\S+\), as its ranks stood still at \S+ \S+: 3 of 3 ranks seen on 1 node", first)
     shown = "\n".join(rest)
-    assert re.match("rank 1 on local0 in <module> at waits.py:3\n", shown) and "2 ranks (0, 2) in <module> at waits.py:5\n" in shown
+    assert re.match("rank 1 on local0 in <module> at waits.py:3\n", shown) and "2 ranks (0,2) in <module> at waits.py:5\n" in shown
     told = r"local0: the ranks stood still: for \d+ s no rank has said or saved anything, or worked$"
     assert re.search(told, kit("status").stdout.splitlines()[1])

@@ -37,7 +37,7 @@ def test_the_ranks_of_two_nodes_are_shown_where_they_hang_in_their_containers(ki
 
     # The image has none, nor have the nodes: it was installed with kit, and that is enough.
     expected = ["rank 2 on node2 in _BaseDataLoaderIter.__next__, called at stuck.py:33 in main", "rank 3 on node2 in stuck_in_loading at stuck.py:21",
-                "2 ranks (0, 1) in all_reduce, called at stuck.py:35 in main"]  # fmt: skip
+                "2 ranks (0-1) in all_reduce, called at stuck.py:35 in main"]  # fmt: skip
     until(lambda: [line for line in ask(kit_cluster, project, job).stdout.splitlines() if line.startswith(("rank ", "2 ranks "))] == expected, 120, "not so")
 
     kit_cluster.run("ctl", "scancel", job)

@@ -55,7 +55,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> 
     assert shown()[:3] == [
         "kit: train (7), 4:12 of 1:00:00: 2 of 4 ranks seen on 2 nodes",
         "node2 did not answer within 1 s: its processes are not shown",
-        "2 ranks (0, 1) in all_reduce, called at loading.py:35 in main",
+        "2 ranks (0-1) in all_reduce, called at loading.py:35 in main",
     ]
 
 

@@ -40,8 +40,8 @@ def name(option: str) -> str:
 
 def overridden(options: Options) -> set[str]:
     """Return the variables that sbatch must not see, for the script has options in their place."""
-    # Of the clusters, kit records what the shell says, and looks for the job there. It follows a job
-    # itself, and would take an sbatch that waits for one that Slurm does not answer.
+    # Of the clusters, kit records what the shell says, and looks for the job there. It follows jobs
+    # itself; an sbatch that waits for the job's end would look like one without an answer.
     named = [*(option for option in options if option != "clusters"), "wait"]
     found = {variable for option in named for variable in _names(option)}
     for alternatives in _ALTERNATIVES:
