@@ -234,6 +234,56 @@ def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
     assert event_lines.failed_ranks(run / f"log/{JOB_ID}") == {1: 7}
 
 
+# Slurm tells the rank to stop, and the batch script nothing, or only later.
+STOPS_RANK = """
+task 0 0 &
+until grep -qs up "log/${SLURM_JOB_ID}/rank0.out"; do sleep 0.02; done
+kill -TERM "$(<rank0.pid)"
+wait "$!" && exit 0 || rc=$?
+[[ -z "${KIT_TEST_TELLS}" ]] || { sleep 1 && kill -TERM "${PPID}"; } &
+exit "${rc}"
+"""
+STOPPED = "echo ${PPID} >run/rank0.pid; trap 'exit ${KIT_TEST_CODE}' TERM; echo up; while :; do sleep 0.05; done"
+RUNNING = "JobId=1 JobState=RUNNING Restarts=0 PreemptTime="
+GOES_ON = "kit: local0: the ranks were told to stop, and have ended, progress: -; Slurm starts this job again"
+
+
+def answer_for_job(folder: Path, facts: str) -> None:
+    """Stubs Slurm, which knows these facts of the job, and takes it back into the queue."""
+    real = SCRIPTS / "local/scontrol"
+    stub(folder / "bin", "scontrol", f'case "$1 $2" in requeue*) touch requeued ;; "show job") echo "{facts} " ;; *) exec {real} "$@" ;; esac\n')
+    stub(folder / "bin", "sinfo", "true\n")
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "tells", "ends", "last"),
+    [
+        (f"{RUNNING}None", 75, "", 75, GOES_ON),  # scancel --signal=TERM
+        (f"{RUNNING}2026-01-01T00:00:00", 75, "", 75, GOES_ON),
+        (f"{RUNNING}2026-01-01T00:00:00", 143, "", 75, GOES_ON),
+        (f"{RUNNING}None", 75, "yes", 75, "kit: error: local0: this job is being ended (RUNNING)"),
+        ("JobId=1 JobState=COMPLETING Restarts=0 PreemptTime=None", 75, "", 75, "kit: error: local0: this job is being ended (COMPLETING)"),
+        (f"{RUNNING}None", 143, "yes", 143, "kit: error: local0: this job is being ended (RUNNING)"),
+    ],
+)
+def test_ranks_that_slurm_alone_has_stopped_go_on_unless_the_job_is_ended(facts: str, code: int, tells: str, ends: int, last: str, tmp_path: Path) -> None:
+    run = job(tmp_path, READY + STOPS_RANK, STOPPED, nodes=1, on_preempt="checkpoint", max_restarts=1)
+    answer_for_job(tmp_path, facts)
+    assert begin(run, nodes=1, KIT_LOOPBACK="", KIT_TEST_CODE=str(code), KIT_TEST_TELLS=tells).wait(60) == ends
+    assert said(run)[0] == last
+    assert (run / "requeued").exists() == (last == GOES_ON)
+    assert len(event_lines.read(run / f"log/{JOB_ID}", "start")) == 1
+
+
+def test_a_rank_that_was_killed_is_blamed_though_another_was_told_to_stop_for_it_and_saved(tmp_path: Path) -> None:
+    killed = f"""echo '{SECOND.replace("local1", "local0")}' >>"log/${{SLURM_JOB_ID}}/events/local0.jsonl"\n"""
+    run = job(tmp_path, f"{READY}{killed}{STOPS_RANK}", STOPPED, nodes=1, on_preempt="checkpoint")
+    answer_for_job(tmp_path, f"{RUNNING}None")
+    assert begin(run, nodes=1, KIT_LOOPBACK="", KIT_TEST_CODE="75", KIT_TEST_TELLS="").wait(60) == 75
+    assert said(run)[0].startswith("kit: error: no rank could say why it ended")
+    assert not (run / "requeued").exists()
+
+
 def test_what_srun_says_of_the_tasks_that_watch_the_nodes_is_not_taken_for_a_ranks_end(tmp_path: Path) -> None:
     """It may come late, when the job has begun again, and before what srun says of the ranks."""
     watching = 'if [[ "$2" == */pulse.sh ]]; then echo "srun: error: local0: task 0: Killed" >&2; touch watched; exec sleep 30; fi\n'

@@ -114,8 +114,11 @@ ending::explain_failure() {
   ending::refresh "${KIT_EVENTS%/*}"
   failed="$(ending::failed)" before="${failed}"
   ending::ask_srun
-  # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
-  [[ -n "${failed}" ]] || ending::show_refusals
+  if [[ -z "${failed}" ]]; then
+    # Not a rank: a node said why, or srun did, above. The others were killed for it, with a larger code than its 1.
+    ending::show_refusals
+    [[ -n "${KIT_LOOPBACK:-}" ]] || ending::heed_slurm
+  fi
   if [[ -n "${failed}" && "${words}" == Killed && $'\n'"${before}" != *$'\n'"${node} "* ]]; then
     ending::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
@@ -125,6 +128,39 @@ ending::explain_failure() {
     how=failed after=0
   fi
   ending::name_rank
+}
+
+# ending::heed_slurm - where no rank failed by itself: ends this script if Slurm ends the job. But Slurm tells the ranks alone to stop when
+# the grace time of a preempted job begins, or for `scancel --signal=TERM`; where they have saved, the run goes on in another attempt.
+ending::heed_slurm() {
+  local stopped facts preempted=''
+  ending::await_signal "${srun_code}"
+  stopped="$(event::of rank_ended | grep -F '"stopped": true}')" || return 0
+  facts="$(ending::facts 10)"
+  [[ "${facts}" == *' JobState='* ]] || return 0
+  # To requeue a job that somebody has cancelled would bring it back.
+  [[ -z "${KIT_SIGNAL}" && "${facts}" == *' JobState=RUNNING '* ]] || ending::after_signal "${srun_code}"
+  declare -F preempt::go_on >/dev/null || return 0
+  [[ "${facts}" != *' PreemptTime='[0-9]* ]] || preempted=yes
+  # Where a rank noted no end, it was killed, perhaps because memory had run out, and the others were told to stop for it.
+  # shellcheck disable=SC2153  # KIT_GO_ON is in preempt.sh
+  [[ -n "${preempted}" ]] || [[ "${stopped}" == *"\"code\": ${KIT_GO_ON}, "* && -z "$(ranks::unended)" ]] || return 0
+  preempt::go_on "the ranks were told to stop, and have ended"
+}
+
+# ending::await_signal CODE - ends this script if Slurm ends the job: it may end the ranks up to two seconds before it tells this script.
+ending::await_signal() {
+  local -i tries
+  for ((tries = 0; tries < 8; tries++)); do
+    [[ -z "${KIT_SIGNAL}" ]] || break
+    sleep 0.25
+  done
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "$1"
+}
+
+# ending::facts SECONDS - prints what Slurm knows of this job, each fact between spaces; none if it does not answer in time.
+ending::facts() {
+  printf ' %s ' "$(SLURM_TIME_FORMAT=standard timeout "$1" scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true)"
 }
 
 # ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one
