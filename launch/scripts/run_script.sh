@@ -6,6 +6,10 @@
 # launcher's script beside this one, and then in your program. To submit by hand: sbatch run_script.sh
 set -euo pipefail +o posix # names with :: are none to a POSIX shell, which POSIXLY_CORRECT makes of bash
 
+# While all ranks start again, too, a signal may come, and these note it until ending::listen listens.
+KIT_SIGNAL='' KIT_NEAR_END=''
+[[ "${1:-}" != again ]] || { trap 'KIT_SIGNAL=TERM' TERM && trap 'KIT_NEAR_END=yes' USR1; }
+
 # sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here.
 KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 [[ "${KIT_RUN_DIR}" == /* && -r "${KIT_RUN_DIR}/env.sh" ]] || KIT_RUN_DIR="${PWD}"

@@ -15,7 +15,7 @@ from kit.config.secrets import Secret
 from kit.diagnose.why import evidence
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_files
-from running import SCRIPTS, TAG, bash, environment, processes, until
+from running import SCRIPTS, TAG, bash, environment, processes, stub, until
 from test_preemption_script import requeue
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
@@ -221,6 +221,51 @@ def test_a_rank_that_fails_when_the_time_limit_is_near_goes_on_in_the_next_start
     assert job.returncode == 75, said
     assert "a rank has failed near the time limit" in said and (run / "requeued").read_text() == f"{JOB_ID}\n"
     assert attempts(run) == [1]
+
+
+# A program that fails, and whose second attempt would end well.
+FAILS_ONCE = 'exit "$((KIT_ATTEMPT == 1 ? 4 : 0))"'
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("USR1", 75, "kit: local0: the time limit is near, progress: -; Slurm starts this job again\n"),
+        ("TERM", 4, "kit: error: local0: this job is being ended (CANCELLED)\n"),
+    ],
+)
+def test_a_signal_that_comes_while_the_ranks_place_is_looked_for_is_not_lost(name: str, code: int, said: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, FAILS_ONCE, max_restarts=1, on_preempt="checkpoint", checkpoints=str(tmp_path / "out"))
+    requeue(tmp_path)
+    stub(tmp_path / "bin", "sinfo", "true\n")
+    # For the newest checkpoint; once when the rank has ended.
+    stub(tmp_path / "bin", "find", f'if [[ -e log/{JOB_ID}/rank0.out && ! -e told ]]; then touch told; kill -{name} "$(<batch.pid)"; fi\n')
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="")
+    begin = ["bash", "-c", "echo $$ >batch.pid; exec bash run_script.sh"]
+    done = subprocess.run(begin, cwd=run, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert (run / "requeued").exists() == (name == "USR1")
+    assert attempts(run) == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "on_preempt", "code", "said"),
+    [
+        ("USR1", "checkpoint", 75, "kit: local0: no rank has started, progress: -; Slurm starts this job again\n"),
+        ("USR1", "none", 0, "kit: local0: all ranks ended well\n"),
+        ("TERM", "none", 143, "kit: error: local0: this job is being ended (CANCELLED)\n"),
+    ],
+)
+def test_a_signal_that_comes_while_the_script_begins_anew_is_not_lost(name: str, on_preempt: str, code: int, said: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, FAILS_ONCE, max_restarts=1, on_preempt=on_preempt)
+    requeue(tmp_path)
+    stub(tmp_path / "bin", "sinfo", "true\n")
+    with (run / "lib/messages.sh").open("a") as lines:
+        lines.write(f'[[ "${{1:-}}" != again ]] || kill -{name} "$$"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert (run / "requeued").exists() == (code == 75)
+    assert attempts(run) == [1, 2]
 
 
 LOSES_TWICE = """

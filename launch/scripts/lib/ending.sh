@@ -1,9 +1,10 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # ending.sh - why the job ends, in the words that its user needs: on the first node, which sees what srun and all ranks noted.
 
-# ending::listen - bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note.
+# ending::listen - bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note, which
+# run_script.sh may already have made.
 ending::listen() {
-  KIT_SIGNAL='' KIT_GOES_ON='' # KIT_GOES_ON: whether there is to be another attempt
+  KIT_GOES_ON='' # whether there is to be another attempt
   trap 'KIT_SIGNAL=TERM' TERM
   trap 'ending::leave "$?"' EXIT
   preempt::listen

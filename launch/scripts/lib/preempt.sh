@@ -8,9 +8,10 @@ readonly KIT_GO_ON=75
 # preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too. And to
 # SIGURG, by which kit says that a person has asked: it does nothing to a script that does not listen yet.
 preempt::listen() {
-  KIT_ASKED='' KIT_REQUEST='' KIT_ASKED_BY=''
+  KIT_REQUEST='' KIT_ASKED_BY=''
   KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
   trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
+  KIT_ASKED="${KIT_NEAR_END}" # it came while the ranks were being started again
   trap 'KIT_ASKED=yes' URG
 }
 
