@@ -300,6 +300,7 @@ source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 event::note() { echo "$*"; }
+timeout() { "${@:2}"; } # which starts no function
 job::hosts() { printf '%s\\n' node1 node2 node3; }
 KIT_ID=7 SLURM_JOB_NODELIST='node[1-3]' KIT_LATE_S=10 KIT_BEATS=9
 KIT_BEAT_AT=([0]="${SECONDS}" [1]=$((SECONDS - 8)) [2]=$((SECONDS - 2)))

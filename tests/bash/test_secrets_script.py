@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.config.notify import Notify
 from kit.config.secrets import Secret
 from running import SCRIPTS, TAG, environment, patient_srun, processes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
+
+import event_lines
 
 HOSTILE = b" a 'b' \"c\" $(touch X) `touch Y` ${HOME} \\ \\n \xc3\xa9 \xff \x01\n\nlast line\n"
 NAMES = ("TOKEN", "OTHER")
@@ -143,6 +146,21 @@ def test_a_job_that_is_ended_removes_them_before_its_ranks_are_gone(tmp_path: Pa
     assert job.poll() is None
     job.send_signal(signal.SIGKILL)
     job.wait()
+
+
+def test_a_job_that_is_ended_asks_slurm_once_before_it_removes_them_and_tells_of_its_end(tmp_path: Path, tag: str) -> None:
+    """Where slurmctld is busy, Slurm may kill the script before a second answer comes."""
+    notify = Notify(("end",), "", ("bash", "-c", "touch told"), "")
+    run = with_secrets(tmp_path, "touch up; exec sleep 300", launcher="srun", notify=notify)
+    scontrol(tmp_path, '[[ ! -e asked ]] || exec sleep 100; touch asked; echo "JobId=1 JobState=COMPLETING Restarts=0 "')
+    stub(tmp_path / "bin", "sinfo", "ls ../told .secrets >at-sinfo\nexec sleep 100\n")
+    job = started(run, tag, tmp_path / "bin")
+    until((tmp_path / "up").exists, 60)
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(50) == 143
+    assert (run / "at-sinfo").read_text() == "../told\n"
+    (noted,) = event_lines.read(run / f"log/{JOB_ID}", "stopped_by")
+    assert noted["state"] == "COMPLETING"
 
 
 def test_each_task_of_an_array_removes_its_own_and_the_last_one_the_folder(tmp_path: Path) -> None:

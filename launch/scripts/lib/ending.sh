@@ -59,13 +59,13 @@ ending::explain_end() {
     TIMEOUT) problem+=": its time limit is over" fix="give it more: \`time:\`, or --time on the command line; or write checkpoints: \`on_preempt: checkpoint\`" ;;
     CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
   esac
-  # The ranks have them; and Slurm may kill this script, too, before they have ended.
-  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  # The ranks have them; and Slurm may kill this script, too, before they have ended: so what it has said is asked no second time.
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget "${facts}"
   KIT_OUTCOME="${state:-FAILED}"
   event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"
   kit::error "${problem}" "${fix}"
+  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now, for the same reason
   [[ -n "${silent}" ]] || ending::name_down
-  [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now: Slurm may kill this script before the ranks have ended
 }
 
 # ending::name_silent - names the nodes that had been silent for half of KIT_LATE_S when Slurm was asked; what they sent since then is
@@ -87,7 +87,7 @@ ending::name_silent() {
 # ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
 ending::name_down() {
   local node state found
-  found="$(sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
+  found="$(timeout 3 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
   while read -r node state; do
     [[ -z "${node}" ]] || ending::name_lost "${node}" "${state}"
   done < <(grep -E ' (down|fail)' <<<"${found}" || grep -F '*' <<<"${found}" || true)

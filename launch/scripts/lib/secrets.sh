@@ -36,11 +36,12 @@ secrets::take() {
   [[ "${kit_options}" != *x* ]] || set -x
 }
 
-# secrets::forget - removes them at the end of the run, unless Slurm starts this job again, or may do so.
+# secrets::forget [FACTS] - removes them at the end of the run, unless Slurm starts this job again, or may do so, by what it knows of the
+# job: it is asked where that is not known yet.
 secrets::forget() {
   [[ -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
   local facts restarts
-  facts=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true) "
+  facts="${1-"$(ending::facts 10)"}"
   restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
   # Where Slurm does not answer, kit removes them when it sees that the job has ended.
   [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
