@@ -231,6 +231,60 @@ def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_r
     assert last["outcome"] == "REQUEUED"
 
 
+# slurmctld, when it was asked how often, and what it answers. It has done what it was asked for where there is a file `requeued`.
+AWAY = 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1'
+DONE = 'touch requeued; echo "Socket timed out on send/recv operation" >&2; exit 1'
+RUNS = 'echo "JobId=1 JobState=RUNNING Restarts=0 "'
+REFUSED = 'echo "Requested operation is presently disabled" >&2; exit 1'
+
+
+@pytest.mark.parametrize(
+    ("requeues", "shows", "code", "requeued", "submits"),
+    [
+        ([AWAY, "touch requeued"], ["exit 1"], AGAIN, True, False),
+        ([AWAY, "touch requeued"], [RUNS], AGAIN, True, False),  # it has come back meanwhile
+        ([DONE], [RUNS.replace("Restarts=0", "Restarts=1")], AGAIN, True, False),
+        ([DONE, 'echo "Job is pending execution for job 1" >&2; exit 1'], ["exit 1"], AGAIN, True, False),
+        ([REFUSED, REFUSED], [RUNS, RUNS], AGAIN, False, True),
+        (['(sleep 1; kill -TERM "$(<batch.pid)") & echo "Job/step already completing or completed" >&2; exit 1'], [RUNS, RUNS], AGAIN, False, False),
+    ],
+    ids=["away", "just back", "answer lost", "answer lost, and away", "refused", "cancelled"],
+)
+def test_slurm_is_asked_until_it_answers_and_only_what_it_refuses_is_submitted(
+    requeues: list[str], shows: list[str], code: int, requeued: bool, submits: bool, tmp_path: Path
+) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint")
+    asked = 'what="${1/show/$2}"; echo "${what}" >>asked; case "${what} $(grep -cx "${what}" asked)" in'
+    answers = [f'"{word} {number}") {answer} ;;' for word, all_ in (("requeue", requeues), ("job", shows)) for number, answer in enumerate(all_, 1)]
+    real = SCRIPTS / "local/scontrol"
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || exec {real} "$@"\n{asked}\n' + "\n".join([*answers, "*) exit 9 ;;", "esac\n"]))
+    stub(tmp_path / "bin", "sbatch", "touch submitted; echo 99\n")
+    stub(tmp_path / "bin", "sinfo", "true\n")
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1")
+    begin = ["bash", "-c", "echo $$ >batch.pid; exec bash run_script.sh"]
+    done = subprocess.run(begin, cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert ((run / "requeued").exists(), (run / "submitted").exists()) == (requeued, submits), done.stderr
+    (last,) = event_lines.read(run / f"log/{JOB_ID}", "ends")
+    assert last["outcome"] == ("REQUEUED" if requeued or submits else "RUNNING")
+
+
+def test_where_slurmctld_stays_away_the_run_says_how_to_go_on(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint")
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || exec {SCRIPTS / "local/scontrol"} "$@"\n{AWAY}\n')
+    stub(tmp_path / "bin", "sbatch", AWAY)
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1", KIT_REQUEUE_S="1"))
+    away = "Unable to contact slurm controller (connect failure)"
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-5:] == [
+        f"kit: local0: slurmctld does not answer, and is asked again: {away}",
+        f"kit: local0: it does not: {away}",
+        away,
+        "kit: error: local0: the job that should go on is refused",
+        f"  fix: submit it by hand: sbatch {run}/run_script.sh",
+    ]
+
+
 def test_the_job_that_goes_on_counts_its_own_restarts(tmp_path: Path) -> None:
     fails_once = 'echo "${KIT_ATTEMPT}"; exit "$((KIT_ATTEMPT == 1 ? 3 : 75))"'
     run = run_dir(tmp_path, fails_once, launcher="srun", on_preempt="checkpoint", resubmit=True, max_restarts=1)

@@ -41,7 +41,7 @@ ending::explain_end() {
   exec {answer}<&-
   facts=" ${facts}${more} "
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
-  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  restarts="$(ending::restarts "${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
     KIT_GOES_ON=yes
     ending::note_requeue
@@ -135,7 +135,7 @@ ending::explain_failure() {
 # the grace time of a preempted job begins, or for `scancel --signal=TERM`; where they have saved, the run goes on in another attempt.
 ending::heed_slurm() {
   local stopped facts preempted=''
-  ending::await_signal "${srun_code}"
+  ending::await_signal "${srun_code}" 2
   stopped="$(event::of rank_ended | grep -F '"stopped": true}')" || return 0
   facts="$(ending::facts 10)"
   [[ "${facts}" == *' JobState='* ]] || return 0
@@ -149,10 +149,10 @@ ending::heed_slurm() {
   preempt::go_on "the ranks were told to stop, and have ended"
 }
 
-# ending::await_signal CODE - ends this script if Slurm ends the job: it may end the ranks up to two seconds before it tells this script.
+# ending::await_signal CODE SECONDS - ends this script if Slurm ends the job: it may end the ranks up to two seconds before it tells this script.
 ending::await_signal() {
   local -i tries
-  for ((tries = 0; tries < 8; tries++)); do
+  for ((tries = 0; tries < 4 * $2; tries++)); do
     [[ -z "${KIT_SIGNAL}" ]] || break
     sleep 0.25
   done
@@ -163,6 +163,9 @@ ending::await_signal() {
 ending::facts() {
   printf ' %s ' "$(SLURM_TIME_FORMAT=standard timeout "$1" scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true)"
 }
+
+# ending::restarts FACTS - prints how often Slurm has taken the job back into the queue.
+ending::restarts() { sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"$1"; }
 
 # ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one
 # first; until a time, in seconds since 1970.

@@ -4,6 +4,7 @@
 
 # The exit code of a rank that has written its checkpoint and wants to go on later: EX_TEMPFAIL of sysexits.h.
 readonly KIT_GO_ON=75
+KIT_REQUEUE_S="${KIT_REQUEUE_S:-600}" # how long a slurmctld that does not answer is asked to take the job back
 
 # preempt::listen - to Slurm's SIGUSR1, `checkpoint_s` before the time limit; at some sites when the job is preempted, too. And to
 # SIGURG, by which kit says that a person has asked: it does nothing to a script that does not listen yet.
@@ -127,21 +128,44 @@ preempt::go_on() {
     exit "${KIT_GO_ON}"
   fi
   preempt::check_progress
-  local answer next how="Slurm starts this job again"
+  local next how="Slurm starts this job again"
   [[ -z "${KIT_RESUBMIT:-}" ]] || how="another job goes on"
   kit::say "$1, progress: ${KIT_REACHED}; ${how}"
   if [[ -n "${KIT_RESUBMIT:-}" ]]; then
     ! preempt::sbatch || exit "${KIT_GO_ON}"
     kit::say "that job is refused; Slurm starts this one again"
   fi
-  KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
   ending::note_requeue
-  if ! answer="$(scontrol requeue "${KIT_ID}" 2>&1)"; then
-    KIT_GOES_ON=''
-    kit::say "it does not: ${answer}"
-    preempt::submit || exit 1
-  fi
+  preempt::requeue || preempt::submit || exit 1
   exit "${KIT_GO_ON}"
+}
+
+# preempt::requeue - has Slurm take this job back into the queue, and tries again while slurmctld does not answer. It may have done so
+# though its answer was lost: to submit another job, too, would run the program twice.
+preempt::requeue() {
+  local answer facts restarts away=''
+  local -i begin_s="${SECONDS}" refusals=0
+  while :; do
+    KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
+    ! answer="$(timeout 30 scontrol requeue "${KIT_ID}" 2>&1)" || return 0
+    [[ "${answer}" != *'is pending'* ]] || return 0 # it was done the last time
+    facts="$(ending::facts 10)"
+    restarts="$(ending::restarts "${facts}")"
+    ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
+    KIT_GOES_ON=''
+    if [[ "${facts}" == *' JobState='* ]]; then
+      refusals+=1
+      ((refusals < 2)) || break # the first time slurmctld may only just have come back, or the job been cancelled
+      ending::await_signal "${KIT_GO_ON}" 2
+    else
+      ((SECONDS - begin_s < KIT_REQUEUE_S)) || break
+      [[ -n "${away}" ]] || kit::say "slurmctld does not answer, and is asked again: ${answer}"
+      away=yes
+      ending::await_signal "${KIT_GO_ON}" 5
+    fi
+  done
+  kit::say "it does not: ${answer}"
+  return 1
 }
 
 # preempt::answer_request WHY - does what a person has asked for, now that the ranks have stopped.

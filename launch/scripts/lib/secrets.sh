@@ -42,7 +42,7 @@ secrets::forget() {
   [[ -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
   local facts restarts
   facts="${1-"$(ending::facts 10)"}"
-  restarts="$(sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"${facts}")"
+  restarts="$(ending::restarts "${facts}")"
   # Where Slurm does not answer, kit removes them when it sees that the job has ended.
   [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
   # Preempted, and not yet back in the queue: a site may give jobs some time to end.
