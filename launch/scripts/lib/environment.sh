@@ -3,12 +3,12 @@
 # What an engine needs to find an image, and to pull one.
 KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
 
-# environment::forget_other_job - drops what the job whose program started this one has told its ranks. `kit run` says that this is no
-# Slurm job; times are for who tries these scripts.
+# environment::forget_other_job - drops what the job whose program started this one has told its ranks. What stays: this script's own
+# variables, KIT_LOOPBACK, by which `kit run` says that there is no Slurm, and the time limits that tests set.
 environment::forget_other_job() {
   local kit_name
   for kit_name in "${!KIT_@}"; do
-    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_PULLS|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
+    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_SIGNAL|KIT_NEAR_END|KIT_PULLS|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
   done
 }
 
