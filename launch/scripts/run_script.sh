@@ -23,7 +23,7 @@ if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
 fi
 source "${KIT_RUN_DIR}/lib/environment.sh"
 # The program of another job may have submitted this one. When host_setup has run, it has been forgotten already.
-[[ "${1:-batch}" != @(batch|shell|jupyter) || -n "${KIT_HOST_IS_SET_UP:-}" ]] || environment::forget_other_job
+[[ "${1:-batch}" != @(batch|shell|jupyter) || -n "${KIT_HOST_IS_SET_UP:-}" && -e host_setup.sh ]] || environment::forget_other_job
 # shellcheck source=/dev/null
 source "${KIT_RUN_DIR}/env.sh"
 

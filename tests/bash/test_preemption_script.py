@@ -241,14 +241,15 @@ REFUSED = 'echo "Requested operation is presently disabled" >&2; exit 1'
 @pytest.mark.parametrize(
     ("requeues", "shows", "code", "requeued", "submits"),
     [
-        ([AWAY, "touch requeued"], ["exit 1"], AGAIN, True, False),
+        ([AWAY, "touch requeued"], ["exit 1", RUNS], AGAIN, True, False),
         ([AWAY, "touch requeued"], [RUNS], AGAIN, True, False),  # it has come back meanwhile
         ([DONE], [RUNS.replace("Restarts=0", "Restarts=1")], AGAIN, True, False),
-        ([DONE, 'echo "Job is pending execution for job 1" >&2; exit 1'], ["exit 1"], AGAIN, True, False),
+        ([DONE, 'echo "Job is pending execution for job 1" >&2; exit 1'], [RUNS], AGAIN, True, False),
+        ([DONE], ["exit 1", RUNS.replace("Restarts=0", "Restarts=1")], AGAIN, True, False),  # on other nodes it runs again: that is left alone
         ([REFUSED, REFUSED], [RUNS, RUNS], AGAIN, False, True),
         (['(sleep 1; kill -TERM "$(<batch.pid)") & echo "Job/step already completing or completed" >&2; exit 1'], [RUNS, RUNS], AGAIN, False, False),
     ],
-    ids=["away", "just back", "answer lost", "answer lost, and away", "refused", "cancelled"],
+    ids=["away", "just back", "answer lost", "already pending", "answer lost, and away", "refused", "cancelled"],
 )
 def test_slurm_is_asked_until_it_answers_and_only_what_it_refuses_is_submitted(
     requeues: list[str], shows: list[str], code: int, requeued: bool, submits: bool, tmp_path: Path
@@ -265,6 +266,7 @@ def test_slurm_is_asked_until_it_answers_and_only_what_it_refuses_is_submitted(
     done = subprocess.run(begin, cwd=run, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
     assert ((run / "requeued").exists(), (run / "submitted").exists()) == (requeued, submits), done.stderr
+    assert (run / "asked").read_text().split().count("requeue") == len(requeues)
     (last,) = event_lines.read(run / f"log/{JOB_ID}", "ends")
     assert last["outcome"] == ("REQUEUED" if requeued or submits else "RUNNING")
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.api.job_request import JobRequest, Use
 from kit.base.errors import KitError, UsageError
 from kit.cli import entry, leftovers, messages
 from kit.images import gc as image_gc
@@ -443,3 +444,15 @@ def test_images_without_a_word_are_listed_and_gc_lists_nothing_else(unused: Path
     assert done.code == 0 and done.out.splitlines()[0].split() == ["NAME", "SIZE", "BUILT", "RUNS", "LAST", "RUN", "FILE"]
     done = kit_here("images", "gc", "--cluster", str(tmp_path / "site.yaml"))
     assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 6 KiB", "kit: nothing is removed without --yes"]
+
+
+def test_a_shell_of_a_job_with_checkpoints_may_be_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks it for one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(
+        'command: [bash, -c, "true"]\non_preempt: checkpoint\ncheckpoint_s: 600\nmax_requeues: 3\ntime: 00:10:00\nruntime: none\n'
+    )
+    request = JobRequest(None, [], {})
+    assert request.plan(request.load_or_none(), None, Use(code="live")).policy.on_preempt == "none"
+    with pytest.raises(UsageError, match="leaves nothing before `checkpoint_s`"):
+        request.plan(request.load(), None, Use(code="live"))

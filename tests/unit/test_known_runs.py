@@ -455,7 +455,9 @@ def test_a_dependency_on_a_job_of_another_cluster_goes_to_that_cluster_alone(fak
     call("submit", "train.py", "--output", "first")
     call("submit", "train.py", "--output", "second")
     other = "kit: --after: train (1002) is a job of the cluster gpu2, and this one goes to the cluster a"
-    assert after(call, "any:1002") == (2, other) and after(call, "any:1002", "--dry-run") == (2, other)
+    assert after(call, "any:1002") == (2, other)
+    asked = len(fake.calls("scontrol"))
+    assert after(call, "any:1002", "--dry-run")[0] == 0 and len(fake.calls("scontrol")) == asked  # it asks nobody
     own = "kit: --after: train (1001) is a job of the cluster a, and this one goes to the cluster gpu2"
     assert after(call, "1001", "--slurm", "clusters=gpu2") == (2, own)
     assert after(call, "1002", "--slurm", "clusters=gpu2") == (0, "kit: waits for train (1002) to end well")
@@ -673,9 +675,11 @@ def test_without_slurm_the_state_of_its_runs_alone_is_unknown(fake: ScriptedSlur
         ({"host": "login7", "cluster": "b"}, False),
         ({"host": "login7", "cluster": ""}, False),
         ({"host": os.uname().nodename, "cluster": ""}, True),
+        ({"host": os.uname().nodename, "cluster": "b"}, False),  # many sites have a login1
+        ({"host": "login7", "cluster": "b", "is_member": True}, True),  # submitted from here
     ],
 )
-def test_a_run_directory_is_noted_if_it_is_of_this_cluster(facts: dict[str, str], is_noted: bool, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+def test_a_run_directory_is_noted_if_it_is_of_this_cluster(facts: dict[str, Any], is_noted: bool, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     run_dir.save(tmp_path / "run", {**run_dir.load(tmp_path / "run"), **facts})
     (tmp_path / "state/kit/runs.jsonl").unlink()

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kit.cluster.init import init
 
 from samples import ROOT
 
@@ -210,5 +212,14 @@ def test_a_profile_may_end_in_yml_as_a_job_file_may(kit, tmp_path: Path) -> None
     command = ("submit", "train.py", "--runtime", "none", "--dry-run")
     assert "#SBATCH --partition=gpu\n" in kit(*command, **shell).stdout
     assert "#SBATCH --partition=lab\n" in kit(*command, "--cluster", "lab", **shell).stdout
-    listed = [line.split() for line in kit("init", "--list", **shell).stdout.splitlines()]
-    assert [words[:2] for words in listed if words[0] in ("generic", "lab")] == [["generic", str(folder / "generic.yml")], ["lab", str(folder / "lab.yaml")]]
+    listed = kit("init", "--list", **shell).stdout  # a TMPDIR may have spaces
+    for name, file in (("generic", "generic.yml"), ("lab", "lab.yaml")):
+        assert re.search(rf"(?m)^{name} +{re.escape(str(folder / file))}( |$)", listed)
+
+
+def test_kit_init_writes_no_second_profile_beside_one_that_ends_in_yml(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("KIT_CLUSTERS", str(tmp_path))
+    start = SimpleNamespace(chosen=SimpleNamespace(profile="lab"))
+    assert init.Start.profile.fget(start) == tmp_path / "lab.yaml"  # type: ignore[attr-defined]
+    (tmp_path / "lab.yml").write_text("slurm: {account: mine}\n")
+    assert init.Start.profile.fget(start) == tmp_path / "lab.yml"  # type: ignore[attr-defined]

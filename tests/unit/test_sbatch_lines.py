@@ -134,7 +134,22 @@ def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp
     done = kit_here(*command)
     assert (done.code, done.err) == (
         2,
-        f"kit: {tmp_path}/lab.yaml:1: 'gpus' asks for 2 GPUs on all nodes together, and `gpus_per_node` for 8 on each\n"
+        f"kit: {tmp_path}/lab.yaml:1: 'gpus' asks for 2 GPUs on all nodes together, and `gpus_per_node` for 8 on each of 4 nodes\n"
         "  fix: leave gpus out, for this job alone: `slurm: {gpus: no}`\n",
     )
     assert options_of(kit_here(*command, "--slurm", "gpus=no").out)["gpus-per-node"] == "8"
+    # Here nobody reads that option, which is for another number of nodes.
+    rehearsal = kit_here("run", "train.py", "--cluster", "lab", "--runtime", "none", "--launcher", "srun", "--gpus-per-node", "1")
+    assert "asks for 2 GPUs" not in rehearsal.err
+
+
+def test_a_requeue_of_the_jobs_own_goes_over_the_profile_that_wants_none(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text("slurm: {no-requeue: true}\n")
+    command = ("submit", "train.py", "--cluster", "./site.yaml", "--runtime", "none", "--code", "live", "--dry-run")
+    for own in (("--slurm", "requeue=true"), ("--on-preempt", "checkpoint")):
+        done = kit_here(*command, *own)
+        assert done.code == 0, done.err
+        assert "requeue" in options_of(done.out) and "no-requeue" not in options_of(done.out)
+    assert "no-requeue" in options_of(kit_here(*command).out)

@@ -119,7 +119,7 @@ def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_pat
 @pytest.mark.parametrize(
     ("options", "gone", "kept"),
     [
-        (("-p", "gpu", "-t", "4:00:00"), "PARTITION TIMELIMIT JOB_NAME OPEN_MODE NO_REQUEUE REQUEUE", "ACCOUNT SIGNAL GPUS GRES MEM_PER_CPU"),
+        (("-p", "gpu", "-t", "4:00:00"), "PARTITION TIMELIMIT JOB_NAME OPEN_MODE NO_REQUEUE REQUEUE ARRAY_INX ERROR", "ACCOUNT SIGNAL GPUS GRES MEM_PER_CPU"),
         (("--on-preempt", "checkpoint"), "SIGNAL REQUEUE NO_REQUEUE", "PARTITION TIMELIMIT"),
         (("--slurm", "mem=4G", "--slurm", "switches=1"), "MEM_PER_CPU MEM_PER_NODE MEM_PER_GPU REQ_SWITCH WAIT4SWITCH", "GPUS"),
         (("--gpus-per-node", "1"), "GPUS GPUS_PER_NODE GPUS_PER_TASK", "GRES"),

@@ -124,7 +124,7 @@ def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     assert done.stderr == ("kit: --sweep: 'x' is not NAME=VALUE,VALUE\n  fix: write all values after one name: --sweep x=1,2,3\n")
     done = dry_run("command: train.py {a}\n", "--sweep", "a=1,2,", check=False)
     assert done.stderr == (
-        "kit: --sweep: the sweep's a has an empty value in 'a=1,2,'\n  fix: leave out the comma before it; if it is meant: --sweep 'a=1,\"\"'\n"
+        "kit: --sweep: the sweep's a has an empty value in 'a=1,2,'\n  fix: name its values: --sweep a=1,2; an empty one: --sweep 'a=1,\"\"'\n"
     )
     assert "KIT_SWEEP_a=(1 '')\n" in dry_run("command: train.py {a}\n", "--sweep", 'a=1,""').stdout
     done = dry_run("command: train.py {sed}\nnodes: 0\nsweep:\n  seed: [1]\n  lr: [1]\n", check=False)

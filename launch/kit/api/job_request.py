@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -52,17 +52,19 @@ class JobRequest:
         return job_file.load("job.yaml", self.overrides, arguments, self.problems)
 
     def load_or_none(self) -> Job:
-        """Return the job for a shell, which can do without one."""
+        """Return the job for a shell, which can do without one; nobody starts a shell again."""
         if self.target is None and not os.path.isfile("job.yaml"):
             overrides = {"name": Located("shell", ""), **self.overrides}
             return job_file.load("true", overrides, self.arguments, self.problems)
-        return self.load()
+        return replace(
+            self.load(), on_preempt=None, checkpoint_s=None, checkpoints=None, max_requeues=None
+        )
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""
         named = job.image or ""
         if use.runs_here:
-            job = this_machine.fit(job, self.problems)
+            job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
         if output:
             run_dir.refuse_log_file(output, self.problems)
         chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")

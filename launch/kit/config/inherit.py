@@ -81,6 +81,7 @@ def take(
 
     `named` holds the variables that the job and the profile set themselves, secrets included.
     """
+    is_told = NONE not in (wanted or ())  # what the user drops is not missed
     if wanted is not None:
         wanted = tuple(word for word in wanted if word != NONE)
     shell = {
@@ -102,7 +103,7 @@ def take(
     if left_out := ", ".join(name for name in secrets if name not in (wanted or ())):
         problem = f"`inherit` leaves out what looks like a secret: {left_out}"
         problems.warn(where, problem, f"write `secrets: [{left_out}]`")
-    if wanted != ():
+    if wanted != () and is_told:
         missed = sorted(name for name in shell if name not in taken and _is_well_known(name))
         _warn_of_missed(missed, shell, where, problems)
     return {name: value for name, value in sorted(taken.items()) if name not in secrets}

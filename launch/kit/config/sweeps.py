@@ -61,7 +61,7 @@ def _typed_values(option: str, name: str, text: str, problems: Problems) -> list
     """Return the values of `1,2,""`, where an empty one has to be meant."""
     found = text.split(",")
     if "" in found:
-        fix = f"leave out the comma before it; if it is meant: {option} '{name}=1,\"\"'"
+        fix = f"name its values: {option} {name}=1,2; an empty one: {option} '{name}=1,\"\"'"
         problems.add(option, f"the sweep's {name} has an empty value in '{name}={text}'", fix)
     return [Located("" if value == '""' else value, option) for value in found]
 

@@ -65,9 +65,9 @@ def check_time(
             effect = "the ranks would be asked for a checkpoint at their start"
             if on_preempt == "requeue":
                 effect = "the job would go back to the queue at its start"
-            problem = f"{name} is {limit_s} s, and `checkpoint_s` {notice_s}: {effect}"
+            problem = f"`{name}` ({text}) leaves nothing before `checkpoint_s` ({notice_s} s)"
             fix = f"write a longer `{name}`, or a `checkpoint_s` below {limit_s}"
-            problems.add(where, problem, fix)
+            problems.add(where, f"{problem}: {effect}", fix)
 
 
 def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> str:

@@ -81,7 +81,7 @@ def check(
     for asked in gpu_request.read({**texts, **tasks}):
         if asked.option == "gres" and job.gpus_per_node is None:
             _warn_of_one_rank(job, launcher, asked.total, options["gres"].where, problems)
-        elif gpus:
+        elif gpus and (asked.option != "gpus-per-socket" or "sockets-per-node" in options):
             _compare(job, found, asked, options[asked.option].where, problems)
 
 
@@ -100,13 +100,21 @@ def _compare(job: Job, found: Layout, asked: Asked, where: str, problems: Proble
     count = formats.number(asked.total, "GPU")
     on = "on each node"
     if asked.of_all_nodes:
-        on, own = "on all nodes together", f"{own} on each"
+        on, own = "on all nodes together", f"{own} on each of {_nodes_in_words(found)}"
     fix = f"take the GPUs out of {name}" if name in gpu_request.LISTS else f"leave {name} out"
     if name not in (job.slurm or {}):
         fix += f", for this job alone: `slurm: {{{name}: no}}`"
     if not asked.of_all_nodes:
         fix = f"write `gpus_per_node: {asked.total}`, or {fix}"
     problems.add(where, f"'{name}' asks for {count} {on}, and {own}", fix)
+
+
+def _nodes_in_words(found: Layout) -> str:
+    if found.least:
+        return f"{found.least} to {found.nodes} nodes, for which no one number fits"
+    return formats.number(found.nodes + found.spares, "node") + (
+        ", spares included" if found.spares else ""
+    )
 
 
 def _warn_of_one_rank(

@@ -50,7 +50,7 @@ def _warn_of_no_container(job: Job, problems: Problems) -> None:
         "unpack": job.unpack not in (None, "auto"),
         "remap_root": job.remap_root,
     }
-    way = "name an image" if not job.image else "leave `runtime: none` out"
+    way = "name an image" if not job.image else "name another runtime"
     for key in [key for key, is_said in keys.items() if is_said]:
         problem = f"{key} says nothing without a container, and the runtime is none"
         problems.warn(job.where(key), problem, f"leave it out, or {way}")

@@ -85,6 +85,8 @@ def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     for name in set(kinds) - set(typed or kinds):
         del mine[name]
     replaced = sbatch_options.MEMORY if kinds else ()
+    if "requeue" in mine or job.on_preempt in REQUEUES:
+        replaced = (*replaced, "no-requeue")
     of_site = {name: item for name, item in cluster.slurm.items() if name not in replaced}
     return {**of_site, **mine}
 
@@ -198,8 +200,8 @@ def _refuse_value(name: str, item: Located) -> Refusal:
     if value is None:
         return None
     if name == "no-requeue" and value.lower() in ("false", "no", "off"):
-        problem = f"'no-requeue' is '{value}', and kit asks for no requeue unless the job wants one"
-        return problem, "write `requeue: true` for one, or leave it out"
+        problem = f"'no-requeue' is '{value}', but a job is requeued only if it asks for that"
+        return problem, "write `requeue: true` beside the other options of sbatch, or leave it out"
     if not value.strip():
         fix = f"write one: {_as_typed(name, '...', item.where)}; or remove the option"
         return f"the value of '{name}' is empty", fix

@@ -14,8 +14,10 @@ from kit.base import formats
 from kit.base.errors import Problems
 from kit.config import image_files, plugins
 from kit.config.job import Job
+from kit.config.yaml_source import Located
 from kit.plan.plan import Plan
 from kit.plan.runtimes import has_tool
+from kit.slurm import gpu_request
 
 # Device files: one for each GPU of NVIDIA; one for all GPUs of AMD, and for those of Windows.
 NVIDIA, AMD, WSL = "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg"
@@ -29,6 +31,12 @@ def fit(job: Job, problems: Problems) -> Job:
     """
     job = _with_gpus(job, problems)
     return _with_engine(job, problems)
+
+
+def ask_no_slurm(job: Job) -> Job:
+    """Return the job without requests for GPUs to Slurm, which fit another number of nodes."""
+    no_gpus = {name: Located("no", "") for name in gpu_request.OPTIONS if name != "gpus-per-node"}
+    return replace(job, slurm={**(job.slurm or {}), **no_gpus})
 
 
 def of_file(plan: Plan, file: str) -> Plan:

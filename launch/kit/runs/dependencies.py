@@ -46,7 +46,8 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
         if state and _is_over(wait, state):
             said.append(f"{wait.run} has ended already ({state}): nothing to wait for")
         elif wait not in waits:
-            _refuse_other_cluster(wait, plan)
+            if ask:
+                _refuse_other_cluster(wait, plan)
             waits.append(wait)
             said.append(f"waits for {wait.run} {WORDS[wait.kind]}")
     return _options(waits, own), said
@@ -100,11 +101,15 @@ def _refuse_other_cluster(wait: Wait, plan: Plan) -> None:
     if its and its == goes_to:
         return
     problem = f"{run} is a job of {_named(its)}, and this one goes to {_named(goes_to)}"
-    fix = f"submit it to the same one: --slurm clusters={its or 'NAME'}; or leave --after out"
-    raise UsageError(f"--after: {problem}", fix)
+    way = f"--slurm clusters={its or 'NAME'}"
+    if found := next((name for name in submit.CLUSTERS if os.environ.get(name)), ""):
+        way = f"export {found}={its or 'NAME'}"
+    raise UsageError(f"--after: {problem}", f"send both to one: {way}; or leave --after out")
 
 
 def _named(cluster: str) -> str:
+    if "," in cluster:
+        return f"any of the clusters {cluster}"
     return f"the cluster {cluster}" if cluster else "a cluster that Slurm does not name"
 
 

@@ -39,12 +39,11 @@ class Choice(NamedTuple):
         return [path for path in found if path.is_file()]
 
     def _refuse_several(self) -> None:
-        """Raise UsageError where a node, a rank and the ranks that failed are not one choice."""
-        given = {"errors": self.errors, "rank": self.rank is not None, "node": self.node}
+        """Raise UsageError where more than one of errors, rank and node is given."""
+        given = {"--errors": self.errors, "--rank": self.rank is not None, "--node": self.node}
         named = [name for name, is_given in given.items() if is_given]
         if len(named) > 1:
-            problem = f"{named[0]} and {named[1]} each choose logs, and not the same ones"
-            raise UsageError(problem, "leave one of them out")
+            raise UsageError(f"{named[0]} and {named[1]} choose different logs", "leave one out")
 
 
 def has_ranks(run: RunPaths, job_id: str) -> bool:

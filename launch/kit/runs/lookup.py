@@ -150,11 +150,15 @@ def _is_foreign(folder: str, record: RunRecord) -> bool:
     if os.path.exists(before) and os.path.realpath(before) != folder:
         return True
     host, cluster = record.get("host"), record.get("cluster")
-    if host == os.uname().nodename:
+    if record.get("is_member"):
         return False
     if cluster:  # which may have several login nodes
         with slurm.at(""):
-            return cluster != slurm.cluster_name()
+            own = slurm.cluster_name()
+        if own:  # else Slurm does not answer
+            return cluster != own
+    if host == os.uname().nodename:
+        return False
     # An early version of kit recorded neither.
     return bool(host) or os.path.realpath(before) != folder
 

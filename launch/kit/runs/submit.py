@@ -27,6 +27,7 @@ from kit.runs.run_record import RunRecord
 # An sbatch whose kit was killed may still be asking, and a busy slurmctld takes as long to show a
 # new job.
 SETTLE_S = 180.0
+CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")  # in the order in which sbatch reads them
 AGAIN = "type the same command again: it asks first, and submits nothing twice; or see: kit status"
 
 
@@ -45,8 +46,7 @@ def begin(plan: Plan, run: Path, options: list[str]) -> Run:
 
 def chosen_clusters(plan: Plan) -> str:
     """Return the clusters that sbatch may choose, as the user names them; empty for its own."""
-    in_shell = [os.environ.get(name, "") for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")]
-    # sbatch reads them in this order.
+    in_shell = [os.environ.get(name, "") for name in CLUSTERS]
     named = ",".join(dict.fromkeys(filter(None, in_shell)))
     return named or dict(plan.header).get("clusters") or ""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-# In the order in which the first is believed of a job whose options do not contradict each other.
+# In order of precedence: where several ask for GPUs, the first counts.
 OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket", "gpus")
 LISTS = ("gres", "tres-per-task")  # they may have other things than GPUs
 

@@ -40,9 +40,9 @@ def name(option: str) -> str:
 
 def overridden(options: Options) -> set[str]:
     """Return the variables that sbatch must not see, for the script has options in their place."""
-    # Of the clusters, kit records what the shell says, and looks for the job there. It follows jobs
-    # itself; an sbatch that waits for the job's end would look like one without an answer.
-    named = [*(option for option in options if option != "clusters"), "wait"]
+    # SBATCH_CLUSTERS stays, since kit records it and looks for the job there. These go: kit would
+    # take an array for one job, miss errors in its log, and take a wait for a lost answer.
+    named = [*(option for option in options if option != "clusters"), "array", "error", "wait"]
     found = {variable for option in named for variable in _names(option)}
     for alternatives in _ALTERNATIVES:
         if any(option in options for option in alternatives):

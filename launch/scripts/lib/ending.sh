@@ -87,7 +87,7 @@ ending::name_silent() {
 # ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
 ending::name_down() {
   local node state found
-  found="$(timeout 3 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
+  found="$(timeout 10 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
   while read -r node state; do
     [[ -z "${node}" ]] || ending::name_lost "${node}" "${state}"
   done < <(grep -E ' (down|fail)' <<<"${found}" || grep -F '*' <<<"${found}" || true)
@@ -146,6 +146,8 @@ ending::heed_slurm() {
   # Where a rank noted no end, it was killed, perhaps because memory had run out, and the others were told to stop for it.
   # shellcheck disable=SC2153  # KIT_GO_ON is in preempt.sh
   [[ -n "${preempted}" ]] || [[ "${stopped}" == *"\"code\": ${KIT_GO_ON}, "* && -z "$(ranks::unended)" ]] || return 0
+  # One that could not save, whose disk may be full, is the user's to know.
+  ! grep -qvE "\"code\": (0|${KIT_GO_ON}|143), " <<<"${stopped}" || return 0
   preempt::go_on "the ranks were told to stop, and have ended"
 }
 

@@ -147,21 +147,26 @@ preempt::requeue() {
   local -i begin_s="${SECONDS}" refusals=0
   while :; do
     KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
-    ! answer="$(timeout 30 scontrol requeue "${KIT_ID}" 2>&1)" || return 0
-    [[ "${answer}" != *'is pending'* ]] || return 0 # it was done the last time
+    # While slurmctld was away it may have given up this node, and started the job again on others: that attempt is left alone.
+    if [[ -z "${away}" ]]; then
+      ! answer="$(timeout 30 scontrol requeue "${KIT_ID}" 2>&1)" || return 0
+      [[ "${answer}" != *'is pending'* ]] || return 0 # it was done the last time
+    fi
     facts="$(ending::facts 10)"
     restarts="$(ending::restarts "${facts}")"
     ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
     KIT_GOES_ON=''
-    if [[ "${facts}" == *' JobState='* ]]; then
-      refusals+=1
-      ((refusals < 2)) || break # the first time slurmctld may only just have come back, or the job been cancelled
-      ending::await_signal "${KIT_GO_ON}" 2
-    else
+    if [[ "${facts}" != *' JobState='* ]]; then
       ((SECONDS - begin_s < KIT_REQUEUE_S)) || break
       [[ -n "${away}" ]] || kit::say "slurmctld does not answer, and is asked again: ${answer}"
       away=yes
       ending::await_signal "${KIT_GO_ON}" 5
+    elif [[ -n "${away}" ]]; then
+      away='' # it is back
+    else
+      refusals+=1
+      ((refusals < 2)) || break # the first time slurmctld may only just have come back, or the job been cancelled
+      ending::await_signal "${KIT_GO_ON}" 2
     fi
   done
   kit::say "it does not: ${answer}"

@@ -81,6 +81,7 @@ spares::ask() {
   fi
   ((${#deaf[@]} == 0)) || return 0
   cat -- "${said_by_srun}" >&2 || true
+  [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "no node has answered"
   ((rc != 124)) ||
     kit::die "no node has answered within ${KIT_ANSWER_TIMEOUT_S} s" "Slurm was slow to start a step, which says nothing about the nodes: submit again"
   kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
@@ -169,7 +170,7 @@ spares::remember() {
 }
 
 # spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame.
-spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && spares::is_alone && ! spares::has_failed_to_start "$1"; }
+spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1)) && ! spares::has_failed_to_start "$1"; }
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {

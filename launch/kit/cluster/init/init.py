@@ -39,7 +39,9 @@ class Start:
 
     @property
     def profile(self) -> Path:
-        return profile_files.folders()[0] / f"{self.chosen.profile}.yaml"
+        folder = profile_files.folders()[0]
+        found = profile_files.first(self.chosen.profile, [folder])
+        return found or folder / f"{self.chosen.profile}.yaml"
 
     @property
     def sites_profile(self) -> Optional[Path]:
