@@ -37,7 +37,7 @@ stacks::stat() {
   read -ra STAT <<<"${text##*) }"
 }
 
-stacks::command() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null || true; }
+stacks::command() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null || true; }
 
 # stacks::find JOB_ID VARIABLE - the processes of the job's ranks, by kit's and Slurm's variables.
 stacks::find() {
@@ -118,7 +118,7 @@ stacks::tools() {
   local -r pid="$1"
   local -a folders=()
   local argument='' tool folder path='' exe
-  IFS= read -r -d '' argument <"/proc/${pid}/cmdline" || true
+  { IFS= read -r -d '' argument <"/proc/${pid}/cmdline"; } 2>/dev/null || true
   path="$(grep -zaE '^PATH=' "/proc/${pid}/environ" 2>/dev/null | tr -d '\0')" || true
   IFS=: read -ra folders <<<"${path#PATH=}"
   for tool in "${@:2}" "$(command -v py-spy || true)"; do
