@@ -115,7 +115,8 @@ def _when(at_s: float, now: float) -> str:
 def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
     """Return `kit submit` with the words of a `kit when`, and `options` in the place of theirs."""
     end = typed.index("--") if "--" in typed else len(typed)
-    replaced = {"--partition", "--shapes", "--no-shapes"}
+    own = [word for word in typed[:end] if word not in ("--shapes", "--no-shapes")]
+    replaced = {"--partition"}
     for option, value in zip(options, [*options[1:], ""]):
         if option == "--slurm":
             replaced.add(f"--{value.partition('=')[0]}")
@@ -123,7 +124,7 @@ def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
             replaced.add(option)
     if replaced & {"-j", "--nodes"}:
         replaced |= {"-j", "--nodes", "--processes-per-node", "--gpus-per-node"}
-    words = [*_without(sbatch_options.long(typed[:end]), replaced), *options, *typed[end:]]
+    words = [*_without(sbatch_options.long(own), replaced), *options, *typed[end:]]
     return shlex.join(["kit", "submit", *words])
 
 
@@ -139,7 +140,7 @@ def _without(typed: list[str], names: set[str]) -> list[str]:
         if is_value:
             is_value = False
         elif name in names or (name == "--slurm" and f"--{of_sbatch}" in names):
-            is_value = not equals and name not in ("--shapes", "--no-shapes")
+            is_value = not equals
         else:
             kept.append(word)
     return kept

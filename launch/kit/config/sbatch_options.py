@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kit.slurm import sbatch_variables
+
 # Options that a key of the job file stands for.
 KEYS = {
     "job-name": "name",
@@ -49,7 +51,7 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
-MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")  # of which Slurm takes one
+MEMORY = sbatch_variables.MEMORY  # of which Slurm takes one
 # Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
 CONTAINERS = {
     "container-image": "image",

@@ -24,8 +24,9 @@ _NAMES = {
     "switches": ("SBATCH_REQ_SWITCH", "SBATCH_WAIT4SWITCH"),
     "time": ("SBATCH_TIMELIMIT",),
 }
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # Of these a job has one: sbatch drops the variables of the others, too.
-_ALTERNATIVES = (("mem", "mem-per-cpu", "mem-per-gpu"), ("requeue", "no-requeue"))
+_ALTERNATIVES = (MEMORY, ("requeue", "no-requeue"))
 # The options whose variables kit reads to judge a job as sbatch does.
 _JUDGED = (
     "partition account time constraint gres gpus gpus-per-node mem mem-per-cpu mem-per-gpu qos"

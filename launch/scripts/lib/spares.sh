@@ -49,14 +49,16 @@ spares::choose() {
   local -i able=0
   for host in "${hosts[@]}"; do [[ -n "${problem["${host}"]:-}" ]] || able+=1; done
   if ((${#good[@]} < needed)); then
-    # A job that Slurm may start again finds better nodes then.
-    [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "too few nodes can work"
+    spares::go_on "too few nodes can work"
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" "${fix}" nodes-bad
   fi
   # shellcheck disable=SC2034  # run_script.sh reads them
   KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
   kit::say "starting on $(printf '%s\n' "${good[@]:0:needed}" | kit::first_ten)"
 }
+
+# spares::go_on WHY - has a job whose ranks start again go back to the queue, where it may: Slurm finds better nodes then.
+spares::go_on() { [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "$1"; }
 
 # spares::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
 # reach.
@@ -81,7 +83,7 @@ spares::ask() {
   fi
   ((${#deaf[@]} == 0)) || return 0
   cat -- "${said_by_srun}" >&2 || true
-  [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "no node has answered"
+  spares::go_on "no node has answered"
   ((rc != 124)) ||
     kit::die "no node has answered within ${KIT_ANSWER_TIMEOUT_S} s" "Slurm was slow to start a step, which says nothing about the nodes: submit again"
   kit::die "srun did not start on any node (code ${rc})" "its message is above and says nothing about the nodes: submit again"
