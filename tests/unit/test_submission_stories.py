@@ -281,6 +281,11 @@ def instead_of_subprocess(fake: Slurm) -> Any:
     return SimpleNamespace(run=fake.run, **kept)
 
 
+def installed(fake: Slurm) -> Any:
+    """Slurm's commands are there, and sacct where the site keeps accounts."""
+    return SimpleNamespace(which=lambda tool: tool != "sacct" or fake.modes()["sacct"] != "none")
+
+
 def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     """In the forked process: its exit code."""
     handle = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -295,7 +300,7 @@ def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     os.uname = lambda: SimpleNamespace(nodename=f"login-of-{modes['home']}")  # type: ignore[assignment, return-value]
     sys.argv = ["kit", *words]
     client.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
-    slurm_jobs.shutil = SimpleNamespace(which=lambda tool: modes["sacct"] != "none")  # type: ignore[assignment]
+    slurm_jobs.shutil = status.shutil = installed(fake)  # type: ignore[assignment]
     git_facts._git = lambda *_: None
     submit.time = history.time = follow.time = submission.time = watch.time = clock(fake)  # type: ignore[attr-defined]
     history.add = after(history.add, lambda run: "identified" if run.id else "noted")
@@ -572,7 +577,8 @@ class Stories(RuleBasedStateMachine):
             known = {run.folder: run for run in history.runs()}
             patch.setattr(submit, "time", clock(self.slurm))
             patch.setattr(client, "subprocess", instead_of_subprocess(self.slurm))
-            patch.setattr(slurm_jobs, "shutil", SimpleNamespace(which=lambda tool: self.slurm.modes()["sacct"] != "none"))
+            for module in (slurm_jobs, status):
+                patch.setattr(module, "shutil", installed(self.slurm))
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename=f"login-of-{OWN}"))
             return known, {item.run.folder: item.state for item in status.of(list(known.values()))}
 
