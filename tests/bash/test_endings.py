@@ -127,7 +127,8 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     assert not (run / "started.start").exists()
 
 
-WAITS = f"touch waits\ntrap 'exit 143' TERM\n{WAIT}"
+# Silent before it says that it waits: bash would tell of a command that the signal ends.
+WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 
 
 @pytest.mark.parametrize("at", ["asked", "sent"])

@@ -275,7 +275,7 @@ def test_where_slurmctld_stays_away_the_run_says_how_to_go_on(tmp_path: Path) ->
     run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint")
     stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || exec {SCRIPTS / "local/scontrol"} "$@"\n{AWAY}\n')
     stub(tmp_path / "bin", "sbatch", AWAY)
-    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1", KIT_REQUEUE_S="1"))
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1", KIT_REQUEUE_S="4"))
     away = "Unable to contact slurm controller (connect failure)"
     assert done.returncode == 1
     assert done.stderr.splitlines()[-5:] == [
