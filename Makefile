@@ -21,7 +21,7 @@ demo: .venv/demo
 
 # The images that need no Python of ours are begun while there is none yet.
 test: .venv/bin/pip
-	$(MAKE) --jobs 2 check $(if $(ARGS),engine,bases)
+	$(MAKE) --jobs 3 check $(if $(ARGS),engine,bases)
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/run.sh $(ARGS)
 
 # After .venv/bin/pip, which may call apt-get, too.
@@ -83,13 +83,26 @@ coverage: .venv/test
 mutants: .venv/test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/mutants/run.py $(ARGS)
 
-# What needs no running: style, types, shell, and that every test is found.
-check: .venv/test
+# What needs no running: style, types, shell, and that every test is found. With --jobs, side by side.
+CHECKS := $(addprefix check-,style types imports collection shell)
+.PHONY: $(CHECKS)
+check: $(CHECKS)
+$(CHECKS): .venv/test
+
+check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-types:
 	$(BIN)/mypy
+
+check-imports:
 	$(BIN)/lint-imports --no-cache
+
+check-collection:
 	$(BIN)/pytest --collect-only --quiet --quiet
+
+check-shell:
 	$(BIN)/shfmt -i 2 -ci -d $(SHELL_SCRIPTS)
 	$(BIN)/shellcheck -x -P . -P launch/scripts $(SHELL_SCRIPTS)
 
@@ -143,8 +156,9 @@ clean:
 	$(BIN)/pip install --quiet --disable-pip-version-check -c containers/install/requirements-cpu.txt -e '.[train]'
 	@touch $@
 
+# Of these tens of thousands of files the tests load few; Python compiles those when it does.
 .venv/test: .venv/demo
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
 
 .venv/bench: .venv/test
