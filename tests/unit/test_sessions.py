@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from kit.remote import connection, keeper, session
+from kit.remote import connection, keeper, records, session
 from kit.remote.landing import MARK
 
 ID = "0123456789abcdef"
@@ -99,6 +100,22 @@ def test_who_follows_from_any_line_gets_the_rest(skipped: int, tmp_path: Path, c
     lines = (call / "spool").read_bytes().splitlines(keepends=True)
     connection.follow(str(tmp_path), ID, len(b"".join(lines[:skipped])), "MARK")
     assert capfd.readouterr().out.encode() == b"\nMARK\n" + b"".join(lines[skipped:])
+
+
+def test_a_second_terminal_follows_a_build_while_the_first_one_does() -> None:
+    call = records.Call(ID, "far", "/project", ["/project", "build"])
+
+    def follow() -> None:
+        with records.under_way(call):
+            pass
+
+    with records.under_way(call):
+        assert records.unheard(call, also_live=False) is None and records.unheard(call, also_live=True) == call
+        second = threading.Thread(target=follow, daemon=True)
+        second.start()
+        second.join(20)
+        assert not second.is_alive(), "it waits for the first one's end"
+    assert records.unheard(call, also_live=True) is None
 
 
 def test_one_that_was_killed_is_said_to_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

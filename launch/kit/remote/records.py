@@ -148,14 +148,17 @@ class Call:
 
 @contextmanager
 def under_way(call: Call) -> Iterator[None]:
-    """Record a command until its end is known: after a broken connection the record stays."""
-    with _open_own(call.file, "ab") as note:
+    """Record a command until its end is known: after a broken connection the record stays.
+
+    Several terminals may follow one command.
+    """
+    with _open_own(call.file, "a+b") as note:
         with suppress(OSError):
-            fcntl.flock(note, fcntl.LOCK_EX)
-        if not call.file.stat().st_size:
+            fcntl.flock(note, fcntl.LOCK_SH)
+        if not os.fstat(note.fileno()).st_size:
             note.write(json.dumps(asdict(call)).encode())
         yield
-        call.file.unlink()
+        forget(call)
 
 
 def unheard(new: Call, *, also_live: bool) -> Optional[Call]:
@@ -189,5 +192,5 @@ def _is_followed(file: Path) -> bool:
 
 
 def forget(call: Call) -> None:
-    """Forget a command that the cluster knows nothing of."""
+    """Forget a command whose end is known, or that the cluster knows nothing of."""
     call.file.unlink(missing_ok=True)
