@@ -6,23 +6,32 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Optional
 
 
 def take(handle: int) -> None:
-    """Lock an open file or folder, if its file system supports locks."""
+    """Lock an open file or folder, if its file system supports locks.
+
+    Waits for whoever asks at this moment whether it is locked.
+    """
     with suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
-def is_free(path: Path) -> bool:
-    """Return whether no process has locked the path. Raise OSError if it cannot be opened."""
+def is_held(path: Path) -> Optional[bool]:
+    """Return whether a process has locked the path; None if its file system has no locks.
+
+    Raise OSError if it cannot be opened.
+    """
     # NFS gives locks only to writers; a folder cannot be opened for writing.
     access = os.O_RDONLY if path.is_dir() else os.O_RDWR
     handle = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
+        return None
     finally:
         os.close(handle)
-    return True
+    return False

@@ -169,7 +169,7 @@ def kept(place: Path) -> list[CachedLayer]:
             with suppress(OSError):  # another build may have removed it
                 facts = path.lstat()
                 if stat.S_ISREG(facts.st_mode) and re.fullmatch(OURS, path.name):
-                    is_abandoned = path.name.startswith(".") and locks.is_free(path)
+                    is_abandoned = path.name.startswith(".") and locks.is_held(path) is False
                     found.append(CachedLayer(path, facts.st_size, facts.st_mtime, is_abandoned))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from kit.files import locks
 from kit.remote import session
 from kit.remote.session import CHUNK, PERIOD_S
 from kit.runs import history
@@ -24,8 +24,7 @@ UNFOLLOWED_S = 3600.0  # then a command that nobody follows is ended, unless it 
 def start(made: Path, request: Mapping[str, Any]) -> None:
     """Start the command of a request apart from this process and its connection."""
     lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    with suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX)  # which the keeper inherits
+    locks.take(lock)  # which the keeper inherits
     (made / "seen").touch()
     (made / "spool").touch()
     session.run_apart(lambda: _keep(made, request))

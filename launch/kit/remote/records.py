@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from kit.config.secrets import Secret
-from kit.files import safe_read, typed_json
+from kit.files import locks, safe_read, typed_json
 from kit.runs import history
 
 OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
@@ -183,11 +183,8 @@ def _calls() -> Iterator[tuple[Path, Call]]:
 
 
 def _is_followed(file: Path) -> bool:
-    try:
-        with open(file, "rb") as note:
-            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)  # not where there are no locks
+    with suppress(OSError):  # its end may just have become known
+        return locks.is_held(file) is True
     return False
 
 

@@ -7,7 +7,6 @@ recorded, and last {"exit": CODE}. A connection adds {} as a sign of life, and {
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit.base.errors import KitError
-from kit.files import remove
+from kit.files import locks, remove
 from kit.remote.landing import MARK
 
 CALLS = "calls"
@@ -86,16 +85,13 @@ def state(folder: str, call: str) -> str:
 
 def is_alive(call: Path) -> bool:
     """Return whether the keeper of a call lives, on whichever login node: it holds a lock."""
+    lock = call / "lock"
     try:
-        with open(call / "lock", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if (is_held := locks.is_held(lock)) is not None:
+            return is_held
+        return time.time() - lock.stat().st_mtime < 10 * ALIVE_S  # the keeper touches it
     except FileNotFoundError:
         return False
-    except OSError:  # a file system without locks
-        return time.time() - (call / "lock").stat().st_mtime < 10 * ALIVE_S
-    return False
 
 
 def tell(folder: str, call: str, signal: int) -> None:

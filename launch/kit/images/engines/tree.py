@@ -48,7 +48,9 @@ def sweep() -> None:
             is_ours = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode)
             is_ours = is_ours and re.fullmatch(_NAME, path.name) is not None
             age_s = time.time() - facts.st_mtime
-            if is_ours and (age_s > ABANDONED_S or (age_s > MADE_S and locks.is_free(path))):
+            if is_ours and (
+                age_s > ABANDONED_S or (age_s > MADE_S and locks.is_held(path) is False)
+            ):
                 _remove(path)
 
 
