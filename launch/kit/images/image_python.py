@@ -14,7 +14,6 @@ from typing import Any, Callable
 
 from kit.base import assets
 from kit.base.errors import KitError
-from kit.base.progress import Note
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.files import safe_read
@@ -24,7 +23,6 @@ from kit.plan.plan import Plan
 ANSWER = "answer.json"  # in the program's folder
 _STARTED = "started"
 _LINES = 12  # of what a runtime says
-Hide = Callable[[str], str]  # takes passwords out of a text
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,7 @@ class ImagePython:
     """The Python that starts the ranks of a plan."""
 
     plan: Plan
-    note: Note
-    hide: Hide
+    hide: Callable[[str], str]  # takes passwords out of a text
 
     def run(
         self, folder: Path, request: dict[str, Any], mounts: Sequence[str] = ()

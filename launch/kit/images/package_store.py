@@ -43,7 +43,7 @@ def bring(plan: Plan, note: Note = silent) -> Plan:
     if not plan.container.packages.requirements:
         return plan
     settings = pip_settings.variables(os.environ)
-    image = ImagePython(plan, note, lambda text: pip_settings.hide(text, settings))
+    image = ImagePython(plan, lambda text: pip_settings.hide(text, settings))
     build = _Build(plan, image, settings, note)
     packages = build.packages()
     return replace(plan, container=replace(plan.container, packages=packages))
