@@ -50,9 +50,8 @@ class Enroot(Rootless):
         with tree.workplace() as temporary:
             env = _folders(temporary)
             squashfs = Path(temporary, "base.sqsh")
-            image = find.of_layers(client.open_image(base, steps.note), base, base)
-            assert image.files
-            with image.files("", lambda count: None) as files:
+            image = client.open_image(base, steps.note)
+            with find.merged(image) as files:
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, steps.log)
             steps.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], env)
             squashfs.unlink()

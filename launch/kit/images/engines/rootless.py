@@ -126,9 +126,7 @@ class _Building:
         if name == SCRATCH:
             pack.squash((), Config(), squashfs, self.steps.log)
         else:
-            image = find.of_layers(self.images[name], name, name)
-            assert image.files
-            with image.files("", lambda count: None) as files:
+            with find.merged(self.images[name]) as files:
                 pack.squash(files, Config(), squashfs, self.steps.log)
         # Not as root, unsquashfs takes the umask's bits from the files' modes.
         command = ["sh", "-c", 'umask 0 && exec "$@"', "sh", "unsquashfs", "-no-progress"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Optional
 
@@ -37,14 +36,14 @@ def source(target: str, note: Note = silent, *, wanted: str = "") -> Optional[So
     """
     scheme, _, rest = target.partition(":")
     if scheme == "docker" and rest.startswith("//"):
-        return of_layers(client.open_image(rest[2:], note, wanted=wanted), rest[2:], target)
+        return _of_layers(client.open_image(rest[2:], note, wanted=wanted), rest[2:], target)
     if scheme in ARCHIVES:
         name, _, reference = rest.partition(":")
         image = oci.open_archive(Path(name), reference, note, wanted=wanted)
-        return of_layers(image, reference or Path(name).stem, target)
+        return _of_layers(image, reference or Path(name).stem, target)
     path = Path(target)
     if (path.is_file() and path.suffix == ".tar") or (path / "index.json").is_file():
-        return of_layers(oci.open_archive(path, note=note, wanted=wanted), path.stem, target)
+        return _of_layers(oci.open_archive(path, note=note, wanted=wanted), path.stem, target)
     is_of_engine = scheme in ENGINES and rest.startswith("//")
     if not is_of_engine and path.suffix not in (".sqsh", ".squashfs"):
         return None
@@ -66,22 +65,27 @@ def _of_engine(name: str, reference: str, target: str) -> Source:
     return image
 
 
-def of_layers(image: oci.Image, reference: str, target: str) -> Source:
+def _of_layers(image: oci.Image, reference: str, target: str) -> Source:
     """Return an image of layers as a source."""
     # Layers are compressed already, but for a docker archive's: the file needs about their size.
-    name, size = _short(reference), sum(layer.size for layer in image.layers)
-    origin = {"source": target, "engine": None}
-    files = partial(_merged, image)
-    architecture = image.architecture
+    size = sum(layer.size for layer in image.layers)
     return Source(
-        name, image.digest, size, size, image.config, origin, files, architecture=architecture
+        _short(reference),
+        image.digest,
+        size,
+        needs=size,
+        config=image.config,
+        origin={"source": target, "engine": None},
+        files=lambda _label, count: merged(image, count),
+        architecture=image.architecture,
     )
 
 
 @contextmanager
-def _merged(image: oci.Image, label: str, count: Count) -> Iterator[Iterator[Entry]]:
-    with closing(layers.merge(image, count)) as merged:
-        yield (tarstream.of_info(info, content) for info, content in merged)
+def merged(image: oci.Image, count: Count = lambda bytes_: None) -> Iterator[Iterator[Entry]]:
+    """Yield the entries of an image's file system."""
+    with closing(layers.merge(image, count)) as members:
+        yield (tarstream.of_info(info, content) for info, content in members)
 
 
 def _short(reference: str) -> str:
