@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Callable, Optional
 
 from kit.base.errors import KitError
-from kit.images import metadata, packer, tarstream, unpacked
+from kit.images import metadata, packer, store, tarstream, unpacked
 from kit.images.packer import Packer
 from kit.images.tarstream import DEVICES, FOLDER, LINK, SYMBOLIC_LINK, Entry
 from kit.registry.oci import Config
@@ -32,7 +32,8 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     """
     tool, complete = packer.choose(), _complete(files, config, log)
     if tool.unpacks:
-        with unpacked.folder(target, log) as tree:
+        with store.work(target.parent, target.stem) as place:  # where there is to be space
+            tree = unpacked.Tree(place, log)
             inodes, packages = _prepare(complete, tree.add)
             tree.end()
             tool.pack(tree.root, tree.options, target, log)

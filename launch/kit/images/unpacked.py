@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from kit.base.errors import KitError
-from kit.images import store, tarstream
+from kit.images import tarstream
 from kit.images.packer import no_space
 from kit.images.tarstream import FOLDER, LINK, SYMBOLIC_LINK, Entry
 
@@ -25,15 +25,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before the name of an extended attribute
 
 
-@contextmanager
-def folder(target: Path, log: IO[bytes]) -> Iterator[Tree]:
-    """Yield an empty tree beside `target`, where there is to be space."""
-    with store.work(target.parent, target.stem) as place:
-        yield Tree(place, log)
-
-
 class Tree:
-    """The files that are unpacked so far, and the list of their owners."""
+    """The files that are unpacked so far into the folder `place`, and the list of their owners."""
 
     def __init__(self, place: Path, log: IO[bytes]) -> None:
         self.place, self.root, self.log = place, place / "files", log
