@@ -10,7 +10,7 @@ import pytest
 from kit.base.errors import UsageError
 from kit.images import dockerfile, dockerfile_words, recipe
 from kit.images.build_request import BuildRequest
-from kit.images.dockerfile_stage import Copy, Run, Stage
+from kit.images.dockerfile_stage import CopyStep, RunStep, Stage
 from kit.registry.oci import Config, architecture
 
 from samples import ROOT
@@ -76,7 +76,7 @@ def last(text: str, arguments: Optional[dict[str, str]] = None, **bases: Config)
 
 def variables(stage: Stage) -> dict[str, str]:
     """What the stage's last RUN has, but for HOME and PATH."""
-    (*_, run) = [step for step in stage.steps if isinstance(step, Run)]
+    (*_, run) = [step for step in stage.steps if isinstance(step, RunStep)]
     return {name: value for name, value in run.env.items() if name not in ("HOME", "PATH")}
 
 
@@ -135,7 +135,7 @@ def test_entrypoint_and_cmd_are_dockers(text: str, expected: tuple[tuple[str, ..
 )
 def test_the_places_of_files_are_dockers(text: str, expected: tuple[object, ...], project: Path) -> None:
     step = last(f"FROM x AS One\nFROM x\nENV W=/w\nWORKDIR $W\n{text}\n").steps[-1]
-    assert isinstance(step, Copy) and step[1:] == expected
+    assert isinstance(step, CopyStep) and step[1:] == expected
 
 
 REFUSED = """\

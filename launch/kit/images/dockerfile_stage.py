@@ -22,7 +22,7 @@ SHELL = ("/bin/sh", "-c")
 ROOT = re.compile(r"(?:(?:root|0)(?::(?:root|0))?)?")
 
 
-class Run(NamedTuple):
+class RunStep(NamedTuple):
     """A step that runs a command in the stage's root."""
 
     instruction: Instruction
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     workdir: str
 
 
-class Copy(NamedTuple):
+class CopyStep(NamedTuple):
     """A step that copies files, or without sources makes a folder."""
 
     instruction: Instruction
@@ -48,7 +48,7 @@ class Stage:
         self, recipe: Recipe, start: Instruction, above: list[Stage], bases: dict[str, Config]
     ) -> None:
         self.recipe, self.above = recipe, list(above)
-        self.problems, self.steps = Problems(), list[Union[Run, Copy]]()
+        self.problems, self.steps = Problems(), list[Union[RunStep, CopyStep]]()
         self.escape = recipe_formats.directives(recipe.text).get("escape", "\\")
         self.line, self.user_line, self.has_cmd = start.line, start.line, False
         flags, rest = recipe_formats.flags_and_rest(start.rest)
@@ -74,7 +74,7 @@ class Stage:
     @property
     def origins(self) -> set[Union[int, str]]:
         """The stages and images that it is made of."""
-        copied = {step.origin for step in self.steps if isinstance(step, Copy)}
+        copied = {step.origin for step in self.steps if isinstance(step, CopyStep)}
         return {self.base, *(origin for origin in copied if origin is not None)}
 
     def add(self, instruction: Instruction) -> None:
@@ -129,7 +129,7 @@ class Stage:
         path = posixpath.join(self.config.workdir or "/", self._expand(instruction.rest))
         path = "/" + posixpath.normpath(path).lstrip("/")
         self.config = self.config._replace(workdir=path)
-        self.steps.append(Copy(instruction, (), None, path.rstrip("/") + "/"))
+        self.steps.append(CopyStep(instruction, (), None, path.rstrip("/") + "/"))
 
     def entrypoint(self, instruction: Instruction) -> None:
         cmd = self.config.cmd if self.has_cmd else ()  # the base's is for the base's entrypoint
@@ -163,7 +163,7 @@ class Stage:
         given = self.recipe.arguments.items()
         proxies = {name: value for name, value in given if name.lower() in PROXIES}
         env = {"HOME": "/root", **proxies, **self.arguments, **self.env}
-        self.steps.append(Run(instruction, command, env, self.config.workdir or "/"))
+        self.steps.append(RunStep(instruction, command, env, self.config.workdir or "/"))
 
     def _heredocs(self, rest: str, instruction: Instruction) -> str:
         """Return what the shell gets: the line with its texts, or a text that is alone in it."""
@@ -191,7 +191,7 @@ class Stage:
         is_folder = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = "/" + path.strip("/") + ("/" if is_folder and path.strip("/") else "")
         inside = tuple(posixpath.normpath(f"/{source}").lstrip("/") for source in sources)
-        self.steps.append(Copy(instruction, inside, origin, path, mode))
+        self.steps.append(CopyStep(instruction, inside, origin, path, mode))
 
     def _flags(self, word: str, flags: list[str]) -> tuple[Union[int, str, None], Optional[int]]:
         origin, mode = None, None

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.images import metadata, recipe_files
-from kit.images.dockerfile_stage import Copy
+from kit.images.dockerfile_stage import CopyStep
 from kit.images.engines import tree
 
 MOST_LINKS = 40  # in one path, as Linux follows them
 
 
-def copy(step: Copy, origin: Path, root: Path) -> None:
+def copy(step: CopyStep, origin: Path, root: Path) -> None:
     """Do one step. Raise OSError or ValueError if that fails."""
     target = inside(root, step.target)
     if not step.sources:
@@ -85,7 +85,7 @@ def _make_folder(path: Path) -> None:
 class _Copying:
     """Copies files and folders of one step."""
 
-    step: Copy
+    step: CopyStep
     origin: Path
 
     def folder(self, source: Path, target: Path, is_top: bool = True) -> None:

@@ -17,7 +17,7 @@ from typing import Optional, Union
 
 from kit.base.errors import KitError
 from kit.images import dockerfile, metadata, pack
-from kit.images.dockerfile_stage import Copy, Run, Stage
+from kit.images.dockerfile_stage import CopyStep, RunStep, Stage
 from kit.images.engines import copying, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.engine import Engine
@@ -135,9 +135,9 @@ class _Building:
         squashfs.unlink()
         return root
 
-    def _do(self, step: Union[Run, Copy], root: Path) -> None:
+    def _do(self, step: Union[RunStep, CopyStep], root: Path) -> None:
         where = f"{self.recipe.file}:{step.instruction.line}"
-        if isinstance(step, Run):
+        if isinstance(step, RunStep):
             return self._run(step, root, where)
         origin = self.steps.folder
         if step.origin is not None:
@@ -150,7 +150,7 @@ class _Building:
             fix = f"correct that line; the log: {self.steps.log.name}"
             raise KitError(f"{step.instruction.word}: {error}", fix, where=where) from None
 
-    def _run(self, step: Run, root: Path, where: str) -> None:
+    def _run(self, step: RunStep, root: Path, where: str) -> None:
         hosts = {name: value for name, value in os.environ.items() if name.lower() in PROXIES}
         env = {**hosts, "APT_CONFIG": f"/{APT_CONFIG}", **step.env}
         pairs = ((name, value) for name, value in env.items() if metadata.NAME.fullmatch(name))
