@@ -16,7 +16,7 @@ def collect(
     folder: Path, nodes: Optional[str], cluster: Optional[str], days: int, *, yes: bool
 ) -> None:
     """List what was not used for `days` here and in `folder`, or on `nodes`; ask, and remove it."""
-    found = gc.find(gc.place(folder, nodes, cluster, days))
+    found = gc.find(folder, nodes, cluster, days)
     if not found.all:
         messages.say(f"nothing that has not been used for {formats.number(days, 'day')}")
         return

@@ -30,7 +30,7 @@ class Leftover(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Scope:
     """Where to look: image files in `folder` and this machine's containers, or those of nodes."""
 
     folder: Path
@@ -44,7 +44,7 @@ class Place:
 class Leftovers:
     """What was not used for so long."""
 
-    place: Place
+    scope: Scope
     containers: list[Leftover]
     files: list[ImageFile]
     layers: list[CachedLayer]
@@ -58,8 +58,20 @@ class Leftovers:
         return [*self.containers, *files, *self.caches, *layers]
 
 
-def place(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Place:
-    """Return where to look. Raise UsageError for too few days or a bad profile."""
+def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Leftovers:
+    """Return what no run used for so many days, and no job of this user needs.
+
+    Raise UsageError for too few days or a bad profile.
+    """
+    scope = _scope(folder, nodes, cluster, days)
+    containers = [_leftover(line) for line in _run(scope, "list").splitlines()]
+    if nodes:
+        return Leftovers(scope, containers, [], [], [])
+    files = inventory.unused(folder, days)
+    return Leftovers(scope, containers, files, layer_cache.unused(days), _kept_caches(scope))
+
+
+def _scope(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Scope:
     if days < 1:
         raise UsageError(
             f"{days} is too few: a job that is starting may need what was used today",
@@ -70,41 +82,29 @@ def place(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int)
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     names = ("partition", "account", "qos", "reservation")
     options = {name: str(item.value) for name, item in site.slurm.items() if name in names}
-    return Place(folder, nodes, days, scratch, options)
+    return Scope(folder, nodes, days, scratch, options)
 
 
-def find(place: Place) -> Leftovers:
-    """Return what no run used for so many days, and no job of this user needs."""
-    containers = [_leftover(line) for line in _run(place, "list").splitlines()]
-    if place.nodes:
-        return Leftovers(place, containers, [], [], [])
-    files = inventory.unused(place.folder, place.days)
-    layers = layer_cache.unused(place.days)
-    return Leftovers(place, containers, files, layers, _kept_caches(place))
-
-
-def _kept_caches(place: Place) -> list[Leftover]:
+def _kept_caches(scope: Scope) -> list[Leftover]:
     """Return this user's files of compile caches with which no job began for so many days."""
     found = []
-    for path in place.folder.glob("*kit-cache-*"):
+    for path in scope.folder.glob("*kit-cache-*"):
+        if not image_files.KEPT_CACHE.fullmatch(path.name):
+            continue
         with suppress(OSError):  # a job may replace it at this moment
             facts = path.lstat()
             is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
             item = _local(path, facts.st_size, facts.st_mtime)
-            if (
-                is_own
-                and image_files.KEPT_CACHE.fullmatch(path.name)
-                and item.idle_days >= place.days
-            ):
+            if is_own and item.idle_days >= scope.days:
                 found.append(item)
     return found
 
 
 def remove(found: Leftovers) -> list[Path]:
     """Remove all of it; return the image files that stay, since they are in use again."""
-    _run(found.place, "remove", *(f"{item.node}:{item.path}" for item in found.containers))
+    _run(found.scope, "remove", *(f"{item.node}:{item.path}" for item in found.containers))
     # A job, or another build of the same name, may have come meanwhile.
-    unused = inventory.unused(found.place.folder, found.place.days) if found.files else []
+    unused = inventory.unused(found.scope.folder, found.scope.days) if found.files else []
     again = {item.file: item for item in unused}
     stay = []
     for item in found.files:
@@ -112,9 +112,9 @@ def remove(found: Leftovers) -> list[Path]:
             inventory.remove(again[item.file])
         elif item.file.exists():  # another `kit images gc` may have removed it
             stay.append(item.file)
-    again_unused = {item.path for item in _kept_caches(found.place)} if found.caches else set()
-    for cache in found.caches:
-        if cache.path in again_unused:
+    listed = {cache.path for cache in found.caches}
+    for cache in _kept_caches(found.scope):
+        if cache.path in listed:
             Path(cache.path).unlink(missing_ok=True)  # a node that reads it goes on reading
     for layer in found.layers:
         layer_cache.discard(layer.path)  # a build that reads it continues from the registry
@@ -131,11 +131,11 @@ def _leftover(line: str) -> Leftover:
     return Leftover(node, int(size), int(days), path)
 
 
-def _run(place: Place, what: str, *paths: str) -> str:
+def _run(scope: Scope, what: str, *paths: str) -> str:
     script = ["bash", "-c", assets.script("collect.sh"), "collect.sh"]
-    command = [*script, what, str(place.days), place.scratch, *paths]
-    if place.nodes:
-        return slurm.on_nodes(place.nodes, command, place.options)
+    command = [*script, what, str(scope.days), scope.scratch, *paths]
+    if scope.nodes:
+        return slurm.on_nodes(scope.nodes, command, scope.options)
     done = subprocess.run(
         command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL
     )
