@@ -22,13 +22,13 @@ from kit.files import remove, replace
 from kit.remote import session
 from kit.remote.landing import BROUGHT, MARK, is_marked, read
 
-State = list[Any]  # [size, seconds, whether it is a program] of a file, [target] of a link
+FileState = list[Any]  # [size, seconds, whether it is a program] of a file, [target] of a link
 REMEMBERED = 4  # states of one file
 GIVEN = "given"  # in kit's folder: files that belong to no project
 _COPIES = r"(kit-[^/]+-[0-9a-f]{16}|\.kit-[^/]+-[0-9a-f]{16}\.[0-9a-f]{8})"
 
 
-def state(path: str) -> Optional[State]:
+def file_state(path: str) -> Optional[FileState]:
     """Return the state of a file or a link; None where nothing is, [] for anything else."""
     try:
         facts = os.lstat(path)
@@ -44,7 +44,7 @@ def state(path: str) -> Optional[State]:
 def receive(
     work: str, folder: str, origin: str, git: Optional[dict[str, str]], files: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make a project's folder ready for its `files`: {name: {"tracked": BOOL, "state": State}}.
+    """Make a project's folder ready for its `files`: {name: {"tracked": BOOL, "state": FileState}}.
 
     Returns `needed`, the files to send, and `kept`, the files that others are in the way of.
     """
@@ -59,7 +59,7 @@ def receive(
         if _may_come(work, name, new, states):
             others = [other for other in states if other != new]
             brought[name] = {"tracked": file["tracked"], "states": [new, *others][:REMEMBERED]}
-            if state(f"{work}/{name}") != new:
+            if file_state(f"{work}/{name}") != new:
                 needed.append(name)
         else:
             kept.append(name)
@@ -70,10 +70,10 @@ def receive(
     return {"kept": kept, "needed": needed}
 
 
-def _may_come(work: str, name: str, new: State, states: list[State]) -> bool:
+def _may_come(work: str, name: str, new: FileState, states: list[FileState]) -> bool:
     if _is_behind_another(work, name):
         return False
-    found = state(f"{work}/{name}")
+    found = file_state(f"{work}/{name}")
     return found is None or found == new or found in states
 
 
@@ -83,20 +83,20 @@ def _is_behind_another(work: str, name: str) -> bool:
     return any(path.is_symlink() or (path.exists() and not path.is_dir()) for path in folders)
 
 
-def _remove_brought(work: str, name: str, states: list[State]) -> None:
+def _remove_brought(work: str, name: str, states: list[FileState]) -> None:
     """Remove a file that the project no longer has, where it is as it came."""
-    if not _is_behind_another(work, name) and state(f"{work}/{name}") in states:
+    if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in states:
         with suppress(OSError):
             os.unlink(f"{work}/{name}")
 
 
-def came(work: str) -> None:
+def note_arrival(work: str) -> None:
     """Record the files as they came: one may have been changed since it was listed."""
     found = read(f"{work}/{BROUGHT}")
     if found.get("came") is not False:
         return
     for name, facts in found["files"].items():
-        now = state(f"{work}/{name}")
+        now = file_state(f"{work}/{name}")
         if now and now not in facts["states"]:
             facts["states"] = [now, *facts["states"]][:REMEMBERED]
     _write(work, {**found, "came": True})
@@ -117,7 +117,7 @@ def _link_images(work: str, folder: str) -> None:
 # ---------------------------------------------------------------- kit, images and other files
 
 
-def settle(part: str, place: str, python: str) -> None:
+def place_kit(part: str, place: str, python: str) -> None:
     """Give a complete copy of kit its name; remove copies that nobody has used for a week."""
     Path(part, "python.json").write_text(json.dumps({"python": python}), encoding="utf-8")
     try:
@@ -131,7 +131,7 @@ def settle(part: str, place: str, python: str) -> None:
     session.sweep(folder / GIVEN, r"[^/]+-[0-9a-f]{16}", 2 * DAY_S)
 
 
-def give(
+def given_folder(
     folder: str, name: str, files: Mapping[str, str] = MappingProxyType({}), inside: str = "."
 ) -> str:
     """Return the folder for files that belong to no project, made or used again.

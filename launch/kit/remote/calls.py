@@ -47,7 +47,7 @@ class Request:
 
 
 Show = Callable[[str, bytes], None]  # gets "out" or "err", and what a command printed there
-Note = Callable[[dict[str, Any]], None]  # gets a run that a command recorded
+NoteRun = Callable[[dict[str, Any]], None]  # gets a run that a command recorded
 
 
 def begin(copy: Copy, request: Request) -> None:
@@ -56,12 +56,12 @@ def begin(copy: Copy, request: Request) -> None:
     copy.ask("begin", failed, **_values(copy, request))
 
 
-def attend(copy: Copy, request: Request, show: Show, note: Note) -> int:
+def attend(copy: Copy, request: Request, show: Show, note_run: NoteRun) -> int:
     """Show the output of a command that has begun until it ends.
 
-    Passes Ctrl-C on, calls `note` with each run, and returns the command's exit code.
+    Passes Ctrl-C on, calls `note_run` with each run, and returns the command's exit code.
     """
-    code = _Following(copy, request, show, note).until_end()
+    code = _Following(copy, request, show, note_run).until_end()
     with suppress(KitError):
         copy.ask("finish", "the command has ended", folder=copy.folder, call=request.call)
     return code
@@ -93,8 +93,8 @@ def _values(copy: Copy, request: Request) -> dict[str, Any]:
 class _Following:
     """Shows the output of a command, through connections that break."""
 
-    def __init__(self, copy: Copy, request: Request, show: Show, note: Note) -> None:
-        self.copy, self.call, self.show, self.note = copy, request.call, show, note
+    def __init__(self, copy: Copy, request: Request, show: Show, note_run: NoteRun) -> None:
+        self.copy, self.call, self.show, self.note_run = copy, request.call, show, note_run
         self.doing = (
             f"kit {request.words[0]} continues there: type the same command again to see it"
         )
@@ -152,7 +152,7 @@ class _Following:
             fix = f"some sites end the processes that users leave behind, and {limits}"
             raise KitError(f"the command on {host.name} was killed there", fix)
         if "run" in said:
-            self.note(said["run"])
+            self.note_run(said["run"])
         for name in ("out", "err"):
             if name in said:
                 self.show(name, said[name].encode("utf-8", "surrogateescape"))

@@ -87,7 +87,7 @@ def send(copy: Copy, context: Context) -> str:
     # An image that is a folder has one of its own in it.
     inside = source.name if source and source.is_dir() and not context.is_recipe else ""
     made = f"{context.folder}/{inside}"
-    given = copy.ask("give", BEFORE, folder=copy.folder, name=context.name(), inside=made)
+    given = copy.ask("given folder", BEFORE, folder=copy.folder, name=context.name(), inside=made)
     place = f"{given['place']}/{context.folder}"
     if not source:
         return place

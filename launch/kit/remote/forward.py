@@ -68,9 +68,9 @@ def _with_job(typed: Typed, site: Cluster) -> int:
         options += ["--image", image_copy.send(copy, image)]
     parts = packing.of_job(typed, job, root, copy, options)
     name = packing.profile_name(job.cluster)
-    note = Record(name, here, created_s=time.time(), secrets=tuple(secrets))
-    records.add(note)
-    return _run(typed, copy, packing.request(site, environment=environment, **parts), note)
+    record = Record(name, here, created_s=time.time(), secrets=tuple(secrets))
+    records.add(record)
+    return _run(typed, copy, packing.request(site, environment=environment, **parts), record)
 
 
 def _doing(typed: Typed) -> str:
@@ -112,20 +112,20 @@ def _of_run(typed: Typed, record: Record) -> int:
 def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command on the login node, and record the runs that it makes."""
 
-    def note(run: dict[str, Any]) -> None:
+    def note_run(run: dict[str, Any]) -> None:
         records.add_run(run, about)
 
     if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
-        return _run_lasting(typed, copy, request, about, note)
+        return _run_lasting(typed, copy, request, about, note_run)
     code = calls.attach(copy, request)
     if typed.name in MAKING_RUNS:
         for run in copy.ask("runs", "the command has ended", history=copy.history)["runs"]:
-            note(run)
+            note_run(run)
     return code
 
 
 def _run_lasting(
-    typed: Typed, copy: Copy, request: Request, about: Record, note: calls.Note
+    typed: Typed, copy: Copy, request: Request, about: Record, note_run: calls.NoteRun
 ) -> int:
     """Run a command that outlives the connection.
 
@@ -147,4 +147,4 @@ def _run_lasting(
     with records.under_way(call):
         if call is not earlier:
             calls.begin(copy, request)
-        return calls.attend(copy, request, typed.show, note)
+        return calls.attend(copy, request, typed.show, note_run)

@@ -57,7 +57,7 @@ _PYTHONS = "python3 python3.{15..9}"
 # At some sites only the start-up file of login shells, which this is not, puts Slurm on PATH.
 _PROFILE = "source /etc/profile </dev/null >/dev/null 2>&1"
 # Starts the first Python that is new enough; else tells the version of python3 and the modules.
-_LOOK = """\
+_LANDING = """\
 for python in {pythons}; do
   if python="$(type -P "$python")" &&
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
@@ -119,8 +119,8 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
     request = {"folder": site.ssh_dir, "kit": name, "origin": records.origin(here)}
     request["name"] = os.path.basename(here) or "root"
     source = Path(landing.__file__).read_text(encoding="utf-8")
-    look = _LOOK.format(pythons=pythons, source=source, request=ascii(request))
-    found = host.ask(f"{setup}{look}", doing)
+    landing_script = _LANDING.format(pythons=pythons, source=source, request=ascii(request))
+    found = host.ask(f"{setup}{landing_script}", doing)
     _refuse(host, found)
     if "python" not in found:
         raise _no_python(site, found, doing)
@@ -183,7 +183,7 @@ def _send(copy: Copy, files: dict[str, Path], doing: str) -> None:
         rsync.send(copy.host, Path(place), part, doing, [rsync.PRIVATE])
     unnamed = replace(copy, place=part)
     try:
-        unnamed.ask("settle", doing, part=part, place=copy.place, python=copy.python)
+        unnamed.ask("place kit", doing, part=part, place=copy.place, python=copy.python)
     except KitError as error:
         own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         key = f"`ssh_python: /path/to/{own}`"

@@ -19,12 +19,12 @@ def absolute(folder: str) -> str:
     return os.path.join(os.path.expanduser("~"), folder[2:] if folder.startswith("~/") else folder)
 
 
-def own(folder: str) -> str:
+def claim(folder: str) -> str:
     """Make the folder kit's, and return "".
 
     Returns `foreign` where it is somebody else's, or else why it cannot be made.
     """
-    if ".." in folder.split("/") or not may_own(folder):
+    if ".." in folder.split("/") or not may_claim(folder):
         return "foreign"
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
@@ -34,7 +34,7 @@ def own(folder: str) -> str:
     return ""
 
 
-def may_own(folder: str) -> bool:
+def may_claim(folder: str) -> bool:
     """Return whether the folder has kit's mark, is empty, or is not there."""
     if not os.path.exists(folder):
         return True
@@ -53,7 +53,7 @@ def is_marked(folder: str) -> bool:
     return os.path.isfile(mark) and not os.path.islink(mark)
 
 
-def project(folder: str, name: str, origin: str) -> str:
+def project_folder(folder: str, name: str, origin: str) -> str:
     """Return the folder of a project: its name, with a suffix where another project has that."""
     places = [os.path.join(folder, "work", word) for word in (name, name + "-" + origin[:8])]
     theirs = [read(os.path.join(place, BROUGHT)).get("origin") for place in places]
@@ -72,7 +72,7 @@ def read(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def history() -> int:
+def history_bytes() -> int:
     """Return how long the history of runs is."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     try:
@@ -81,10 +81,10 @@ def history() -> int:
         return 0
 
 
-def look(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
-    """Return what is known of kit's folder, of the copy of kit called `kit`, and of a project."""
+def prepare(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
+    """Make kit's folder; return what is in it of the copy called `kit`, and of a project."""
     folder = absolute(folder)
-    refusal = own(folder)
+    refusal = claim(folder)
     if refusal:
         return {"folder": folder, "refusal": refusal}
     place = os.path.join(folder, kit)
@@ -94,8 +94,8 @@ def look(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
         return {"folder": place, "refusal": "foreign"}
     return {
         "folder": folder,
-        "history": history(),
-        "work": project(folder, name, origin),
+        "history": history_bytes(),
+        "work": project_folder(folder, name, origin),
         "python": sys.executable,
         **read(os.path.join(place, "python.json")),  # the Python of a complete copy
         "has_copy": is_marked(place),
@@ -105,4 +105,4 @@ def look(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
 def main(mark: str, **request: str) -> None:
     """Print the answer behind the mark."""
     os.umask(0o077)
-    print("\n" + mark + " " + json.dumps(look(**request)))
+    print("\n" + mark + " " + json.dumps(prepare(**request)))

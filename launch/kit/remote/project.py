@@ -69,7 +69,7 @@ def bring(copy: Copy, project: Project, *, is_run: bool) -> None:
     files = {
         name: {"tracked": name in project.tracked, "state": state}
         for name in project.names
-        if (state := arrival.state(f"{root}/{name}"))
+        if (state := arrival.file_state(f"{root}/{name}"))
     }
     answer = copy.ask(
         "receive",

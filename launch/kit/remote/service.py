@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 from kit.base.errors import KitError
 from kit.remote import arrival, connection, keeper, session
 
-Request = dict[str, Any]
+Json = dict[str, Any]
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         print(f"\n{mark} {json.dumps(_answer(json.load(sys.stdin)))}", flush=True)
 
 
-def _answer(request: Request) -> Request:
+def _answer(request: Json) -> Json:
     """Return the answer to a request; {} for one that has only to be done."""
     try:
         return _ANSWERS[request.pop("what")](**request) or {}
@@ -55,10 +55,10 @@ def _hold(**request: Any) -> None:
         connection.hold(made, request)
 
 
-_ANSWERS: dict[str, Callable[..., Optional[Request]]] = {
-    "settle": arrival.settle,
+_ANSWERS: dict[str, Callable[..., Optional[Json]]] = {
+    "place kit": arrival.place_kit,
     "receive": arrival.receive,
-    "give": lambda **what: {"place": arrival.give(**what)},
+    "given folder": lambda **what: {"place": arrival.given_folder(**what)},
     "image": arrival.image_state,
     "place image": arrival.place_image,
     "begin": _begin,
@@ -75,7 +75,7 @@ _CONNECTIONS: dict[str, Callable[..., None]] = {
 }
 
 
-def _become(request: Request) -> None:
+def _become(request: Json) -> None:
     """Replace this process by the command of a request."""
     ready = _ready(request)
     os.chdir(ready["workdir"])
@@ -83,16 +83,16 @@ def _become(request: Request) -> None:
     os.execve(command[0], command, {**os.environ, **ready["environment"]})  # noqa: S606
 
 
-def _ready(request: Request) -> Request:
+def _ready(request: Json) -> Json:
     """Return the request with its command: this Python, and this copy of kit."""
     if request["work"]:
-        arrival.came(request["work"])
+        arrival.note_arrival(request["work"])
     folder = Path(request["workdir"])
     if not folder.is_dir():
         folder = Path(request["folder"])
     environment = dict(request["environment"])
     for name, files in request["given"].items():
-        place = arrival.give(request["folder"], name, files)
+        place = arrival.given_folder(request["folder"], name, files)
         if name == request["clusters"]:
             environment["KIT_CLUSTERS"] = place
     command = [sys.executable, str(Path(sys.argv[0]).parent), *request["words"]]
