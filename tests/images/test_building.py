@@ -19,7 +19,7 @@ from kit.base.errors import KitError, UsageError
 from kit.cli.build import make
 from kit.config import image_files
 from kit.images import bases, build, inventory, pack, recipe, sif, store
-from kit.images.build_request import Options
+from kit.images.build_request import BuilderOptions
 from kit.images.engines import apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.enroot import Enroot
@@ -325,11 +325,11 @@ def test_an_image_for_the_nodes_kind_of_machine_is_taken_where_this_one_is_anoth
         make(build.BuildRequest(str(save)))
     assert refused.value.problems[0].problem == f"{save} is for linux/{other}, this machine is linux/{here}"
     assert refused.value.problems[0].fix.endswith(f"; if the nodes are so: --platform linux/{other}")
-    make(build.BuildRequest(str(save), to="sif", options=Options(platform=f"linux/{other}/v8")))
+    make(build.BuildRequest(str(save), to="sif", options=BuilderOptions(platform=f"linux/{other}/v8")))
     assert image_files.record(Path("images/a.json"))["architecture"] == name
     assert f"--partarch {sif.ARCHITECTURES[name]} " in engine.calls("sif")[1]
     with pytest.raises(UsageError, match="is for one kind of machine already"):
-        make(build.BuildRequest("dockerd://a", options=Options(platform=f"linux/{other}")))
+        make(build.BuildRequest("dockerd://a", options=BuilderOptions(platform=f"linux/{other}")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -497,7 +497,7 @@ def test_an_image_of_the_engine_is_converted_as_it_is(engine: Engine, capfd) -> 
 
 def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: Engine, capfd) -> None:
     Path("value").write_text("s3cret")
-    wanted = Options(("id=A,src=value", "id=B,env=B_VALUE"), ("default",), "second", "linux/arm64", True, ("--network", "host"))
+    wanted = BuilderOptions(("id=A,src=value", "id=B,env=B_VALUE"), ("default",), "second", "linux/arm64", True, ("--network", "host"))
     make(build.BuildRequest(options=wanted))
     (command,) = engine.calls("build")
     said = "--secret id=A,src={0}/value --secret id=B,env=B_VALUE --ssh default --target second --platform linux/arm64 --no-cache --network host"
@@ -520,14 +520,14 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     ("request_", "said"),
     [
         (build.BuildRequest(arguments={"API_TOKEN": "hf" + "_" + 34 * "a"}), "--build-arg: the value of API_TOKEN looks like a Hugging Face token"),
-        (build.BuildRequest(options=Options(("src=value",))), "--secret: this is not a build secret"),
-        (build.BuildRequest(options=Options(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
-        (build.BuildRequest(options=Options(("id=A,src=missing",))), "--secret: there is no file "),
-        (build.BuildRequest("docker://x", options=Options(stage="x")), "docker://x is an image already: nothing is built"),
-        (build.BuildRequest("docker://x", options=Options(platform="arm64")), "--platform: 'arm64' is no platform of Linux"),
-        (build.BuildRequest("docker://x", options=Options(platform="linux")), "--platform: 'linux' is no platform of Linux"),
-        (build.BuildRequest("docker://x", options=Options(platform="windows/amd64")), "--platform: 'windows/amd64' is no platform of Linux"),
-        (build.BuildRequest(engine="enroot", options=Options(stage="x")), "enroot knows no secrets, stages and platforms"),
+        (build.BuildRequest(options=BuilderOptions(("src=value",))), "--secret: this is not a build secret"),
+        (build.BuildRequest(options=BuilderOptions(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
+        (build.BuildRequest(options=BuilderOptions(("id=A,src=missing",))), "--secret: there is no file "),
+        (build.BuildRequest("docker://x", options=BuilderOptions(stage="x")), "docker://x is an image already: nothing is built"),
+        (build.BuildRequest("docker://x", options=BuilderOptions(platform="arm64")), "--platform: 'arm64' is no platform of Linux"),
+        (build.BuildRequest("docker://x", options=BuilderOptions(platform="linux")), "--platform: 'linux' is no platform of Linux"),
+        (build.BuildRequest("docker://x", options=BuilderOptions(platform="windows/amd64")), "--platform: 'windows/amd64' is no platform of Linux"),
+        (build.BuildRequest(engine="enroot", options=BuilderOptions(stage="x")), "enroot knows no secrets, stages and platforms"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(request_: build.BuildRequest, said: str, engine: Engine, monkeypatch) -> None:

@@ -14,7 +14,7 @@ from kit.cli import messages, options
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.images import build_request
-from kit.images.build_request import BuildRequest, Options
+from kit.images.build_request import BuilderOptions, BuildRequest
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
@@ -167,7 +167,7 @@ def build(
     _check_word("--device", device, ("gpu", "cpu"), problems)
     _check_word("--to", to, ("sqsh", "sif", "docker"), problems)
     problems.raise_if_any()
-    of_engine = Options(
+    of_engine = BuilderOptions(
         tuple(secrets or ()), tuple(ssh or ()), stage, platform, no_cache, tuple(words)
     )
     record = Path(locked) if locked else None

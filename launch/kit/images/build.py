@@ -17,7 +17,7 @@ from kit.base.formats import size
 from kit.base.progress import Note, Progress, silent
 from kit.config import image_files
 from kit.images import bases, choose, freeze, metadata, pack, packer, recipe, sif, store
-from kit.images.build_request import BuildRequest, Options
+from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.images.engines import docker, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.docker import Docker
@@ -68,7 +68,7 @@ def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
 def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
     """Raise UsageError for options that do not go together, or not with an existing image."""
     problem = fix = ""
-    if is_image and request.options._replace(platform=None) != Options():
+    if is_image and request.options._replace(platform=None) != BuilderOptions():
         problem, where = f"{request.target} is an image already: nothing is built", BUILDERS_OWN
         fix = "leave the options of the builder out"
     elif request.locked and (is_image or request.to == "docker"):
@@ -104,7 +104,7 @@ def _build(request: BuildRequest, note: Note) -> Built:
         fix = "build with docker or podman: --engine docker"
         if request.to == "docker":
             raise UsageError(f"{engine.name} makes no image for an engine", fix, where="--to")
-        if request.options != Options():
+        if request.options != BuilderOptions():
             problem = f"{engine.name} knows no secrets, stages and platforms"
             raise UsageError(problem, fix, where=BUILDERS_OWN)
     request.options.command()  # refuses wrong options before anything is done

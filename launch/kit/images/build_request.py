@@ -12,7 +12,7 @@ from kit.base.errors import UsageError
 from kit.config import image_files
 
 
-class Options(NamedTuple):
+class BuilderOptions(NamedTuple):
     """The options that only Docker and Podman know."""
 
     secrets: tuple[str, ...] = ()  # id=NAME,src=FILE, or id=NAME,env=VARIABLE
@@ -68,7 +68,7 @@ class BuildRequest:
     arguments: dict[str, str] = field(default_factory=dict)
     update: bool = False
     lock_timeout_s: float = 3600
-    options: Options = Options()
+    options: BuilderOptions = BuilderOptions()
     locked: Optional[Path] = None  # a record; a build that differs from it is refused
 
 

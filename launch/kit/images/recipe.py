@@ -18,7 +18,7 @@ from kit.base.progress import Note, silent
 from kit.files import dockerignore, safe_read
 from kit.files.digests import Digests
 from kit.images import pack, recipe_files, recipe_formats
-from kit.images.build_request import BuildRequest, Options
+from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.plan import key_files, source_files
 
 # No recipe takes these in, nor images/: kit writes to them, and every build would be another one.
@@ -41,7 +41,7 @@ class Recipe:
     arguments: dict[str, str]  # from the command line, and the one that the device sets
     device: str
     left_out: tuple[str, ...]  # names in the folder
-    options: Options = Options()
+    options: BuilderOptions = BuilderOptions()
     requirements: Optional[Path] = None  # of the project, which the kit's own recipe installs
     translator: str = ""  # the engine that a Dockerfile was translated for
 

@@ -32,19 +32,19 @@ class Chunks:
         return bytes(piece)
 
 
-class Header(tarfile.TarInfo):
+class CheckedHeader(tarfile.TarInfo):
     """The headers of one entry."""
 
     @classmethod
-    def fromtarfile(cls, archive: Any) -> Header:
+    def fromtarfile(cls, archive: Any) -> CheckedHeader:
         """Return the next entry. Raise ReadError if its headers are too large or broken.
 
         tarfile alone takes some broken headers for the end of the archive.
         """
         stream = archive.fileobj
-        if isinstance(stream, _Headers):  # a pax header was read, and its entry follows
+        if isinstance(stream, _HeaderStream):  # a pax header was read, and its entry follows
             return super().fromtarfile(archive)
-        archive.fileobj = _Headers(stream)
+        archive.fileobj = _HeaderStream(stream)
         try:
             info = super().fromtarfile(archive)
             info.mtime = int(info.mtime)  # fails for "inf", which is a number, too
@@ -58,10 +58,10 @@ class Header(tarfile.TarInfo):
 class Archive(tarfile.TarFile):
     """An archive whose headers are checked."""
 
-    tarinfo = Header
+    tarinfo = CheckedHeader
 
 
-class _Headers:
+class _HeaderStream:
     """A stream that gives at most LARGEST bytes, for the headers of one entry."""
 
     def __init__(self, stream: Any) -> None:

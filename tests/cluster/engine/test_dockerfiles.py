@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from kit.base.errors import KitError
 from kit.cli.build import make
-from kit.images.build_request import BuildRequest, Options
+from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.registry import client
 
 from whole_run import notes
@@ -138,7 +138,7 @@ def no_registry(name: str, _: object) -> str:
     raise KitError(f"no registry has {name}", "none is asked")
 
 
-def build(capsys: pytest.CaptureFixture[str], options: Options = Options()) -> str:
+def build(capsys: pytest.CaptureFixture[str], options: BuilderOptions = BuilderOptions()) -> str:
     """The identity of the image that kit lets the engine make."""
     make(BuildRequest(to="docker", options=options))
     tag = capsys.readouterr().out.removeprefix("kit: ").strip()
@@ -164,7 +164,7 @@ def test_kit_builds_what_docker_builds_or_says_what_is_missing(shape: str, build
         if builder == "classic":
             return  # it reads .dockerignore alone
         (project / "Dockerfile.dockerignore").write_text("src\n")
-    options = Options(
+    options = BuilderOptions(
         stage="wanted" if shape == "a stage that is not the last" else None,
         secrets=(f"id=TOKEN,src={project.parent}/token",) if shape == "a secret" else (),
     )
