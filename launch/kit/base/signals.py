@@ -6,12 +6,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, Callable, NoReturn
 
 from kit.base.errors import warn
 
 CTRL_C = 128 + signal.SIGINT  # the exit code of what Ctrl-C ended
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_cleanly() -> None:
@@ -41,14 +40,26 @@ def deferred(doing: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread
         return
-    handlers = {number: signal.getsignal(number) for number in ENDING}
-    for number, handler in handlers.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, note)
+    try:
+        with handled(note, *ending()):
+            yield
+    finally:
+        if received:
+            signal.raise_signal(received[0])
+
+
+def ending() -> list[int]:
+    """Return the signals that end kit: not HUP, where nohup has it ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def handled(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
+    """Call the handler on these signals until the end of the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

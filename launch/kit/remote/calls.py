@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional
 
+from kit.base import signals
 from kit.base.errors import KitError
 from kit.remote import ssh
 from kit.remote.install import Copy
@@ -172,11 +173,5 @@ def _signals_passed_on(tell: Callable[[int], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         threading.Thread(target=tell, args=(number,), daemon=True).start()
 
-    handlers = {
-        number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with signals.handled(pass_on, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Optional
 
 from kit.base import assets, signals
 from kit.base.errors import UsageError
@@ -42,7 +42,9 @@ def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> 
     srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
     """
     tail = log_files.Tail(noted.paths, noted.id, write)
-    with noted.paths.batch_log(noted.id).open("wb") as log, _Stopper() as stopper:
+    stopper = _Stopper()
+    taken = signals.handled(stopper.receive, *signals.ending())
+    with noted.paths.batch_log(noted.id).open("wb") as log, taken:
         try:
             process = stopper.process = _start(plan, noted, task, log)
             limit = _Limit(plan, noted, process, log)
@@ -92,15 +94,8 @@ class _Stopper:
     def __init__(self) -> None:
         self.received: list[int] = []
         self.process: Optional[subprocess.Popen[bytes]] = None
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Stopper:
-        for number in signals.ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # which nohup sets
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def _receive(self, number: int, _frame: object) -> None:
+    def receive(self, number: int, _frame: object) -> None:
         self.received.append(number)
         if self.process and self.process.poll() is None:
             _stop(self.process)
@@ -109,10 +104,6 @@ class _Stopper:
         if self.process and self.process.poll() is None:
             _stop(self.process)
             self.process.wait()
-
-    def __exit__(self, *_error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 class _Limit:

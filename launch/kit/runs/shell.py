@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from kit import slurm
-from kit.base import assets
+from kit.base import assets, signals
 from kit.base.errors import KitError, UsageError
 from kit.config import plugins
 from kit.config.notify import Notify
@@ -93,17 +93,13 @@ class Session:
 
         # Before the child starts: a signal to kit alone would leave it behind with its allocation.
         # Ctrl-C is for the child; should it come here as well, kit stays.
-        handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: hang_up, signal.SIGTERM: hang_up}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
+        ctrl_c = signals.handled(lambda *_: None, signal.SIGINT)
+        with ctrl_c, signals.handled(hang_up, signal.SIGHUP, signal.SIGTERM):
             process = self.start(command)
             if self.hung_up:
                 process.send_signal(signal.SIGHUP)
             self.watch(process)
             code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
         return self.end(129 if self.hung_up else code if code >= 0 else 128 - code)
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
