@@ -151,8 +151,7 @@ def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int,
         # Ordinary users must be able to read and remove what root left in an image.
         needed = {FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
         time_s = 0 if entry.name in metadata.WRITTEN_BY_ENGINES else None
-        readable = tarstream.with_mode(entry, needed)
-        put(tarstream.as_squashfs_reads(readable, time_s))
+        put(tarstream.as_squashfs_reads(entry, needed, time_s))
         inodes += entry.kind != LINK
     return inodes, packages
 

@@ -135,29 +135,19 @@ def parsed(entry: Entry) -> tarfile.TarInfo:
     return info
 
 
-def with_mode(entry: Entry, needed: int) -> Entry:
-    """Return the entry with these permissions added."""
-    start = len(entry.header) - BLOCK
-    header = bytearray(entry.header[start:])
-    mode = _number(bytes(header[100:108]))
-    if mode & needed == needed:
-        return entry
-    header[100:108] = b"%07o\0" % (mode | needed)
-    header[148:156] = b" " * 8  # the sum's own place counts as blank
-    header[148:156] = b"%06o\0 " % sum(header)
-    return entry._replace(header=entry.header[:start] + bytes(header))
+def as_squashfs_reads(entry: Entry, needed: int, time_s: Optional[int] = None) -> Entry:
+    """Return the entry in a form that mksquashfs 4.5 reads, with the permissions `needed` added.
 
-
-def as_squashfs_reads(entry: Entry, time_s: Optional[int] = None) -> Entry:
-    """Return the entry in a form that mksquashfs 4.5 reads; `time_s` replaces its time.
-
-    mksquashfs removes ../ and / from the front of a link's long target in pax's form, and stops at
-    a time before 1970; squashfs has 32 bits for times.
+    `time_s` replaces its time. mksquashfs removes ../ and / from the front of a link's long target
+    in pax's form, and stops at a time before 1970; squashfs has 32 bits for times.
     """
     has_long_link = entry.kind in (LINK, SYMBOLIC_LINK) and b" linkpath=" in entry.header
-    if not has_long_link and time_s is None and _has_usual_time(entry.header):
+    has_needed = _number(entry.header[-BLOCK + 100 : -BLOCK + 108]) & needed == needed
+    has_usual_time = time_s is None and _has_usual_time(entry.header)
+    if has_needed and has_usual_time and not has_long_link:
         return entry
     info = parsed(entry)
+    info.mode |= needed
     info.mtime = min(max(int(info.mtime), 0), LAST_S) if time_s is None else time_s
     info.pax_headers = {name: value for name, value in info.pax_headers.items() if name != "mtime"}
     return entry._replace(header=_header(info, is_gnu=has_long_link))
