@@ -21,6 +21,8 @@ PYTHON_PACKAGE = re.compile(
     r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$"
 )
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
+# In a paragraph, which ends at an empty line.
+DEBIAN_PACKAGE = re.compile(r"^Package: (.+)\n(?:(?!Package: ).+\n)*?Version: (.+)$", re.MULTILINE)
 LARGEST_LIST = 64 << 20  # bytes of a list of packages, which is read whole
 KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
 
@@ -83,7 +85,7 @@ def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterato
     # Folders without an entry of their own would get the time of the packing.
     parents = {name.rpartition("/")[0] for name in names if "/" in name}
     for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else []), *sorted(parents - names)):
-        for part in _with_parents(name):
+        for part in tarstream.with_parents(name):
             if part in links:
                 break  # kit adds nothing behind the image's own link
             if part not in names:
@@ -133,11 +135,6 @@ def _date_root(image: Path) -> None:
             file.write(b"\0")
 
 
-def _with_parents(name: str) -> Iterator[str]:
-    parts = name.split("/")
-    return ("/".join(parts[: i + 1]) for i in range(len(parts)))
-
-
 def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int, dict[str, str]]:
     """Put each file as squashfs has it. Return how many inodes they have, and their packages."""
     inodes, packages = 1, dict[str, str]()
@@ -158,17 +155,8 @@ def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int,
 
 def _debian(status: bytes) -> dict[str, str]:
     """Return {"deb:PACKAGE": VERSION} from dpkg's list of packages."""
-    found, name = {}, ""
-    for line in io.BytesIO(status):
-        text = line.decode("utf-8", "replace").rstrip("\n")
-        if text.startswith("Package: "):
-            name = text[len("Package: ") :]
-        elif text.startswith("Version: ") and name:
-            found[f"deb:{name}"] = text[len("Version: ") :]
-            name = ""
-        elif not text:
-            name = ""
-    return found
+    found = DEBIAN_PACKAGE.findall(status.decode("utf-8", "replace"))
+    return {f"deb:{name}": version for name, version in found}
 
 
 def _check_complete(image: Path, inodes: int) -> None:

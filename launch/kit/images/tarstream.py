@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import itertools
 import re
 import tarfile
 from collections.abc import Iterator
@@ -170,6 +171,11 @@ def _has_usual_time(header: bytes) -> bool:
 def clean(name: str) -> str:
     """Return the name without a leading / or ./, and without a trailing /."""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def with_parents(name: str) -> Iterator[str]:
+    """Return the folders on the way to a name, and the name itself at the end."""
+    return itertools.accumulate(name.split("/"), "{}/{}".format)
 
 
 class _Content:

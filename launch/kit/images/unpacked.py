@@ -98,9 +98,8 @@ class Tree:
 
     def _make_folder(self, name: str) -> None:
         """Make a folder with those above it: in a stream it may come after its contents."""
-        parts = name.split("/") if name else []
-        for depth in range(1, len(parts) + 1):
-            if (part := "/".join(parts[:depth])) not in self.folders:
+        for part in tarstream.with_parents(name):
+            if part not in self.folders:
                 os.mkdir(self._path(part), 0o700)
                 self.folders[part] = 0
 
