@@ -75,7 +75,8 @@ def test_the_image_is_the_same_as_of_a_stream_and_the_folder_goes(tmp_path: Path
         (tmp_path / place).mkdir()
         image = squash(tmp_path / place, STREAM, Config(workdir="/work/here"))
         tree = unpacked(image)
-        found.append((names(image), {path.relative_to(tree): path.read_bytes() for path in tree.rglob("*") if path.is_file()}))
+        files = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]  # etc/mtab is a link to this machine's mounts
+        found.append((names(image), {path.relative_to(tree): path.read_bytes() for path in files}))
         assert len(found[0][0]) > 60 and os.path.samefile(tree / "opt/hard", tree / "opt/file")
         shutil.rmtree(tree)
         assert sorted(os.listdir(tmp_path / place)) == ["image.sqsh", "log"]
