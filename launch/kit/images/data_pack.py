@@ -81,22 +81,17 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     if packer.knows_zstd():
         command += ["-comp", "zstd", "-Xcompression-level", str(packer.LEVEL)]
     is_shown = sys.stderr.isatty()
-    process = subprocess.Popen(
+    done = subprocess.run(
         command if is_shown else [*command, "-no-progress"],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if is_shown else log,
         stderr=log,
         pass_fds=[lock],
     )
-    try:
-        code = process.wait()
-    finally:
-        process.kill()
-        process.wait()
     log.seek(0)
     # It goes on without what it cannot read, and ends with 0.
     said = packer.complaints(log.read().decode("utf-8", "replace"))
-    if code or said:
-        reason = said[0] if said else f"code {code}"
+    if done.returncode or said:
+        reason = said[0] if said else f"code {done.returncode}"
         fix = f"let yourself read all of {folder}, have space in {partial.absolute().parent}"
         raise KitError(f"mksquashfs failed: {reason}", f"{fix}, and pack it again")

@@ -169,11 +169,7 @@ def _mapping(settings: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _registry(key: str) -> str:
     """Return the registry that a key names: docker login calls docker.io HUB_OF_HELPERS."""
-    place = key.partition("://")[2] or key
-    for version in ("/v1/", "/v2/", "/v1", "/v2", "/"):
-        if place.endswith(version):
-            place = place[: -len(version)]
-            break
+    place = re.sub(r"(?:/v[12])?/?\Z", "", key.partition("://")[2] or key)
     return "docker.io" if place in DOCKER_HUB else place
 
 

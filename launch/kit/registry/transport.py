@@ -75,7 +75,8 @@ class Registry:
 
     def __init__(self, name: str, host: str, repository: str, note: Note) -> None:
         self.name, self.repository, self.note = name, repository, note
-        self.base = f"{_scheme(host)}://{host}/v2/{repository}"
+        scheme = "http" if _is_loopback(f"//{host}") else "https"
+        self.base = f"{scheme}://{host}/v2/{repository}"
         self.authorization = ""
         # As for Docker, a registry on this machine is not reached through a proxy.
         proxies = [urllib.request.ProxyHandler({})] if _is_loopback(self.base) else []
@@ -244,10 +245,6 @@ def _content(answer: HTTPResponse) -> bytes:
         if answer.length:
             raise http.client.IncompleteRead(content, answer.length)
     return content
-
-
-def _scheme(host: str) -> str:
-    return "http" if _is_loopback(f"//{host}") else "https"
 
 
 def _is_safe(url: str) -> bool:
