@@ -31,8 +31,8 @@ NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew
 TIMEOUT_S = 3600.0  # for another submission that makes the same
 _LINES = 15  # of what pip says
-_ADVICE = "To fix this you could try to:"  # which is for who may change the image
-_OF_IMAGE = "(constraint)"  # in pip's words of a conflict: before a package that the image has
+_ADVICE = "To fix this you could try to:"  # what follows is for those who may change the image
+_OF_IMAGE = "(constraint)"  # pip writes this beside a package of the image in a conflict
 
 
 def bring(plan: Plan, note: Note = silent) -> Plan:

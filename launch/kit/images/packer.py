@@ -29,7 +29,7 @@ FIX = (
     "without root: conda install -c conda-forge squashfs-tools; "
     "or build where they are, such as on your own machine, and copy the file"
 )
-# mksquashfs 4.4 names what it could not do of its list, or read, and still ends with 0.
+# mksquashfs 4.4 prints these for what it could not make or read, and still ends with 0.
 PASSED_OVER = ("Pseudo ", "Failed to read ", "Cannot open ", "Could not open ")
 
 

@@ -127,7 +127,7 @@ class _Following:
             what = "trying again; what runs there continues meanwhile"
             host.say(f"connection to {host.name} lost ({error.why}); {what}")
         if time.monotonic() - self.lost_s > PATIENCE_S:
-            host.broke(error.why, self.doing)
+            host.raise_broken(error.why, self.doing)
         time.sleep(AGAIN_S)
 
     def _follow(self) -> int:

@@ -43,7 +43,7 @@ def may_claim(folder: str) -> bool:
     try:
         # The mark is looked for once more at the end: another call may just have made the folder.
         return is_marked(folder) or not os.listdir(folder) or is_marked(folder)
-    except OSError:  # who knows what is in it
+    except OSError:  # anything may be in it
         return False
 
 

@@ -52,9 +52,9 @@ def _rsync(host: Host, arguments: list[str], folder: str, doing: str) -> None:
             raise KitError(problem, "ask its administrators for it")
         if done.returncode in _CUT or done.returncode < 0:
             why = last_line(done.stderr, but="rsync")
-            host.broke(why or f"rsync ended with code {done.returncode}", doing)
+            host.raise_broken(why or f"rsync ended with code {done.returncode}", doing)
         if done.returncode not in (0, _VANISHED):
             fix = f"{doing}; free space and rights there: df -h {shlex.quote(folder)}"
             raise KitError(f"rsync with {host.name} failed: {last_line(done.stderr)}", fix)
 
-    host.again(attempt, doing)
+    host.retried(attempt, doing)

@@ -58,7 +58,7 @@ def make(folder: str, call: str) -> Optional[Path]:
 def sweep(
     folder: Path, names: str, old_s: float, is_used: Callable[[Path], bool] = lambda _: False
 ) -> None:
-    """Remove what kit made in a folder under such a name, and nobody has used for long."""
+    """Remove what kit made in a folder under a name that matches, unless it is young or in use."""
     with suppress(OSError):
         for path in list(folder.iterdir()):
             with suppress(OSError, KitError):

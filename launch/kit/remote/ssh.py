@@ -73,7 +73,7 @@ class Host:
         Raises KitError where the answer is a problem. The script travels on ssh's input, so no list
         of processes shows it. Asks again where the connection broke: every script may run twice.
         """
-        answer = self.again(lambda: self._ask(script, doing, timeout_s), doing)
+        answer = self.retried(lambda: self._ask(script, doing, timeout_s), doing)
         if "problem" in answer:
             raise KitError(str(answer["problem"]), str(answer.get("fix", "")))
         return answer
@@ -92,18 +92,18 @@ class Host:
                 start_new_session=True,  # Ctrl-C ends kit alone, and not the script
             )
         except subprocess.TimeoutExpired:
-            self.broke(f"no answer within {timeout_s:.0f} s", doing)
+            self.raise_broken(f"no answer within {timeout_s:.0f} s", doing)
         for line in done.stdout.decode("utf-8", "replace").splitlines():
             if line.startswith(f"{mark} "):  # start-up files of a site may print before it
                 with contextlib.suppress(ValueError):
                     return dict(json.loads(line[len(mark) :]))
-        self.broke(last_line(done.stderr) or f"ssh ended with code {done.returncode}", doing)
+        self.raise_broken(last_line(done.stderr) or f"ssh ended with code {done.returncode}", doing)
 
-    def broke(self, why: str, doing: str) -> NoReturn:
+    def raise_broken(self, why: str, doing: str) -> NoReturn:
         """Raise Unreachable after a request."""
         raise Unreachable(self.name, why, doing, begun=True) from None
 
-    def again(self, attempt: Callable[[], T], doing: str) -> T:
+    def retried(self, attempt: Callable[[], T], doing: str) -> T:
         """Return what an attempt does; make it once more where the connection breaks soon."""
         begun_s = time.monotonic()
         try:
@@ -118,7 +118,7 @@ class Host:
             return attempt()
         except Unreachable as error:
             self.known[self.name] = error.why
-            self.broke(error.why, doing)
+            self.raise_broken(error.why, doing)
 
     def attach(self, line: str, doing: str) -> int:
         """Run a command with the streams and the terminal of this process; return its exit code."""
@@ -128,7 +128,7 @@ class Host:
         sys.stderr.flush()
         code = run(self._command(line, RequestTTY="force" if is_terminal else "no")).returncode
         if code == SSH_FAILED:
-            self.broke("ssh ended with code 255", doing)
+            self.raise_broken("ssh ended with code 255", doing)
         return code
 
     def stream(self, line: str, doing: str) -> Generator[bytes, None, None]:
@@ -151,7 +151,7 @@ class Host:
                     yield from lines
             finally:
                 ssh.kill()
-            self.broke(last_line(ssh.stderr.read()) or "it ended", doing)
+            self.raise_broken(last_line(ssh.stderr.read()) or "it ended", doing)
 
     # ---------------------------------------------------------------- the connection
 
@@ -160,7 +160,7 @@ class Host:
         if self.name not in self.known:
             with locked(self._socket().name):  # else one of two connections would be left over
                 self.known[self.name] = "" if self._is_open() else self._open()
-        if why := self.known[self.name]:  # nobody is waited for twice
+        if why := self.known[self.name]:  # nor is such a host asked again
             raise Unreachable(self.name, why, doing, begun=False)
 
     def _open(self) -> str:

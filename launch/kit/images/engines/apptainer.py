@@ -21,8 +21,6 @@ from kit.registry.oci import Config
 _NAMES = ("PWD", "OLDPWD", "SHLVL", "HOME", "USER", "PS1", "PROMPT_COMMAND", "TERM", "_")
 NOT_THE_IMAGES = ("APPTAINER_", "SINGULARITY_", *(f"{name}=" for name in _NAMES))
 LIBRARIES = "/.singularity.d/libs"  # Apptainer adds it to LD_LIBRARY_PATH
-
-
 # Not the host's folders, which a RUN could change; what the user has set for jobs does not count.
 NO_MOUNTS = "home,cwd,tmp,hostfs,bind-paths"
 UNSET = ("BIND", "BINDPATH", "MOUNT", "NV", "ROCM", "CONTAIN", "OVERLAY", "WORKDIR")
