@@ -5,7 +5,6 @@ https://docs.docker.com/reference/dockerfile
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 import tarfile
@@ -116,7 +115,7 @@ class Stage:
         self.config = self.config._replace(labels=labels)
 
     def shell(self, instruction: Instruction) -> None:
-        words = _json(instruction.rest)
+        words = recipe_formats.json_words(instruction.rest)
         if not words:
             raise ValueError('it wants a list: SHELL ["/bin/bash", "-c"]')
         self.config = self.config._replace(shell=words)
@@ -181,7 +180,7 @@ class Stage:
         if instruction.heredocs:
             fix = "COPY a file of the project; or RUN cat >FILE <<EOF"
             return self.refuse("a file in the recipe needs Docker's builder", fix)
-        words = _json(rest) if rest.startswith("[") else None
+        words = recipe_formats.json_words(rest)
         *sources, target = [self._expand(word) for word in words or rest.split()] or [""]
         if not sources:
             raise ValueError("it wants at least one file, and a target")
@@ -245,18 +244,8 @@ class Stage:
 
     def _words(self, rest: str) -> tuple[str, ...]:
         """Return the words of a list, or those that give a line to the shell."""
-        words = _json(rest)
+        words = recipe_formats.json_words(rest)
         return (*(self.config.shell or SHELL), rest) if words is None else words
-
-
-def _json(rest: str) -> Optional[tuple[str, ...]]:
-    """Return the words of a JSON list of texts; None for all else, which Docker takes as text."""
-    try:
-        words = json.loads(rest)
-    except ValueError:
-        return None
-    is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
-    return tuple(words) if is_list else None
 
 
 HANDLERS: dict[str, Callable[[Stage, Instruction], None]] = {

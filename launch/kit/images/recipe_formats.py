@@ -210,13 +210,20 @@ def flags_and_rest(rest: str) -> tuple[list[str], str]:
     return flags, rest
 
 
+def json_words(rest: str) -> Optional[tuple[str, ...]]:
+    """Return the words of a JSON list of texts; None for all else, which Docker takes as text."""
+    try:
+        words = json.loads(rest)
+    except ValueError:
+        return None
+    is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    return tuple(words) if is_list else None
+
+
 def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
     flags, rest = flags_and_rest(rest)
-    if rest.startswith("["):
-        try:
-            return flags, [str(item) for item in json.loads(rest)]
-        except ValueError:
-            pass
+    if words := json_words(rest):
+        return flags, list(words)
     try:
         return flags, shlex.split(rest)
     except ValueError:  # kit does not need this instruction, and its engine will judge it

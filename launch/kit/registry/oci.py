@@ -105,10 +105,10 @@ def architecture() -> str:
     return ARCHITECTURES.get(machine, machine)
 
 
-def machine(architecture_: str) -> str:
-    """Return the architecture by the name that `uname -m` has for it; for "", this machine's."""
+def machine(wanted: str) -> str:
+    """Return an architecture by the name that `uname -m` has for it; for "", this machine's."""
     names = {value: key for key, value in ARCHITECTURES.items()}
-    return names.get(architecture_, architecture_) or platform.machine()
+    return names.get(wanted, wanted) or platform.machine()
 
 
 def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[str, Any]]:
