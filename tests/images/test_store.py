@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError, UsageError
+from kit.base.progress import silent
 from kit.config import image_files
 from kit.images import bases, build, choose, inventory, recipe, store
 from kit.images.engines import build_steps, tree
@@ -179,7 +180,7 @@ def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, 
     for path in (built(place, b"what was built"), place.record):
         os.utime(path, (OLD, OLD))
     assert [item.file for item in inventory.unused(place.folder, 1)] == [place.file]
-    assert build.Making(build.BuildRequest(), place).existing() == build.Built(place.name, place.file, 14)
+    assert build.Making(build.BuildRequest(), place, None, silent).existing() == build.Built(place.name, place.file, 14)
     assert inventory.unused(place.folder, 1) == []
 
 

@@ -150,8 +150,8 @@ class Making:
 
     request: BuildRequest
     place: store.Place
-    frozen: Optional[freeze.Frozen] = None  # the record of --locked
-    note: Note = silent
+    frozen: Optional[freeze.Frozen]  # the record of --locked
+    note: Note
 
     def run(self, make: Callable[[IO[bytes]], object]) -> Built:
         """Return the image. Call `make` with the build's log, unless the image is up to date."""
@@ -191,18 +191,19 @@ class Making:
         """Build a recipe with its engine, and write the file unless the engine keeps the image."""
         engine.check()
         self.note(f"building {found.name} from {found.file} with {engine.name}")
-        place, labels, tag = self.place, _labels(found, self.place), None
+        place, labels = self.place, _labels(found, self.place)
+        stays_in_engine = self.request.to == "docker"
         with store.work(place.folder, f".{place.stem}") as context:
             exact = found.at(pinned)
             file = exact.lay_out(context, self.note)
             if isinstance(engine, Docker):  # which keeps the image: it is found by its labels
-                tag = _tag(place) if self.request.to == "docker" else None
-                pairs = (("--label", f"{name}={value}") for name, value in labels.items())
+                pairs = [("--label", f"{name}={value}") for name, value in labels.items()]
+                pairs += [("--tag", _tag(place))] if stays_in_engine else []
                 words = (*exact.options.words, *itertools.chain.from_iterable(pairs))
                 exact = replace(exact, options=exact.options._replace(words=words))
-            with engine.build(file, exact, tag, Steps(context, log, self.note)) as source:
+            with engine.build(file, exact, Steps(context, log, self.note)) as source:
                 bases.check(pinned, engine.identity)
-                if not tag:
+                if not stays_in_engine:
                     config = source.config._replace(labels={**source.config.labels, **labels})
                     origin = {**source.origin, **_origin(found, pinned)}
                     self.write(replace(source, config=config, origin=origin), log)

@@ -69,16 +69,12 @@ class Docker(Engine):
         return found.identity if found else ""
 
     @contextmanager
-    def build(
-        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
-    ) -> Iterator[Source]:
+    def build(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
         # Without --force-rm, Docker's classic builder leaves the container of a failed step.
         # Without a name, the image stays for the next build until `docker image prune`, as its
         # steps do. If kit removed a name from it, the last step would go, too.
         built, last = steps.folder / BUILT, "its first step"
         command = [self.name, "build", "--force-rm", "--file", str(file), "--iidfile", str(built)]
-        if tag:
-            command += ["--tag", tag]
         words, variables = hidden("--build-arg", recipe.arguments)
 
         def see(line: str) -> None:

@@ -6,7 +6,6 @@ import shutil
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Optional
 
 from kit.base.errors import KitError
 from kit.images.engines.build_steps import Steps
@@ -35,11 +34,8 @@ class Engine(ABC):
         return recipe
 
     @abstractmethod
-    def build(
-        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
-    ) -> AbstractContextManager[Source]:
+    def build(self, file: Path, recipe: Recipe, steps: Steps) -> AbstractContextManager[Source]:
         """Yield the image of a recipe that is laid out for its steps. Raise KitError on failure.
 
-        The image's files exist until the context ends. file: the recipe there. tag: the name that
-        the image keeps in the engine, if any.
+        The image's files exist until the context ends. file: the recipe there.
         """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Optional, Union
+from typing import Union
 
 from kit.base.errors import KitError
 from kit.images import dockerfile, metadata, pack
@@ -55,9 +55,7 @@ class Rootless(Engine):
         """Yield the image of a recipe of the engine's own kind."""
 
     @contextmanager
-    def build(
-        self, file: Path, recipe: Recipe, tag: Optional[str], steps: Steps
-    ) -> Iterator[Source]:
+    def build(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
         if not recipe.parts.is_dockerfile:
             with self.build_own(file, recipe, steps) as source:
                 yield source
