@@ -52,11 +52,11 @@ def of_job(typed: Typed, job: Job, root: str, copy: Copy, options: list[str]) ->
     """
     name, *rest = typed.words
     here, file = os.getcwd(), typed.job_file
-    base = root if root and not is_inside(here, root) else here
+    base = root if root and not Path(here).is_relative_to(root) else here
     given = {}
     if file and file != typed.value("target", "job"):
         rest.insert(0, file)
-    if file and root and is_inside(os.path.abspath(file), root):
+    if file and root and Path(os.path.abspath(file)).is_relative_to(root):
         rest[rest.index(file)] = os.path.relpath(file, base)
     elif file and os.path.isfile(file):
         content, name_there = Path(file).read_bytes(), os.path.basename(file)
@@ -91,14 +91,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def is_inside(path: str, root: str) -> bool:
-    """Return whether a path is a folder, or below it."""
-    return path == root or path.startswith(f"{root.rstrip('/')}/")
-
-
 def inside(place: str, root: str, folder: str) -> str:
     """Return the folder below `place` that is for a folder below `root`."""
-    if not is_inside(folder, root):
+    if not Path(folder).is_relative_to(root):
         return place
     return os.path.normpath(os.path.join(place, os.path.relpath(folder, root)))
 
@@ -117,7 +112,7 @@ def _relative(words: Sequence[str], root: str, base: str) -> list[str]:
     found = []
     for word in words[:end]:
         option, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
-        is_path = os.path.isabs(value) and is_inside(os.path.normpath(value), root)
+        is_path = os.path.isabs(value) and Path(os.path.normpath(value)).is_relative_to(root)
         found.append(f"{option}{equals}{os.path.relpath(value, base)}" if is_path else word)
     return [*found, *words[end:]]
 

@@ -119,12 +119,13 @@ def find(word: Optional[str], here: str) -> Optional[Record]:
     named = [record for record in known if word is not None and record.is_called(word)]
     if named:
         return named[-1]
-    of_here = [record for record in known if _is_within(here, record.here)]
+    place = Path(here)
+    of_here = [
+        record
+        for record in known
+        if place.is_relative_to(record.here) or Path(record.here).is_relative_to(place)
+    ]
     return max(of_here, key=lambda record: record.created_s, default=None)
-
-
-def _is_within(here: str, other: str) -> bool:
-    return here == other or here.startswith(f"{other}/") or other.startswith(f"{here}/")
 
 
 # ---------------------------------------------------------------- commands without a known end
