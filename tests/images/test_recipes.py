@@ -382,6 +382,14 @@ def test_copy_takes_hidden_files_and_what_a_link_means(words: str, expected: lis
     assert find().files() == expected
 
 
+def test_a_name_that_begins_with_two_dots_is_in_the_folder(project: Path) -> None:
+    (project / "..data").mkdir()
+    (project / "..data/conf").touch()
+    (project / "link").symlink_to("..data/conf")
+    (project / "Dockerfile").write_text("FROM x\nCOPY ..data link /opt/\n")
+    assert find().files() == ["..data/", "..data/conf", "link"]
+
+
 def test_a_base_is_named_by_its_digest_where_an_argument_of_a_stage_has_the_same_name(project: Path) -> None:
     (project / "Dockerfile").write_bytes(b"\xef\xbb\xbfARG V=1\nFROM base:$V AS base\nARG V=2\nFROM base\n")
     found = find().at({"base:1": "sha256:1"})

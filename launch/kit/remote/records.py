@@ -44,7 +44,7 @@ class Record:
         # A path as it would be in the project.
         place = os.path.normpath(os.path.join(self.here, word))
         inside = os.path.relpath(place, self.here)
-        is_path = "/" in word and not inside.startswith("..")
+        is_path = "/" in word and inside.partition("/")[0] != ".."
         return bool(self.folder) and is_path and self.folder.endswith(f"/{inside}")
 
 
