@@ -85,7 +85,7 @@ class LayerCache:
     def _has_room(self, size: int) -> bool:
         """Return whether a layer of this size fits, after removing the least recently used ones."""
         wanted = size if size <= self.limit else 0
-        layers = sorted(kept(self.folder), key=lambda item: (not item.is_abandoned, item.used_s))
+        layers = sorted(kept(), key=lambda item: (not item.is_abandoned, item.used_s))
         total = sum(item.bytes for item in layers)
         for item in layers:
             # A name with a dot is a file that another build is writing.
@@ -158,14 +158,14 @@ def limit() -> int:
 def unused(days: int) -> list[CachedLayer]:
     """Return the layers that no build used for `days`, and the partial files of killed builds."""
     oldest_s = time.time() - days * 86400
-    return [item for item in kept(folder()) if item.is_abandoned or item.used_s < oldest_s]
+    return [item for item in kept() if item.is_abandoned or item.used_s < oldest_s]
 
 
-def kept(place: Path) -> list[CachedLayer]:
+def kept() -> list[CachedLayer]:
     """Return all files of the cache, including those that are being written."""
     found = []
     with suppress(OSError):  # the folder may not exist yet
-        for path in place.iterdir():
+        for path in folder().iterdir():
             with suppress(OSError):  # another build may have removed it
                 facts = path.lstat()
                 if stat.S_ISREG(facts.st_mode) and re.fullmatch(OURS, path.name):
