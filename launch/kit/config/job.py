@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from kit.config import (
-    arrays,
     command,
     image_files,
     inherit,
@@ -222,7 +221,7 @@ class Job(BadDays):
         add=operator.or_,
     )
     array: Optional[str] = key(
-        arrays.parse,
+        values.array,
         "task numbers of a job array, as for sbatch; with a sweep only %4: four at a time",
         "LIST",
         panel="Many runs",

@@ -13,7 +13,6 @@ import re
 from typing import Any, Callable
 
 from kit.config import (
-    arrays,
     bandwidth_target,
     command,
     inherit,
@@ -270,7 +269,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     inherit.parse: _inherit(),
     secrets.parse: _secrets(),
     notify.parse: _notify(),
-    arrays.parse: _array(),
+    values.array: _array(),
     sweeps.parse: _sweep(),
     values.options: _options(),
     bandwidth_target.parse: _expectation(),

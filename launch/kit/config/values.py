@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional, Union
 from kit.base.errors import Problems
 from kit.config import paths, token_check
 from kit.config.yaml_source import Located
-from kit.slurm import numbers
+from kit.slurm import numbers, task_numbers
 
 # --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]
 _N = "[0-9]{1,9}"  # \\d would match the digits of all scripts, which Slurm cannot read
@@ -171,6 +171,23 @@ def duration(given: Located, problems: Problems) -> Optional[int]:
     problem = f"expected a time with its unit, not {kind(given)}"
     problems.add(given.where, problem, "write 90s, 10m or 2h")
     return None
+
+
+def array(given: Located, problems: Problems) -> Optional[str]:
+    """Return the numbers of a job array's tasks, as sbatch takes them.
+
+    `%2` alone is for a sweep, which numbers its tasks itself.
+    """
+    text = given.value
+    if not isinstance(text, str) or not text or not task_numbers.SYNTAX.fullmatch(text):
+        problem = f"expected the numbers of an array, not {kind(given)}"
+        problems.add(given.where, problem, task_numbers.HOW)
+        return None
+    if fault := task_numbers.fault(text):
+        predicate, fix = fault
+        problems.add(given.where, f"the array '{text}' {predicate}", fix)
+        return None
+    return text
 
 
 def no_nul(value: str, where: str, problems: Problems) -> str:
