@@ -90,7 +90,7 @@ def _reject_unknown(given: dict[str, Located], problems: Problems) -> list[str]:
 
 
 def is_yaml(path: Path) -> bool:
-    return path.suffix.lower() in (".yaml", ".yml")
+    return path.suffix.lower() in yaml_source.ENDINGS
 
 
 def _name(path: Path, base: Path) -> str:

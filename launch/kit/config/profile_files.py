@@ -9,9 +9,9 @@ from typing import Optional
 
 from kit.base import assets
 from kit.base.errors import Problem, UsageError
+from kit.config.yaml_source import ENDINGS
 
 SITE = Path("/etc/kit/clusters")  # for all users of a login node
-ENDINGS = (".yaml", ".yml")  # the first counts where a folder has both
 
 
 def folders() -> list[Path]:

@@ -197,7 +197,7 @@ def anchored(name: str, base: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or os.sep in name
+    return name.endswith(yaml_source.ENDINGS) or os.sep in name
 
 
 def _find(name: str, where: str) -> Path:

@@ -41,6 +41,7 @@ def inline(value: Any) -> str:
     return str(text).removesuffix("\n").removesuffix("\n...")
 
 
+ENDINGS = (".yaml", ".yml")  # the first counts where a folder has both of a name
 MOST_BYTES = 1_000_000
 MOST_NODES = 100_000  # after aliases, each of which stands for a copy
 DEEPEST = 100
@@ -74,7 +75,7 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
 
 def _similar(path: Path) -> str:
     """Return the fix for a missing file: the one in its folder with nearly the same name."""
-    names = [name for name in safe_read.names(path.parent) if name.endswith((".yaml", ".yml"))]
+    names = [name for name in safe_read.names(path.parent) if name.endswith(ENDINGS)]
     return did_you_mean(path.name, names, f"looked for {path.absolute()}", cutoff=0.7)
 
 

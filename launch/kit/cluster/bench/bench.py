@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Optional
 
 from kit.base import assets
@@ -41,7 +42,7 @@ def load(
     target: Optional[str], overrides: dict[str, Located], arguments: list[str], problems: Problems
 ) -> Job:
     """Return the job without its command, and without the keys that repeat, resume or limit it."""
-    if target and not target.lower().endswith((".yaml", ".yml")):
+    if target and not job_file.is_yaml(Path(target)):
         show = f"to see what a run of it measured: kit bench --show {target}"
         fix = f"kit bench starts a program of its own; {show}"
         raise UsageError(f"'{target}' is not a job file", fix)
