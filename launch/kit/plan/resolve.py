@@ -83,7 +83,7 @@ def resolve(
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
-    check_line(run_dir, "the run directory", problems)
+    check_line(run_dir, problems)
     view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
@@ -143,12 +143,12 @@ def _choose_plugins(
     return ChosenPlugins(runtime, launcher, stage, unpack, on_preempt, reasons)
 
 
-def check_line(path: str, what: str, problems: Problems) -> None:
-    """Refuse a path with a character that no line of text can hold."""
-    if found := values.CONTROL.search(path):
+def check_line(run_dir: str, problems: Problems) -> None:
+    """Refuse a run directory whose path has a character that no line of text can hold."""
+    if found := values.CONTROL.search(run_dir):
         problem = f"its path contains the control character {found.group()!r}"
         fix = "Slurm reads it from one line of text: start from another folder"
-        problems.add(what, problem, fix)
+        problems.add("the run directory", problem, fix)
 
 
 def _take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:

@@ -181,7 +181,7 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
         if image_files.digest(Path(file)) != plan.container.packages.sha256:
             problem = f"the packages were resolved again since that run: {file} is another file"
             raise KitError(problem, "submit the job again, with the packages of today")
-    check_line(plan.layout.run_dir, "the run directory", problems)
+    check_line(plan.layout.run_dir, problems)
     runtime, workdir = plan.container.runtime, plan.program.workdir
     if runtime != "none":
         plugin = plugins.find("runtimes", runtime, "")
