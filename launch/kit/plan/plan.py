@@ -39,6 +39,11 @@ class Layout:
     array: Optional[Array]  # the tasks' numbers, as sbatch takes them
     least: int = 0  # the fewest nodes of a range; 0 without a range
 
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks the run has on all nodes."""
+        return self.nodes * self.processes_per_node
+
 
 @dataclass(frozen=True)
 class Container:

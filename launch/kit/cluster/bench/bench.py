@@ -84,7 +84,7 @@ def with_program(plan: Plan, request: Request) -> Plan:
             problem = "pairs need at least two nodes"
             problems.add("--pairs", problem, "ask for more: --nodes 4")
         arguments += ["--pairs"]
-    if plan.layout.nodes * plan.layout.processes_per_node == 1:
+    if plan.layout.ranks == 1:
         fix = "ask for more: -j 2x1, nodes x processes per node"
         problems.add("", "a single process has no other to send to", fix)
     expected = plan.profile.expect or bandwidth_target.Expectation()

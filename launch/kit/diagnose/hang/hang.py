@@ -106,8 +106,7 @@ def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional
 
 def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
     """Return what the dumps of an attempt tell of a collective that did not end."""
-    ranks = plan.layout.nodes * plan.layout.processes_per_node
-    return flight.find(run.paths.flights(run.id, attempt), ranks)
+    return flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
 
 
 def _running_here() -> Status:

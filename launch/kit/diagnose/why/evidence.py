@@ -67,9 +67,8 @@ class Evidence:
 
     def recorded(self) -> str:
         """Return what PyTorch's flight recorder knows of a collective that did not end."""
-        layout = self.plan.layout
         dumps = RunPaths(self.folder).flights(self.job_id, self.attempt)
-        return flight.explain(dumps, layout.nodes * layout.processes_per_node)
+        return flight.explain(dumps, self.plan.layout.ranks)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:
         """Return the log or the end of a rank, if it was read."""
