@@ -49,22 +49,18 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         return []
     launcher = plugins.find("launchers", plan.program.launcher, "")
     fixed = bool(launcher.words("processes-per-node"))  # one process for all GPUs of a node
-    total = plan.layout.nodes * (
-        plan.layout.gpus_per_node if fixed else plan.layout.processes_per_node
-    )
+    layout = plan.layout
+    all_gpus = layout.nodes * layout.gpus_per_node
+    total = all_gpus if fixed else layout.ranks
     found = []
     for nodes in range(1, total + 1):
-        if (
-            nodes == plan.layout.nodes
-            or total % nodes
-            or plan.layout.gpus_per_node * plan.layout.nodes % nodes
-        ):
+        if nodes == layout.nodes or total % nodes or all_gpus % nodes:
             continue
-        gpus = plan.layout.gpus_per_node * plan.layout.nodes // nodes
-        processes = plan.layout.processes_per_node if fixed else total // nodes
+        gpus = all_gpus // nodes
+        processes = layout.processes_per_node if fixed else total // nodes
         options = ["--nodes", str(nodes)] if fixed else ["-j", f"{nodes}x{processes}"]
         options += ["--gpus-per-node", str(gpus)] if gpus else []
-        if "mem" in header and (memory := _scaled(header["mem"], plan.layout.nodes, nodes)):
+        if "mem" in header and (memory := _scaled(header["mem"], layout.nodes, nodes)):
             options += ["--slurm", f"mem={memory}"]
         other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)
         options += _cpus(plan, header, other)

@@ -129,7 +129,7 @@ def _variants(
 def _ask(
     plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: Progress
 ) -> list[Start]:
-    own_shape = f"{plan.layout.nodes}x{plan.layout.gpus_per_node or plan.layout.processes_per_node}"
+    own_shape = shapes.own(plan, "", named=True).shape
 
     def ask(variant: Variant) -> Union[Start, str]:
         try:
