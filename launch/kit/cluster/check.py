@@ -12,7 +12,7 @@ import os
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError, Problems, did_you_mean
+from kit.base.errors import KitError, Problems
 from kit.cluster import account_check, costs, facts, fits, request
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.fits import Violation
@@ -121,9 +121,7 @@ class Check:
         names = [name for name in text.split(",") if name]
         unknown = [name for name in names if name not in found]
         for name in unknown if found else []:
-            known = list(found)
-            fix = did_you_mean(name, known, f"the partitions are {', '.join(known)}")
-            self.problems.add(self._where("partition"), f"there is no partition '{name}' here", fix)
+            self.problems.add(self._where("partition"), *facts.unknown(name, found))
         return [name for name in names if name not in unknown]
 
     def _check_account(self, partitions: list[Partition]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError
+from kit.base.errors import KitError, did_you_mean
 from kit.slurm import numbers
 
 
@@ -88,6 +88,12 @@ def ask(within_s: float = 60) -> Partitions:
 def default(partitions: Partitions) -> Optional[Partition]:
     """Return the partition of jobs that name none."""
     return next((item for item in partitions.values() if item.default), None)
+
+
+def unknown(name: str, partitions: Partitions) -> tuple[str, str]:
+    """Return the problem with a partition that the cluster does not have, and the fix."""
+    fix = did_you_mean(name, partitions, f"the partitions are {', '.join(partitions)}")
+    return f"there is no partition '{name}' here", fix
 
 
 def accounts(within_s: float = 60) -> Optional[dict[str, set[str]]]:

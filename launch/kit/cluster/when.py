@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, NamedTuple, Optional, Union
 
 from kit import slurm
-from kit.base.errors import KitError, UsageError, did_you_mean
+from kit.base.errors import KitError, UsageError
 from kit.cluster import facts, shapes
 from kit.cluster.facts import Partitions
 from kit.cluster.shapes import Variant
@@ -72,15 +72,13 @@ def estimate(
 
 def _partition_names(plan: Plan, found: Partitions, wanted: Optional[str]) -> list[str]:
     """Return the wanted partitions, or all of them, the job's own first."""
-    known, own = list(found), _own_partitions(plan, found)
     if wanted is None:
-        rest = [name for name in known if name not in own]
-        return [*(name for name in own if name in known), *rest]
+        own = (name for name in _own_partitions(plan, found) if name in found)
+        return list(dict.fromkeys([*own, *found]))
     names = [name for name in wanted.split(",") if name]
     for name in names:
-        if name not in known:
-            fix = did_you_mean(name, known, f"the partitions are {', '.join(known)}")
-            raise UsageError(f"there is no partition '{name}' here", fix, where="--partition")
+        if name not in found:
+            raise UsageError(*facts.unknown(name, found), where="--partition")
     return names
 
 

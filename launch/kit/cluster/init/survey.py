@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kit import slurm
-from kit.base.errors import KitError, UsageError, did_you_mean
+from kit.base.errors import KitError, UsageError
 from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import Machine
@@ -130,8 +130,7 @@ def _partition(
     """
     if wanted is not None:
         if wanted not in found:
-            fix = did_you_mean(wanted, found, f"the partitions are {', '.join(found)}")
-            raise UsageError(f"there is no partition '{wanted}' here", fix, where="--partition")
+            raise UsageError(*facts.unknown(wanted, found), where="--partition")
         if not found[wanted].nodes:
             problem, fix = f"the partition '{wanted}' has no nodes", "see the partitions: sinfo"
             raise UsageError(problem, fix, where="--partition")
