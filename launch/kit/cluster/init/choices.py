@@ -52,10 +52,8 @@ def runtime(site: Site) -> Decision:
     of_files = [item for item in plugins.runtimes(local=False) if ".sqsh" in item.words("images")]
     known = plugins.without_twins(of_files, lambda item: _is_available(item, site))
     available = [item for item in known if _is_available(item, site)]
-    is_certain = site.node or not site.cluster
-    where = (
-        f"on {site.job_machine.name}" if is_certain else f"on this login node; {site.why_no_node}"
-    )
+    machine = site.job_machine
+    where = f"on {machine.name}" if machine else f"on this login node; {site.why_no_node}"
     if not available:
         none = f"none of {', '.join(dict.fromkeys(item.tool for item in known))} {where}"
         if site.cluster:
@@ -71,12 +69,13 @@ def runtime(site: Site) -> Decision:
         return Decision(first.name, f"srun has {option}")
     others = ", ".join(item.name for item in available[1:])
     why = f"{first.name} {where}" + (f"; also {others}" if others else "")
-    return Decision(first.name, why, "" if is_certain else "the nodes have another")
+    return Decision(first.name, why, "" if machine else "the nodes have another")
 
 
 def _is_available(runtime: Plugin, site: Site) -> bool:
-    option = runtime.srun_option
-    return option in site.srun_options if option else bool(site.job_machine.tool(runtime.tool))
+    if option := runtime.srun_option:
+        return option in site.srun_options
+    return bool((site.job_machine or site.here).tool(runtime.tool))
 
 
 def engines_here(site: Site) -> list[Plugin]:
@@ -97,7 +96,7 @@ def gpu_directive(site: Site) -> Decision:
 
 def scratch(site: Site) -> Decision:
     """Decide for the node's own disk with the most room; no value for /tmp, the default."""
-    machine = site.node or (None if site.cluster else site.here)
+    machine = site.job_machine
     if machine is None:
         why = f"{TEMPORARY} of a node was not seen: {site.why_no_node}"
         return Decision("", why, "that is small, or in memory")
@@ -119,9 +118,8 @@ def scratch(site: Site) -> Decision:
 
 def fabric(site: Site) -> Decision:
     """Decide for a profile of env/; infiniband includes RoCE, and no value stands for Ethernet."""
-    machine = site.node or (None if site.cluster else site.here)
-    if machine:
-        return _seen_fabric(machine)
+    if site.job_machine:
+        return _seen_fabric(site.job_machine)
     kinds = site.partition.kinds if site.partition else ()
     features = sorted({feature for kind in kinds for feature in kind.features})
     for name, pattern in FABRICS.items():
@@ -221,8 +219,7 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
         runner = f", and {engine} has what it was made of" if engine else ""
         return Decision(found[0], f"{place} has it{runner}{others}", change)
     lack = f"nothing here runs {found[0]}" if found else f"no image in {place}"
-    torch = site.job_machine.one("torch", 2)[1]
-    if torch and (site.node or not site.cluster):
+    if site.job_machine and (torch := site.job_machine.one("torch", 2)[1]):
         found_torch = f"python3 on {site.job_machine.name} has torch {torch}"
         return Decision("", f"{lack}; {found_torch}, so it runs without one")
     where = "on the nodes" if site.cluster else "here"

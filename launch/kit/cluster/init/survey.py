@@ -43,9 +43,9 @@ class Site:
         return self.config.get("SLURM_VERSION", "")
 
     @property
-    def job_machine(self) -> Machine:
-        """The machine that jobs run on: a node if one was seen, otherwise this machine."""
-        return self.node or self.here
+    def job_machine(self) -> Optional[Machine]:
+        """The machine that jobs run on; None where Slurm has nodes and none was seen."""
+        return self.node or (None if self.cluster else self.here)
 
 
 def survey(
