@@ -15,6 +15,7 @@ from kit.base.errors import Problems
 from kit.config import job_file, other_tools, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
+from kit.files import safe_read
 from kit.plan import arguments
 from kit.plan.mounting import FileView
 from kit.plan.runtimes import has_tool
@@ -155,13 +156,16 @@ def imported(command: tuple[str, ...], workdir: str, view: FileView) -> str:
     path = _path(command, workdir, view)
     if not path or not path.endswith(".py"):
         return ""
+    found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", beginning(path))
+    return found[1] if found else ""
+
+
+def beginning(path: str) -> str:
+    """Return the text of a program, or its first MOST bytes; "" where it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            pattern = r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b"
-            found = re.search(pattern, file.read(MOST))
+        return safe_read.start(path, MOST).decode("utf-8", "replace")
     except OSError:
         return ""
-    return found[1] if found else ""
 
 
 def missing(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
@@ -189,19 +193,11 @@ def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Prob
 
 
 def spawns_at(path: str) -> Optional[int]:
-    """Return the line on which a program starts its ranks itself; None where it does not."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return _spawns(file.read(MOST))
-    except OSError:
-        return None
-
-
-def _spawns(text: str) -> Optional[int]:
-    """Return the line on which a program starts ranks by torch.multiprocessing.
+    """Return the line on which a program starts its ranks itself, by torch.multiprocessing.
 
     Returns None for one that can also be started as one of the ranks.
     """
+    text = beginning(path)
     if not any(word in text for word in STARTS):
         return None
     try:

@@ -182,11 +182,7 @@ def _live_code(root: str, name: str, names: set[str]) -> list[str]:
     """Return a note about the first program that a shell script starts: it is the live one."""
     if not name.endswith((".sh", ".bash")):
         return []
-    try:
-        with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
-            text = file.read(1 << 20)
-    except OSError:
-        return []
+    text = program.beginning(os.path.join(root, name))
     if "KIT_CODE" in text:
         return []
     programs = re.findall(r"[\w./-]+\.py\b", text)
