@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
-from kit.base.errors import Problems, did_you_mean
+from kit.base.errors import Problems
+from kit.config import suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.plan import arguments, run_paths
@@ -114,10 +115,8 @@ def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -
         )
         if not is_read or path is None or os.path.lexists(path):
             continue
-        folder = os.path.dirname(path)
-        names = os.listdir(folder) if os.path.isdir(folder) else []
         problem = f"line {word.line} of the script names {word.path}, which is not there"
-        fix = did_you_mean(os.path.basename(path), names, f"looked for {path}")
+        fix = suggest.neighbour(path, f"looked for {path}")
         problems.warn(job.where("script"), problem, fix)
 
 
