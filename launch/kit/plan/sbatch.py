@@ -123,6 +123,7 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
     own: Options = {}
     for name, item in given.items():
         value = item.value if isinstance(item.value, str) else None
+        flag = True if value is None else values.FLAGS.get(value.lower())
         refusal = (
             _refuse_owned(name, value, launcher)
             or _refuse_unknown(name)
@@ -132,10 +133,8 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
             problems.add(item.where, *refusal)
         elif name == "kill-on-invalid-dep":
             own[name] = value  # the one option whose value is yes or no
-        elif value is None or value.lower() in ("true", "yes", "on"):
-            own[name] = None
-        elif value.lower() not in ("false", "no", "off"):
-            own[name] = value
+        elif flag is not False:
+            own[name] = None if flag else value
     memory = [name for name in sbatch_options.MEMORY if name in own]
     if len(memory) > 1:
         problem = f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]].where})"
@@ -148,9 +147,7 @@ def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -
     """Return why an option is not the user's to set."""
     if key := sbatch_options.KEYS.get(name):
         fix = f"use the job's own key: `{key}`"
-        if name.startswith(
-            "ntasks"
-        ):  # a batch script for torchrun has 1 there, for torchrun itself
+        if name.startswith("ntasks"):  # a batch script has 1 there, for torchrun itself
             fix = "remove it; ranks on each node: `gpus_per_node`, or `processes_per_node`"
         return f"'{name}' does not belong under slurm", fix
     if name == "signal" and not (launcher and launcher.words("signals")):
@@ -192,14 +189,14 @@ def _refuse_unknown(name: str) -> Refusal:
 def _refuse_value(name: str, item: Located) -> Refusal:
     """Return why sbatch could not read a value."""
     value = item.value if isinstance(item.value, str) else None
-    is_missing = value is None or value.lower() in ("true", "yes", "on")
-    if is_missing and name in sbatch_options.KNOWN and name not in _WITHOUT_VALUE:
+    flag = True if value is None else values.FLAGS.get(value.lower())
+    if flag and name in sbatch_options.KNOWN and name not in _WITHOUT_VALUE:
         is_bare = value is None or (value, item.where) == ("true", "--slurm")
         said = "no value" if is_bare else f"'{value}', which stands for none"
         return f"'{name}' has {said}", f"write one: {_as_typed(name, '...', item.where)}"
     if value is None:
         return None
-    if name == "no-requeue" and value.lower() in ("false", "no", "off"):
+    if name == "no-requeue" and flag is False:
         problem = f"'no-requeue' is '{value}', but a job is requeued only if it asks for that"
         return problem, "write `requeue: true` beside the other options of sbatch, or leave it out"
     if not value.strip():
