@@ -68,8 +68,10 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> Container:
     found.not_taken += [option.name for option in first]
     for name, value in given:
         text = value or ""
-        if name in ("bind", "mount"):
-            found.mounts += text.split(",") if name == "bind" else []
+        if name == "bind":
+            found.mounts += text.split(",")
+        elif name == "mount":
+            found.open_questions.append("write apptainer's --mount as SOURCE:TARGET under `mounts`")
         elif name in ("pwd", "cwd"):
             found.workdir = text
         elif name == "env":
@@ -80,9 +82,7 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> Container:
             found.not_taken.append(name)
         else:
             found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
-        if name == "mount":
-            found.open_questions.append("write apptainer's --mount as SOURCE:TARGET under `mounts`")
-    found.image, found.program = (rest[0], rest[1:]) if rest else ("", [])
+    found.image, *found.program = rest or [""]
     return found
 
 
@@ -101,7 +101,7 @@ def enroot(words: list[str]) -> Container:
             found.is_root = True
         else:
             found.not_taken.append(name)
-    found.image, found.program = (rest[0], rest[1:]) if rest else ("", [])
+    found.image, *found.program = rest or [""]
     return found
 
 

@@ -100,7 +100,7 @@ def _text(path: Path) -> str:
     for number, line in enumerate(content.split(b"\n"), 1):
         is_comment = line.lstrip().startswith(b"#") and not line.startswith(b"#SBATCH")
         if line.decode("utf-8", "replace").encode() != line and not is_comment:
-            convert = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} >new.sbatch"
-            fix = f"convert the script first: {convert}"
+            command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} >new.sbatch"
+            fix = f"convert the script first: {command}"
             raise UsageError("this line is not UTF-8", fix, where=f"{path}:{number}")
     return content.decode("utf-8", "replace")

@@ -65,7 +65,7 @@ _TORCHRUN_OF_KIT = re.compile(
 )
 _MPI_VALUES = {
     **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
-    **dict.fromkeys("rank-by wdir x genv envlist report-bindings-to display".split(), 1),
+    **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
     **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
 }
 
