@@ -131,6 +131,7 @@ def _is_well_known(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a secret, by its name or by the form of its value."""
     return redact.is_secret(name) or redact.kind(value, name) is not None
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from typing import Optional
 
-from kit.base import redact
 from kit.base.errors import Problems
-from kit.config import sbatch_options, variables
+from kit.config import inherit, sbatch_options, variables
 from kit.importing import options
 from kit.importing.draft import DECIDE, Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
+
+GivenOptions = dict[str, tuple[str, Span]]  # {long name: its value, and its lines}
 
 _FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
 SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), sbatch_options.ALIASES)
@@ -41,9 +41,9 @@ AGAIN = (
 _DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
 
 
-def read(draft: Draft) -> dict[str, tuple[str, Span]]:
+def read(draft: Draft) -> GivenOptions:
     """Put the options of the #SBATCH lines into the draft, and return those that count tasks."""
-    given: dict[str, tuple[str, Span]] = {}
+    given: GivenOptions = {}
     is_over = False
     for number, line in enumerate(draft.lines, 1):
         here = (number, number)
@@ -62,7 +62,7 @@ def read(draft: Draft) -> dict[str, tuple[str, Span]]:
     return given
 
 
-def _read_line(line: str, here: Span, given: dict[str, tuple[str, Span]], draft: Draft) -> None:
+def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None:
     try:
         words = _split(line)
     except ValueError:
@@ -134,7 +134,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
             draft.left_to_kit(here, name)
         elif not variables.settable(name, "", problems):
             draft.decide(here, f"--export: {problems.found[0].problem}")
-        elif redact.is_secret(name) or redact.kind(text, name) is not None:
+        elif inherit.is_secret(name, text):
             draft.secrets[name] = "env"
             draft.carried(here, "secrets")
             if equals:
@@ -149,7 +149,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
             draft.carried(here, "inherit")
 
 
-def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:
+def shape(given: GivenOptions, draft: Draft) -> Optional[int]:
     """Put GPUs into the draft; return the tasks of a node, None where the script has no number."""
     nodes = draft.nodes
     _gpus(given, _number(given, "ntasks-per-node") or 1, draft)
@@ -176,7 +176,7 @@ def shape(given: Mapping[str, tuple[str, Span]], draft: Draft) -> Optional[int]:
     return tasks
 
 
-def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> None:
+def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
     gres: list[str] = []  # what is no GPU
     for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
         if name not in given:
@@ -207,7 +207,7 @@ def _gpus(given: Mapping[str, tuple[str, Span]], tasks: int, draft: Draft) -> No
             draft.decide(here, "each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
 
 
-def _number(given: Mapping[str, tuple[str, Span]], name: str) -> Optional[int]:
+def _number(given: GivenOptions, name: str) -> Optional[int]:
     value = given[name][0] if name in given else ""
     return int(value) if value.isdecimal() and int(value) else None
 
