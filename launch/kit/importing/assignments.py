@@ -37,7 +37,7 @@ class Assignments:
         if name in variables.OWNED:
             hint = self.scope.hinted(value) if isinstance(value, str) else ""
             known = hint if hint and not HOLE.search(hint) else None
-            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], hint=known)
+            self.scope.leave_open(name, hint=known)
             self.placing.add(item._replace(kind=DEFINE))
             self.draft.left_to_kit(span, name)
         elif role := self._role(name, value, item):
@@ -68,7 +68,7 @@ class Assignments:
         text = "".join(value) if isinstance(value, list) else value
         sources = [hole.source for hole in self.scope.behind(text)]
         if any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources):
-            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
+            self.scope.leave_open(name)
         if self._lists_nodes(item) and len(sources) == 1 and not re.search(r"\s", text):
             self.node_lists.add(name)
             if isinstance(value, list):
@@ -121,7 +121,7 @@ class Assignments:
         holes = self.scope.behind(value) if isinstance(value, str) else []
         sources = "".join(hole.source for hole in holes)
         self.draft.secrets[name] = "env"
-        self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name])
+        self.scope.leave_open(name)
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
             self.draft.secrets[name] = {"command": f"cat {found[1]}"}
             self.draft.carried(span, "secrets")

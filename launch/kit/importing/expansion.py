@@ -67,6 +67,10 @@ class Scope:
         self.holes.append(Hole(source, frozenset(names), quoted, hint))
         return chr(_FIRST + len(self.holes) - 1)
 
+    def leave_open(self, name: str, *, quoted: bool = True, hint: Optional[str] = None) -> None:
+        """Let a variable stand for itself: only the running job knows its value."""
+        self.values[name] = self.hole(f"${{{name}}}", [name], quoted=quoted, hint=hint)
+
     def behind(self, text: str) -> list[Hole]:
         """Return the holes of a text."""
         return [self.holes[ord(found) - _FIRST] for found in HOLE.findall(text)]

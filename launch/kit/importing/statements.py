@@ -281,7 +281,7 @@ class Reader:
                     self.candidates.append(found)
             return
         for name in item.sets - variables.OWNED:
-            self.scope.values[name] = self.scope.hole(f"${{{name}}}", [name], quoted=False)
+            self.scope.leave_open(name, quoted=False)
         prepares = programs & commands.PREPARING or "DeclClause" in {
             part.get("Type") for part in shell.descend(node)
         }
