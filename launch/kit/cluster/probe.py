@@ -66,6 +66,10 @@ class Machine:
         """Return the version of a container tool; empty where the machine has none."""
         return next((version for found, version in self.all("tool") if found == name), "")
 
+    def interfaces(self) -> list[str]:
+        """Return the names of the network interfaces, each once."""
+        return list(dict.fromkeys(values[0] for values in self.all("interface")))
+
     def add(self, fields: Sequence[str]) -> bool:
         """Add a line's fact and values; return False for a line that was cut off."""
         whole = bool(fields) and len(fields) > LENGTHS.get(fields[0], 0)

@@ -86,27 +86,26 @@ def _is_chosen(name: str, wanted: str) -> bool:
     return any(name == word if exactly else name.startswith(word) for word in known) != but
 
 
-def _active_rdma(node: Node) -> int:
+def active_rdma(node: Node) -> int:
     """Return the number of a node's active RDMA ports."""
     return sum(words[1] == "ACTIVE" for words in node.all("rdma"))
 
 
 def _seen_interfaces(node: Node, _: Cluster) -> str:
-    rdma = _active_rdma(node)
-    names = dict.fromkeys(name for name, _ in node.all("interface"))
-    return ", ".join([*names, *([f"{rdma} RDMA ports"] if rdma else [])])
+    rdma = active_rdma(node)
+    return ", ".join([*node.interfaces(), *([f"{rdma} RDMA ports"] if rdma else [])])
 
 
 @check("interfaces", seen=_seen_interfaces, matters=_several)
 def interfaces(node: Node, cluster: Cluster) -> Iterator[Found]:
-    known = list(dict.fromkeys(name for name, _ in node.all("interface")))
+    known = node.interfaces()
     usable = [name for name in known if _is_chosen(name, cluster.asked.interfaces)]
     if not usable:
         wanted = cluster.asked.interfaces
         evidence = f"it has {', '.join(known) or 'none but loopback'}"
         yield Found("unmatched" if wanted else "none", evidence, {"wanted": wanted})
-    active = [_active_rdma(other) for other in cluster.answered]
-    own, usual = _active_rdma(node), max(active, key=active.count)
+    active = [active_rdma(other) for other in cluster.answered]
+    own, usual = active_rdma(node), max(active, key=active.count)
     if own < usual:
         yield Found("rdma", f"{own} active, others have {usual}")
 

@@ -104,8 +104,7 @@ def limits(node: Node, _: Cluster) -> Iterator[Found]:
         if limit.isdecimal() and int(limit) < some:
             yield Found(f"{name}-{'few' if int(limit) < few else 'some'}", limit)
     pinned = known.get("memlock", "")
-    has_rdma = any(words[1] == "ACTIVE" for words in node.all("rdma"))
-    if has_rdma and pinned.isdecimal() and int(pinned) < PINNED_KIB:
+    if network.active_rdma(node) and pinned.isdecimal() and int(pinned) < PINNED_KIB:
         yield Found("memlock", f"{pinned} KiB")
 
 

@@ -70,5 +70,4 @@ def is_on_azure(machine: Machine) -> bool:
 
 def networks(machine: Machine) -> list[str]:
     """Return the interfaces that may lead to other nodes."""
-    names = dict.fromkeys(words[0] for words in machine.all("interface"))
-    return [name for name in names if not name.startswith(NOT_BETWEEN_NODES)]
+    return [name for name in machine.interfaces() if not name.startswith(NOT_BETWEEN_NODES)]
