@@ -1,4 +1,4 @@
-"""Define what a known cause of a failure is, and read the known ones.
+"""Define what a known cause of a failure is, read the known ones, and name those that events note.
 
 To add a cause, add an entry to causes.yaml. Its place matters: of the causes that fit, the first
 one counts.
@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from kit.runs.events import Event
 from kit.slurm import sentences
 
 
@@ -41,6 +42,18 @@ _SLURMS_WORDS = {
     "<STEPD>": sentences.STEPD,
     "<CANCELLED>": sentences.cancelled(),
     "<NODE FAILED>": sentences.cancelled("NODE FAILURE"),
+}
+
+
+# What Slurm's state for a job means.
+CAUSE_OF_STATE = {
+    "TIMEOUT": "time-limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node-failed",
+    "CANCELLED": "cancelled",
+    "OUT_OF_MEMORY": "host-out-of-memory",
+    "DEADLINE": "deadline",
+    "BOOT_FAIL": "deadline",
 }
 
 
@@ -89,3 +102,16 @@ def _cause(entry: dict[str, Any]) -> Cause:
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
     weight = Weight[entry.get("weight", Weight.OWN.name).upper()]
     return Cause(**{**entry, **lists, "weight": weight})
+
+
+def name_noted(event: Event) -> str:
+    """Return the name of the cause that a script noted by an event; empty for most events."""
+    if event.name == "stopped_by":
+        return event.text("cause") or CAUSE_OF_STATE.get(event.text("state"), "")
+    if event.name == "node_lost":
+        return "node-failed"
+    if event.name == "out_of_memory":
+        return "host-out-of-memory"
+    if event.name in ("node_refused", "node_silent", "nodes_absent"):
+        return event.text("cause")
+    return ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from kit.diagnose.why.cause import Cause, Weight
+from kit.diagnose.why.cause import CAUSE_OF_STATE, Cause, Weight
 from kit.diagnose.why.evidence import Evidence
-from kit.diagnose.why.noted import CAUSE_OF_STATE
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Verdict
 from kit.runs import events, history
 from kit.runs.events import Failed

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.diagnose.why import ends, logs, noted
-from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
+from kit.diagnose.why import ends, logs
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes, name_noted
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
@@ -138,7 +138,7 @@ def _read_events(evidence: Evidence) -> list[Finding]:
     """Return what the run's scripts noted of its end."""
     found = []
     for event in evidence.events:
-        cause = CAUSE_NAMED.get(noted.name_cause(event))
+        cause = CAUSE_NAMED.get(name_noted(event))
         if cause:
             said = event.text("problem") or event.text("state")
             words = f"{event.node}: {said}" if event.node else said
