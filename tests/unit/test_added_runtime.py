@@ -15,7 +15,7 @@ from kit.base import assets
 from kit.base.errors import Problems
 from kit.cluster import probe
 from kit.cluster.doctor import container_checks, local_checks
-from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.init import choices
 from kit.cluster.init.survey import Site
 from kit.cluster.probe import Machine
@@ -81,7 +81,7 @@ def test_doctor_looks_for_it(added: Path) -> None:
         return made
 
     asked: dict[str, Any] = {"runtime": "shifter"}
-    cluster = Cluster(Asked(**asked), [node("node1", "shifter"), node("node2", "enroot")])
+    cluster = Cluster(Needs(**asked), [node("node1", "shifter"), node("node2", "enroot")])
     found = [list(container_checks.runtime.judge(item, cluster)) for item in cluster.nodes]
     assert found[0] == []
     assert [(item.problem, item.evidence) for item in found[1]] == [("missing", "shifter is not on PATH there")]
@@ -90,7 +90,7 @@ def test_doctor_looks_for_it(added: Path) -> None:
 
 def test_doctor_asks_its_file_on_the_node(added: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{added}/bin:{os.environ['PATH']}")
-    one = local_checks.look(Asked(runtime="shifter", scratch=str(added), folder=str(added)))
+    one = local_checks.look(Needs(runtime="shifter", scratch=str(added), folder=str(added)))
     (node,) = one.nodes
     assert node.tool("shifter") == "7.1" and ["shifter", "its daemon is down"] in node.all("stopped")
     assert [item.evidence for item in container_checks.containers.judge(node, one)] == [f"{added}/of-shifter/{CONTAINER}"]

@@ -17,7 +17,7 @@ from kit.base.errors import KitError
 from kit.cli import examination
 from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
-from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.doctor.rounds import Examination
 from kit.slurm import hostlist
 
@@ -62,7 +62,7 @@ connected
 """
 
 
-def cluster(count: int = 3, asked: Asked | None = None, **changes: str) -> Cluster:
+def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Cluster:
     """Healthy nodes node1, node2 ... that reach each other; `changes` replace or add lines of one: node2="shm\t64\t64\t"."""
     nodes = {f"node{number}": Node(f"node{number}", state="IDLE", gpus=8) for number in range(1, count + 1)}
     for number, (name, node) in enumerate(nodes.items(), 1):
@@ -75,7 +75,7 @@ def cluster(count: int = 3, asked: Asked | None = None, **changes: str) -> Clust
             lines.append(change) if "\t" in change else None
         for line in lines:
             assert facts.add(nodes, f"{name}\t{line}") is node
-    return Cluster(asked or Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
+    return Cluster(asked or Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
 
 
 def judged(found: Cluster) -> Result:
@@ -147,7 +147,7 @@ CASES = [
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[change.replace("\t", " ")[:40] for change, _ in CASES])
 def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change: str, expected: tuple[str, str]) -> None:
     started = {"job": "train", "program": "tool", "needs_python": True, "module": "torch"}
-    asked = Asked(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), has_data_images=True, **started)
+    asked = Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), has_data_images=True, **started)
     result = judged(cluster(3, asked, node2=change))
     if change.startswith("interface"):  # which the others then look for elsewhere
         result.findings[:] = [finding for finding in result.findings if finding.check != "names"]
@@ -167,7 +167,7 @@ def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change
     ],
 )
 def test_an_image_without_what_the_network_needs_matters_to_nccl_alone(kind: str, asked: dict[str, Any], evidence: list[str]) -> None:
-    wanted = Asked(**{"runtime": "enroot", "image": "/images/a.sqsh", "nodes": 2, "gpus": 8, **asked})
+    wanted = Needs(**{"runtime": "enroot", "image": "/images/a.sqsh", "nodes": 2, "gpus": 8, **asked})
     lines = f"fabric\t{kind}\tmlx5\t1\t-\nfabric-lacks\tlibibverbs.so.1 /dev/infiniband/uverbs*"
     result = judged(cluster(2, wanted, node1=lines))
     assert [finding.evidence for finding in result.findings] == evidence
@@ -223,7 +223,7 @@ def test_a_refused_connection_is_none_where_nothing_could_listen() -> None:
     ("needed", "named", "verdict"), [(2, False, WARN), (3, False, FAIL), (1, True, FAIL)], ids=["enough-left", "too-few-left", "asked-for-by-name"]
 )
 def test_a_drained_node_matters_as_much_as_it_is_needed(needed: int, named: bool, verdict: str) -> None:
-    one = cluster(3, Asked(runtime="enroot", nodes=needed, named=named))
+    one = cluster(3, Needs(runtime="enroot", nodes=needed, named=named))
     one.nodes[1] = Node("node2", state="IDLE+DRAIN", reason="fan", asked=False)
     result = judged(one)
     assert found(result) == [("node2", "state", verdict)] and result.findings[0].evidence == "IDLE+DRAIN: fan"
@@ -254,8 +254,8 @@ def test_a_node_that_does_not_answer_fails() -> None:
 
 
 def test_without_a_named_runtime_the_first_that_is_there_counts() -> None:
-    assert cluster(2, Asked()).runtime() == "enroot"
-    bare = cluster(2, Asked())
+    assert cluster(2, Needs()).runtime() == "enroot"
+    bare = cluster(2, Needs())
     for node in bare.nodes:
         node.said["tool"] = [["apptainer", "1.4.5"]]
     assert bare.runtime() == "apptainer"
@@ -270,7 +270,7 @@ def test_without_a_named_runtime_the_first_that_is_there_counts() -> None:
     [("", "eth0", True), ("", "docker0", False), ("ib", "ib0", True), ("=ib", "ib0", False), ("^lo,docker", "eth0", True), ("^eth", "eth0", False)],
 )
 def test_interfaces_are_chosen_as_nccl_does(wanted: str, name: str, chosen: bool) -> None:
-    result = judged(cluster(2, Asked(runtime="enroot", interfaces=wanted), **{f"node{number}": f"interface\t{name}\t10.0.0.{number}" for number in (1, 2)}))
+    result = judged(cluster(2, Needs(runtime="enroot", interfaces=wanted), **{f"node{number}": f"interface\t{name}\t10.0.0.{number}" for number in (1, 2)}))
     assert (result.findings == []) == chosen
 
 
@@ -400,7 +400,7 @@ def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str,
 def test_a_kit_without_py_spy_says_what_that_means(kit: Callable, without_slurm: Path) -> None:
     node = Node(facts.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
     chosen = [check for check in login.LOGIN if check.name == "py-spy"]
-    assert found(checks.judge(Cluster(Asked(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
+    assert found(checks.judge(Cluster(Needs(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
     assert re.search(r"^py-spy +ok", kit("doctor", check=False, PATH=str(without_slurm)).stdout, re.MULTILINE)
 
 
@@ -501,7 +501,7 @@ def test_the_tables_of_the_document_are_the_code() -> None:
 
 @pytest.mark.parametrize(("runtime", "expected"), [("apptainer", [("node2", "scratch", FAIL)]), ("enroot", [("node2", "scratch", FAIL)])])
 def test_scratch_that_cannot_be_written_matters_to_every_runtime(runtime: str, expected: list, tmp_path: Path) -> None:
-    asked = Asked(runtime=runtime, image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8)
+    asked = Needs(runtime=runtime, image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8)
     unwritable = "/local/x\t/local\tPermission denied\txfs\t90000\t1000000\t2000000"
     assert [item for item in found(judged(cluster(3, asked, node2=f"scratch\t{unwritable}"))) if item[1] == "scratch"] == expected
     # But only Enroot unpacks images there.

@@ -68,7 +68,7 @@ class JobRequest:
         if output:
             run_dir.refuse_log_file(output, self.problems)
         chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")
-        judge = check.Check(job, self.problems) if use.asks_site else None
+        judge = check.HeaderCheck(job, self.problems) if use.asks_site else None
         plan = plans.resolve(job, str(chosen), self.problems, use.code, judge, is_dry=use.is_dry)
         if named and job.image != named:
             plan = this_machine.of_file(plan, named)

@@ -14,7 +14,7 @@ from kit.base.errors import KitError
 from kit.cli import measurement, messages, submission
 from kit.cluster.bench import bandwidth, bench
 from kit.cluster.bench.bandwidth import Measured
-from kit.cluster.bench.bench import Request
+from kit.cluster.bench.bench import BenchRequest
 from kit.plan.plan import Plan
 from kit.runs import history, lookup
 
@@ -27,7 +27,7 @@ class Shown:
     as_json: bool = False
 
 
-def run(plan: Plan, request: Request, shown: Shown) -> int:
+def run(plan: Plan, request: BenchRequest, shown: Shown) -> int:
     """Run it, wait for its end, show what it measured; return kit's exit code."""
     plan = bench.with_program(plan, request)
     is_local = not request.dry_run and (request.local or _is_without_slurm())
@@ -42,7 +42,7 @@ def run(plan: Plan, request: Request, shown: Shown) -> int:
     return 0 if request.dry_run else show(bandwidth.read(_run(plan)), shown)
 
 
-def _start(plan: Plan, request: Request, *, is_local: bool) -> None:
+def _start(plan: Plan, request: BenchRequest, *, is_local: bool) -> None:
     if is_local:
         submission.run_here(plan)
         return

@@ -17,7 +17,7 @@ from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
 from kit.cli.options import Json
 from kit.cluster import when as estimates
-from kit.cluster.when import SOON_S, Estimates, Start
+from kit.cluster.when import SOON_S, EarliestStart, Estimates
 from kit.config import sbatch_options
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
@@ -85,7 +85,7 @@ def _draw(number: int, count: int) -> None:
         console.draw("" if number == count else f"kit: asking Slurm, {number} of {count}")
 
 
-def _show_table(starts: list[Start], typed: list[str]) -> None:
+def _show_table(starts: list[EarliestStart], typed: list[str]) -> None:
     now = time.time()
     shorter = any("--time" in start.variant.options for start in starts)
     what = "GPUS" if starts[0].variant.gpus else "PROCESSES"

@@ -10,7 +10,7 @@ from typing import Any
 from kit.base import formats, table
 from kit.base.table import printable
 from kit.cluster.doctor import facts
-from kit.cluster.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, Finding, Result
+from kit.cluster.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, NodeFinding, Result
 from kit.cluster.doctor.rounds import Examination
 from kit.slurm import hostlist
 
@@ -87,12 +87,12 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 3] + "..."
 
 
-def problems(findings: Iterable[Finding], marks: dict[str, str]) -> list[str]:
+def problems(findings: Iterable[NodeFinding], marks: dict[str, str]) -> list[str]:
     """Return two lines for each problem, one with its nodes and evidence, one with the fix.
 
     Failures come first.
     """
-    groups: dict[Finding, list[Finding]] = {}
+    groups: dict[NodeFinding, list[NodeFinding]] = {}
     for finding in findings:
         groups.setdefault(replace(finding, node="", evidence=""), []).append(finding)
     lines = []
@@ -104,7 +104,7 @@ def problems(findings: Iterable[Finding], marks: dict[str, str]) -> list[str]:
     return lines
 
 
-def _evidence(group: list[Finding]) -> str:
+def _evidence(group: list[NodeFinding]) -> str:
     """Return the evidence in brackets, of a few nodes where it differs."""
     evidence = list(dict.fromkeys(finding.evidence for finding in group))
     if len(evidence) > 1:

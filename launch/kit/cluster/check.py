@@ -28,8 +28,8 @@ from kit.slurm import sbatch_variables
 PATIENCE_S = 5
 
 
-class Check:
-    """Judges the header of one job by the cluster: `plan.resolve(..., Check(job, problems))`."""
+class HeaderCheck:
+    """Judges a header by the job's cluster: `plan.resolve(..., HeaderCheck(job, problems))`."""
 
     def __init__(self, job: Job, problems: Problems) -> None:
         self.job = job

@@ -36,14 +36,14 @@ REASONS = (
 )
 
 
-class Start(NamedTuple):
+class EarliestStart(NamedTuple):
     variant: Variant
     at_s: float  # seconds since 1970
     nodes: str  # Slurm's list
 
 
 class Estimates(NamedTuple):
-    starts: list[Start]  # the soonest first
+    starts: list[EarliestStart]  # the soonest first
     refused: dict[str, list[str]]  # {reason: the variants that are not possible for it}
     not_asked: int  # variants
     partitions: list[str]
@@ -126,22 +126,22 @@ def _variants(
 
 def _ask(
     plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: Progress
-) -> list[Start]:
+) -> list[EarliestStart]:
     own_shape = shapes.own(plan, "", named=True).shape
 
-    def ask(variant: Variant) -> Union[Start, str]:
+    def ask(variant: Variant) -> Union[EarliestStart, str]:
         try:
             answer = slurm.estimate(shapes.script(shapes.header(plan, variant)))
         except KitError as error:
             return error.problem
         found = sentences.estimate(answer)
-        return Start(variant, *found) if found else answer
+        return EarliestStart(variant, *found) if found else answer
 
     starts = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for number, (variant, found) in enumerate(zip(variants, pool.map(ask, variants)), 1):
             progress(number, len(variants))
-            if isinstance(found, Start):
+            if isinstance(found, EarliestStart):
                 starts.append(found)
             else:
                 shape = "" if variant.shape == own_shape else f" {variant.shape}"
@@ -159,14 +159,14 @@ def _in_plain_words(answer: str) -> str:
     return sentence or "Slurm said nothing"
 
 
-def _drop_useless(starts: list[Start]) -> list[Start]:
+def _drop_useless(starts: list[EarliestStart]) -> list[EarliestStart]:
     """Return the starts without those that come no sooner for their shorter time."""
     full = {}
     for start in starts:
         if "--time" not in start.variant.options:
             full[start.variant.partition, start.variant.shape] = start.at_s
 
-    def helps(start: Start) -> bool:
+    def helps(start: EarliestStart) -> bool:
         whole = full.get((start.variant.partition, start.variant.shape), float("inf"))
         return start.at_s < whole - SOON_S
 

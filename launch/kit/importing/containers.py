@@ -14,7 +14,7 @@ from kit.importing.options import Syntax
 
 
 @dataclass
-class Container:
+class GivenContainer:
     """What the words say; the texts may have holes."""
 
     image: str = ""
@@ -54,10 +54,10 @@ _ENROOT = Syntax(
 _REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.+)")
 
 
-def apptainer(words: list[str], runtime: str = "apptainer") -> Container:
+def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
     """Return what `apptainer exec` is to do; its first words may be options of apptainer's own."""
     first, words = options.read(words, _APPTAINER)
-    found = Container(runtime=runtime)
+    found = GivenContainer(runtime=runtime)
     verb, rest = words[0] if words else "", words[1:]
     if verb not in ("exec", "run"):
         found.open_questions.append(f"apptainer {verb}: kit makes and enters containers itself")
@@ -86,8 +86,8 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> Container:
     return found
 
 
-def enroot(words: list[str]) -> Container:
-    found = Container(runtime="enroot")
+def enroot(words: list[str]) -> GivenContainer:
+    found = GivenContainer(runtime="enroot")
     if words[:1] != ["start"]:
         found.open_questions.append("kit makes and removes Enroot's containers itself")
         return found
@@ -105,13 +105,13 @@ def enroot(words: list[str]) -> Container:
     return found
 
 
-def other(words: list[str]) -> Container:
+def other(words: list[str]) -> GivenContainer:
     """Return an open question: other tools name images that are no files."""
     way = "`kit build docker://NAME` makes a file of an image: then write `image` and `command`"
-    return Container(open_questions=[f"a container of another tool: {way}"])
+    return GivenContainer(open_questions=[f"a container of another tool: {way}"])
 
 
-READERS: Mapping[str, Callable[[list[str]], Container]] = {
+READERS: Mapping[str, Callable[[list[str]], GivenContainer]] = {
     "apptainer": apptainer,
     "singularity": partial(apptainer, runtime="singularity"),
     "enroot": enroot,
@@ -119,14 +119,15 @@ READERS: Mapping[str, Callable[[list[str]], Container]] = {
 }
 
 
-def of_srun(given: Mapping[str, str]) -> Optional[Container]:
+def of_srun(given: Mapping[str, str]) -> Optional[GivenContainer]:
     """Return what the options of srun by Pyxis or the Container Engine ask for, if any."""
     if name := given.get("environment"):
         is_path = "/" in name or name.endswith(".toml")
-        return Container(name if is_path else f"~/.edf/{name}.toml", runtime="container-engine")
+        file = name if is_path else f"~/.edf/{name}.toml"
+        return GivenContainer(file, runtime="container-engine")
     if not any(name.startswith("container-") for name in given):
         return None
-    found = Container(given.get("container-image", ""), runtime="pyxis")
+    found = GivenContainer(given.get("container-image", ""), runtime="pyxis")
     mounts = given.get("container-mounts", "")
     found.mounts = mounts.split(",") if mounts else []
     found.workdir = given.get("container-workdir", "")

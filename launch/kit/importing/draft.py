@@ -11,7 +11,7 @@ from kit.importing.shell import Span
 CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     kind: str
     first: int
     last: int
@@ -31,7 +31,7 @@ class Draft:
     setup: list[str] = field(default_factory=list)
     host_setup: list[str] = field(default_factory=list)
     script: list[str] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
 
     def note(self, kind: str, span: Span, reason: str) -> None:
         """Write into the ledger what became of some lines."""
@@ -40,7 +40,7 @@ class Draft:
         )
         shown = redact.hide(redact.hidden(text))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        entry = Entry(kind, *span, shown, reason)
+        entry = LedgerEntry(kind, *span, shown, reason)
         if entry not in self.entries:
             self.entries.append(entry)
 

@@ -13,7 +13,7 @@ from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
 from kit.importing import choice, header, job_text, shell
-from kit.importing.draft import Draft, Entry
+from kit.importing.draft import Draft, LedgerEntry
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.statements import Reader
 
@@ -26,7 +26,7 @@ _SHELLS_OPTIONS = re.compile(
 
 class Imported(NamedTuple):
     job: str  # the text of the job file
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     lines: list[str]  # of the script
     kinds: list[str]  # of each line; "" for an empty one and for a comment
 

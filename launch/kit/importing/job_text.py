@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.base.table import printable
 from kit.config.yaml_source import inline
-from kit.importing.draft import DECIDE, LEFT_OUT, Draft, Entry
+from kit.importing.draft import DECIDE, LEFT_OUT, Draft, LedgerEntry
 
 _ORDER = (
     *("name", "command", "script", "launcher", "image", "runtime", "nodes", "processes_per_node"),
@@ -41,7 +41,7 @@ def render(draft: Draft, source: str) -> str:
         elif key == "command" and "script" not in found:
             parts.append("# command: train.py\n")
     for kind, title in _TITLES.items():
-        reasons: dict[str, list[Entry]] = {}
+        reasons: dict[str, list[LedgerEntry]] = {}
         for entry in sorted((each for each in draft.entries if each.kind == kind), key=_place):
             reasons.setdefault(entry.reason, []).append(entry)
         if reasons:
@@ -95,10 +95,10 @@ def _short(value: Any) -> str:
     return str(value) if is_bare else inline(value)
 
 
-def _place(entry: Entry) -> tuple[int, int]:
+def _place(entry: LedgerEntry) -> tuple[int, int]:
     return entry.first, entry.last
 
 
-def _comment(entry: Entry) -> str:
+def _comment(entry: LedgerEntry) -> str:
     lines = f"{entry.first}" if entry.first == entry.last else f"{entry.first}-{entry.last}"
     return f"#   {lines}: {printable(entry.text)}\n"

@@ -8,7 +8,7 @@ from typing import Optional
 from kit.config import sbatch_options, variables
 from kit.importing import containers, options
 from kit.importing.commands import ASSIGNMENT
-from kit.importing.containers import Container
+from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.options import Option, Syntax
@@ -112,7 +112,7 @@ class Starters:
             self.contain(container)
         return rest
 
-    def contain(self, found: Container) -> None:
+    def contain(self, found: GivenContainer) -> None:
         """Write what a container is to be into the draft."""
         keys, path = self.draft.keys, self.scope.path
         for question in found.open_questions:

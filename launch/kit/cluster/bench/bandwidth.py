@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from kit.base import formats
 from kit.base.errors import KitError
-from kit.cluster.bench.links import Link, Verdict, judge
+from kit.cluster.bench.links import Link, SlowParts, judge
 from kit.config.bandwidth_target import Expectation
 from kit.files import safe_read
 from kit.runs import array_status
@@ -53,7 +53,7 @@ class Measured:
         return self.share is not None and self.share < self.expectation.share
 
     @cached_property
-    def verdict(self) -> Optional[Verdict]:
+    def verdict(self) -> Optional[SlowParts]:
         """The slow nodes and links; None without a second link to compare with."""
         return judge(self.links) if self.links and len(self.links) > 1 else None
 

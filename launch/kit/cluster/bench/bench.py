@@ -26,7 +26,7 @@ NAME = "bench"
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What the command line asks for, beside a job's own options."""
 
     sizes: Optional[str] = None
@@ -65,7 +65,7 @@ def load(
     return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
 
 
-def with_program(plan: Plan, request: Request) -> Plan:
+def with_program(plan: Plan, request: BenchRequest) -> Plan:
     """Return the plan with the program in its run directory, where every node sees it."""
     problems = Problems()
     arguments = [str(RunPaths(plan.layout.run_dir).code / PROGRAM)]

@@ -23,13 +23,13 @@ class Slow(NamedTuple):
     usual: float  # GB/s of the others
 
 
-class Verdict(NamedTuple):
+class SlowParts(NamedTuple):
     nodes: list[Slow]
     links: list[Slow]  # only those that no slow node explains
     usual: float  # GB/s of a node
 
 
-def judge(links: tuple[Link, ...]) -> Verdict:
+def judge(links: tuple[Link, ...]) -> SlowParts:
     """Return the slow nodes and links.
 
     A node is slow if its speed is below 0.7 of the median of all nodes. A link is slow if it has
@@ -52,7 +52,7 @@ def judge(links: tuple[Link, ...]) -> Verdict:
         could = min(own[node] for node in link.nodes)
         if link.busbw < SLOW * could:
             slow_links.append(Slow(str(link), link.busbw, could))
-    return Verdict(sorted(slow_nodes, key=_worst), sorted(slow_links, key=_worst), usual)
+    return SlowParts(sorted(slow_nodes, key=_worst), sorted(slow_links, key=_worst), usual)
 
 
 def speed(values: list[float]) -> float:

@@ -18,7 +18,7 @@ from kit.cluster.doctor.facts import Cluster, Node
 ORDER = OK, NOTE, WARN, FAIL = ("ok", "note", "warn", "fail")  # a note tells of nothing wrong
 
 
-class Problem(NamedTuple):
+class KnownProblem(NamedTuple):
     """A problem that a check may find, and its fix."""
 
     verdict: str
@@ -43,7 +43,7 @@ class Check:
 
     name: str
     looks: str  # at what it looks
-    problems: dict[str, Problem]
+    problems: dict[str, KnownProblem]
     judge: Judge
     seen: Callable[[Node, Cluster], str]  # what to show where all is well
     matters: Callable[[Cluster], bool]  # whether it applies to what is asked of the cluster
@@ -60,7 +60,7 @@ def check(
     problems = {}
     for key, words in texts.get("problems", {}).items():
         verdict = next(word for word in ORDER if word in words)
-        problems[key] = Problem(verdict, words[verdict], words["fix"])
+        problems[key] = KnownProblem(verdict, words[verdict], words["fix"])
     return lambda judge: Check(name, texts["looks"], problems, judge, seen, matters)
 
 
@@ -77,7 +77,7 @@ def in_order(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """A problem of one node, in words."""
 
     node: str
@@ -93,7 +93,7 @@ class Result:
     """What the checks found."""
 
     verdicts: dict[str, dict[str, str]]  # {node: {check: verdict}}
-    findings: list[Finding]
+    findings: list[NodeFinding]
     seen: dict[str, dict[str, str]] = field(default_factory=dict)  # {node: {check: what it saw}}
 
     @property
@@ -130,9 +130,9 @@ def _judge(node: Node, cluster: Cluster, checks: Sequence[Check], result: Result
         result.seen.setdefault(node.name, {})[item.name] = seen
 
 
-def _finding(node: str, check: Check, found: Found) -> Finding:
+def _finding(node: str, check: Check, found: Found) -> NodeFinding:
     """Return a finding in words; {nodes} stays, and the report joins those with one problem."""
     problem = check.problems[found.problem]
     fields = {"nodes": "{nodes}", **found.fields}
     what, fix = problem.what.format(**fields), problem.fix.format(**fields)
-    return Finding(node, check.name, problem.verdict, what, found.evidence, fix)
+    return NodeFinding(node, check.name, problem.verdict, what, found.evidence, fix)

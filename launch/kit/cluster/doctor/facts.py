@@ -30,7 +30,7 @@ class Node(Machine):
 
 
 @dataclass
-class Asked:
+class Needs:
     """What a job, or the profile, needs of the cluster."""
 
     runtime: str = ""  # empty: the first that is there
@@ -75,7 +75,7 @@ class Asked:
 class Cluster:
     """What is asked of a cluster, and what its nodes said."""
 
-    asked: Asked
+    asked: Needs
     nodes: list[Node]
 
     @property

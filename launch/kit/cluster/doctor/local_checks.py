@@ -8,14 +8,14 @@ from kit.cluster import probe
 from kit.cluster.doctor import node_checks
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.container_checks import seen_tools
-from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.config import plugins
 
 NAME = "here"
 _SHARED = "bash scratch space disk mounts image program shm limits driver".split()
 
 
-def look(asked: Asked) -> Cluster:
+def look(asked: Needs) -> Cluster:
     """Return this machine as the only node, with what it says of itself."""
     values = {**asked.values(), "engines": "yes", "torch": "yes"}
     said = probe.here(probe.command(values, *asked.words()), NAME).said

@@ -14,13 +14,13 @@ from kit.base import assets
 from kit.base.errors import KitError
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import Check, Found, check, in_order
-from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.runs import history
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
 
-def look(asked: Asked) -> Node:
+def look(asked: Needs) -> Node:
     """Return the facts of this machine that need no answer of Slurm."""
     state, home = history.path().parent, Path("~").expanduser()
     folders = {"home": home, "history": state, "here": Path(asked.folder)}
@@ -33,7 +33,7 @@ def look(asked: Asked) -> Node:
     return node
 
 
-def ask_slurm(node: Node, asked: Asked) -> bool:
+def ask_slurm(node: Node, asked: Needs) -> bool:
     """Return True if slurmctld answers, and add its settings to what is asked."""
     if not shutil.which("scontrol"):
         return False

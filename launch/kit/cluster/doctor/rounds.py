@@ -12,7 +12,7 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster.doctor import ask, checks, local_checks, login
-from kit.cluster.doctor.facts import Asked, Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
 from kit.config import job_file, paths
 from kit.config import profiles as clusters
@@ -79,7 +79,7 @@ def _that_apply(node: Node) -> list[checks.Check]:
     ]
 
 
-def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Asked, Optional[Plan]]:
+def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
     """Return what the job needs, else what the profile does. Raise UsageError for mistakes."""
     problems = Problems()
     given = {name: Located(value, f"--{name}") for name, value in wanted.options.items() if value}
@@ -97,20 +97,20 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Asked, Optional[Plan]]:
     runtimes.plugin("runtimes", runtime or "none", "--runtime", problems)
     problems.raise_if_any()
     options = {**site.slurm, **places}
-    asked = Asked(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
+    asked = Needs(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
     asked.slurm = {name: str(item.value) for name, item in options.items() if name in PLACES}
     asked.interfaces = site.env.get("NCCL_SOCKET_IFNAME", "")
     return asked, None
 
 
-def _of_plan(plan: Plan) -> Asked:
+def _of_plan(plan: Plan) -> Needs:
     """Return what a job needs of the cluster."""
     header = {name: value or "" for name, value in plan.header}
     layout, container, env = plan.layout, plan.container, dict(plan.program.env)
     image = container.image
     # The run directory is not there yet.
     mounts = [m.source for m in container.mounts if not m.source.startswith(layout.run_dir)]
-    return Asked(
+    return Needs(
         runtime=container.runtime,
         image=image,
         image_mib=os.stat(image).st_size >> 20 if image and os.path.isfile(image) else 0,
@@ -158,7 +158,7 @@ def _program(plan: Plan) -> str:
 
 
 def _slurm(
-    wanted: Wanted, asked: Asked, plan: Optional[Plan], login_node: Node
+    wanted: Wanted, asked: Needs, plan: Optional[Plan], login_node: Node
 ) -> tuple[Cluster, str]:
     """Return what the nodes said, and in words how many answered."""
     cluster, unasked = Cluster(asked, []), "the nodes were not asked"
@@ -184,7 +184,7 @@ def _slurm(
         return cluster, unasked
 
 
-def _would_start(plan: Optional[Plan], asked: Asked, login_node: Node) -> None:
+def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
     """Add to the login node whether Slurm would accept the job, or the profile's options."""
     try:
         if plan:

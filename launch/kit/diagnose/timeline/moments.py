@@ -32,7 +32,7 @@ class Started:
 
 
 @dataclass
-class Node:
+class Moments:
     """The moments of one node."""
 
     prepared: Optional[Prepared] = None
@@ -47,7 +47,7 @@ class Attempt:
     number: int
     of: int
     batch: dict[str, float]  # {event of the batch script: its first moment}
-    nodes: dict[str, Node]  # in the job's order
+    nodes: dict[str, Moments]  # in the job's order
     code: Optional[int] = None  # with which the batch script ended
     before: Optional[float] = None  # the end of the attempt before
 
@@ -77,7 +77,7 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
 
 
 def _read_batch(attempt: Attempt, found: list[Event]) -> None:
-    attempt.nodes = {name: Node() for name in events.hosts(found)}
+    attempt.nodes = {name: Moments() for name in events.hosts(found)}
     for event in found:
         attempt.batch.setdefault(event.name, event.at_s)
         if event.name == "ends":
@@ -94,7 +94,7 @@ def _read_answers(attempt: Attempt, logs: Path, heard: list[Event]) -> None:
             continue
         while left and left[-1][0] < event.end:
             left.pop()
-        node = attempt.nodes.setdefault(event.node, Node())
+        node = attempt.nodes.setdefault(event.node, Moments())
         arrived = left[-1][1] if left else last
         node.prepared = Prepared(arrived, *(moment or 0.0 for moment in moments))
 
@@ -103,8 +103,8 @@ def _read_rank(attempt: Attempt, event: Event) -> None:
     """Keep the first of each: torchrun may start a rank again, a program may mark every step."""
     rank, begun, entered = event.text("rank"), event.moment("begun"), event.moment("entered")
     if event.name == "rank_started" and rank and begun is not None and entered is not None:
-        node = attempt.nodes.setdefault(event.node, Node())
+        node = attempt.nodes.setdefault(event.node, Moments())
         node.ranks.setdefault(rank, Started(begun, entered, event.at_s))
     elif event.name == "first_step" and rank:
-        node = attempt.nodes.setdefault(event.node or event.file.stem, Node())
+        node = attempt.nodes.setdefault(event.node or event.file.stem, Moments())
         node.steps.setdefault(rank, event.at_s)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 from kit.base.errors import KitError
 from kit.diagnose.timeline import moments
-from kit.diagnose.timeline.moments import Attempt, Node
+from kit.diagnose.timeline.moments import Attempt, Moments
 from kit.runs import array_status, events, job_chain
 from kit.runs.history import Run
 
@@ -128,7 +128,7 @@ def _last(attempt: Attempt) -> float:
 
 
 def _row(
-    name: str, node: Node, attempt: Attempt, submitted: Optional[float], shape: int, last: float
+    name: str, node: Moments, attempt: Attempt, submitted: Optional[float], shape: int, last: float
 ) -> Row:
     """Return the phases of a node; `shape` is the number of ranks that a node has."""
     batch, start = attempt.batch, attempt.batch["start"]
@@ -169,7 +169,7 @@ def _row(
     return Row(name, offset, note, tuple(spans))
 
 
-def _offset(node: Node, batch: dict[str, float]) -> float:
+def _offset(node: Moments, batch: dict[str, float]) -> float:
     """Return the seconds by which a node's clock is ahead of the batch script's, at least.
 
     It is 0 where the clocks may agree: an answer is not heard before it is given, and a task does

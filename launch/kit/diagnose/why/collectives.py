@@ -24,7 +24,7 @@ _VERBS = {
 }
 
 
-class Call(NamedTuple):
+class Fingerprint(NamedTuple):
     """A rank's call of a collective."""
 
     operation: str
@@ -35,10 +35,10 @@ class Call(NamedTuple):
 
 def difference(texts: Iterable[str]) -> str:
     """Return by what the ranks' calls differ: rank 3 has [10], ranks 0-2 have [12]."""
-    calls: dict[int, Call] = {}
+    calls: dict[int, Fingerprint] = {}
     for text in texts:
         for rank, number, operation, shape, dtype in _CALL.findall(text):
-            calls[int(rank)] = Call(operation, shape, dtype, number)
+            calls[int(rank)] = Fingerprint(operation, shape, dtype, number)
     for what in _VERBS:
         values: dict[str, list[int]] = {}
         for rank, call in sorted(calls.items()):

@@ -35,7 +35,7 @@ _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
 
 
-class Frame(NamedTuple):
+class TracebackFrame(NamedTuple):
     """A frame of a traceback."""
 
     file: str
@@ -56,7 +56,7 @@ class Raised:
     text: str  # its line and the further lines of its message
     index: int  # its line in the log
     begin: int  # the traceback's first line
-    frames: tuple[Frame, ...]  # the innermost last
+    frames: tuple[TracebackFrame, ...]  # the innermost last
 
     @property
     def is_raised_by_user(self) -> bool:
@@ -154,12 +154,12 @@ def _read_block(lines: list[str], begin: int) -> Raised:
     first = lines[begin]
     is_boxed = first.lstrip().startswith("|") and BEGIN in first
     in_group = is_boxed or "Exception Group Traceback" in first
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     index = begin
     for index in range(begin + (BEGIN in first), len(lines)):
         line = _GROUP.sub("", lines[index]) if in_group else lines[index]
         if found := _FRAME.match(line):
-            frames.append(Frame(found[1], int(found[2]), ""))
+            frames.append(TracebackFrame(found[1], int(found[2]), ""))
         elif line[:1] not in (" ", "\t", ""):
             break
         elif frames and not frames[-1].source:
@@ -168,7 +168,11 @@ def _read_block(lines: list[str], begin: int) -> Raised:
 
 
 def _raised(
-    lines: list[str], begin: int, index: int, frames: tuple[Frame, ...], in_group: bool = False
+    lines: list[str],
+    begin: int,
+    index: int,
+    frames: tuple[TracebackFrame, ...],
+    in_group: bool = False,
 ) -> Raised:
     """Return the exception whose message begins at line `index`."""
     text = [_GROUP.sub("", lines[index]) if in_group else lines[index]]
