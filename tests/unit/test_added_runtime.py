@@ -90,7 +90,7 @@ def test_doctor_looks_for_it(added: Path) -> None:
 
 def test_doctor_asks_its_file_on_the_node(added: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{added}/bin:{os.environ['PATH']}")
-    one = local_checks.look(Needs(runtime="shifter", scratch=str(added), folder=str(added)))
+    one = local_checks.examine(Needs(runtime="shifter", scratch=str(added), folder=str(added)))
     (node,) = one.nodes
     assert node.tool("shifter") == "7.1" and ["shifter", "its daemon is down"] in node.all("stopped")
     assert [item.evidence for item in container_checks.containers.judge(node, one)] == [f"{added}/of-shifter/{CONTAINER}"]

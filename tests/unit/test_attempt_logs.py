@@ -126,7 +126,7 @@ def test_hang_tells_what_ranks_said_last_in_the_attempt_in_which_they_stood_stil
     logs = run.paths.logs("7")
     event_lines.add(logs, "batch", "stalled", 1050, quiet_s=5, idle_s=5)
     shutil.copy(Path(__file__).parent / "stacks/cluster.txt", logs / "stacks.1")
-    last = report.last_words(hang.look("7", full=False, pause=False), 0)
+    last = report.last_words(hang.find_ranks("7", full=False, pause=False), 0)
     assert last and last[1] == "rank 0 in 1"
 
 

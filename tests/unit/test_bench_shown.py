@@ -318,7 +318,7 @@ def test_a_profile_that_expects_nonsense_is_refused(text: str, problem: str, tmp
 
 
 def test_without_a_profile_nothing_is_expected() -> None:
-    assert bandwidth_target.over(bandwidth_target.Expectation(), None, None, Problems()) == bandwidth_target.Expectation(None, 0.8)
+    assert bandwidth_target.override(bandwidth_target.Expectation(), None, None, Problems()) == bandwidth_target.Expectation(None, 0.8)
 
 
 # ---------------------------------------------------------------- a run here

@@ -542,7 +542,7 @@ def test_without_slurm_doctor_examines_the_image_that_kit_run_takes(tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     seen = []
-    monkeypatch.setattr(local_checks, "look", lambda asked: seen.append(asked) or cluster(1))
+    monkeypatch.setattr(local_checks, "examine", lambda asked: seen.append(asked) or cluster(1))
     for _ in ("with docker", "without"):
         rounds.examine(rounds.Wanted("train.py", options={"image": "x.sqsh"}))
         (tmp_path / "bin/docker").unlink(missing_ok=True)
@@ -551,7 +551,7 @@ def test_without_slurm_doctor_examines_the_image_that_kit_run_takes(tmp_path: Pa
 
 def test_how_long_it_took_is_said_in_seconds(kit_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found_here = cluster(1)
-    monkeypatch.setattr(local_checks, "look", lambda *_: found_here)
+    monkeypatch.setattr(local_checks, "examine", lambda *_: found_here)
     monkeypatch.setattr(rounds.shutil, "which", lambda _: None)
     said = kit_here("doctor").out
     (seconds,) = re.findall(r"no Slurm here, (\d+\.\d) s; runtime enroot", said)

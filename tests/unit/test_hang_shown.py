@@ -47,7 +47,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def shown(*, full: bool = False) -> list[str]:
-    return list(report.lines(hang.look(None, full=full, pause=True), full))
+    return list(report.lines(hang.find_ranks(None, full=full, pause=True), full))
 
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> None:
@@ -106,7 +106,7 @@ def test_one_whose_node_cannot_be_known_is_named_without(srun) -> None:
 
 def test_json_holds_all_of_it(srun) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
-    found = json.loads(json.dumps(report.as_json(hang.look(None, full=False, pause=True))))
+    found = json.loads(json.dumps(report.as_json(hang.find_ranks(None, full=False, pause=True))))
     assert (found["run"], found["ranks"], found["nodes"], found["silent_nodes"]) == ("7", 4, ["node1", "node2"], [])
     check(found, "Hang")
     assert found["missing_ranks"] == [{"rank": 3, "node": "node2"}]
@@ -227,7 +227,7 @@ def test_where_the_stacks_show_who_waits_the_flight_recorder_says_only_what_they
         r"  flight recorder, \ds ago: all_reduce 2 of default_pg; rank 3 has not called it, and was last at all_reduce 1, train.py:3", said[told]
     )
     assert said[told - 3] == "3 ranks (0-2) in all_reduce, called at train.py:3 in <module>"
-    found = json.loads(json.dumps(report.as_json(hang.look(None, full=False, pause=True))))
+    found = json.loads(json.dumps(report.as_json(hang.find_ranks(None, full=False, pause=True))))
     check(found, "Hang")
     assert found["flight_recorder"] == {
         "seconds_ago": found["flight_recorder"]["seconds_ago"], "collective": "all_reduce", "number": 2, "process_group": "default_pg",
@@ -263,7 +263,7 @@ def test_dumps_of_another_attempt_and_a_strangers_say_nothing(srun, tmp_path: Pa
     dumped(tmp_path, attempt=2, late=3, line=3)
     (tmp_path / "runs/train/log/7/flight.1.0").write_bytes(b"\x80\x04" + b"(" * 5000)
     assert "flight" not in "\n".join(shown())
-    assert report.as_json(hang.look(None, full=False, pause=True))["flight_recorder"] is None
+    assert report.as_json(hang.find_ranks(None, full=False, pause=True))["flight_recorder"] is None
 
 
 @pytest.mark.parametrize("has_stacks", [True, False])

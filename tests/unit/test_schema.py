@@ -334,7 +334,7 @@ def test_profiles_are_judged_alike(text: str, problems: int, tmp_path: Path, mon
 def test_every_parser_has_its_shape() -> None:
     """A new kind of value needs an entry in launch/kit/config/schema.py, else an editor would take anything for it."""
     for key, facts in {**clusters.KEYS, **jobs.KEYS}.items():
-        assert schema.of(facts), key
+        assert schema.shape_of(facts), key
 
 
 def test_every_key_has_good_and_bad_examples() -> None:

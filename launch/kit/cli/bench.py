@@ -89,7 +89,7 @@ def bench(
 
     shown = benchmarking.Shown(svg, as_json)
     if show is not None:
-        sys.exit(benchmarking.show(bandwidth.of(show), shown))
+        sys.exit(benchmarking.show(bandwidth.of_run(show), shown))
     request = benchmark.BenchRequest(sizes, repeats, pairs, local, expect, least_part, dry_run)
     found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
     plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))

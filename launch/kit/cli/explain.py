@@ -58,7 +58,7 @@ def timeline(
     from kit.diagnose.timeline import chart
     from kit.diagnose.timeline import timeline as times
 
-    found = times.of(run, attempt)
+    found = times.of_run(run, attempt)
     if as_json:
         print(messages.json_text(typed_json.plain(found)))
     else:
@@ -92,7 +92,7 @@ def hang(
     from kit.diagnose.hang import hang as stacks
     from kit.diagnose.hang import report
 
-    ranks = stacks.look(run, full=full, pause=pause)
+    ranks = stacks.find_ranks(run, full=full, pause=pause)
     if as_json:
         print(messages.json_text(report.as_json(ranks)))
     else:

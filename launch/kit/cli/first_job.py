@@ -47,7 +47,9 @@ def write(
     force: bool,
 ) -> None:
     """Write the files for `target`, which is the project's folder or the program in it."""
-    start = init.look(target, image, partition, local=local, tell=_say_asked if ask_node else None)
+    start = init.examine(
+        target, image, partition, local=local, tell=_say_asked if ask_node else None
+    )
     _show(start)
     agrees = _agrees if sys.stdin.isatty() else None
     for line in init.write(start, force=force, agrees=agrees):

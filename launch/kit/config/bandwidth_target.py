@@ -55,7 +55,7 @@ def _share(given: Located, problems: Problems) -> Optional[float]:
     return share
 
 
-def over(
+def override(
     expectation: Expectation, busbw: Optional[str], share: Optional[str], problems: Problems
 ) -> Expectation:
     """Return the expectation with the command line's values in the place of the profile's."""

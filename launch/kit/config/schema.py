@@ -56,7 +56,7 @@ def text(*, of_cluster: bool) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False)
 
 
-def of(key: Key) -> Schema:
+def shape_of(key: Key) -> Schema:
     """Return the schema of a key's values, or {}; a test finds parsers without a shape."""
     return {"enum": key.choices()} if key.choices else _SHAPES.get(key.parse, {})
 
@@ -65,7 +65,7 @@ def _keys(declared: dict[str, Key]) -> Schema:
     found = {}
     for name, key in declared.items():
         examples = {"examples": key.examples()} if key.examples else {}
-        found[name] = {"description": key.meaning, **of(key), **examples}
+        found[name] = {"description": key.meaning, **shape_of(key), **examples}
     return _mapping(found)
 
 

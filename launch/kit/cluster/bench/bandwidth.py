@@ -71,7 +71,7 @@ class Measured:
         return 1 if self.wrong or self.is_too_little or is_slow else 0
 
 
-def of(word: Optional[str]) -> Measured:
+def of_run(word: Optional[str]) -> Measured:
     """Return what a run measured, which is named by job id, run directory or name."""
     return read(array_status.single(word))
 

@@ -15,7 +15,7 @@ NAME = "here"
 _SHARED = "bash scratch space disk mounts image program shm limits driver".split()
 
 
-def look(asked: Needs) -> Cluster:
+def examine(asked: Needs) -> Cluster:
     """Return this machine as the only node, with what it says of itself."""
     values = {**asked.values(), "engines": "yes", "torch": "yes"}
     said = probe.here(probe.command(values, *asked.words()), NAME).said

@@ -20,7 +20,7 @@ from kit.runs import history
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
 
-def look(asked: Needs) -> Node:
+def examine(asked: Needs) -> Node:
     """Return the facts of this machine that need no answer of Slurm."""
     state, home = history.path().parent, Path("~").expanduser()
     folders = {"home": home, "history": state, "here": Path(asked.folder)}

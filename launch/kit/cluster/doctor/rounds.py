@@ -56,13 +56,13 @@ def examine(wanted: Wanted) -> Examination:
     start_s = time.monotonic()
     on_slurm = any(shutil.which(name) for name in login.COMMANDS)
     asked, plan = _asked(wanted, on_slurm=on_slurm)
-    login_node = login.look(asked)
+    login_node = login.examine(asked)
     if on_slurm:
         cluster, summary = _slurm(wanted, asked, plan, login_node)
         result = checks.judge(cluster, login_node, CHECKS, _that_apply(login_node))
     else:
         summary = "this machine, for kit run: there is no Slurm here"
-        cluster = local_checks.look(asked)
+        cluster = local_checks.examine(asked)
         needed = [check for check in login.LOGIN if check.name in _NEEDED_LOCALLY]
         result = checks.judge(cluster, login_node, local_checks.CHECKS, needed)
     took = f"{time.monotonic() - start_s:.1f} s; runtime {cluster.runtime()}"

@@ -8,7 +8,7 @@ from typing import Optional
 
 from kit.base.errors import KitError
 from kit.cluster.facts import Partition
-from kit.cluster.init import look
+from kit.cluster.init import machine_facts
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
 from kit.cluster.probe import Machine
@@ -100,7 +100,7 @@ def scratch(site: Site) -> Decision:
     if machine is None:
         why = f"{TEMPORARY} of a node was not seen: {site.why_no_node}"
         return Decision("", why, "that is small, or in memory")
-    folders = look.folders(machine)
+    folders = machine_facts.folders(machine)
     seen = {path: folders[path] for path in LOCAL if path in folders}
     room = {path: disk.free_mib for path, disk in seen.items() if disk.is_a_disk and disk.writable}
     usual = folders.get(TEMPORARY)
@@ -125,40 +125,40 @@ def fabric(site: Site) -> Decision:
     for name, pattern in FABRICS.items():
         if match := next((feature for feature in features if pattern.search(feature)), None):
             return Decision(name, f"nodes have the feature '{match}'", "they have another network")
-    if look.has_slingshot(site.here):
+    if machine_facts.has_slingshot(site.here):
         why = "the login node has an adapter in /sys/class/cxi"
         return Decision("slingshot", why, "the nodes have another network")
-    if look.is_on_azure(site.here):
+    if machine_facts.is_on_azure(site.here):
         why = "the login node is a virtual machine of Azure"
         return Decision("azure", why, "the nodes have no InfiniBand")
-    if devices := look.rdma(site.here):
+    if devices := machine_facts.rdma(site.here):
         why = f"the login node has {', '.join(devices)}"
-        name = "omni-path" if look.has_omni_path(site.here) else "infiniband"
+        name = "omni-path" if machine_facts.has_omni_path(site.here) else "infiniband"
         return Decision(name, why, "the nodes have another network")
     why = f"no RDMA device on the login node, no such feature of the nodes; {site.why_no_node}"
     return Decision("", why, "the nodes have InfiniBand")
 
 
 def _seen_fabric(machine: Machine) -> Decision:
-    if look.has_slingshot(machine):
+    if machine_facts.has_slingshot(machine):
         return Decision("slingshot", f"{machine.name} has an adapter in /sys/class/cxi")
-    if look.has_devices(machine, TCPXO):
+    if machine_facts.has_devices(machine, TCPXO):
         return Decision("gcp", f"{machine.name} has {TCPXO}")
-    rdma = look.rdma(machine)
+    rdma = machine_facts.rdma(machine)
     if not rdma:
-        networks = ", ".join(look.networks(machine)) or "unknown"
+        networks = ", ".join(machine_facts.networks(machine)) or "unknown"
         return Decision("", f"{machine.name} has no RDMA device; its network: {networks}")
     devices = [f"{name} ({link})" if link else name for name, link in rdma.items()]
     why = f"{machine.name} has {', '.join(devices)}"
     if any(name.startswith(("efa", "rdmap")) for name in rdma):
         return Decision("efa", why)
-    if look.has_devices(machine, IMEX) and any(
+    if machine_facts.has_devices(machine, IMEX) and any(
         re.search("GB[23]00", gpu) for gpu in machine.one("gpu")
     ):
         return Decision("gb200", f"{why}, and {IMEX}")
-    if look.has_omni_path(machine):
+    if machine_facts.has_omni_path(machine):
         return Decision("omni-path", why)
-    if look.is_on_azure(machine) and "InfiniBand" in rdma.values():
+    if machine_facts.is_on_azure(machine) and "InfiniBand" in rdma.values():
         return Decision("azure", f"{why}, and is a virtual machine of Azure")
     return Decision("infiniband", why)
 
@@ -179,7 +179,7 @@ def account(site: Site, chosen: Partition) -> Decision:
 
 def folder(site: Site, project: Path) -> Decision:
     """Decide whether the nodes see the project's folder. Raises KitError if a node lacks it."""
-    mine = look.folders(site.here).get(str(project))
+    mine = machine_facts.folders(site.here).get(str(project))
     if not site.cluster:
         return Decision("here", f"{project} is on this machine")
     if mine is None:
@@ -193,7 +193,7 @@ def folder(site: Site, project: Path) -> Decision:
 
 
 def _folder_on_node(node: Machine, here: Machine, project: Path) -> Decision:
-    theirs, ours = look.folders(node), look.folders(here)
+    theirs, ours = machine_facts.folders(node), machine_facts.folders(here)
     found = theirs.get(str(project))
     if found and found.is_same(ours[str(project)]):
         return Decision("shared", f"{node.name} sees it")

@@ -49,7 +49,7 @@ class Start:
         return profile_files.site_file(self.chosen.profile)
 
 
-def look(
+def examine(
     target: Path,
     image: Optional[str],
     partition: Optional[str],

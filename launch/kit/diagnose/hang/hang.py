@@ -45,7 +45,7 @@ class Ranks:
     recorded: Optional[Stuck] = None  # by PyTorch's flight recorder
 
 
-def look(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
+def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     """Return where the ranks are. Raise KitError if the run is not running, and nothing was kept.
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.

@@ -186,7 +186,7 @@ def _offset(node: Moments, batch: dict[str, float]) -> float:
     return ahead if ahead > 0 else min(0.0, behind)
 
 
-def of(word: Optional[str], number: Optional[int]) -> Timeline:
+def of_run(word: Optional[str], number: Optional[int]) -> Timeline:
     """Return the timeline of a run, which a job id, a run directory or a name tells."""
     run = array_status.single(word)
     attempt = moments.read(run.paths.logs(run.id), number)
