@@ -70,7 +70,13 @@ def _command(given: Located, problems: Problems) -> tuple[str, ...]:
 
 def _events(given: Located, problems: Problems) -> tuple[str, ...]:
     items = given.value if isinstance(given.value, list) else [given]
-    words = [word for item in items for word in str(item.value or "").split(",")]
+    words: list[str] = []
+    for item in items:
+        if isinstance(item.value, (list, dict)):
+            problem = f"expected the name of an event, not {values.kind(item)}"
+            problems.add(item.where, problem, "write `on: [start, end]`")
+        else:
+            words += (item.value or "").split(",")
     for word in words:
         if word not in EVENTS:
             fix = did_you_mean(word, EVENTS, "write `on: [start, end]`")
@@ -80,7 +86,7 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
                     " then tells you"
                 )
             problems.add(given.where, f"notify knows no event '{word}'", fix)
-    if not words:
+    if not items:
         problems.add(given.where, "notify names no event", "write `on: [start, end]`")
     return tuple(event for event in EVENTS if event in words)
 
