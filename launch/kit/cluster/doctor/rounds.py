@@ -14,11 +14,9 @@ from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster.doctor import ask, checks, local_checks, login
 from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
-from kit.config import job_file, paths
-from kit.config import profiles as clusters
+from kit.config import job_file, paths, profiles
 from kit.config.yaml_source import Located
-from kit.plan import program, runtimes, this_machine
-from kit.plan import resolve as plans
+from kit.plan import program, resolve, runtimes, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 from kit.slurm import hostlist
@@ -90,9 +88,9 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
         job = job_file.load(wanted.job, given, [], problems)
         if not on_slurm:  # as kit run does; what is missing here, the checks say
             job = this_machine.fit(job, Problems())
-        plan = plans.resolve(job, str(run_dir.choose(job.name or "job")), problems, "live")
+        plan = resolve.resolve(job, str(run_dir.choose(job.name or "job")), problems, "live")
         return _of_plan(plan), plan
-    site = clusters.load(wanted.options.get("cluster"), "--cluster", problems)
+    site = profiles.load(wanted.options.get("cluster"), "--cluster", problems)
     runtime = wanted.options.get("runtime") or site.runtime or ""
     runtimes.plugin("runtimes", runtime or "none", "--runtime", problems)
     problems.raise_if_any()
