@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Optional
 
+from kit.base import table
 from kit.diagnose.why import facts, run_state, verdict
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
@@ -106,6 +107,5 @@ def numbered(path: str, log: Log, index: int) -> str:
 
 def printable(text: str, most: int = WIDTH) -> str:
     """Return one line that is safe for a terminal, whatever a program wrote."""
-    kept = (c if c.isprintable() else " " if c == "\t" else "?" for c in text.rstrip())
-    line = "".join(kept)
+    line = table.printable(text.rstrip().replace("\t", " "))
     return line if len(line) <= most else f"{line[: most - 1]}…"
