@@ -18,12 +18,12 @@ from typing import NamedTuple, Optional, TypedDict
 from kit.base.errors import KitError, Problems
 from kit.config import sweeps
 from kit.config.job import Job
-from kit.plan import own_lines, program, run_paths
+from kit.plan import arguments, own_lines, program, run_paths
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot
 from kit.plan.source_files import Sources, find
 
-ENDINGS = (".py", ".sh", ".bash", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+ENDINGS = (".py", ".sh", ".bash", *arguments.CONFIGURATIONS)
 # An option whose file is written, not read: nobody would look for it in the copy.
 WRITES = re.compile(
     r"[-_.](out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)(?!.*(conf|cfg))"
