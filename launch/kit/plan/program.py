@@ -134,8 +134,7 @@ def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None
 def _check_syntax(script: str, path: str, problems: Problems) -> None:
     """Warn of a syntax error. The job's Python may be newer than kit's, and know more."""
     try:
-        with open(path, "rb") as file:
-            source = file.read(MOST + 1)
+        source = safe_read.start(path, MOST + 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of compile, about the program's strings
             compile(source if len(source) <= MOST else b"", path, "exec", dont_inherit=True)
