@@ -42,6 +42,7 @@ def inline(value: Any) -> str:
 
 
 ENDINGS = (".yaml", ".yml")  # the first counts where a folder has both of a name
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is ten times as fast
 MOST_BYTES = 1_000_000
 MOST_NODES = 100_000  # after aliases, each of which stands for a copy
 DEEPEST = 100
@@ -102,14 +103,13 @@ def compose(text: str, path: str) -> Optional[yaml.Node]:
 
     Raises yaml.YAMLError, and UsageError if it is nested so deep that it would overflow the stack.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _refuse_deep(yaml.parse(text, Loader=loader), path)
+        _refuse_deep(yaml.parse(text, Loader=LOADER), path)
     except yaml.MarkedYAMLError as error:
         if "maximum nesting depth" in (error.problem or ""):  # libyaml's own limit, since 0.2.6
             raise _too_deep(path, error.problem_mark) from None
         raise
-    root: Optional[yaml.Node] = yaml.compose(text, Loader=loader)
+    root: Optional[yaml.Node] = yaml.compose(text, Loader=LOADER)
     return root
 
 
