@@ -48,8 +48,7 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
 
     Beside others, NONE stays for `add`.
     """
-    items = given.value if isinstance(given.value, list) else [given]
-    words = [str(item.value) for item in items if _check_word(item, problems)]
+    words = [str(item.value) for item in given.items() if _check_word(item, problems)]
     if set(words) == {NONE}:
         return ()
     return tuple("*" if word == "all" else word for word in words)

@@ -26,8 +26,7 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
 
     The mapping is for paths that hold a colon, or that only the nodes have.
     """
-    items = given.value if isinstance(given.value, list) else [given]
-    found = [_mount(item, problems) for item in items]
+    found = [_mount(item, problems) for item in given.items()]
     return tuple(mount for mount in found if mount)
 
 

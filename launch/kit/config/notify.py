@@ -69,9 +69,8 @@ def _command(given: Located, problems: Problems) -> tuple[str, ...]:
 
 
 def _events(given: Located, problems: Problems) -> tuple[str, ...]:
-    items = given.value if isinstance(given.value, list) else [given]
     words: list[str] = []
-    for item in items:
+    for item in given.items():
         if isinstance(item.value, (list, dict)):
             problem = f"expected the name of an event, not {values.kind(item)}"
             problems.add(item.where, problem, "write `on: [start, end]`")
@@ -86,7 +85,7 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
                     " then tells you"
                 )
             problems.add(given.where, f"notify knows no event '{word}'", fix)
-    if not items:
+    if not given.items():
         problems.add(given.where, "notify names no event", "write `on: [start, end]`")
     return tuple(event for event in EVENTS if event in words)
 

@@ -43,9 +43,8 @@ class Requirement(NamedTuple):
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[Requirement, ...]]:
     """Return the requirements of a list, or of one line of text."""
-    items = given.value if isinstance(given.value, list) else [given]
     found = []
-    for item in items:
+    for item in given.items():
         text = values.line(item, problems)
         if text is not None:
             requirement = Requirement(text, item.where)

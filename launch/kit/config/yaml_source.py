@@ -23,6 +23,10 @@ class Located(NamedTuple):
     value: Union[str, list[Located], dict[str, Located], None]
     where: str
 
+    def items(self) -> list[Located]:
+        """Return the items of a list; any other value is the only item."""
+        return self.value if isinstance(self.value, list) else [self]
+
 
 def refuse_unknown(
     given: dict[str, Located], known: Collection[str], what: str, problems: Problems
