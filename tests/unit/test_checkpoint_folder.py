@@ -31,7 +31,7 @@ def test_the_programs_path_becomes_the_first_nodes(checkpoints: Optional[str], h
     monkeypatch.setenv("HOME", "/home/ada")
     problems = Problems()
     job = Job(workdir="/home/ada/project", checkpoints=checkpoints)
-    assert preemption.checkpoints(job, "/home/ada/project/runs/a", FileView(MOUNTS, has_container), problems) == expected
+    assert preemption.checkpoints(job, "/home/ada/project/runs/a", FileView(MOUNTS, has_container, "/home/ada/project"), problems) == expected
     assert not problems.found
 
 
@@ -45,7 +45,9 @@ def test_the_programs_path_becomes_the_first_nodes(checkpoints: Optional[str], h
 )
 def test_a_folder_that_says_nothing_of_progress_is_refused(checkpoints: str, problem: str) -> None:
     problems = Problems()
-    preemption.checkpoints(Job(workdir="/home/ada/project", checkpoints=checkpoints), "/home/ada/project/runs/a", FileView(MOUNTS, True), problems)
+    preemption.checkpoints(
+        Job(workdir="/home/ada/project", checkpoints=checkpoints), "/home/ada/project/runs/a", FileView(MOUNTS, True, "/home/ada/project"), problems
+    )
     assert [each.problem for each in problems.found] == [problem]
 
 

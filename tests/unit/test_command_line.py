@@ -218,9 +218,9 @@ def test_a_program_that_only_the_nodes_may_have_is_not_refused(job: str, code: i
 
 
 def test_a_run_is_repeated_without_its_program_where_only_the_nodes_have_it(tmp_path: Path) -> None:
-    view = FileView((Mount("/nowhere", "/nowhere", False, "", on_nodes=True),), has_container=False)
+    view = FileView((Mount("/nowhere", "/nowhere", False, "", on_nodes=True),), has_container=False, workdir=str(tmp_path))
     commands = (("/nowhere/train.py",), ("/opt/nowhere/run",), ("/other/train.py",), ("run",))
-    assert [missing(command, str(tmp_path), view) for command in commands] == [None, None, "/other/train.py", None]
+    assert [missing(command, view) for command in commands] == [None, None, "/other/train.py", None]
 
 
 def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_path: Path, program: Path) -> None:

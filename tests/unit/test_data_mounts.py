@@ -56,7 +56,7 @@ def test_a_fact_of_the_runtime_decides_who_may(tame_path: Path) -> None:
 
 
 def test_no_file_outside_stands_for_one_in_the_content(tmp_path: Path) -> None:
-    view = FileView((Mount("/data.sqsh", "/data", True, "", True), Mount("/other", "/other", True, "")), True)
+    view = FileView((Mount("/data.sqsh", "/data", True, "", True), Mount("/other", "/other", True, "")), True, "/")
     assert (view.on_this_side("/data/train.py"), view.on_this_side("/other/train.py")) == (None, "/other/train.py")
 
 

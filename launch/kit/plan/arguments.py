@@ -53,7 +53,7 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     """Warn of a configuration file that is not below the working directory, where it belongs."""
     if not name.endswith(CONFIGURATIONS) or re.search(r"[{}*?$:\s]", name):
         return
-    path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", name)))
+    path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path):
         return
     fix = f"looked for {path}; relative paths start at the working directory"

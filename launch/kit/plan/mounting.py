@@ -31,9 +31,15 @@ class FileView:
 
     mounts: tuple[Mount, ...]
     has_container: bool
+    workdir: str  # as the program sees it; relative names begin there
 
-    def on_this_side(self, path: str) -> Optional[str]:
+    def full(self, name: str) -> str:
+        """Return the path by which the program sees a file that it calls so."""
+        return os.path.normpath(os.path.join(self.workdir, name))
+
+    def on_this_side(self, name: str) -> Optional[str]:
         """Return the path of a file outside the container; None where it is the image's own."""
+        path = self.full(name)
         if not self.has_container:
             return path
         mount = self._mount_of(path)
@@ -41,9 +47,9 @@ class FileView:
             return None
         return mount.source.rstrip("/") + path[len(mount.target.rstrip("/")) :]
 
-    def is_on_nodes(self, path: str) -> bool:
+    def is_on_nodes(self, name: str) -> bool:
         """Return whether a mount shows a file that this machine may lack."""
-        mount = self._mount_of(path)
+        mount = self._mount_of(self.full(name))
         return mount is not None and mount.on_nodes
 
     def _mount_of(self, path: str) -> Optional[Mount]:

@@ -106,8 +106,7 @@ def _check_starters(job: Job, script: str, problems: Problems) -> None:
 def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:
     """Warn of a program or a configuration that is not there; the script itself may write it."""
     for word in words(script):
-        full = os.path.normpath(os.path.join(job.workdir or "", word.path))
-        path = None if view.is_on_nodes(full) else view.on_this_side(full)
+        path = None if view.is_on_nodes(word.path) else view.on_this_side(word.path)
         is_read = word.path.endswith(".py") or (
             word.path.endswith(arguments.CONFIGURATIONS)
             and word.before.startswith("-")

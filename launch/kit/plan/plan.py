@@ -62,10 +62,6 @@ class Container:
     packages: Packages = Packages()
     unpack: str = ""  # yes, no, or auto: each node chooses; empty where the runtime never unpacks
 
-    @property
-    def view(self) -> FileView:
-        return FileView(self.mounts, self.runtime != "none")
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -153,6 +149,11 @@ class Plan:
     profile: Profile
     header: Header
     reasons: Reasons
+
+    @property
+    def view(self) -> FileView:
+        container = self.container
+        return FileView(container.mounts, container.runtime != "none", self.program.workdir)
 
     def rehearsal(self, folder: str) -> Plan:
         """Return the plan in another folder and without its code, to have Slurm judge it."""

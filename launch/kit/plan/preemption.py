@@ -78,8 +78,7 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
     if job.checkpoints is None:
         return ""
     named = os.path.expanduser(job.checkpoints)
-    inside = os.path.normpath(os.path.join(job.workdir or "", named))
-    path = view.on_this_side(inside)
+    inside, path = view.full(named), view.on_this_side(named)
     if fix := expansion.fix(named, ""):
         problems.add(
             job.where("checkpoints"), f"the path has a variable without a value: {named}", fix

@@ -76,7 +76,7 @@ def _check_shell_script(job: Job, view: FileView, problems: Problems) -> None:
     if words[0] in shell_words.SHELLS:
         words = tuple(word for word in words[1:] if not word.startswith("-"))
     name = words[0] if words else ""
-    path = view.on_this_side(os.path.normpath(os.path.join(job.workdir or "", name)))
+    path = view.on_this_side(name)
     if path and os.path.isfile(path) and job_file.is_batch_script(Path(path)):
         fix = other_tools.import_it(name)
         problems.add(job.where("command"), f"{name} is a batch script", fix)
@@ -85,13 +85,12 @@ def _check_shell_script(job: Job, view: FileView, problems: Problems) -> None:
 def _check_script(
     job: Job, script: str, launcher: Optional[Plugin], view: FileView, problems: Problems
 ) -> None:
-    full = os.path.normpath(os.path.join(job.workdir or "", script))
-    path = view.on_this_side(full)
-    if view.is_on_nodes(full):
+    path = view.on_this_side(script)
+    if view.is_on_nodes(script):
         return
     if path is None:
-        _check_outside(job, script, full, problems)
-    elif not os.path.isfile(path) and _may_be_the_nodes(script, job.workdir or "", view):
+        _check_outside(job, script, view.full(script), problems)
+    elif not os.path.isfile(path) and _may_be_the_nodes(script, view):
         problem = f"there is no program {script} on this machine"
         fix = "correct the path; ignore this if only the nodes have it"
         problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))
@@ -108,13 +107,13 @@ def _check_script(
         problems.add(job.where("command"), f"{script} is not executable", fix)
 
 
-def _may_be_the_nodes(script: str, workdir: str, view: FileView) -> bool:
+def _may_be_the_nodes(script: str, view: FileView) -> bool:
     """Return whether a program may be installed on the nodes alone, such as another CPU's."""
-    if view.is_on_nodes(os.path.normpath(os.path.join(workdir, script))):
+    if view.is_on_nodes(script):
         return True
     if view.has_container or not os.path.isabs(script) or script.endswith(".py"):
         return False
-    return not script.startswith(workdir.rstrip("/") + "/")
+    return not script.startswith(view.workdir.rstrip("/") + "/")
 
 
 def _check_outside(job: Job, script: str, full: str, problems: Problems) -> None:
@@ -147,13 +146,14 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
         return  # Python will say so
 
 
-def imported(command: tuple[str, ...], workdir: str, view: FileView) -> str:
+def imported(command: tuple[str, ...], view: FileView) -> str:
     """Return the first package that a program imports at its top level, of those for launchers.
 
     Returns "" where it imports none, or cannot be read here.
     """
-    path = _path(command, workdir, view)
-    if not path or not path.endswith(".py"):
+    script = _script(command) or ""
+    path = view.on_this_side(script) if script.endswith(".py") else None
+    if path is None:
         return ""
     found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", beginning(path))
     return found[1] if found else ""
@@ -167,17 +167,13 @@ def beginning(path: str) -> str:
         return ""
 
 
-def missing(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
+def missing(command: tuple[str, ...], view: FileView) -> Optional[str]:
     """Return the file that a command runs if it does not exist."""
-    path = _path(command, workdir, view)
-    if path is None or os.path.isfile(path):
+    script = _script(command) or ""
+    path = view.on_this_side(script) if script else None
+    if path is None or os.path.isfile(path) or _may_be_the_nodes(script, view):
         return None
-    return None if _may_be_the_nodes(_script(command) or "", workdir, view) else path
-
-
-def _path(command: tuple[str, ...], workdir: str, view: FileView) -> Optional[str]:
-    script = _script(command)
-    return view.on_this_side(os.path.normpath(os.path.join(workdir, script))) if script else None
+    return path
 
 
 def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Problems) -> None:

@@ -84,7 +84,8 @@ def resolve(
     preemption.check_time(job, chosen.on_preempt, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, problems)
-    view = FileView(mounts, bool(chosen.runtime and chosen.runtime.name != "none"))
+    has_container = bool(chosen.runtime and chosen.runtime.name != "none")
+    view = FileView(mounts, has_container, job.workdir or "")
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
         own_lines.check(job, chosen.launcher, view, problems)

@@ -64,7 +64,7 @@ def freeze(
     """
     root = view.on_this_side(job.workdir or "")
     words = _file_words(live.command, job, root, view) if root else {}
-    in_script = _words_of_script(live.script, job, root, view) if root else {}
+    in_script = _words_of_script(live.script, root, view) if root else {}
     package = _package(live.command)
     if not root or not (words or in_script or _has_package(root, package)):
         return live, _why_not_found(live.script)
@@ -101,7 +101,7 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         paths = sweeps.programs(path, job.sweep)
         if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in paths):
             continue
-        files = tuple(filter(None, (_name(each, job.workdir or "", root, view) for each in paths)))
+        files = tuple(filter(None, (_name(each, root, view) for each in paths)))
         if len(paths) == len(files) == 1:
             found[index] = _Word(option + equals, files[0], files)
         elif list(files) == list(map(os.path.normpath, paths)):
@@ -110,21 +110,20 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
     return found
 
 
-def _words_of_script(script: str, job: Job, root: str, view: FileView) -> dict[own_lines.Word, str]:
+def _words_of_script(script: str, root: str, view: FileView) -> dict[own_lines.Word, str]:
     """Return {word: file} of the words that name code or settings of the working directory."""
     found = {}
     for word in own_lines.words(script):
         is_written = word.before.startswith("-") and WRITES.search(word.before.lower())
         if word.path.endswith(ENDINGS) and not is_written:
-            found[word] = _name(word.path, job.workdir or "", root, view) or ""
+            found[word] = _name(word.path, root, view) or ""
     return {word: name for word, name in found.items() if name}
 
 
-def _name(path: str, workdir: str, root: str, view: FileView) -> Optional[str]:
+def _name(path: str, root: str, view: FileView) -> Optional[str]:
     """Return the path of a file within the working directory; None for any other file."""
-    full = os.path.normpath(os.path.join(workdir, path))
-    name = os.path.relpath(full, workdir)
-    here = view.on_this_side(full)
+    name = os.path.relpath(view.full(path), view.workdir)
+    here = view.on_this_side(path)
     is_inside = here == os.path.join(root, name) and not name.startswith("../")
     return name if is_inside and os.path.isfile(here or "") else None
 

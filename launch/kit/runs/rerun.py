@@ -196,7 +196,7 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     if not is_live and not old.code.is_dir():
         fix = "submit the job again, with the code of today"
         raise KitError(f"{old.code} is gone, which held the run's code", fix)
-    if is_live and (gone := program.missing(plan.program.command, workdir, plan.container.view)):
+    if is_live and (gone := program.missing(plan.program.command, plan.view)):
         raise KitError(f"the run had live code, and {gone} is gone", "put it back")
 
 

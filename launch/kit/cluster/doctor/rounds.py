@@ -136,7 +136,7 @@ def _module(plan: Plan) -> str:
     """Return the package that the job's Python must have."""
     if plan.program.launcher == "torchrun":
         return "torch"
-    return program.imported(plan.program.command, plan.program.workdir, plan.container.view)
+    return program.imported(plan.program.command, plan.view)
 
 
 def _is_python(first: str) -> bool:
@@ -150,9 +150,8 @@ def _program(plan: Plan) -> str:
         return ""
     if "/" not in first:
         return first
-    path = os.path.normpath(os.path.join(plan.program.workdir, first))
-    here = plan.container.view.on_this_side(path)
-    return "" if here and os.path.isfile(here) else path
+    here = plan.view.on_this_side(first)
+    return "" if here and os.path.isfile(here) else plan.view.full(first)
 
 
 def _slurm(
