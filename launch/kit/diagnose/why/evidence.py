@@ -11,7 +11,7 @@ from kit import slurm
 from kit.diagnose import flight
 from kit.diagnose.why import blame, logs
 from kit.diagnose.why.cause import BATCH, NODE, RANK
-from kit.diagnose.why.logs import TAIL, Log, Logs
+from kit.diagnose.why.logs import TAIL, Log
 from kit.files import safe_read
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -94,7 +94,6 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     found = events.read(paths.logs(job_id))
     batch = logs.read(paths.batch_log(job_id), BATCH, begin=events.log_begin(found))
     log_folder = paths.attempt_logs(job_id, events.last_number(found))
-    all_logs = Logs(log_folder, safe_read.names(log_folder))
     failed = events.failed_ranks(found)
     first = blame.by_batch_script(found, failed)
     ended = events.last(found, "ends")
@@ -104,21 +103,21 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     named = [event.node for event in found if event.name in events.FAILURES]
     nodes = [each.node for each in blamed] + " ".join(named).split()
     nodes += _NAMED_NODE.findall(batch.text)
-    rank_logs = _rank_logs(all_logs, blamed)
-    node_logs = _node_logs(all_logs, nodes, bool(blamed))
+    rank_logs = _rank_logs(log_folder, blamed)
+    node_logs = _node_logs(log_folder, nodes, bool(blamed))
     order = [*rank_logs, *node_logs, batch] if blamed else [*node_logs, *rank_logs, batch]
     return Evidence(folder, job_id, record, batch, found, first, failed, order)
 
 
-def _rank_logs(all_logs: Logs, blamed: list[Failed]) -> list[Log]:
+def _rank_logs(folder: Path, blamed: list[Failed]) -> list[Log]:
     """Return the logs and the ends of these ranks; without any, of those that fell silent first."""
     if not blamed:
-        silent = [f"rank{rank}.out" for rank in all_logs.ranks]
-        last_written = logs.by_age(all_logs.folder, silent)[:RANKS]
-        return [all_logs.read(name[: -len(".out")], RANK) for name in last_written]
+        names = safe_read.names(folder)
+        of_ranks = [name for name in names if re.fullmatch(r"rank\d{1,9}\.out", name)]
+        return [logs.read(folder / name, RANK) for name in logs.by_age(folder, of_ranks)[:RANKS]]
     found = []
     for index, each in enumerate(blamed):
-        found.append(all_logs.read(f"rank{each.rank}", RANK, OTHERS if index else FIRST))
+        found.append(logs.read(folder / f"rank{each.rank}.out", RANK, OTHERS if index else FIRST))
         if each.event:
             ended = f"ended with code {each.code}" if each.code is not None else "began"
             words = each.event.text("problem") or f"{ended} on {each.node}"
@@ -126,18 +125,18 @@ def _rank_logs(all_logs: Logs, blamed: list[Failed]) -> list[Log]:
     return found
 
 
-def _node_logs(all_logs: Logs, nodes: list[str], has_blamed: bool) -> list[Log]:
+def _node_logs(folder: Path, nodes: list[str], has_blamed: bool) -> list[Log]:
     """Return the logs of these nodes.
 
     Where no rank is blamed, the nodes that fell silent first follow.
     """
-    names = all_logs.names
+    names = safe_read.names(folder)
     outputs = sorted(n for n in names if n.endswith(".out") and not n.startswith("rank"))
     known = set(outputs)
     chosen = [f"{node}.out" for node in dict.fromkeys(nodes) if f"{node}.out" in known]
     if not has_blamed and len(chosen) < NODES:
-        chosen = list(dict.fromkeys([*chosen, *logs.by_age(all_logs.folder, outputs)]))
+        chosen = list(dict.fromkeys([*chosen, *logs.by_age(folder, outputs)]))
     return [
-        all_logs.read(name[: -len(".out")], NODE, OTHERS if index else TAIL)
+        logs.read(folder / name, NODE, OTHERS if index else TAIL)
         for index, name in enumerate(chosen[:NODES])
     ]

@@ -71,24 +71,6 @@ def read(path: Path, kind: str, most: int = TAIL, begin: int = 0) -> Log:
     return Log(path, kind, lines, "\n".join(_clean(lines, kind)), begin, rank)
 
 
-@dataclass(frozen=True)
-class Logs:
-    """The logs of one attempt."""
-
-    folder: Path
-    names: list[str]
-
-    def read(self, stem: str, kind: str, most: int = TAIL) -> Log:
-        """Return the end of a log."""
-        return read(self.folder / f"{stem}.out", kind, most)
-
-    @property
-    def ranks(self) -> list[int]:
-        """Return the ranks that have a log."""
-        found = (re.fullmatch(r"rank(\d{1,9})\.out", name) for name in self.names)
-        return [int(match[1]) for match in found if match]
-
-
 def of_event(
     event: Event, words: str, rank: Optional[int] = None, code: Optional[int] = None
 ) -> Log:
