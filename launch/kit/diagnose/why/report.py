@@ -187,7 +187,7 @@ def _at_fault(
         return None, f"lost: {lost}, with its ranks", lost  # ranks that failed missed those of it
     if cause and cause.cause.name == "checkpointed":
         return None, "no rank has failed", ""
-    first = weighed.first
+    first = evidence.first
     said = _describe_first(first, evidence) if first else "no rank recorded its own failure"
     return first, said, ""
 

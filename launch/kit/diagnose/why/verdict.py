@@ -51,7 +51,6 @@ Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
 class Verdict:
     """What explains the end of a run."""
 
-    first: Optional[Failed]  # the rank at fault, if one is
     causes: list[Finding]  # the likeliest first; empty where its logs show no known cause
     others: list[Finding]  # what else was found
 
@@ -77,7 +76,7 @@ def weigh(evidence: Evidence) -> Verdict:
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
     causes = _deduplicate(sorted(found, key=order), [])
-    return Verdict(evidence.first, causes, _deduplicate(sorted(hints, key=order), causes))
+    return Verdict(causes, _deduplicate(sorted(hints, key=order), causes))
 
 
 def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
