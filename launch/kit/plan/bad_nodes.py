@@ -32,17 +32,9 @@ def file(cluster: str) -> str:
 def bad(path: str) -> list[Bad]:
     """Return the nodes that are still left out, each once, with the last reason."""
     try:
-        return among(_lines(path))
+        lines = _lines(path)
     except OSError:
         return []
-
-
-def _lines(path: str) -> list[str]:
-    return safe_read.read(path).decode("utf-8", "replace").splitlines()
-
-
-def among(lines: list[str]) -> list[Bad]:
-    """Return the nodes of these lines that are still left out."""
     found = {}
     for line in lines:
         noted, _, rest = line.partition(" ")
@@ -50,6 +42,10 @@ def among(lines: list[str]) -> list[Bad]:
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
             found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
     return list(found.values())
+
+
+def _lines(path: str) -> list[str]:
+    return safe_read.read(path).decode("utf-8", "replace").splitlines()
 
 
 def forget(path: str, name: str) -> bool:
