@@ -81,7 +81,6 @@ class Starters:
         self.names: set[str] = set()  # variables that these, or the lines of a script, use
 
     def set(self, name: str, value: str) -> None:
-        """Set a variable of the program."""
         if name in variables.OWNED:
             self.draft.left_to_kit(self.span, name)
         elif HOLE.search(value):

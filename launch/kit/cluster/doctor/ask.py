@@ -83,7 +83,6 @@ class Talk:
         return not late
 
     def ready(self) -> list[Node]:
-        """Return the nodes that answered."""
         return [node for node in self.nodes.values() if node.answered]
 
     def end(self, patience_s: float) -> None:

@@ -40,8 +40,6 @@ Judge = Callable[[Node, Cluster], Iterator[Found]]
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a node."""
-
     name: str
     looks: str  # at what it looks
     problems: dict[str, KnownProblem]

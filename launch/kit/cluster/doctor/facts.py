@@ -80,11 +80,9 @@ class Cluster:
 
     @property
     def answered(self) -> list[Node]:
-        """Return the nodes that answered."""
         return [node for node in self.nodes if node.answered]
 
     def find(self, name: str) -> Optional[Node]:
-        """Return the node of this name."""
         return next((node for node in self.nodes if node.name == name), None)
 
     def most(self, values: Iterable[str]) -> str:

@@ -21,8 +21,6 @@ IMPORT = "<frozen importlib"
 
 
 class Frame(NamedTuple):
-    """A frame of a stack."""
-
     function: str  # with its class, where Python is 3.11 or later: DataLoader.__next__
     file: str  # as the process sees it; <...> where there is none
     line: int

@@ -36,8 +36,6 @@ _GROUP = re.compile(r"^\s*[|+] ?")
 
 
 class TracebackFrame(NamedTuple):
-    """A frame of a traceback."""
-
     file: str
     line: int
     source: str
@@ -90,9 +88,8 @@ class End:
     chain: tuple[Raised, ...] = ()  # the last traceback's; the last one ended the program
     is_last: bool = False  # nothing of weight follows the traceback
     is_logged: bool = False  # the program may have logged it and gone on
-    blocks: tuple[
-        tuple[int, int], ...
-    ] = ()  # (first line, line of the exception) of all tracebacks
+    # (first line, line of the exception) of all tracebacks
+    blocks: tuple[tuple[int, int], ...] = ()
 
     def is_cause(self, code: Optional[int], pause_s: float = 0) -> bool:
         """Return True if the exception ended the program, which then leaves with code 1.

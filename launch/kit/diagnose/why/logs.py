@@ -18,9 +18,8 @@ TAIL = 65536  # bytes to read from the end of a log
 LINE = 2000  # characters to keep of a line
 COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
-_OF_RANK = re.compile(
-    r"^\[(?:rank|node)\d+\] "
-)  # in a node's log: the rank's log has the line, too
+# In a node's log: the rank's log has the line, too.
+_OF_RANK = re.compile(r"^\[(?:rank|node)\d+\] ")
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
 _CPP_FRAME = re.compile(log_files.CPP_FRAME)
 

@@ -40,7 +40,6 @@ class Finding:
 
     @property
     def weight(self) -> Weight:
-        """Return the weight of the cause."""
         return self.cause.weight
 
 
