@@ -61,8 +61,8 @@ class Assignments:
             self.keep(item._replace(sets=frozenset([name])), name, value, exported=False)
 
     def _is_itself(self, name: str, value: Value) -> bool:
-        holes = self.scope.behind(value) if isinstance(value, str) and len(value) == 1 else []
-        return [hole.source for hole in holes] in ([f"${name}"], [f"${{{name}}}"])
+        hole = self.scope.only_hole(value)
+        return hole is not None and hole.source in (f"${name}", f"${{{name}}}")
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value

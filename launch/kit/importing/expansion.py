@@ -75,6 +75,11 @@ class Scope:
         """Return the holes of a text."""
         return [self.holes[ord(found) - _FIRST] for found in HOLE.findall(text)]
 
+    def only_hole(self, value: Optional[Value]) -> Optional[Hole]:
+        """Return the hole that a value is; None where it is more than one, or something else."""
+        found = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        return found[0] if found else None
+
     def hinted(self, text: str) -> str:
         """Return a text whose holes have the values that the header gives; others stay holes."""
 
@@ -251,8 +256,8 @@ class Scope:
 
     def _is_unknown(self, name: str, value: Value) -> bool:
         """Return whether a variable stands for itself: an index or a default is for bash then."""
-        holes = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
-        return bool(holes) and holes[0].source == f"${{{name}}}"
+        hole = self.only_hole(value)
+        return hole is not None and hole.source == f"${{{name}}}"
 
     def _arithmetic(self, script: Script, part: Node) -> str:
         """Return the number of $((...)), or a hole that hints at it."""

@@ -121,7 +121,8 @@ class Launch(Starters):
 
     def _is_all_arguments(self, word: str) -> bool:
         """Return whether a word has all arguments of the batch script, as they are."""
-        return len(word) == 1 and any(each.source in _ALL for each in self.scope.behind(word))
+        hole = self.scope.only_hole(word)
+        return hole is not None and hole.source in _ALL
 
     def _here(self, word: str) -> str:
         """Return a path of the folder where the job starts as a relative one."""
