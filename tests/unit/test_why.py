@@ -754,7 +754,7 @@ def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
         )
         assert isinstance(cause.weight, Weight)
         for text in (cause.title, cause.fix, cause.local_fix):
-            assert facts.fill(text, facts.Facts(again=facts.Again(["kit", "submit", "JOB"]))) or text == ""
+            assert text.format_map(facts.Facts(again=facts.Again(["kit", "submit", "JOB"]))) or text == ""
 
 
 def test_the_options_of_every_fix_are_those_of_kit() -> None:
@@ -786,7 +786,7 @@ def rows() -> list[str]:
         recorded[cause] = recorded.get(cause, 0) + 1
     shown: dict[str, str] = {}
     for cause in sorted(verdict.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
-        title, fix = (facts.fill(text, known).replace("|", "\\|") for text in (cause.title, cause.fix))
+        title, fix = (text.format_map(known).replace("|", "\\|") for text in (cause.title, cause.fix))
         otherwise = "by a test" if re.search(rf'"{cause.name}"|\({cause.name}\\\)', CAUSING) else "text only"
         shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or otherwise} |")
     return [shown[name] for name in dict.fromkeys(cause.name for cause in verdict.CAUSES)]

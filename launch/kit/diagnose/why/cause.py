@@ -60,7 +60,7 @@ CAUSE_OF_STATE = {
 
 @dataclass(frozen=True)
 class Cause:
-    """A known cause. `title` and `fix` are templates for facts.fill."""
+    """A known cause. `title` and `fix` are templates for the facts of a run."""
 
     name: str
     title: str

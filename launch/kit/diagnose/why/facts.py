@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from string import Formatter
 from typing import Any, Optional
 
 from kit.base import quote, redact
@@ -172,8 +171,3 @@ def _node(evidence: Evidence, finding: Finding) -> Optional[str]:
         own = (each.node for each in known if log.rank == each.rank)
         return next(filter(None, own), None)
     return log.path.stem if log.kind == NODE and log.path.suffix == ".out" else None
-
-
-def fill(template: str, known: Mapping[str, Any]) -> str:
-    """Return the template with the facts filled in."""
-    return Formatter().vformat(template, (), known)

@@ -148,8 +148,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
     if by_slurm:
         by_slurm = run_state.name_canceller(by_slurm, run)
         known = facts.collect(evidence, None)
-        title = wording.printable(facts.fill(by_slurm.title, known))
-        fix = wording.printable(facts.fill(by_slurm.fix, known), 1000)
+        title = wording.printable(by_slurm.title.format_map(known))
+        fix = wording.printable(by_slurm.fix.format_map(known), 1000)
         shown = f"  shown by Slurm's state of the job: {state}"
         lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
         lines += wording.hints(found, weighed.others, Weight.OWN, evidence, ended_by)

@@ -31,7 +31,7 @@ def hints(
     if hints:
         yield "hints, from messages in the logs:"
     for finding in hints:
-        title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+        title = finding.cause.title.format_map(facts.collect(evidence, finding))
         if finding.cause.name == "terminated" and ended_by:
             title = f"{ended_by} ended a process with SIGTERM"
         place = locate(finding.log, finding.index)
@@ -40,7 +40,7 @@ def hints(
 
 def title_of(finding: Finding, evidence: Evidence) -> str:
     """Return the cause in words, with the exception that says it where there is one."""
-    title = facts.fill(finding.cause.title, facts.collect(evidence, finding))
+    title = finding.cause.title.format_map(facts.collect(evidence, finding))
     if finding.raised and finding.cause.retells:
         title += verdict.place_of(finding.raised, evidence)
     elif finding.raised:
@@ -52,7 +52,7 @@ def title_of(finding: Finding, evidence: Evidence) -> str:
 def fix_of(finding: Finding, evidence: Evidence) -> str:
     """Return what to do about the cause."""
     fix = (evidence.record.get("local") and finding.cause.local_fix) or finding.cause.fix
-    return printable(facts.fill(fix, facts.collect(evidence, finding)), 1000)
+    return printable(fix.format_map(facts.collect(evidence, finding)), 1000)
 
 
 def before_the_cause(
