@@ -15,8 +15,8 @@ from kit.slurm import gpu_request
 from kit.slurm.gpu_request import Asked
 
 
-def layout(job: Job, run_dir: str, launcher: Optional[Plugin]) -> Layout:
-    """Return how much a job asks for, with what its launcher needs; it is no array yet."""
+def layout(job: Job, run_dir: str, launcher: Optional[Plugin], array: Optional[str]) -> Layout:
+    """Return how much a job asks for, with what its launcher needs."""
     nodes = job.nodes or values.Nodes(1, 1)
     gpus = job.gpus_per_node or 0
     processes = _own_processes(launcher) or job.processes_per_node or gpus or 1
@@ -30,7 +30,7 @@ def layout(job: Job, run_dir: str, launcher: Optional[Plugin]) -> Layout:
         processes_per_node=processes,
         gpus_per_node=gpus,
         tasks_per_node=processes if is_task else 1,
-        array=None,
+        array=array,
     )
 
 

@@ -54,6 +54,10 @@ class ChosenPlugins:
     on_preempt: str
     reasons: Reasons
 
+    @property
+    def has_container(self) -> bool:
+        return self.runtime is not None and self.runtime.name != "none"
+
 
 @dataclass(frozen=True)
 class Variables:
@@ -78,14 +82,14 @@ def resolve(
     """
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
-    layout = ranks.layout(job, run_dir, chosen.launcher)
+    array, sweep = sweep_table.resolve(job, problems)
+    layout = ranks.layout(job, run_dir, chosen.launcher, array)
     options = {**cluster.slurm, **(job.slurm or {})}
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
     mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, problems)
-    has_container = bool(chosen.runtime and chosen.runtime.name != "none")
-    view = FileView(mounts, has_container, job.workdir or "")
+    view = FileView(mounts, chosen.has_container, job.workdir or "")
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
         own_lines.check(job, chosen.launcher, view, problems)
@@ -98,9 +102,6 @@ def resolve(
         )
     left_out = _nodes_left_out(options, cluster)
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
-    array, sweep = sweep_table.resolve(job, problems)
-    if job.array or job.sweep:
-        header = sbatch.array_header(header, array or "")
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
@@ -108,7 +109,7 @@ def resolve(
     container = _container(job, chosen, mounts, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
-        layout=replace(layout, array=array),
+        layout=layout,
         container=container,
         program=replace(rank_program, secrets=sources, sweep=sweep),
         policy=policy,
@@ -195,11 +196,10 @@ def _container(
     scratch: str,
     problems: Problems,
 ) -> Container:
-    runtime = chosen.runtime.name if chosen.runtime else ""
-    image = job.image if runtime not in ("", "none") else None
+    image = job.image if chosen.has_container else None
     is_file = image is not None and "://" not in image
     return Container(
-        runtime=runtime,
+        runtime=chosen.runtime.name if chosen.runtime else "",
         image=image,
         fingerprint=image_files.fingerprint(Path(image)) if image and is_file else None,
         sha256=_image_sha256(job, Path(image), problems) if image and is_file else None,

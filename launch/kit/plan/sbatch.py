@@ -72,7 +72,10 @@ def header(
     if left_out:
         names = [own.get("exclude"), *(bad.name for bad in left_out)]
         own["exclude"] = ",".join(filter(None, names))
-    return tuple((lines | own).items())
+    lines |= own
+    if job.array or job.sweep:  # each task's log has Slurm's usual name for it
+        lines |= {"array": layout.array or "", "output": str(RunPaths("").batch_log("%A_%a"))}
+    return tuple(lines.items())
 
 
 def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
@@ -110,12 +113,6 @@ def _gpu_line(directive: str, count: int, own: Options) -> Options:
     if directive == "gres":
         return {"gres": ",".join(filter(None, [f"gpu:{count}", own.pop("gres", None)]))}
     return {"gpus-per-node": str(count)} if directive == "gpus-per-node" else {}
-
-
-def array_header(plain: Header, array: str) -> Header:
-    """Return the lines of an array; each task's log has Slurm's usual name for it."""
-    output = str(RunPaths("").batch_log("%A_%a"))
-    return tuple((dict(plain) | {"array": array, "output": output}).items())
 
 
 def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Problems) -> Options:
