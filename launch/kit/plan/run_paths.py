@@ -41,6 +41,10 @@ class RunPaths:
         self.log = self.folder / LOG
         self.secrets = self.folder / SECRETS
 
+    def own_code(self, workdir: str) -> str:
+        """Return the folder of the program's own files: the copy of the code, or `workdir`."""
+        return str(self.code) if self.code.is_dir() else workdir
+
     def batch_log(self, job_id: str) -> Path:
         """Return what the batch script says."""
         return self.log / f"slurm-{job_id}.out"

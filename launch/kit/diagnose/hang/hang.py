@@ -44,6 +44,11 @@ class Ranks:
     attempt: int
     recorded: Optional[Stuck] = None  # by PyTorch's flight recorder
 
+    @property
+    def project(self) -> str:
+        """Return the folder of the program's own files."""
+        return self.run.paths.own_code(self.plan.program.workdir)
+
 
 def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     """Return where the ranks are. Raise KitError if the run is not running, and nothing was kept.

@@ -16,7 +16,6 @@ from kit.diagnose.flight import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
-from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.runs import log_files
 
@@ -28,7 +27,7 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
 
     Raises KitError if there is nothing to show.
     """
-    run, seen, folder = ranks.run, ranks.seen, project(ranks)
+    run, seen, folder = ranks.run, ranks.seen, ranks.project
     if not seen.processes and not seen.silent and not ranks.recorded:
         raise KitError(
             f"no rank of {run} has a process: they have not started yet, or have ended",
@@ -95,12 +94,6 @@ def _locks(plan: Plan) -> Iterator[str]:
     what = "all ranks wait for the lock of an extension that torch compiles"
     yield f"kit: {what}; a build that was killed has left it: {locks}"
     yield f"  fix: rm {locks}; the ranks then go on; if a build runs elsewhere, wait for it"
-
-
-def project(ranks: Ranks) -> str:
-    """Return the folder of the program's own files: the run's copy of the code, or its workdir."""
-    code = os.path.join(ranks.run.folder, run_paths.CODE)
-    return code if os.path.isdir(code) else ranks.plan.program.workdir
 
 
 def _group(ranks: Ranks, folder: str, group: list[Process], full: bool) -> Iterator[str]:
@@ -195,7 +188,7 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
     groups = [
         {
             "ranks": [process.rank for process in group],
-            "where": stacks.where(group[0], project(ranks)),
+            "where": stacks.where(group[0], ranks.project),
             "processes": [_process_as_json(ranks, process) for process in group],
         }
         for group in stacks.groups(seen.processes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from kit.base import formats
-from kit.diagnose.hang import hang, report, stacks
+from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.runs import history
 from kit.runs.events import Failed
@@ -46,10 +46,9 @@ def _standing(ranks: list[int], node: str, what: str) -> Standing:
 
 def _place(ranks: Ranks, odd: stacks.Process, groups: list[list[stacks.Process]]) -> str:
     """Return where a rank stood, and where most of the others did."""
-    folder = report.project(ranks)
     most = groups[-1]
-    where = stacks.where(odd, folder)
+    where = stacks.where(odd, ranks.project)
     if odd in most:
         return where
     name = f"rank {most[0].rank}" if len(most) == 1 else f"{len(most)} others"
-    return f"{where}; {name} {stacks.where(most[0], folder)}"
+    return f"{where}; {name} {stacks.where(most[0], ranks.project)}"
