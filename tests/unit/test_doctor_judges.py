@@ -399,7 +399,7 @@ def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str,
 
 def test_a_kit_without_py_spy_says_what_that_means(kit: Callable, without_slurm: Path) -> None:
     node = Node(facts.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
-    chosen = [check for check in login.LOGIN if check.name == "py-spy"]
+    chosen = [check for check in login.CHECKS if check.name == "py-spy"]
     assert found(checks.judge(Cluster(Needs(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
     assert re.search(r"^py-spy +ok", kit("doctor", check=False, PATH=str(without_slurm)).stdout, re.MULTILINE)
 
@@ -492,7 +492,7 @@ def rows(table: tuple[Check, ...]) -> str:
 def test_the_tables_of_the_document_are_the_code() -> None:
     head = "| check | looks at | verdict | message | fix |\n|---|---|---|---|---|\n"
     own = tuple(check for check in local_checks.CHECKS if check.name in ("runtimes", "torch"))
-    for title, table in (("## The login node", login.LOGIN), ("## The compute nodes", node_checks.CHECKS), ("## Without Slurm", own)):
+    for title, table in (("## The login node", login.CHECKS), ("## The compute nodes", node_checks.CHECKS), ("## Without Slurm", own)):
         text = DOCUMENT.read_text()
         if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
             DOCUMENT.write_text(re.sub(rf"({title}\n[^#]*?){re.escape(head)}(?:\|.*\n)*", lambda found: f"{found[1]}{head}{rows(table)}", text))

@@ -103,7 +103,7 @@ def _says(name: str, fact: str, problem: str, place: int = 0) -> Check:
     return check(name)(judge)
 
 
-LOGIN = in_order(
+CHECKS = in_order(
     [
         *(commands, account, asking, py_spy, version),
         _says("slurmctld", "slurmctld", "silent"),

@@ -61,7 +61,7 @@ def examine(wanted: Wanted) -> Examination:
     else:
         summary = "this machine, for kit run: there is no Slurm here"
         cluster = local_checks.examine(asked)
-        needed = [check for check in login.LOGIN if check.name in _NEEDED_LOCALLY]
+        needed = [check for check in login.CHECKS if check.name in _NEEDED_LOCALLY]
         result = checks.judge(cluster, login_node, local_checks.CHECKS, needed)
     took = f"{time.monotonic() - start_s:.1f} s; runtime {cluster.runtime()}"
     return Examination(cluster, result, f"{summary}, {took}", on_slurm)
@@ -72,7 +72,7 @@ def _that_apply(node: Node) -> list[checks.Check]:
     facts_of = {"commands": "command", "options": "would-start refused", "asking": "no-nodes"}
     return [
         check
-        for check in login.LOGIN
+        for check in login.CHECKS
         if any(map(node.has, facts_of.get(check.name, check.name).split()))
     ]
 
