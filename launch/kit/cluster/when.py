@@ -49,11 +49,11 @@ class Estimates(NamedTuple):
     partitions: list[str]
 
 
-Progress = Callable[[int, int], None]  # is told how many of how many answers came
+OnAnswer = Callable[[int, int], None]  # is told how many of how many answers came
 
 
 def estimate(
-    plan: Plan, partitions: Optional[str], *, other_shapes: bool, progress: Progress
+    plan: Plan, partitions: Optional[str], *, other_shapes: bool, progress: OnAnswer
 ) -> Estimates:
     """Return when and where the job would start. Raise KitError if there is no Slurm.
 
@@ -125,7 +125,7 @@ def _variants(
 
 
 def _ask(
-    plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: Progress
+    plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: OnAnswer
 ) -> list[EarliestStart]:
     own_shape = shapes.own(plan, "", named=True).shape
 
