@@ -46,6 +46,10 @@ class Evidence:
     logs: list[Log]  # all that was read, the most telling first
 
     @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.folder)
+
+    @property
     def plan(self) -> Plan:
         """Return the plan of run.json, empty where it has none."""
         return run_record.plan_of(self.record)
@@ -62,12 +66,12 @@ class Evidence:
 
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
-        log = RunPaths(self.folder).rank_log(self.job_id, self.attempt, failed.rank)
+        log = self.paths.rank_log(self.job_id, self.attempt, failed.rank)
         return failed.at_s - logs.changed_ns(log) / 1e9 if failed.at_s else 0
 
     def recorded(self) -> str:
         """Return what PyTorch's flight recorder knows of a collective that did not end."""
-        dumps = RunPaths(self.folder).flights(self.job_id, self.attempt)
+        dumps = self.paths.flights(self.job_id, self.attempt)
         return flight.explain(dumps, self.plan.layout.ranks)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:

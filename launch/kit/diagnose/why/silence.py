@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from kit.base import formats
 from kit.diagnose.why.evidence import Evidence
-from kit.plan.run_paths import RunPaths
 from kit.runs import events, history, log_files
 
 SILENT_S = 60  # of all ranks, after which a run probably hung
@@ -29,7 +28,7 @@ def before_the_end(evidence: Evidence) -> Iterator[str]:
     """Yield for how long the ranks had said nothing when Slurm or a person ended the run."""
     stopped = events.last(evidence.of_batch, "stopped_by")
     # A node's log has the words of torchrun, too, which speaks of the end itself.
-    logs = RunPaths(evidence.folder).attempt_logs(evidence.job_id, evidence.attempt)
+    logs = evidence.paths.attempt_logs(evidence.job_id, evidence.attempt)
     last_s = max(
         (path.stat().st_mtime for path in logs.glob("rank*.out") if path.is_file()), default=0
     )

@@ -11,7 +11,6 @@ from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_cause
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
-from kit.plan.run_paths import RunPaths
 from kit.runs.events import Failed
 
 CAUSES = known_causes()
@@ -241,7 +240,7 @@ def describe(raised: Raised, evidence: Evidence) -> str:
 def place_of(raised: Raised, evidence: Evidence) -> str:
     """Return the place of an exception behind a comma; nothing where no frame is known."""
     workdir = evidence.plan.program.workdir or str(evidence.folder)
-    place = raised.place(RunPaths(evidence.folder).own_code(workdir))
+    place = raised.place(evidence.paths.own_code(workdir))
     return f", at {place}" if place else ""
 
 
