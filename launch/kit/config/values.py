@@ -225,7 +225,7 @@ def options(given: Located, problems: Problems) -> Optional[dict[str, Located]]:
             problems.add(item.where, f"the option {name} has {kind(item)} for a value", fix)
         else:
             token_check.refuse_text(f"the option {name}", item.value or "", item.where, problems)
-            found[name[2:] if name.startswith("--") else name] = item
+            found[name.removeprefix("--")] = item
     return found
 
 

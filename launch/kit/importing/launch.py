@@ -64,7 +64,7 @@ class Launch(Starters):
             self.contain(container)
             return container.program
         if name in SHELLS and (text := _text_of(rest)) is not None:
-            return self._shell(text, words)
+            return self._shell(text)
         return None
 
     def _on_each_node(self, words: list[str]) -> list[str]:
@@ -79,7 +79,7 @@ class Launch(Starters):
         self._write()
         return []
 
-    def _shell(self, text: str, words: list[str]) -> Optional[list[str]]:
+    def _shell(self, text: str) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
         mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
         try:

@@ -101,7 +101,7 @@ def _check_script(
     elif path.endswith(".py"):
         _check_syntax(script, path, problems)
         if launcher and launcher.name not in ("spawn", "ray"):
-            _check_spawn(job, script, path, launcher.name, problems)
+            _check_spawn(script, path, launcher.name, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
         problems.add(job.where("command"), f"{script} is not executable", fix)
@@ -176,7 +176,7 @@ def missing(command: tuple[str, ...], view: FileView) -> Optional[str]:
     return path
 
 
-def _check_spawn(job: Job, script: str, path: str, launcher: str, problems: Problems) -> None:
+def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> None:
     """Refuse a program that starts its ranks itself: one per rank would start their square."""
     line = spawns_at(path)
     if line is None:
