@@ -36,17 +36,18 @@ def test_the_programs_path_becomes_the_first_nodes(checkpoints: Optional[str], h
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "problem"),
+    ("checkpoints", "run_dir", "problem"),
     [
-        ("/tmp/out", "/tmp/out is only in the container, and gone when the job starts again"),
-        (".", "/home/ada/project also holds the run directory, whose logs always grow"),
-        ("runs", "/home/ada/project/runs also holds the run directory, whose logs always grow"),
+        ("/tmp/out", "runs/a", "/tmp/out is only in the container, and gone when the job starts again"),
+        (".", "runs/a", "/home/ada/project also holds the run directory, whose logs always grow"),
+        (".", "..runs/a", "/home/ada/project also holds the run directory, whose logs always grow"),
+        ("runs", "runs/a", "/home/ada/project/runs also holds the run directory, whose logs always grow"),
     ],
 )
-def test_a_folder_that_says_nothing_of_progress_is_refused(checkpoints: str, problem: str) -> None:
+def test_a_folder_that_says_nothing_of_progress_is_refused(checkpoints: str, run_dir: str, problem: str) -> None:
     problems = Problems()
     preemption.checkpoints(
-        Job(workdir="/home/ada/project", checkpoints=checkpoints), "/home/ada/project/runs/a", FileView(MOUNTS, True, "/home/ada/project"), problems
+        Job(workdir="/home/ada/project", checkpoints=checkpoints), f"/home/ada/project/{run_dir}", FileView(MOUNTS, True, "/home/ada/project"), problems
     )
     assert [each.problem for each in problems.found] == [problem]
 

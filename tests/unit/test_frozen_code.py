@@ -150,6 +150,8 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
     (project / "pkg/up").symlink_to("../train.py")
     (project / "outside").symlink_to("../elsewhere")
     (project / "folder").symlink_to("pkg")
+    (project / "..now").write_text("as Kubernetes names folders")
+    (project / "now").symlink_to("..now")
     (project / ".gitignore").write_text("data/\n")
     (project / "data").mkdir()
     (project / "data/numbers").write_text("1")
@@ -158,9 +160,9 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
     for name in [*odd, "pkg/a.py"]:
         assert (code / name).read_text() == f"text of {name!r}" and not (code / name).samefile(project / name)
     assert (code / "train.py").stat().st_mode & 0o777 == 0o700 and (code / "pkg/a.py").stat().st_mode & 0o777 == 0o600
-    links = {name: os.readlink(code / name) for name in ("inside", "pkg/up", "outside", "folder", "data")}
+    links = {name: os.readlink(code / name) for name in ("inside", "pkg/up", "outside", "folder", "now", "data")}
     outside, data = f"{project}/../elsewhere", f"{project}/data"
-    assert links == {"inside": "pkg/a.py", "pkg/up": "../train.py", "outside": outside, "folder": "pkg", "data": data}
+    assert links == {"inside": "pkg/a.py", "pkg/up": "../train.py", "outside": outside, "folder": "pkg", "now": "..now", "data": data}
     facts = json.loads((project / "out/run.json").read_text())["code"]
     assert (facts["live"], facts["folder"], facts["used"], facts["linked"]) == (False, "code", ["train.py"], 1)
     assert facts["files"] == sum(1 for path in code.rglob("*") if (path.is_symlink() or path.is_file())) - 1  # the link to data

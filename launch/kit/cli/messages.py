@@ -13,6 +13,7 @@ from typing import Any
 
 from kit.base import console
 from kit.base.console import note as note
+from kit.config import paths
 from kit.runs import sharing
 
 
@@ -58,7 +59,7 @@ def _coloured(prefix: re.Match[bytes]) -> bytes:
 def short(path: Path) -> str:
     """Return a path as it is typed from here."""
     relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+    return str(path) if paths.leads_out(relative) else relative
 
 
 def typed(path: Path) -> str:

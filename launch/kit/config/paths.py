@@ -11,6 +11,11 @@ def existing(path: Path) -> Path:
     return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)
 
 
+def leads_out(relative: str) -> bool:
+    """Return whether a relative path leads out of where it starts; ..data is a name in it."""
+    return os.path.normpath(relative).split("/", 1)[0] == ".."
+
+
 def absolute(path: str, base: Path) -> str:
     """Return `path` as an absolute path: a relative one starts at `base`, ~ is the home folder."""
     return os.path.normpath(os.path.join(base, os.path.expanduser(path)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from kit.base.errors import Problems
-from kit.config import data_images, expansion, plugins
+from kit.config import data_images, expansion, paths, plugins
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
@@ -96,7 +96,7 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
     """
     for mount in reversed(mounts):
         inner = os.path.relpath(path, mount.target)
-        if not inner.startswith(".."):
+        if not paths.leads_out(inner):
             # A link in between may lead out of what is mounted.
             mounted = os.path.join(os.path.realpath(mount.source), inner)
             same = os.path.realpath(path) == os.path.normpath(mounted)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
 from kit.base.errors import KitError, Problems
-from kit.config import sweeps
+from kit.config import paths, sweeps
 from kit.config.job import Job
 from kit.plan import arguments, own_lines, program, run_paths
 from kit.plan.mounting import FileView
@@ -98,13 +98,13 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         before = option if equals else command[index - 1] if index else ""
         if before.startswith("-") and WRITES.search(before.lower()):
             continue
-        paths = sweeps.programs(path, job.sweep)
-        if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in paths):
+        programs = sweeps.programs(path, job.sweep)
+        if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
             continue
-        files = tuple(filter(None, (_name(each, root, view) for each in paths)))
-        if len(paths) == len(files) == 1:
+        files = tuple(filter(None, (_name(each, root, view) for each in programs)))
+        if len(programs) == len(files) == 1:
             found[index] = _Word(option + equals, files[0], files)
-        elif list(files) == list(map(os.path.normpath, paths)):
+        elif list(files) == list(map(os.path.normpath, programs)):
             # The sweep's {name} stays in it.
             found[index] = _Word(option + equals, path, files)
     return found
@@ -247,7 +247,7 @@ def _link_target(target: str, name: str, workdir: str) -> str:
     if os.path.isabs(target):
         return target
     inner = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    return os.path.join(workdir, inner) if inner.startswith("..") else target
+    return os.path.join(workdir, inner) if paths.leads_out(inner) else target
 
 
 def _link(snapshot: Snapshot, name: str, place: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from kit.base.errors import KitError, UsageError
+from kit.config import paths
 
 
 class Files:
@@ -99,6 +100,6 @@ def _failure(path: Path, error: OSError) -> KitError:
 def _short(path: Path) -> str:
     """Return the path as the user would type it."""
     relative, home = os.path.relpath(path), os.path.expanduser("~")
-    if not relative.startswith(".."):
+    if not paths.leads_out(relative):
         return relative
     return "~" + str(path)[len(home) :] if str(path).startswith(home + os.sep) else str(path)

@@ -204,7 +204,7 @@ def _image(image: str, project: Path) -> str:
         fix = "check the path; kit build --name first makes one"
         raise UsageError(f"no such image: {image}", fix, where="--image")
     inner = os.path.relpath(path, project)
-    return path if inner.startswith("..") else inner
+    return path if paths.leads_out(inner) else inner
 
 
 def plan_of(job: Path, profile: Optional[Path] = None) -> Plan:
