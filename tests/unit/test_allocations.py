@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import KitError, UsageError
-from kit.cli import entry, leftovers, messages
+from kit.cli import entry, image_commands, messages
 from kit.images import gc as image_gc
 from kit.images import inventory
 from kit.plan.plan import Plan
@@ -329,7 +329,7 @@ def unused(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -
 
 
 def gc(tmp_path: Path, **more: object) -> None:
-    leftovers.collect(tmp_path / "images", None, str(tmp_path / "site.yaml"), int(more.get("days", 7)), yes=bool(more.get("yes")))  # type: ignore[call-overload]
+    image_commands.collect(tmp_path / "images", None, str(tmp_path / "site.yaml"), int(more.get("days", 7)), yes=bool(more.get("yes")))  # type: ignore[call-overload]
 
 
 def test_what_nobody_uses_is_listed_and_goes_only_when_told(unused: Path, tmp_path: Path, capfd) -> None:
@@ -365,14 +365,14 @@ def test_layers_that_no_build_has_used_go_too(unused: Path, tmp_path: Path, capf
 
 def test_an_image_that_a_job_took_while_gc_asked_stays(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     image = tmp_path / "images/mine-0123456789abcdef.sqsh"
-    monkeypatch.setattr(leftovers, "_agreed", lambda: os.utime(image) or True)
+    monkeypatch.setattr(image_commands, "_agreed", lambda: os.utime(image) or True)
     gc(tmp_path)
     assert f"kit: {image} stays: it is in use again\n" in capfd.readouterr().out
     assert image.exists() and not unused.exists()
 
 
 def test_an_image_that_another_gc_has_removed_is_not_said_to_be_in_use(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_agreed", lambda: gc(tmp_path, yes=True) is None)
+    monkeypatch.setattr(image_commands, "_agreed", lambda: gc(tmp_path, yes=True) is None)
     gc(tmp_path)
     shown = capfd.readouterr().out
     assert "stays" not in shown and shown.count("kit: done") == 2
@@ -388,7 +388,7 @@ def test_on_a_terminal_it_asks(typed: str, agreed: bool, monkeypatch: pytest.Mon
             return typed
 
     monkeypatch.setattr(sys, "stdin", Terminal())
-    assert leftovers._agreed() is agreed
+    assert image_commands._agreed() is agreed
 
 
 def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_here_alone(unused: Path, tmp_path: Path, monkeypatch, capfd) -> None:
@@ -399,7 +399,7 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
         return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
 
     monkeypatch.setattr(image_gc.slurm, "on_nodes", on_nodes)
-    leftovers.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
+    image_commands.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
     scratch = f"{tmp_path}/scratch"
     assert calls == [
         ("node[1-2]", ["list", "7", scratch], {"partition": "mine"}),

@@ -40,7 +40,7 @@ FILE_OF = {
     "checkpoint": "tidy",
     "stop": "tidy",
     "cancel": "tidy",
-    "images": "tidy",
+    "images": "image_commands",
     "nodes": "tidy",
 }
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE

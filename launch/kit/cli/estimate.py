@@ -4,7 +4,7 @@ import functools
 import shlex
 import sys
 import time
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -48,12 +48,34 @@ def when(
     plan = job.plan(job.load(), None, Use(code="live"))
     found = estimates.estimate(plan, partition, other_shapes=shapes, progress=_draw)
     if as_json:
-        from kit.cli import report_json
-
-        print(messages.json_text(report_json.of_estimates(found)))
+        print(messages.json_text(_as_json(found)))
     else:
         _show(found, sys.argv[2:])
     _check(found)
+
+
+def _as_json(found: Estimates) -> dict[str, Any]:
+    """Return the estimates for programs, as docs/json.md describes them."""
+    return {
+        "starts": [
+            {
+                "start_s": start.at_s,
+                "partition": start.variant.partition,
+                "nodes": start.variant.nodes,
+                "processes_per_node": start.variant.processes,
+                "gpus_per_node": start.variant.gpus,
+                "time": start.variant.time,
+                "where": start.nodes,
+                "options": list(start.variant.options),
+            }
+            for start in found.starts
+        ],
+        "not_possible": [
+            {"reason": reason, "places": list(dict.fromkeys(places))}
+            for reason, places in found.refused.items()
+        ],
+        "not_asked": found.not_asked,
+    }
 
 
 def _show(found: Estimates, typed: list[str]) -> None:

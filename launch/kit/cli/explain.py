@@ -14,7 +14,7 @@ import typer
 
 from kit.base import console
 from kit.base.errors import UsageError
-from kit.cli import completion, messages
+from kit.cli import completion, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg
@@ -24,6 +24,9 @@ from kit.runs.rerun import folder_of
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=EXPLAIN)
 
+# What --json of `kit why` prints beside the run: docs/json.md.
+OF_FAILURE = ("state", "rank", "node", "outcome", "cause", "title", "fix", "shown_by", "line")
+
 
 @command(epilog=examples("kit why", "kit why 4711"))
 def why(run: LastRun = None, as_json: Json = False) -> None:
@@ -32,9 +35,8 @@ def why(run: LastRun = None, as_json: Json = False) -> None:
 
     found = report.why(run)
     if as_json:
-        from kit.cli import report_json
-
-        print(messages.json_text(report_json.of_report(found)))
+        of_failure = {name: getattr(found, name) for name in OF_FAILURE}
+        print(messages.json_text({**run_views.run_json(found.run), **of_failure}))
     else:
         print(found)
 

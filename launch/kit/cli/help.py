@@ -14,7 +14,7 @@ from kit.cli import command_hints, elsewhere
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 
 
-# The panels of the help; each is a file of this package.
+# The panels of the help.
 START, RUN, WATCH, EXPLAIN, TIDY = "Start", "Run", "Watch", "Explain", "Tidy"
 COMMANDS = "Commands"  # of a group within the program
 PANELS = (START, RUN, WATCH, EXPLAIN, TIDY, COMMANDS)

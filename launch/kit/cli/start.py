@@ -1,4 +1,4 @@
-"""Start: init, build, doctor, schema and completion."""
+"""Start: init, doctor, schema and completion."""
 
 import functools
 import sys
