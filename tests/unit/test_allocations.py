@@ -378,7 +378,7 @@ def test_an_image_that_another_gc_has_removed_is_not_said_to_be_in_use(unused: P
     assert "stays" not in shown and shown.count("kit: done") == 2
 
 
-@pytest.mark.parametrize(("typed", "agreed"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False)])
+@pytest.mark.parametrize(("typed", "agreed"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("", False)])
 def test_on_a_terminal_it_asks(typed: str, agreed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:

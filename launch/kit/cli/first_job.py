@@ -110,7 +110,4 @@ def _say_asked(node: str) -> None:
 
 
 def _agrees(problem: str) -> bool:
-    try:
-        return input(f"kit: {problem}; replace it? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:  # Ctrl-D
-        return False
+    return messages.confirm(f"kit: {problem}; replace it?")

@@ -140,7 +140,7 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         messages.say("nothing is removed without --yes")
         return False
-    return input("remove? [y/N] ").strip().lower() in ("y", "yes")
+    return messages.confirm("remove?")
 
 
 @images.command(

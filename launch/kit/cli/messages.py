@@ -21,6 +21,15 @@ def say(text: str) -> None:
     print(f"kit: {text}", flush=True)
 
 
+def confirm(question: str) -> bool:
+    """Return whether the user at the terminal says yes; Ctrl-D is no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
 def json_text(value: Any) -> str:
     r"""Return JSON of ASCII alone; a byte that is not UTF-8 is \udcNN in it, as in Python."""
     return json.dumps(value, indent=2)
