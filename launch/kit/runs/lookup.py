@@ -165,6 +165,4 @@ def _is_foreign(folder: str, record: RunRecord) -> bool:
 
 def _fresh(run: Run) -> Run:
     """Return the run under the id of its last job, which Slurm is asked for if it is unknown."""
-    if not run.id and not run.state:
-        run = submit.settle(run)
-    return history.current(run)
+    return history.current(submit.settle(run))

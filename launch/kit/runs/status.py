@@ -19,7 +19,6 @@ from kit.runs import (
     job_status,
     local_processes,
     log_outcome,
-    run_dir,
     secret_file,
     sharing,
     submit,
@@ -34,8 +33,7 @@ def of(runs: list[Run]) -> list[Status]:
     Call squeue once per cluster if a run may be active, and sacct once if logs do not tell its end.
     Without a squeue, fail only if none of the runs can be told without it.
     """
-    if any(not run.id and not run.local for run in runs):
-        runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
+    runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
     found = _without_slurm(runs)
     runs_left = [run for run in runs if run.folder not in found]
     for cluster in dict.fromkeys(run.asked_of for run in runs_left):
@@ -149,10 +147,7 @@ def _one(
 def _local(run: Run) -> Status:
     """Return the status of a run on this machine, whose end kit notes unless it is killed."""
     so_far = f"{formats.elapsed(time.time() - run.created_s)} so far"
-    try:
-        record = run_dir.load_sound(Path(run.folder))
-    except KitError:
-        record = {}
+    record = history.read_record(Path(run.folder))
     host = record.get("host")
     if host and host != os.uname().nodename:
         return Status(run, "UNKNOWN", f"it was started on {host}: ask there", "")

@@ -41,9 +41,7 @@ class Watch:
             return None
         try:
             state = slurm.state(self.job_id, self.is_its)
-        except KitError as error:
-            if error.exit_code != 1:
-                raise  # a login node that does not answer is another matter
+        except KitError:
             if time.monotonic() - self.answered_s > self.PATIENCE_S:
                 raise
             return None
