@@ -211,7 +211,7 @@ def run_here(tmp_path: Path, kit_here, script: str, more: str = "") -> int:
     assert kit_here("render", "job.yaml", "--output", "run").code == 0
     (tmp_path / "run/run_script.sh").write_text(script)
     plan = recorded(tmp_path / "run")
-    return local.run(plan, local.note(plan, tmp_path / "run"), None, messages.write_log)
+    return local.run(plan, local.note(plan, tmp_path / "run"), messages.write_log)
 
 
 @pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])
@@ -267,14 +267,14 @@ def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
-        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1"), None)  # type: ignore[arg-type]
+        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")
 
 
 def test_ctrl_c_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: 130)
     with pytest.raises(SystemExit):
-        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1"), None)  # type: ignore[arg-type]
+        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
     assert capfd.readouterr().out.startswith("kit: stopped by Ctrl-C after ")
 
 

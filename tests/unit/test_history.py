@@ -257,10 +257,10 @@ def test_how_a_run_ended_is_told_by_its_last_attempt(tmp_path: Path) -> None:
 
 
 def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    asks = "import time; time.time = lambda: 1e9; from kit.runs import local; print(local.new_id())"
+    asks = "import time; time.time = lambda: 1e9; from kit.runs import local; print(local.new_id(None))"
     others = [subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
     monkeypatch.setattr(time, "time", lambda: 1e9)
-    ids = {local.new_id(), *others}
+    ids = {local.new_id(None), *others}
     assert len(ids) == 3 and all(job_id[0] != "0" and int(job_id) < 2**31 for job_id in ids)
 
 

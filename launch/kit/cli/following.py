@@ -97,9 +97,8 @@ def _follow_here(run: Run) -> None:
         messages.say(f"job {job_id} {state.name}; job {following} continues it")
         _follow_here(replace(run, id=following))
         return
-    task = job_id.partition("_")[2]
     # Its own script does that, unless its node is gone.
-    secret_file.forget(folder, int(task) if task else None)
+    secret_file.forget(folder, run.task)
     if state.name == "FAILED":
         say_cause(job_id)
     dead = slurm.down_nodes(state.nodes) if state.name == "NODE_FAIL" and state.nodes else []

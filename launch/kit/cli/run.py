@@ -119,7 +119,7 @@ def rerun(
     messages.note(said)
     folder = reruns.write(again, plan)
     if again.is_local:
-        submission.start_here(plan, local_runs.note(plan, folder, again.task), again.task)
+        submission.start_here(plan, local_runs.note(plan, folder, again.task))
     else:  # what it waited for then has ended
         submission.hand_to_slurm(plan, folder, [], answer)
 

@@ -94,7 +94,7 @@ def _show_tasks(shown: Status) -> None:
     rows = [("TASK", "STATE", *names, "TIME", "")]
     for item, values in _measured_tasks(shown):
         mine = [values.get(name, "")[:40] for name in names]
-        number = str(array_status.number(item.run))
+        number = str(item.run.task)
         detail = array_status.failure(item)
         rows.append((number, item.state, *mine, _time(item), detail))
     tables.show(rows)
@@ -158,6 +158,6 @@ def _state(status: Status) -> dict[str, Any]:
 def _tasks(status: Status) -> list[dict[str, Any]]:
     found = []
     for task, values in _measured_tasks(status):
-        facts = {"task": array_status.number(task.run), "id": task.run.id, "values": values}
+        facts = {"task": task.run.task, "id": task.run.id, "values": values}
         found.append({**facts, **_state(task), "detail": array_status.failure(task)})
     return found

@@ -188,17 +188,17 @@ def run_here(plan: Plan, task: Optional[int] = None) -> None:
     local.check_task(plan, task)
     say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
-    start_here(plan, local.note(plan, run_dir.write(plan, render(plan)), task), task)
+    start_here(plan, local.note(plan, run_dir.write(plan, render(plan)), task))
 
 
-def start_here(plan: Plan, noted: Run, task: Optional[int]) -> None:
+def start_here(plan: Plan, noted: Run) -> None:
     """Run a run directory, and end with its exit code."""
     folder = Path(noted.folder)
     say_sharing(plan, folder)
     try:
-        local.place_secrets(plan, folder, task)
+        local.place_secrets(plan, folder, noted.task)
         start_s = time.monotonic()
-        code = local.run(plan, noted, task, messages.write_log)
+        code = local.run(plan, noted, messages.write_log)
     finally:
         secret_file.forget(folder)
     elapsed = f"{time.monotonic() - start_s:.1f} s"
@@ -219,6 +219,5 @@ def of_code(plan: Plan) -> str:
     code, why_live = plan.program.code, plan.reasons.why_live
     if not code:
         return f"\n  code:          live: {why_live}" if why_live else ""
-    count = len(code.sources.names)
-    size = formats.size(code.sources.bytes)
-    return f"\n  code:          {count} file{'s' if count != 1 else ''}, {size}, as now"
+    count = formats.number(len(code.sources.names), "file")
+    return f"\n  code:          {count}, {formats.size(code.sources.bytes)}, as now"

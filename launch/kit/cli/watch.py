@@ -200,7 +200,7 @@ def logs(
 
 def _follow(found: Run, runs: list[Run]) -> None:
     if len(runs) > 1:
-        fix = f"follow one: kit logs {found.id} -f --task {array_status.number(runs[0])}"
+        fix = f"follow one: kit logs {found.id} -f --task {runs[0].task}"
         raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
     following.follow_again(runs[0])
 

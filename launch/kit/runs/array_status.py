@@ -66,7 +66,7 @@ def all_of(run: Run) -> list[Run]:
 
 def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
     """Return all tasks of a run, or the one of this number."""
-    return [item for item in all_of(run) if wanted is None or number(item) == wanted]
+    return [item for item in all_of(run) if wanted is None or item.task == wanted]
 
 
 def logs(run: Run, wanted: Optional[int], choice: Choice) -> list[Path]:
@@ -80,7 +80,7 @@ def single(word: Optional[str]) -> Run:
     run, wanted = find(word, None)
     if wanted is None and run.array:
         raise NotSingle(run)
-    return run if wanted is None else next(item for item in all_of(run) if number(item) == wanted)
+    return run if wanted is None else next(item for item in all_of(run) if item.task == wanted)
 
 
 class NotSingle(UsageError):
@@ -115,9 +115,9 @@ def whole(
     )
     found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
-    for item in found:
+    for number, item in zip(task_numbers.numbers(run.array), found):
         if not item.active and item.state not in job_status.OWN:
-            ends.setdefault(item.state, []).append(number(item.run))
+            ends.setdefault(item.state, []).append(number)
     noted = replace(run, ends={state: spans(numbers) for state, numbers in ends.items()})
     state, detail = _state(found), summary(found)
     if not job_status.is_active(state) and state not in job_status.OWN:
@@ -129,10 +129,6 @@ def whole(
     if state == "PENDING" and len(reasons) == 1:
         detail = f"{detail}; {reasons.pop()}"
     return Status(noted, state, detail, "", found)
-
-
-def number(run: Run) -> int:
-    return int(run.id.rpartition("_")[2])
 
 
 def summary(found: tuple[Status, ...]) -> str:
@@ -192,7 +188,7 @@ def task(shown: Status, which: Optional[int]) -> Status:
     """Return the status of one task of an array, by its number; without one that of the run."""
     if which is None:
         return shown
-    return next(each for each in tasks(shown) if number(each.run) == which)
+    return next(each for each in tasks(shown) if each.run.task == which)
 
 
 def tasks_with_values(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:

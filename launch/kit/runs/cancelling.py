@@ -56,7 +56,7 @@ def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitErro
 def _cancel(found: Status, number: Optional[int]) -> str:
     run = found.run
     sharing.refuse_others(run.folder, "cancel it")
-    if not run.id and not run.state:
+    if run.is_unsettled:
         return _give_up(run)
     _refuse_unknown(found)
     if not found.active:

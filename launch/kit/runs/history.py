@@ -56,6 +56,17 @@ class Run:
         return RunPaths(self.folder)
 
     @property
+    def task(self) -> Optional[int]:
+        """Return the number of the array's task that this is; None where it is a whole job."""
+        number = self.id.partition("_")[2]
+        return int(number) if number else None
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Return whether nobody has heard yet if Slurm has a job of it."""
+        return not (self.id or self.local or self.state)
+
+    @property
     def asked_of(self) -> str:
         """Return the value for the option -M of Slurm's commands."""
         return self.cluster if self.is_member else ""

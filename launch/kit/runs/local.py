@@ -23,8 +23,7 @@ from kit.slurm import numbers, task_numbers
 
 def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
     """Note a run before it has secrets, which the next command may have to remove."""
-    raw_id = new_id()
-    job_id = raw_id if task is None else f"{raw_id}_{task}"
+    job_id = new_id(task)
     # Before the history names it: by its record, others see that it lives.
     run_dir.update(run, {"job_id": job_id, **this_process()})
     return history.new(run, plan, job_id, local=True)
@@ -35,7 +34,7 @@ def this_process() -> RunRecord:
     return {"local": True, "pid": os.getpid(), "host": os.uname().nodename}
 
 
-def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> int:
+def run(plan: Plan, noted: Run, write: log_files.Write) -> int:
     """Start the scripts, write their output, and return their exit code, 130 after Ctrl-C.
 
     A signal to kit reaches the ranks as TERM, and so does the end of the job's time; the stand-in
@@ -46,7 +45,7 @@ def run(plan: Plan, noted: Run, task: Optional[int], write: log_files.Write) -> 
     taken = signals.handled(stopper.receive, *signals.ending())
     with noted.paths.batch_log(noted.id).open("wb") as log, taken:
         try:
-            process = stopper.process = _start(plan, noted, task, log)
+            process = stopper.process = _start(plan, noted, log)
             limit = _Limit(plan, noted, process, log)
             if stopper.received:
                 _stop(process)
@@ -75,11 +74,11 @@ def _why(run: Run, state: str, code: int, received: list[int]) -> str:
     return said or (f"exit code {code}" if code else "")
 
 
-def _start(plan: Plan, noted: Run, task: Optional[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(plan: Plan, noted: Run, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         ["bash", str(noted.paths.script)],
         cwd=noted.folder,
-        env=environment(plan, noted.id.partition("_")[0], task),
+        env=environment(plan, noted.id),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -138,14 +137,15 @@ class _Limit:
         return self._process.poll()
 
 
-def new_id() -> str:
-    """Return a number like a job's, below 2**31, that no other live or recent run here has.
+def new_id(task: Optional[int]) -> str:
+    """Return an id like Slurm's, with a number below 2**31 that no live or recent run here has.
 
     Containers are named by it, and what a run leaves is ended by it, so two runs must differ even
     when they start in the same millisecond.
     """
     # No 0 in front: bash would read an octal number.
-    return f"{100 + int(time.time()) % 100}{os.getpid():07d}"
+    number = f"{100 + int(time.time()) % 100}{os.getpid():07d}"
+    return number if task is None else f"{number}_{task}"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -153,9 +153,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGTERM)
 
 
-def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
+def environment(plan: Plan, job_id: str) -> dict[str, str]:
     """Return what Slurm would set for the batch script; the nodes are processes of this machine."""
     layout = plan.layout
+    number, _, task = job_id.partition("_")
     cpus = len(os.sched_getaffinity(0)) // (layout.nodes * layout.tasks_per_node)
     own = {
         "SLURM_JOB_NAME": layout.name,
@@ -164,17 +165,17 @@ def environment(plan: Plan, job_id: str, task: Optional[int]) -> dict[str, str]:
         "SLURM_CPUS_PER_TASK": str(max(1, cpus)),
         "SLURMD_NODENAME": "local0",
     }
-    if task is not None and layout.array:
+    if task and layout.array:
         tasks = task_numbers.numbers(layout.array)
         facts = {
-            "JOB_ID": job_id,
+            "JOB_ID": number,
             "TASK_ID": task,
             "TASK_COUNT": len(tasks),
             "TASK_MIN": tasks[0],
             "TASK_MAX": tasks[-1],
         }
         own |= {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
-    return {**step_environment(job_id, [f"local{index}" for index in range(layout.nodes)]), **own}
+    return {**step_environment(number, [f"local{index}" for index in range(layout.nodes)]), **own}
 
 
 def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ def find(word: Optional[str]) -> EarlierRun:
 
 def unsubmitted(run: Path) -> Optional[Run]:
     """Return the run if nobody heard that its job was submitted: then it is, as it was written."""
-    known = (item for item in history.runs() if not item.id and not item.local and not item.state)
+    known = (item for item in history.runs() if item.is_unsettled)
     return next((item for item in known if item.folder == str(run)), None)
 
 

@@ -128,11 +128,9 @@ class Local(Session):
     """On this machine, by the same scripts."""
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        raw_id = local.new_id()
-        self.note(raw_id if self.task is None else f"{raw_id}_{self.task}", local=True)
-        return subprocess.Popen(
-            command, cwd=self.run, env=local.environment(self.plan, raw_id, self.task)
-        )
+        self.note(local.new_id(self.task), local=True)
+        environment = local.environment(self.plan, self.job_id)
+        return subprocess.Popen(command, cwd=self.run, env=environment)
 
     def end(self, code: int) -> int:
         self.note_end("CANCELLED" if self.hung_up else "FAILED" if code else "COMPLETED", code)

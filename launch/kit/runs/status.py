@@ -181,7 +181,7 @@ def running(word: str, task: Optional[int]) -> Run:
     """
     run, number = array_status.find(word, task, live=True)
     if run.array and number is None:
-        first = array_status.number(array_status.all_of(run)[0])
+        first = array_status.all_of(run)[0].task
         raise UsageError(f"{run} is an array", f"name one of its tasks: --task {first}")
     found = of_task(run, number)
     refuse_unless_running(found)

@@ -136,7 +136,7 @@ def settle(run: Run) -> Run:
 
     Else `why` is `busy` or `unsure`, or empty if there is no job.
     """
-    if run.id or run.local or run.state:
+    if not run.is_unsettled:
         return run
     try:
         record = run_dir.load_sound(Path(run.folder))
@@ -206,23 +206,18 @@ def earlier(plan: Plan, invocation: list[str]) -> Optional[Run]:
 
     Its answer was lost. Raise slurm.Unsure if nobody can say yet.
     """
-    return next(filter(None, map(give_up, unfinished(plan, invocation))), None)
+    unsettled = [run for run in history.runs() if run.is_unsettled]
+    same = [run for run in unsettled if _is_same(run, plan, invocation)]
+    return next(filter(None, map(give_up, same)), None)
 
 
-def unfinished(plan: Plan, invocation: list[str]) -> list[Run]:
-    """Return the submissions of this very command whose end is not known."""
-    known = [run for run in history.runs() if not run.id and not run.local and not run.state]
-    workdir = plan.program.workdir
-    return [
-        run for run in known if run.name == plan.layout.name and _is_same(run, workdir, invocation)
-    ]
-
-
-def _is_same(run: Run, workdir: str, invocation: list[str]) -> bool:
+def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
     """Return whether the same command was typed for the same project."""
+    if run.name != plan.layout.name:
+        return False
     record = history.read_record(Path(run.folder))
     is_typed = _words(record.get("invocation", ())) == _words(invocation)
-    return is_typed and run_record.plan_of(record).program.workdir == workdir
+    return is_typed and run_record.plan_of(record).program.workdir == plan.program.workdir
 
 
 def _words(invocation: Sequence[str]) -> list[str]:
