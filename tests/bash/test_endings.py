@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kit.cli import messages
 from kit.plan.run_paths import RunPaths
-from kit.runs import log_files
+from kit.runs import log_copy
 from running import SCRIPTS, TAG, bash, commands, environment, ready_nodes, stub, until
 from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
 
@@ -158,13 +158,13 @@ def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_
     ]
     assert said(run) == refusal
     assert "kit: error: local1: the mount source /nowhere" in logs(run)["local1.out"]
-    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
+    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines()[1:] == refusal
     # Where the batch script has not said it, the nodes' words are shown, after a while.
     (run / f"log/slurm-{JOB_ID}.out").write_text("")
-    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy()
+    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy()
     assert capfd.readouterr().out == ""
-    log_files.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
+    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines() == [refusal[0].replace(" local1", ""), refusal[1]]
 
 

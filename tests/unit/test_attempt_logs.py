@@ -10,7 +10,7 @@ import pytest
 from kit.api.handle import RunHandle
 from kit.diagnose.hang import hang, report
 from kit.plan.run_paths import RunPaths
-from kit.runs import history, log_files
+from kit.runs import history, log_copy, log_files
 from kit.runs.log_choice import Choice, has_ranks
 
 import event_lines
@@ -139,7 +139,7 @@ def test_who_follows_goes_on_into_the_next_attempt_without_losing_or_repeating_a
     logs = paths.logs("7")
     logs.mkdir(parents=True)
     seen: list[bytes] = []
-    tail = log_files.Tail(paths, "7", seen.append)
+    tail = log_copy.Tail(paths, "7", seen.append)
 
     def says(name: str, text: str, *, copy: bool = True) -> str:
         """What is shown when a log goes on with this text."""

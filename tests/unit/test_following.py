@@ -11,7 +11,7 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import following, messages, submission
-from kit.runs import array_watch, history, job_status, local, local_processes, log_files, status
+from kit.runs import array_watch, history, job_status, local, local_processes, log_copy, status
 from kit.runs import watch as watching
 from kit.runs.history import Run
 from kit.runs.watch import Watch
@@ -68,7 +68,7 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [log_files.PERIOD_S * log_files.IDLE] * 4 and history.runs()[0].state == "FAILED"
+    assert clock.slept == [watching.PERIOD_S * watching.IDLE] * 4 and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -77,11 +77,11 @@ def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: S
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
         array_watch.until_the_end(array, messages.say)
-    assert array_watch.PATIENCE_S < sum(clock.slept) <= array_watch.PATIENCE_S + 2 * log_files.PERIOD_S * log_files.IDLE
+    assert watching.PATIENCE_S < sum(clock.slept) <= watching.PATIENCE_S + 2 * watching.PERIOD_S * watching.IDLE
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
-    away = array_watch.PATIENCE_S - 15
+    away = watching.PATIENCE_S - 15
 
     def for_long(answers: bool):
         def step() -> None:
@@ -102,7 +102,7 @@ def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, mo
     monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
     monkeypatch.setattr(array_watch, "time", clock)
-    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [log_files.PERIOD_S * log_files.IDLE]
+    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [watching.PERIOD_S * watching.IDLE]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
@@ -147,7 +147,7 @@ def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: Watch, fak
 def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: Watch, fake_slurm: Slurm) -> None:
     fake_slurm.job("7")
     fake_slurm.answers(False)
-    watch.answered_s = 1000.0 - watch.PATIENCE_S
+    watch.answered_s = 1000.0 - watching.PATIENCE_S
     assert watch.ended() is None
     watch.answered_s -= 1
     with pytest.raises(KitError, match="Slurm does not answer"):
@@ -314,7 +314,7 @@ class MinuteOfWatching:
 
     def __init__(self, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.slurm = 0.0, fake_slurm
-        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.watch", "kit.runs.log_files"):
+        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.watch", "kit.runs.log_copy"):
             monkeypatch.setattr(f"{module}.time", self)
         monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
 
@@ -377,7 +377,7 @@ def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others
     for number in range(3):
         (secrets / str(number)).write_text("x")
     failed = SimpleNamespace(name="FAILED", exit_code=3, nodes="")
-    monkeypatch.setattr(log_files, "until", lambda *_: failed)
+    monkeypatch.setattr(log_copy, "until", lambda *_: failed)
     monkeypatch.setattr(following, "say_cause", lambda _: None)
     with pytest.raises(KitError, match="job 5_1 FAILED with exit code 3"):
         following._follow_here(replace(array, id="5_1"))

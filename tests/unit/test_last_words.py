@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from kit.plan.run_paths import RunPaths
-from kit.runs import last_words, log_files
+from kit.runs import last_words, log_copy, log_files
 
 import event_lines
 
@@ -68,7 +68,7 @@ def shown(tmp_path: Path):
         paths = RunPaths(tmp_path)
         (paths.logs("7") / "events").mkdir(parents=True, exist_ok=True)
         seen: list[bytes] = []
-        tail = log_files.Tail(paths, "7", seen.append)
+        tail = log_copy.Tail(paths, "7", seen.append)
         for begin in range(0, len(text), max(1, len(text) // pieces)):
             with (paths.logs("7") / "node1.out").open("a") as log:
                 log.write(text[begin : begin + max(1, len(text) // pieces)])
@@ -188,10 +188,10 @@ def test_of_many_ranks_that_only_missed_another_a_few_are_shown(shown) -> None:
 
 def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=1.0, monotonic=lambda: clock.now_s)
-    monkeypatch.setattr(log_files, "time", clock)
+    monkeypatch.setattr(log_copy, "time", clock)
     paths, seen = RunPaths(tmp_path), []
     paths.logs("7").mkdir(parents=True)
-    tail = log_files.Tail(paths, "7", seen.append)
+    tail = log_copy.Tail(paths, "7", seen.append)
     begin = b"kit: n1: job 7 on n1\nkit: local0: a task ended with code 1; ending the others\n"
     paths.batch_log("7").write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
     tail.copy()

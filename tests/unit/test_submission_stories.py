@@ -34,7 +34,7 @@ from kit.base.errors import KitError
 from kit.cli import entry, submission
 from kit.plan import git_facts
 from kit.runs import history, run_dir, secret_file, status, submit, watch
-from kit.runs import log_files as follow
+from kit.runs import log_copy as follow
 from kit.slurm import client
 from kit.slurm import jobs as slurm_jobs
 
@@ -263,7 +263,7 @@ def clock(fake: Slurm) -> Any:
     waited_s = [0.0]
 
     def sleep(seconds: float) -> None:
-        waited_s[0] += max(seconds, follow.PERIOD_S)
+        waited_s[0] += max(seconds, watch.PERIOD_S)
 
     return SimpleNamespace(
         time=lambda: float(fake.load()["now"]),

@@ -13,7 +13,7 @@ from kit.base import signals
 from kit.base.errors import KitError, UsageError
 from kit.cli import messages
 from kit.plan.run_paths import RunPaths
-from kit.runs import array_watch, job_chain, log_files, lookup, secret_file, status
+from kit.runs import array_watch, job_chain, log_copy, lookup, secret_file, status
 from kit.runs.history import Run
 from kit.runs.watch import Watch
 from kit.slurm import task_numbers
@@ -66,9 +66,9 @@ def _follow_noted(run: Run) -> None:
         found = status.of([lookup.find(run.folder)])[0]
         return "" if found.active else found.state
 
-    tail = log_files.Tail(run.paths, run.id, messages.log_writer(run.folder))
+    tail = log_copy.Tail(run.paths, run.id, messages.log_writer(run.folder))
     try:
-        state = log_files.until(tail, lambda: run.state or ended() or None, log_files.SHARED_POLL_S)
+        state = log_copy.until(tail, lambda: run.state or ended() or None, log_copy.SHARED_POLL_S)
     except KeyboardInterrupt:
         _leave_alone(run.id)
     if state != "COMPLETED":
@@ -84,10 +84,10 @@ def follow_job(run: Run) -> None:
 
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
-    tail = log_files.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
+    tail = log_copy.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
     watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
     try:
-        state = log_files.until(tail, watch.ended, log_files.SHARED_POLL_S)
+        state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     except KeyboardInterrupt:
         _leave_alone(job_id)
     if state.name == "COMPLETED":

@@ -18,12 +18,11 @@ from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import All, Json, LastRun, Task, refuse_together
 from kit.files import safe_read
-from kit.runs import array_status, history, log_choice, log_outcome, lookup, sharing
-from kit.runs import log_files as logging
+from kit.runs import array_status, history, log_choice, log_files, log_outcome, lookup, sharing
 from kit.runs import status as states
+from kit.runs import watch as watching
 from kit.runs.history import Run
 from kit.runs.job_status import OWN, Status
-from kit.runs.watch import Watch
 
 _USUAL = ", ".join(completion.STATES)
 NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
@@ -58,11 +57,11 @@ def status(
     goes_on, answered_s = query(as_json=as_json), time.monotonic()
     while goes_on and watch:
         sys.stdout.flush()
-        time.sleep(logging.period_s() * logging.IDLE)
+        time.sleep(watching.period_s() * watching.IDLE)
         try:
             goes_on, answered_s = query(clear=True), time.monotonic()
         except KitError as error:  # controllers restart
-            if error.exit_code != 1 or time.monotonic() - answered_s > Watch.PATIENCE_S:
+            if error.exit_code != 1 or time.monotonic() - answered_s > watching.PATIENCE_S:
                 raise
             messages.note(error.problem)
 
@@ -230,7 +229,7 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
             if path.stem.startswith("rank") and not os.stat(file.fileno()).st_size:
                 messages.note(f"rank {path.stem.removeprefix('rank')} printed nothing")
             if tail is not None:
-                logging.seek_last(file, tail)
+                log_files.seek_last(file, tail)
             if console.has_colours() or not is_own:
                 while lines := file.readlines(PIECE):
                     write(b"".join(lines))

@@ -15,7 +15,7 @@ from typing import IO, Optional
 from kit.base import assets, signals
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
-from kit.runs import history, local_processes, log_files, log_outcome, run_dir, secret_file
+from kit.runs import history, local_processes, log_copy, log_outcome, run_dir, secret_file
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 from kit.slurm import numbers, task_numbers
@@ -34,13 +34,13 @@ def this_process() -> RunRecord:
     return {"local": True, "pid": os.getpid(), "host": os.uname().nodename}
 
 
-def run(plan: Plan, noted: Run, write: log_files.Write) -> int:
+def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
     """Start the scripts, write their output, and return their exit code, 130 after Ctrl-C.
 
     A signal to kit reaches the ranks as TERM, and so does the end of the job's time; the stand-in
     srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
     """
-    tail = log_files.Tail(noted.paths, noted.id, write)
+    tail = log_copy.Tail(noted.paths, noted.id, write)
     stopper = _Stopper()
     taken = signals.handled(stopper.receive, *signals.ending())
     with noted.paths.batch_log(noted.id).open("wb") as log, taken:
@@ -49,7 +49,7 @@ def run(plan: Plan, noted: Run, write: log_files.Write) -> int:
             limit = _Limit(plan, noted, process, log)
             if stopper.received:
                 _stop(process)
-            code = log_files.until(tail, limit.ended)
+            code = log_copy.until(tail, limit.ended)
         finally:
             stopper.end()
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from typing import Callable, Optional
 
 from kit import slurm
-from kit.base.errors import KitError
-from kit.runs import log_files
+from kit.base.errors import KitError, UsageError
+
+PERIOD_S = 2.0
+IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
+PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
+STIRRED_S = 30.0
+
+
+def period_s() -> float:
+    """Return the least time between questions to Slurm; KIT_FOLLOW_PERIOD_S sets it in tests."""
+    text = os.environ.get("KIT_FOLLOW_PERIOD_S") or PERIOD_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= 60:
+        raise UsageError(
+            f"KIT_FOLLOW_PERIOD_S: {text!r} is not a number of seconds from 0.1 to 60", "unset it"
+        )
+    return seconds
 
 
 class Watch:
@@ -16,9 +36,6 @@ class Watch:
     Many users watch their jobs at the same time. So Slurm is asked every ten seconds, and every two
     for a while after the batch script wrote something, as it does at a job's start and end.
     """
-
-    PATIENCE_S = 300.0  # controllers restart, and the job goes on meanwhile
-    STIRRED_S = 30.0
 
     def __init__(
         self,
@@ -29,9 +46,9 @@ class Watch:
     ) -> None:
         """`written` returns how much the batch script has written."""
         self.job_id, self.say, self.is_its, self.written = job_id, say, is_its, written
-        self.period_s = log_files.period_s()
-        self.asked_s = -self.period_s * log_files.IDLE
-        self.seen, self.stirred_s = 0, -self.STIRRED_S
+        self.period_s = period_s()
+        self.asked_s = -self.period_s * IDLE
+        self.seen, self.stirred_s = 0, -STIRRED_S
         self.answered_s = time.monotonic()
         self.shown = ""
 
@@ -42,7 +59,7 @@ class Watch:
         try:
             state = slurm.state(self.job_id, self.is_its)
         except KitError:
-            if time.monotonic() - self.answered_s > self.PATIENCE_S:
+            if time.monotonic() - self.answered_s > PATIENCE_S:
                 raise
             return None
         self.answered_s = time.monotonic()
@@ -57,8 +74,8 @@ class Watch:
         now_s, written = time.monotonic(), self.written()
         if written != self.seen:
             self.seen, self.stirred_s = written, now_s
-        is_quiet = now_s - self.stirred_s > self.STIRRED_S
-        if now_s - self.asked_s < self.period_s * (log_files.IDLE if is_quiet else 1):
+        is_quiet = now_s - self.stirred_s > STIRRED_S
+        if now_s - self.asked_s < self.period_s * (IDLE if is_quiet else 1):
             return False
         self.asked_s = now_s
         return True
