@@ -9,7 +9,7 @@ import pytest
 from kit.base.errors import KitError
 from kit.cluster import facts
 from kit.cluster.facts import Kind, Partition
-from kit.slurm import numbers
+from kit.slurm import gpu_request, numbers
 
 # Slurm 24.11, with names changed.
 SINFO = """\
@@ -83,10 +83,10 @@ def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "gres, expected", [("gpu:a100:4(S:0-1),gpu:2,nic:1", {"a100": 4, "": 2}), ("(null)", {}), ("gpu:3", {"": 3}), ("mps:100,gpu:v100:1", {"v100": 1})]
+    "gres, expected", [("gpu:a100:4(S:0-1),gpu:2,nic:1", {"a100": 4, "": 2}), ("(null)", {}), ("gpu:3(IDX:0,2)", {"": 3}), ("mps:100,gpu:v100:1", {"v100": 1})]
 )
 def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> None:
-    assert numbers.gpus(gres) == expected
+    assert gpu_request.of_node(gres) == expected
 
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:

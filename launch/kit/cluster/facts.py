@@ -13,7 +13,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import KitError, did_you_mean
-from kit.slurm import numbers
+from kit.slurm import gpu_request, numbers
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
         if count.isdecimal() and int(count):  # a partition without nodes has 0
             names = tuple(feature for feature in features.split(",") if feature != "(null)")
             memory_mb = _number(memory) or 0
-            kind = Kind(int(count), _number(cpus) or 0, memory_mb, numbers.gpus(gres), names)
+            gpus = gpu_request.of_node(gres)
+            kind = Kind(int(count), _number(cpus) or 0, memory_mb, gpus, names)
             found[partition] = (*found.get(partition, ()), kind)
     return found
 

@@ -1,4 +1,4 @@
-"""Count the GPUs that options of sbatch ask for, as sbatch counts them."""
+"""Count the GPUs that options of sbatch ask for, and those that nodes have, as Slurm does."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def read(options: Mapping[str, Optional[str]]) -> list[Asked]:
     return found
 
 
+def of_node(gres: str) -> dict[str, int]:
+    """Return {type: number} of what Slurm says that a node has: gpu:a100:4(S:0-1),gpu:2,nic:1."""
+    return _by_type("gres", gres)
+
+
 def _number(options: Mapping[str, Optional[str]], name: str) -> int:
     value = options.get(name) or ""
     return int(value) if value.isdecimal() else 1
@@ -45,7 +50,7 @@ def _number(options: Mapping[str, Optional[str]], name: str) -> int:
 def _by_type(option: str, value: str) -> dict[str, int]:
     """Return {type: number} of `4`, `a100:4,h100:2` or, in a list, `gres/gpu:a100,nvme:1`.
 
-    sbatch takes a type without a number for one GPU.
+    Slurm takes a type without a number for one GPU.
     """
     found: dict[str, int] = {}
     for part in filter(None, value.split(",")):

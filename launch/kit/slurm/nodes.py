@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple, Optional
 
 from kit.base.errors import KitError
-from kit.slurm import client, numbers
+from kit.slurm import client, gpu_request
 
 
 def partitions(within_s: float) -> list[str]:
@@ -40,7 +40,7 @@ def all_nodes() -> list[NodeFacts]:
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
         facts = dict(re.findall(r"(?:^| )(NodeName|NodeAddr|State|Gres|Partitions)=(\S*)", line))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
-        gpus = sum(numbers.gpus(facts.get("Gres", "")).values())
+        gpus = sum(gpu_request.of_node(facts.get("Gres", "")).values())
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
         if name := facts.get("NodeName", ""):
             address, state = facts.get("NodeAddr", ""), facts.get("State", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Optional
 
 from kit.base.formats import DAY_S
@@ -26,14 +25,6 @@ def seconds(text: str) -> Optional[int]:
     else:
         hours, (minutes, secs) = 0, (*numbers, 0)[:2]
     return int(days or 0) * DAY_S + hours * 3600 + minutes * 60 + secs
-
-
-def gpus(gres: str) -> dict[str, int]:
-    """Return {type: number} of `gpu:a100:4(S:0-1),gpu:2,nic:1`."""
-    found: dict[str, int] = {}
-    for kind, number in re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|\Z)", gres):
-        found[kind] = found.get(kind, 0) + int(number)
-    return found
 
 
 def time_limit(seconds: int) -> str:

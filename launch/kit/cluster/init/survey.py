@@ -15,7 +15,7 @@ from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import Machine
 from kit.config import plugins
-from kit.slurm import numbers
+from kit.slurm import gpu_request
 
 # Variables and places of folders that all nodes share, or of a node's own disk.
 VARIABLES = ("HOME", "SCRATCH", "WORK", "PROJECT", "LOCAL_SCRATCH", "TMPDIR")
@@ -174,7 +174,7 @@ def _nodes(partition: Partition) -> list[_Node]:
     return [
         _Node(name, state)
         for name, state, gres in rows
-        if numbers.gpus(gres) or not partition.has_gpus
+        if gpu_request.of_node(gres) or not partition.has_gpus
     ]
 
 
