@@ -99,7 +99,7 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     tools("squeue", QUEUE)
     run = submitted(tmp_path, "5", "0-7%4", _0=DONE, _1=FAILED, _2="kit: node1: job\n", _3="")
     (Path(run.folder) / "run.json").write_text(json.dumps({"plan": {"program": {"sweep": [["lr", [f"0.{n}" for n in range(8)]], ["x", ["a\nb"] * 8]]}}}))
-    found = status.of(history.runs())
+    found = status.query(history.runs())
     detail = "array of 8: 1 running, 2 pending, 1 completed, 2 cancelled, 1 failed, 1 timeout"
     assert [(item.state, item.detail) for item in found] == [("RUNNING", detail)]
     assert len(calls(tmp_path)) == 1
@@ -124,7 +124,7 @@ def test_a_task_that_left_no_log_is_looked_up_in_the_accounts(tmp_path: Path, to
     submitted(tmp_path, "5", "0-2")
     tools("squeue", "5_2|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|@/train-5")
     tools("sacct", "5_1|FAILED|@/train-5")
-    assert status.of(history.runs())[0].detail == "array of 3: 1 running, 1 cancelled, 1 failed"
+    assert status.query(history.runs())[0].detail == "array of 3: 1 running, 1 cancelled, 1 failed"
     assert history.runs()[0].ends == {"CANCELLED": "0", "FAILED": "1"}
 
 
@@ -135,17 +135,17 @@ def test_accounts_that_cannot_be_read_say_nothing_of_a_task(says: str, code: int
     submitted(tmp_path, "5", "0-1")
     tools("squeue", "5_1|RUNNING|2026-11-21T10:00:00|0:12|1:00|node1|None|@/train-5")
     tools("sacct", says, code)
-    assert status.of(history.runs())[0].detail == f"array of 2: 1 running, 1 {first}"
+    assert status.query(history.runs())[0].detail == f"array of 2: 1 running, 1 {first}"
 
 
 def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_call(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-2")
     tools("squeue", "5_0|TIMEOUT|N/A|0:12|1:00|node1|TimeLimit|@/train-5\n5_[1-2]|PENDING|N/A|0:00|1:00||Priority|@/train-5")
-    found = status.of(history.runs())[0]
+    found = status.query(history.runs())[0]
     assert (found.state, found.detail) == ("PENDING", "array of 3: 2 pending, 1 timeout; Priority: jobs of higher priority are before it")
     tools("squeue", "5_1|COMPLETED|N/A|0:12|1:00|node1|None|@/train-5\n5_2|COMPLETED|N/A|0:12|1:00|node1|None|@/train-5")
     for _ in range(2):
-        found = status.of(history.runs())[0]
+        found = status.query(history.runs())[0]
         assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
     assert len(calls(tmp_path)) == 2
     assert [status.of_task(lookup.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
@@ -154,10 +154,10 @@ def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_cal
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-3", _0=DONE, _1="kit: node1: job\n")
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
-    assert status.of(history.runs())[0].detail == "array of 4: 1 completed, 2 cancelled, 1 lost"
+    assert status.query(history.runs())[0].detail == "array of 4: 1 completed, 2 cancelled, 1 lost"
     submitted(tmp_path, "6", "0-1")
     tools("sacct", "5_1|OUT_OF_MEMORY|@/train-5\n6_[0-1]|CANCELLED by 7|@/train-6\n66_1|FAILED|@/train-6")
-    assert [(item.state, item.detail) for item in status.of(history.runs())] == [
+    assert [(item.state, item.detail) for item in status.query(history.runs())] == [
         ("OUT_OF_MEMORY", "array of 4: 1 completed, 2 cancelled, 1 out_of_memory"),
         ("CANCELLED", "array of 2: 2 cancelled"),
     ]
@@ -210,7 +210,7 @@ def test_a_task_that_another_job_goes_on_for_is_found_and_cancelled_there(tmp_pa
     tools("squeue", "5_1|PREEMPTED|N/A|0:12|1:00|node1|None|@/train-5\n9_1|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")
     tools("scancel", "")
     environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
-    assert [item.detail for item in status.of(history.runs())] == ["array of 2: 1 running, 1 completed"]
+    assert [item.detail for item in status.query(history.runs())] == ["array of 2: 1 running, 1 completed"]
     for word in (["5_1"], ["9_1"], ["train", "--task", "1"]):
         assert kit("logs", *word, "--rank", "0", **environment).stdout == "said by 9_1\n"
     kit("cancel", "5", **environment)
@@ -309,7 +309,7 @@ def test_a_job_that_slurm_has_forgotten_is_explained(tmp_path: Path, submit, too
 def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools("squeue", "1|CANCELLED|N/A|0:00|1:00||DependencyNeverSatisfied|@/train-1")
     submitted(tmp_path, "1")
-    assert [item[1:3] for item in status.of(history.runs())] == [("CANCELLED", "it never started: the run that it waited for ended otherwise")]
+    assert [item[1:3] for item in status.query(history.runs())] == [("CANCELLED", "it never started: the run that it waited for ended otherwise")]
     (tmp_path / "runs/train-1/run.json").write_text("{}")
     print(report.why("1"))
     assert capsys.readouterr().out == "train (1), 1x1: it ended CANCELLED: it never started: the run that it waited for ended otherwise\n"

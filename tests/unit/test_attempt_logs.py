@@ -11,7 +11,7 @@ from kit.api.handle import RunHandle
 from kit.diagnose.hang import hang, report
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, log_copy, log_files
-from kit.runs.log_choice import Choice, has_ranks
+from kit.runs.log_choice import LogChoice, has_ranks
 
 import event_lines
 from plans import noted_run
@@ -108,7 +108,7 @@ def test_what_a_program_leaves_under_a_similar_name_is_no_attempt(run: history.R
     (logs / "attempt3").touch()
     assert run.paths.attempts("7") == [1, 2, 10]
     assert run.paths.attempt_logs("7", 1) == logs
-    assert Choice(rank=0).of(run.paths, "7") == [logs / "rank0.out", logs / "attempt2/rank0.out", logs / "attempt10/rank0.out"]
+    assert LogChoice(rank=0).files(run.paths, "7") == [logs / "rank0.out", logs / "attempt2/rank0.out", logs / "attempt10/rank0.out"]
 
 
 def test_a_rank_that_began_only_in_a_later_attempt_has_begun(run: history.Run) -> None:

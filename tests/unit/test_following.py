@@ -11,10 +11,9 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import following, messages, submission
-from kit.runs import array_watch, history, job_status, local, local_processes, log_copy, status
-from kit.runs import watch as watching
+from kit.runs import array_watch, history, job_status, job_watch, local, local_processes, log_copy, status
 from kit.runs.history import Run
-from kit.runs.watch import Watch
+from kit.runs.job_watch import Watch
 from kit.slurm import client
 
 from far_side import Slurm
@@ -68,7 +67,7 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         "kit: x (5): array of 3: 1 running, 2 pending",
         "kit: x (5): array of 3: 2 completed, 1 failed",
     ]
-    assert clock.slept == [watching.PERIOD_S * watching.IDLE] * 4 and history.runs()[0].state == "FAILED"
+    assert clock.slept == [job_watch.PERIOD_S * job_watch.IDLE] * 4 and history.runs()[0].state == "FAILED"
 
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
@@ -77,11 +76,11 @@ def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: S
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
         array_watch.until_the_end(array, messages.say)
-    assert watching.PATIENCE_S < sum(clock.slept) <= watching.PATIENCE_S + 2 * watching.PERIOD_S * watching.IDLE
+    assert job_watch.PATIENCE_S < sum(clock.slept) <= job_watch.PATIENCE_S + 2 * job_watch.PERIOD_S * job_watch.IDLE
 
 
 def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
-    away = watching.PATIENCE_S - 15
+    away = job_watch.PATIENCE_S - 15
 
     def for_long(answers: bool):
         def step() -> None:
@@ -99,10 +98,10 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
 
 def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, monkeypatch, capfd) -> None:
     answers = iter([job_status.Status(array, "UNKNOWN", "Slurm does not say", ""), job_status.Status(array, "COMPLETED", "all", "")])
-    monkeypatch.setattr(status, "of", lambda runs: [next(answers)])
+    monkeypatch.setattr(status, "query", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
     monkeypatch.setattr(array_watch, "time", clock)
-    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [watching.PERIOD_S * watching.IDLE]
+    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [job_watch.PERIOD_S * job_watch.IDLE]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
@@ -127,7 +126,7 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
 
 @pytest.fixture
 def watch(fake_slurm: Slurm, monkeypatch) -> Watch:
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr(job_watch, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     found = Watch("7", messages.say)
     found.period_s = 0.0
     return found
@@ -147,7 +146,7 @@ def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: Watch, fak
 def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: Watch, fake_slurm: Slurm) -> None:
     fake_slurm.job("7")
     fake_slurm.answers(False)
-    watch.answered_s = 1000.0 - watching.PATIENCE_S
+    watch.answered_s = 1000.0 - job_watch.PATIENCE_S
     assert watch.ended() is None
     watch.answered_s -= 1
     with pytest.raises(KitError, match="Slurm does not answer"):
@@ -282,7 +281,7 @@ def questions(monkeypatch: pytest.MonkeyPatch, written: dict[float, int], until_
     """Seconds at which Slurm is asked for a job that goes on; `written` is the size of its batch log since then."""
     asked: list[float] = []
     clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
-    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(job_watch, "time", clock)
     monkeypatch.setattr(slurm, "state", lambda *words: asked.append(clock.now_s) or SimpleNamespace(name="RUNNING", reason="", active=True))
     watch = Watch("7", lambda words: None, written=lambda: next(size for since_s, size in sorted(written.items(), reverse=True) if clock.now_s >= since_s))
     while clock.now_s < until_s:
@@ -314,7 +313,7 @@ class MinuteOfWatching:
 
     def __init__(self, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.slurm = 0.0, fake_slurm
-        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.watch", "kit.runs.log_copy"):
+        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.job_watch", "kit.runs.log_copy"):
             monkeypatch.setattr(f"{module}.time", self)
         monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
 

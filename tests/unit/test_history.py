@@ -96,7 +96,7 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
     submitted(tmp_path, "6", said="kit: node1: job 6 on node1\nkit: node1: all ranks ended well\n")
     submitted(tmp_path, "7", said="kit: error: node2: rank 3 (local rank 1) exited with code 7; the end of log/7/rank3.out:\n  | x\n")
     submitted(tmp_path, "8", said="kit: error: node1: this job is being ended (CANCELLED)\n  fix: x\n")
-    found = {item.run.id: (item.state, item.detail, item.elapsed) for item in status.of(history.runs())}
+    found = {item.run.id: (item.state, item.detail, item.elapsed) for item in status.query(history.runs())}
     assert found == {
         "1": ("RUNNING", "node[1-2]", "4:12 of 1:00:00"),
         "2": ("PENDING", "Resources: it is next, and waits for nodes to get free; expected 2026-11-21 18:00:00", "0:00 of 1-00:00:00"),
@@ -128,16 +128,16 @@ def test_what_slurm_only_called_completing_ended_as_its_daemon_said(reason: str,
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
     said = f"slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-21T13:34:23{reason} ***\nkit: error: n1: this job is being ended (COMPLETING)\n"
     submitted(tmp_path, "1", said=said)
-    assert [item.state for item in status.of(history.runs())] == [ending]
+    assert [item.state for item in status.query(history.runs())] == [ending]
 
 
 def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "1")
     submitted(tmp_path, "2")
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")
-    assert [item.state for item in status.of(history.runs())] == ["LOST", "LOST"]
+    assert [item.state for item in status.query(history.runs())] == ["LOST", "LOST"]
     tools("sacct", "1|CANCELLED by 1000|@/train-1")
-    assert [item.state for item in status.of(history.runs())] == ["CANCELLED", "LOST"]
+    assert [item.state for item in status.query(history.runs())] == ["CANCELLED", "LOST"]
     assert calls(tmp_path) == ["squeue", "squeue", "sacct"]
 
 
@@ -190,7 +190,7 @@ def test_a_run_on_this_machine_is_followed_to_its_end_and_found_lost_when_kit_wa
     history.add(history.Run(run.id, run.folder, run.name, run.shape, run.created_s, local=True))
     (tmp_path / f"run3/log/slurm-{run.id}.out").write_text("")  # killed, too
     shutil.rmtree(tmp_path / f"run3/log/{run.id}/events")
-    assert status.of([lookup.find("run3")])[0].state == "LOST"
+    assert status.query([lookup.find("run3")])[0].state == "LOST"
 
 
 def test_the_ranks_that_failed_are_shown_in_the_order_in_which_they_fell(tmp_path: Path, tools, kit_here) -> None:

@@ -799,7 +799,7 @@ def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm,
 def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
-    assert status.of([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
+    assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
 
 
 # ---------------------------------------------------------------- reruns

@@ -21,7 +21,7 @@ from kit.config import profiles
 from kit.diagnose.why import verdict
 from kit.registry import credentials
 from kit.remote import ssh
-from kit.runs import watch
+from kit.runs import job_watch
 from test_documentation import block
 
 from samples import ROOT
@@ -130,11 +130,11 @@ def test_the_first_failure_fails_as_it_is_shown(kit, tame_path: Path) -> None:
 
 def test_the_load_of_many_users_follows_from_the_periods_in_the_code() -> None:
     rows = {row[0]: row[1] for row in cells(sections("administrators.md")["What it asks of Slurm"]) if len(row) == 3}
-    quiet_s, stirred_s = watch.PERIOD_S * watch.IDLE, watch.PERIOD_S
+    quiet_s, stirred_s = job_watch.PERIOD_S * job_watch.IDLE, job_watch.PERIOD_S
     assert rows["follow one quiet job each (`--follow`, `kit logs -f`)"] == f"{500 / quiet_s:.0f}"
     assert rows["have `kit status --watch` open"] == f"{500 / quiet_s:.0f}"
     assert rows["follow a job each that starts or ends at this very moment"].startswith(f"{500 / stirred_s:.0f}, for half a minute")
-    assert watch.STIRRED_S == 30 and watch.PATIENCE_S == 300
+    assert job_watch.STIRRED_S == 30 and job_watch.PATIENCE_S == 300
     assert rows["submit a job an hour each"] == f"{500 * 5 / 3600:.1f}"
 
 

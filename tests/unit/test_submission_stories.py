@@ -33,7 +33,7 @@ from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import entry, submission
 from kit.plan import git_facts
-from kit.runs import history, run_dir, secret_file, status, submit, watch
+from kit.runs import history, job_watch, run_dir, secret_file, status, submit
 from kit.runs import log_copy as follow
 from kit.slurm import client
 from kit.slurm import jobs as slurm_jobs
@@ -263,7 +263,7 @@ def clock(fake: Slurm) -> Any:
     waited_s = [0.0]
 
     def sleep(seconds: float) -> None:
-        waited_s[0] += max(seconds, watch.PERIOD_S)
+        waited_s[0] += max(seconds, job_watch.PERIOD_S)
 
     return SimpleNamespace(
         time=lambda: float(fake.load()["now"]),
@@ -302,7 +302,7 @@ def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     client.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
     slurm_jobs.shutil = status.shutil = installed(fake)  # type: ignore[assignment]
     git_facts._git = lambda *_: None
-    submit.time = history.time = follow.time = submission.time = watch.time = clock(fake)  # type: ignore[attr-defined]
+    submit.time = history.time = follow.time = submission.time = job_watch.time = clock(fake)  # type: ignore[attr-defined]
     history.add = after(history.add, lambda run: "identified" if run.id else "noted")
     run_dir.save = after(run_dir.save, lambda run, content: "answered" if content.get("job_id") else "saved")
     run_dir.give_up = before(run_dir.give_up, "refused")
@@ -580,7 +580,7 @@ class Stories(RuleBasedStateMachine):
             for module in (slurm_jobs, status):
                 patch.setattr(module, "shutil", installed(self.slurm))
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename=f"login-of-{OWN}"))
-            return known, {item.run.folder: item.state for item in status.of(list(known.values()))}
+            return known, {item.run.folder: item.state for item in status.query(list(known.values()))}
 
     def is_told(self, job: Job) -> bool:
         """Whether Slurm still says how this job stands."""

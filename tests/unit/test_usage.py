@@ -48,7 +48,7 @@ def attempt(run: Run, job_id: str, hours: float, number: int = 1, *, nodes: str 
 
 
 def used(run: Run) -> Usage:
-    (found,) = (each for each in status.of(history.runs()) if each.run.folder == run.folder)
+    (found,) = (each for each in status.query(history.runs()) if each.run.folder == run.folder)
     assert found.run.usage
     return found.run.usage
 

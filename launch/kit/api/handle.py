@@ -13,7 +13,7 @@ from kit.files import safe_read
 from kit.runs import array_status, array_watch, asking, cancelling, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
-from kit.runs.log_choice import Choice
+from kit.runs.log_choice import LogChoice
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunHandle:
         run = self._run()
         if self.task is not None:
             return status.of_task(run, self.task)
-        return _with_tasks(status.of([run])[0])
+        return _with_tasks(status.query([run])[0])
 
     def wait(self, timeout_s: Optional[float] = None) -> Status:
         """Return the status when the run has ended, with all tasks of an array.
@@ -54,7 +54,7 @@ class RunHandle:
 
         Without an attempt it is that of all attempts, of the ranks that failed that of the last.
         """
-        choice = Choice(node, rank, errors, attempt)
+        choice = LogChoice(node, rank, errors, attempt)
         files = array_status.logs(self._run(), self.task, choice)
         return b"".join(map(safe_read.read, files)).decode("utf-8", "replace")
 

@@ -15,7 +15,7 @@ from kit.cli import messages
 from kit.plan.run_paths import RunPaths
 from kit.runs import array_watch, job_chain, log_copy, lookup, secret_file, status
 from kit.runs.history import Run
-from kit.runs.watch import Watch
+from kit.runs.job_watch import Watch
 from kit.slurm import task_numbers
 
 
@@ -63,7 +63,7 @@ def _follow_noted(run: Run) -> None:
     """Show the logs until the history knows the end. Raise KitError if that is a failure."""
 
     def ended() -> str:
-        found = status.of([lookup.find(run.folder)])[0]
+        found = status.query([lookup.find(run.folder)])[0]
         return "" if found.active else found.state
 
     tail = log_copy.Tail(run.paths, run.id, messages.log_writer(run.folder))

@@ -18,9 +18,17 @@ from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
 from kit.cli.options import All, Json, LastRun, Task, refuse_together
 from kit.files import safe_read
-from kit.runs import array_status, history, log_choice, log_files, log_outcome, lookup, sharing
+from kit.runs import (
+    array_status,
+    history,
+    job_watch,
+    log_choice,
+    log_files,
+    log_outcome,
+    lookup,
+    sharing,
+)
 from kit.runs import status as states
-from kit.runs import watch as watching
 from kit.runs.history import Run
 from kit.runs.job_status import OWN, Status
 
@@ -57,11 +65,11 @@ def status(
     goes_on, answered_s = query(as_json=as_json), time.monotonic()
     while goes_on and watch:
         sys.stdout.flush()
-        time.sleep(watching.period_s() * watching.IDLE)
+        time.sleep(job_watch.period_s() * job_watch.IDLE)
         try:
             goes_on, answered_s = query(clear=True), time.monotonic()
         except KitError as error:  # controllers restart
-            if error.exit_code != 1 or time.monotonic() - answered_s > watching.PATIENCE_S:
+            if error.exit_code != 1 or time.monotonic() - answered_s > job_watch.PATIENCE_S:
                 raise
             messages.note(error.problem)
 
@@ -81,7 +89,7 @@ def _show_status(
         shown = [states.of_task(found, number)]
     else:
         # All of them: what has ended is noted, and its secrets go.
-        known = states.of(states.recent(history.runs()))
+        known = states.query(states.recent(history.runs()))
         shown = _of_here(known, everywhere=everywhere)
         if shown and len(known) > len(shown) and not (clear or as_json):
             messages.note(f"{len(known) - len(shown)} more in other folders: kit status --all")
@@ -135,7 +143,7 @@ def runs(
         fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
         raise UsageError(f"there is no state {state}", fix)
     found = [run for run in history.runs() if not name or name in run.name]
-    matching = [item for item in states.of(found) if not state or item.state == state.upper()]
+    matching = [item for item in states.query(found) if not state or item.state == state.upper()]
     shown = _of_here(matching, everywhere=everywhere)
     what = "no such run" if name or state else "no run yet"
     otherwise = what if everywhere else "no such run of this folder; see kit runs --all"
@@ -185,7 +193,7 @@ def logs(
             raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
         _follow(found, runs)
         return
-    files = array_status.logs(found, number, log_choice.Choice(node, rank, errors, attempt))
+    files = array_status.logs(found, number, log_choice.LogChoice(node, rank, errors, attempt))
     if not files:
         folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
         which = runs[0] if number is not None else found

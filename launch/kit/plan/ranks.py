@@ -12,7 +12,7 @@ from kit.config.plugins import Plugin
 from kit.config.yaml_source import Located
 from kit.plan.plan import Layout
 from kit.slurm import gpu_request
-from kit.slurm.gpu_request import Asked
+from kit.slurm.gpu_request import GpuRequest
 
 
 def layout(job: Job, run_dir: str, launcher: Optional[Plugin], array: Optional[str]) -> Layout:
@@ -91,7 +91,7 @@ def _text(option: Located) -> Optional[str]:
     return None if text.lower() in values.FLAGS else text
 
 
-def _compare(job: Job, found: Layout, asked: Asked, where: str, problems: Problems) -> None:
+def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: Problems) -> None:
     """Refuse an option that asks for other GPUs than the key, which it would replace."""
     nodes = found.nodes + found.spares if asked.of_all_nodes else 1
     if asked.total == found.gpus_per_node * nodes and not (asked.of_all_nodes and found.least):

@@ -15,7 +15,7 @@ from kit.base.formats import first, spans
 from kit.runs import history, job_chain, job_status, log_outcome, lookup
 from kit.runs.history import Run
 from kit.runs.job_status import Status
-from kit.runs.log_choice import Choice
+from kit.runs.log_choice import LogChoice
 from kit.slurm import task_numbers
 
 
@@ -44,7 +44,7 @@ def find(
     return run, number
 
 
-def all_of(run: Run) -> list[Run]:
+def split(run: Run) -> list[Run]:
     """Return each task as a run with the id that Slurm uses, which the history must not hold.
 
     A run that is not an array is its own only task.
@@ -66,13 +66,13 @@ def all_of(run: Run) -> list[Run]:
 
 def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
     """Return all tasks of a run, or the one of this number."""
-    return [item for item in all_of(run) if wanted is None or item.task == wanted]
+    return [item for item in split(run) if wanted is None or item.task == wanted]
 
 
-def logs(run: Run, wanted: Optional[int], choice: Choice) -> list[Path]:
+def logs(run: Run, wanted: Optional[int], choice: LogChoice) -> list[Path]:
     """Return the chosen logs of all tasks of a run, or of one."""
     tasks = chosen(run, wanted)
-    return [path for item in tasks for path in choice.of(run.paths, item.id)]
+    return [path for item in tasks for path in choice.files(run.paths, item.id)]
 
 
 def single(word: Optional[str]) -> Run:
@@ -80,7 +80,7 @@ def single(word: Optional[str]) -> Run:
     run, wanted = find(word, None)
     if wanted is None and run.array:
         raise NotSingle(run)
-    return run if wanted is None else next(item for item in all_of(run) if item.task == wanted)
+    return chosen(run, wanted)[0]
 
 
 class NotSingle(UsageError):
@@ -93,7 +93,7 @@ class NotSingle(UsageError):
 
 def _tasks_to_name(run: Run) -> str:
     """Return the fix where one task is wanted: those that ended badly, as far as that is known."""
-    found = all_of(run)
+    found = split(run)
     states = [item.state or log_outcome.read(item)[0] for item in found]
     bad = [item.id for item, state in zip(found, states) if state not in ("", "COMPLETED")]
     if not bad:
@@ -101,19 +101,19 @@ def _tasks_to_name(run: Run) -> str:
     return f"name one of its tasks; these did not end well: {first(bad, 5)}"
 
 
-def whole(
+def query(
     run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
 ) -> Status:
     """Return an array's status as one line; `accounts` is None until Slurm's accounts were read.
 
     Notes in the history what has ended: Slurm forgets a task some minutes later.
     """
-    runs = all_of(run)
+    runs = split(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
     gone = accounts is not None and any(
         job_status.queued(item, queue) or _log(item).exists() for item in runs
     )
-    found = tuple(_look(item, queue, accounts or {}, gone) for item in runs)
+    found = tuple(_query_task(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
     for number, item in zip(task_numbers.numbers(run.array), found):
         if not item.active and item.state not in job_status.OWN:
@@ -149,12 +149,12 @@ def summary(found: tuple[Status, ...]) -> str:
     )
 
 
-def _look(
+def _query_task(
     run: Run, queue: job_status.Queue, accounts: dict[str, dict[str, str]], gone: bool
 ) -> Status:
     if run.state:
         return Status(run, run.state, "", "")
-    found = job_status.look(run, queue, accounts)
+    found = job_status.query(run, queue, accounts)
     if found.state == "LOST" and gone and not _log(run).exists():
         return Status(run, "CANCELLED", "before it started", "")
     return found
@@ -209,5 +209,5 @@ def failure(task: Status) -> str:
 def tasks(shown: Status) -> tuple[Status, ...]:
     """Return the status of each task; of an array that has ended, by the history."""
     return shown.tasks or tuple(
-        Status(run, run.state or "LOST", "", "") for run in all_of(shown.run)
+        Status(run, run.state or "LOST", "", "") for run in split(shown.run)
     )

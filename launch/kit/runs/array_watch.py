@@ -7,7 +7,7 @@ import time
 from typing import Callable, Optional
 
 from kit.base.errors import KitError
-from kit.runs import status, watch
+from kit.runs import job_watch, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -23,7 +23,7 @@ def until_the_end(
     Raise KitError where it goes on after `timeout_s` seconds.
     """
     said, answered_s = "", time.monotonic()
-    period_s = watch.period_s() * watch.IDLE  # many users wait at the same time
+    period_s = job_watch.period_s() * job_watch.IDLE  # many users wait at the same time
     end_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -31,7 +31,7 @@ def until_the_end(
             if found.state == "UNKNOWN":
                 raise KitError(f"{run}: {found.detail}", f"later: kit status {run.id}")
         except KitError:
-            if time.monotonic() - answered_s > watch.PATIENCE_S:
+            if time.monotonic() - answered_s > job_watch.PATIENCE_S:
                 raise
         else:
             answered_s = time.monotonic()

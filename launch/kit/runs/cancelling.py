@@ -34,7 +34,7 @@ def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str
     """Cancel runs, and yield for each what came of it. Slurm is asked for all of them at once."""
     named = [_find(word, task) for word in words]
     runs = {each[0].folder: each[0] for each in named if not isinstance(each, KitError)}
-    found = {each.run.folder: each for each in status.of(list(runs.values()))}
+    found = {each.run.folder: each for each in status.query(list(runs.values()))}
     for each in named:
         if isinstance(each, KitError):
             yield each

@@ -35,7 +35,9 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
         raise UsageError(problem, "keep one of them")
     given = [_wait(word) for word in words]
     states = (
-        {item.run.folder: item for item in status.of([wait.run for wait in given])} if ask else {}
+        {item.run.folder: item for item in status.query([wait.run for wait in given])}
+        if ask
+        else {}
     )
     waits, said = [], []
     for wait in given:

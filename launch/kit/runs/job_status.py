@@ -45,7 +45,7 @@ def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
     return next((job for job in queue.get(run.id, ()) if run.works_in(job.folder)), None)
 
 
-def look(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
+def query(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
     """Return the status of a job by Slurm's queue, else by its log, else by Slurm's accounts."""
     job = queued(run, queue)
     if not job or not slurm.is_active(job.state):

@@ -10,7 +10,7 @@ from kit.plan.run_paths import RunPaths
 from kit.runs import events, log_files
 
 
-class Choice(NamedTuple):
+class LogChoice(NamedTuple):
     """Which logs of a job: all, or those of a node, of a rank, of the ranks that failed at last.
 
     Those of one attempt are without the batch script's, which is of all attempts.
@@ -21,7 +21,7 @@ class Choice(NamedTuple):
     errors: bool = False
     attempt: Optional[int] = None
 
-    def of(self, run: RunPaths, job_id: str) -> list[Path]:
+    def files(self, run: RunPaths, job_id: str) -> list[Path]:
         """Return the chosen logs that exist, attempt by attempt."""
         self._refuse_several()
         attempts = [each for each in run.attempts(job_id) if self.attempt in (None, each)]

@@ -27,7 +27,7 @@ from kit.runs.history import Run
 from kit.runs.job_status import Status
 
 
-def of(runs: list[Run]) -> list[Status]:
+def query(runs: list[Run]) -> list[Status]:
     """Return the status of each run.
 
     Call squeue once per cluster if a run may be active, and sacct once if logs do not tell its end.
@@ -39,7 +39,7 @@ def of(runs: list[Run]) -> list[Status]:
     for cluster in dict.fromkeys(run.asked_of for run in runs_left):
         of_it = [run for run in runs_left if run.asked_of == cluster]
         with slurm.at(cluster):
-            found.update((item.run.folder, item) for item in _of(of_it))
+            found.update((item.run.folder, item) for item in _query_cluster(of_it))
     return [found[run.folder] for run in runs]
 
 
@@ -57,12 +57,12 @@ def _is_slurms(run: Run) -> bool:
     return bool(run.id) and not run.state and not run.local
 
 
-def _of(runs: list[Run]) -> list[Status]:
+def _query_cluster(runs: list[Run]) -> list[Status]:
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = list(filter(_is_slurms, runs))
     others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
     queue = slurm.queue(others) if unknown else {}
-    found = {run.folder: _one(run, queue, None) for run in runs}
+    found = {run.folder: _query_run(run, queue, None) for run in runs}
     lost = [
         status.run
         for status in found.values()
@@ -78,7 +78,7 @@ def _of(runs: list[Run]) -> list[Status]:
         accounts = None  # of an array the other tasks are known
     own = slurm.cluster_name() if any(run.cluster for run in lost) else ""
     for run in lost:
-        found[run.folder] = _one(run, queue, accounts)
+        found[run.folder] = _query_run(run, queue, accounts)
         if found[run.folder].state == "LOST":
             found[run.folder] = _lost(found[run.folder], own)
     return [found[run.folder] for run in runs]
@@ -119,7 +119,7 @@ def _unseen(status: Status) -> Status:
     return status._replace(state="UNKNOWN", detail=who)
 
 
-def _one(
+def _query_run(
     run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
 ) -> Status:
     if run.state:
@@ -134,8 +134,8 @@ def _one(
         how = f"to start it: kit rerun {os.path.basename(run.folder)}"
         return Status(run, "UNSUBMITTED", f"Slurm has no job of it; {how}", "")
     if run.array:
-        return array_status.whole(run, queue, accounts)
-    found = job_status.look(run, queue, accounts or {})
+        return array_status.query(run, queue, accounts)
+    found = job_status.query(run, queue, accounts or {})
     if found.run != run:
         history.add(found.run)
     if found.active or found.state == "LOST":
@@ -171,7 +171,7 @@ def recent(runs: list[Run]) -> list[Run]:
 
 def of_task(run: Run, number: Optional[int]) -> Status:
     """Return the status of one task of an array; without a number that of the run."""
-    return array_status.task(of([run])[0], number)
+    return array_status.task(query([run])[0], number)
 
 
 def running(word: str, task: Optional[int]) -> Run:
@@ -181,7 +181,7 @@ def running(word: str, task: Optional[int]) -> Run:
     """
     run, number = array_status.find(word, task, live=True)
     if run.array and number is None:
-        first = array_status.all_of(run)[0].task
+        first = array_status.split(run)[0].task
         raise UsageError(f"{run} is an array", f"name one of its tasks: --task {first}")
     found = of_task(run, number)
     refuse_unless_running(found)

@@ -11,7 +11,7 @@ OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-
 LISTS = ("gres", "tres-per-task")  # they may have other things than GPUs
 
 
-class Asked(NamedTuple):
+class GpuRequest(NamedTuple):
     option: str
     gpus: dict[str, int]  # {type: number} of a node, or of all nodes together
     of_all_nodes: bool
@@ -21,7 +21,7 @@ class Asked(NamedTuple):
         return sum(self.gpus.values())
 
 
-def read(options: Mapping[str, Optional[str]]) -> list[Asked]:
+def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
     """Return what each of the options asks for, without those that name no GPU."""
     times = {
         "gpus-per-task": _number(options, "ntasks-per-node"),
@@ -33,7 +33,7 @@ def read(options: Mapping[str, Optional[str]]) -> list[Asked]:
         gpus = _by_type(name, options.get(name) or "")
         if gpus:
             each = {kind: number * times.get(name, 1) for kind, number in gpus.items()}
-            found.append(Asked(name, each, name == "gpus"))
+            found.append(GpuRequest(name, each, name == "gpus"))
     return found
 
 

@@ -116,9 +116,9 @@ def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
 
 def _running_here() -> Status:
     """Return the last run of this folder, or the only one that runs where the last one does not."""
-    running = [found for found in status.of(lookup.here()) if found.state == "RUNNING"]
+    running = [found for found in status.query(lookup.here()) if found.state == "RUNNING"]
     if not running:
-        return status.of([lookup.find(None)])[0]
+        return status.query([lookup.find(None)])[0]
     last = lookup.last_here() if len(running) > 1 else None
     if last and running[0].run.folder != last.folder:
         problem = f"the last run of this folder is not running, and {len(running)} others are"
