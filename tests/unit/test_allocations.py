@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -171,6 +172,13 @@ def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fak
     third = changed(plan_of(tmp_path), run_dir=str(tmp_path / "third"))
     shell.shell(third, "0", None, messages.note, here=False, jupyter=True)
     assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
+
+
+def test_who_has_no_name_reaches_jupyter_by_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert shell._login().startswith(f"{os.getuid()}@")
 
 
 IDENTITY = "sha256:" + "5" * 64

@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import grp
 import os
-import pwd
 import stat
 import tempfile
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
 from kit.base.errors import KitError, UsageError, warn
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
@@ -103,10 +103,7 @@ def refuse_others(folder: str, what: str) -> None:
 
 def owner_name(folder: str) -> str:
     """Return whose a run directory is, by name."""
-    try:
-        return pwd.getpwuid(owner(folder)).pw_name
-    except KeyError:
-        return str(owner(folder))
+    return slurm.user(owner(folder))
 
 
 def leave_request(place: Path, request: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import signal
@@ -68,8 +67,8 @@ def shell(
 
 
 def _login() -> str:
-    """USER@HOST of this machine, for ssh from the user's own."""
-    return f"{getpass.getuser()}@{socket.getfqdn()}"
+    """Return USER@HOST of this machine, for ssh from the user's own."""
+    return f"{slurm.user()}@{socket.getfqdn()}"
 
 
 class Session:

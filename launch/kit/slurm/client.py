@@ -185,12 +185,13 @@ def environment() -> dict[str, str]:
     }
 
 
-def user() -> str:
-    """Return this user's name; the number where nobody here knows the name."""
+def user(number: Optional[int] = None) -> str:
+    """Return the name of a user, by default this one; the number where nobody here knows it."""
+    number = os.getuid() if number is None else number
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(number).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(number)
 
 
 def content(file: IO[bytes]) -> str:
