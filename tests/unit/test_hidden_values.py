@@ -24,7 +24,7 @@ from samples import ROOT
     ],
 )
 def test_a_line_of_a_file_shows_no_value_of_a_variable_that_is_secret(line: str, shown: str) -> None:
-    assert redact.hide(line) == shown
+    assert redact.hide_value(line) == shown
 
 
 def failed(folder: Path, token: str) -> Path:

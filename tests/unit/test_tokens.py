@@ -45,13 +45,13 @@ def test_each_kind_is_known_alone_and_inside_other_text_and_is_hidden(kind: str,
     for whole in (text, f"--token={text}", f"before {text}"):
         assert redact.kind(whole) == kind
         end = "s3cret" if "://" in text else text[-8:]
-        assert end not in redact.hidden(f"kit: {whole}")
+        assert end not in redact.hide_tokens(f"kit: {whole}")
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_other_text_is_left_alone(text: str) -> None:
     assert redact.kind(text, "NAME") is None
-    assert redact.hidden(text) == text
+    assert redact.hide_tokens(text) == text
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "MY_TOKEN", "API_KEY", "TOKEN"])

@@ -58,7 +58,7 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         fix = f"\n  fix: {self.fix}" if self.fix else ""
-        return redact.hidden(f"kit: {place}{self.problem}{fix}")
+        return redact.hide_tokens(f"kit: {place}{self.problem}{fix}")
 
 
 class Problems:

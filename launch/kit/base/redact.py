@@ -54,6 +54,7 @@ _OF_NAMES = (
     r"TOKEN(?!IZ)|SECRET|PASS(?!ES)|KEY(?!BOARD|MAP)|(?<!^OLD)(?!^)PWD|CRED(?!IT)"
     r"|COOKIE|AUTH(?!OR)|DSN|CONNECTION_?STRING"
 )
+_SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
 HIDDEN = "(not shown)"
 
 
@@ -70,7 +71,7 @@ def kind(text: str, name: str = "") -> Optional[str]:
     return None
 
 
-def hidden(text: str) -> str:
+def hide_tokens(text: str) -> str:
     """Return the text without secrets that have a form of their own."""
     for hints, pattern in KINDS.values():
         if any(hint in text for hint in hints):
@@ -78,15 +79,12 @@ def hidden(text: str) -> str:
     return text
 
 
-_SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
-
-
 def is_secret(name: str) -> bool:
     """Return True if a variable of this name holds a secret, by all that a name can tell."""
     return bool(re.search(_OF_NAMES, name.upper()))
 
 
-def hide(text: str) -> str:
+def hide_value(text: str) -> str:
     """Return a line of a file without the value that it gives to a secret variable.
 
     The variable is in capitals: `key=` is common in code.

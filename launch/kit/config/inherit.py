@@ -152,4 +152,4 @@ def _warn_of_missed(
 
 def finding() -> dict[str, str]:
     """Return the variables that Slurm passes on to ranks without a container, for the record."""
-    return {name: redact.hidden(os.environ[name]) for name in FINDING if name in os.environ}
+    return {name: redact.hide_tokens(os.environ[name]) for name in FINDING if name in os.environ}

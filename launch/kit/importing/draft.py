@@ -38,7 +38,7 @@ class Draft:
         text = next(
             (line.strip() for line in self.lines[span[0] - 1 : span[1]] if line.strip()), ""
         )
-        shown = redact.hide(redact.hidden(text))
+        shown = redact.hide_value(redact.hide_tokens(text))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         entry = LedgerEntry(kind, *span, shown, reason)
         if entry not in self.entries:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 from kit.base.errors import KitError
+from kit.base.progress import Note
 from kit.runs import job_watch, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
@@ -14,7 +15,7 @@ from kit.runs.job_status import Status
 
 def until_the_end(
     run: Run,
-    say: Callable[[str], None],
+    say: Note,
     task: Optional[int] = None,
     timeout_s: float = math.inf,
 ) -> Status:

@@ -38,7 +38,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "code": _code(one, two),
     }
     return {
-        title: lines if title == "variables" else [redact.hide(line) for line in lines]
+        title: lines if title == "variables" else [redact.hide_value(line) for line in lines]
         for title, lines in sections.items()
         if lines
     }  # variables are hidden one by one

@@ -11,8 +11,6 @@ from kit.runs.history import Run
 from kit.slurm import numbers, reasons
 
 VAIN_WAIT = "it never started: the run that it waited for ended otherwise"
-
-
 # States that are not Slurm's. The end of the run is unknown; nobody can tell its state now; whether
 # Slurm has its job is not known yet; Slurm has none.
 OWN = frozenset(("LOST", "UNKNOWN", "SUBMITTING", "UNSUBMITTED"))

@@ -9,6 +9,7 @@ from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
+from kit.base.progress import Note
 
 PERIOD_S = 2.0
 IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
@@ -40,7 +41,7 @@ class Watch:
     def __init__(
         self,
         job_id: str,
-        say: Callable[[str], None],
+        say: Note,
         is_its: Callable[[str], bool] = lambda folder: True,
         written: Callable[[], int] = lambda: 0,
     ) -> None:

@@ -25,8 +25,6 @@ from kit.config.yaml_source import Located
 from kit.files import safe_read
 
 MOST_BYTES = (128 << 10) - 256  # Linux starts no program with a longer variable
-
-
 PATIENCE_S = 120  # for a command that asks a server, or a person
 
 
@@ -157,9 +155,8 @@ def _until_end(process: subprocess.Popen[bytes]) -> bytes:
     end_s, found = time.monotonic() + PATIENCE_S, b""
     with process.stdout as pipe:
         while time.monotonic() < end_s:
-            has_ended = (
-                process.poll() is not None
-            )  # asked first: then all that it printed is in the pipe
+            # Asked first: then all that it printed is in the pipe.
+            has_ended = process.poll() is not None
             readable, _, _ = select.select([pipe], [], [], 0 if has_ended else 0.05)
             chunk = os.read(pipe.fileno(), 1 << 16) if readable else b""
             found += chunk

@@ -11,11 +11,12 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Optional
 
 from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import KitError, UsageError
+from kit.base.progress import Note
 from kit.config import plugins
 from kit.config.notify import Notify
 from kit.plan import run_paths
@@ -32,10 +33,7 @@ PERIOD_S = 2.0
 OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", "array"}
 
 
-Say = Callable[[str], None]
-
-
-def has_slurm(say: Say) -> bool:
+def has_slurm(say: Note) -> bool:
     """Return whether Slurm can give nodes for a shell; say where it cannot."""
     if shutil.which("salloc"):
         return True
@@ -44,7 +42,7 @@ def has_slurm(say: Say) -> bool:
 
 
 def shell(
-    plan: Plan, node: str, task: Optional[int], say: Say, *, here: bool, jupyter: bool
+    plan: Plan, node: str, task: Optional[int], say: Note, *, here: bool, jupyter: bool
 ) -> int:
     """Wait until the shell ends, and return its exit code."""
     if not here and plugins.find("runtimes", plan.container.runtime, "").is_local:
@@ -74,7 +72,7 @@ def _login() -> str:
 class Session:
     """A child that owns the terminal until it ends; kit waits, and notes what becomes of it."""
 
-    def __init__(self, plan: Plan, run: Path, task: Optional[int], say: Say) -> None:
+    def __init__(self, plan: Plan, run: Path, task: Optional[int], say: Note) -> None:
         self.plan, self.run, self.task, self.say = plan, run, task, say
         self.job_id = ""
         self.cluster = ""  # of the job, where it is not Slurm's own
@@ -140,7 +138,6 @@ class Allocated(Session):
     """On nodes that salloc gets, and gives back when its command ends."""
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-
         options = [
             f"--{name}" + ("" if value is None else f"={value}")
             for name, value in self.plan.header
@@ -173,17 +170,14 @@ class Allocated(Session):
 
     def clusters(self) -> list[str]:
         """Return the clusters that salloc may ask; "" is Slurm's own cluster."""
-        return str(
-            dict(self.plan.header).get("clusters") or os.environ.get("SLURM_CLUSTERS", "")
-        ).split(",")
+        named = dict(self.plan.header).get("clusters") or os.environ.get("SLURM_CLUSTERS", "")
+        return named.split(",")
 
     def _job(self) -> tuple[str, Optional[slurm.Queued]]:
         """Return the job that has this folder: salloc tells its id only to its own command."""
         for cluster in self.clusters():
-            with (
-                suppress(KitError),
-                slurm.at(cluster),
-            ):  # a controller that does not answer now may answer later
+            # A controller that does not answer now may answer later.
+            with suppress(KitError), slurm.at(cluster):
                 for job_id, jobs in slurm.queue().items():
                     for job in jobs:
                         if slurm.same_folder(job.folder, str(self.run)):
@@ -216,7 +210,7 @@ class Allocated(Session):
         return code
 
     def _state(self, code: int) -> str:
-        """How Slurm calls the end, where that was not the shell's."""
+        """Return how Slurm calls the end, where that was not the shell's."""
         end_s = time.monotonic() + 2
         with suppress(KitError), slurm.at(self.cluster):
             while code and not self.hung_up and time.monotonic() < end_s:

@@ -158,10 +158,7 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
             f"Slurm does not answer: {done.stderr.strip()}".rstrip(": "),
             "check with: scontrol ping",
         )
-    folder = done.stdout.partition(" WorkDir=")[2]
-    if folder and not any(
-        is_its(folder[: end.start()]) for end in re.finditer(r" \w+=|\s*\Z", folder)
-    ):  # it may hold blanks
+    if not _works_in(done.stdout, is_its):
         return None
     code, _, signal = facts.get("ExitCode", "").partition(":")
     numbers = [int(text) if re.fullmatch("[0-9]{1,3}", text) else 0 for text in (code, signal)]
@@ -171,6 +168,16 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
         numbers[0] or (128 + numbers[1] if numbers[1] else 0),
         facts.get("NodeList", ""),
     )
+
+
+def _works_in(answer: str, is_its: Callable[[str], bool]) -> bool:
+    """Return whether a job's folder is the right one, by scontrol's line; the path may hold blanks.
+
+    True where Slurm names none.
+    """
+    folder = answer.partition(" WorkDir=")[2]
+    ends = re.finditer(r" \w+=|\s*\Z", folder)
+    return not folder or any(is_its(folder[: end.start()]) for end in ends)
 
 
 def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:

@@ -27,8 +27,6 @@ REASONS = {
     "InvalidQOS": "its quality of service is not valid: it will never start",
     "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
 }
-
-
 LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
 
 

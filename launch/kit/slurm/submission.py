@@ -11,12 +11,11 @@ from kit.base.errors import KitError
 from kit.slurm import client, sbatch_variables
 from kit.slurm.jobs import Job
 
+_TIMES = "standard"  # how Slurm writes them, whatever the user's shell says
 _SUBMITTED = re.compile(
     r"^(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?\s*$",
     re.MULTILINE | re.ASCII,
 )
-
-
 # What slurmctld, or sbatch before it asks, says of a job that it refuses. Any other end of sbatch,
 # such as a broken connection, may have happened after Slurm accepted the job.
 _REFUSAL = re.compile(
@@ -27,8 +26,6 @@ _REFUSAL = re.compile(
     r"|Unable to open file|unrecognized option|Association|QOS",
     re.IGNORECASE,
 )
-
-
 _BROKEN = re.compile(
     r"timed out|time-out|Unable to contact|Batch job submission failed"
     r"|connection|communication|zero bytes|broken pipe",
@@ -59,9 +56,6 @@ def submit(script: Path, options: Sequence[str] = ()) -> Job:
         f"sbatch refuses: {words or f'exit code {done.returncode}'}",
         "ask the cluster's administrators what that means",
     )
-
-
-_TIMES = "standard"  # how Slurm writes them, whatever the user's shell says
 
 
 def _is_refusal(errors: str) -> bool:
