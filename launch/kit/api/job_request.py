@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from kit.base.errors import Problems, UsageError, warn
 from kit.cluster import check
-from kit.config import job_file, paths
+from kit.config import job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.plan import resolve as plans
@@ -65,11 +64,9 @@ class JobRequest:
         named = job.image or ""
         if use.runs_here:
             job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
-        if output:
-            run_dir.refuse_log_file(output, self.problems)
-        chosen = paths.absolute(output, Path.cwd()) if output else run_dir.choose(job.name or "job")
+        folder = run_dir.new_path(output, job.name or "job", self.problems)
         judge = check.HeaderCheck(job, self.problems) if use.asks_site else None
-        plan = plans.resolve(job, str(chosen), self.problems, use.code, judge, is_dry=use.is_dry)
+        plan = plans.resolve(job, folder, self.problems, use.code, judge, is_dry=use.is_dry)
         if named and job.image != named:
             plan = this_machine.of_file(plan, named)
         for warning in self.problems.warnings:
@@ -85,16 +82,3 @@ def _jobs_here(command: str) -> str:
         return f"name a job file or a program, as in `{example}`; kit init writes a job"
     more = f", or one of {len(found) - 1} more" if len(found) > 1 else ""
     return f"name it: {found[0]}{more}"
-
-
-def given(values: Mapping[str, Any], where: str) -> dict[str, Located]:
-    """Return Python's values as a job file would have them; None is not given."""
-    return {key: _given(value, where) for key, value in values.items() if value is not None}
-
-
-def _given(value: Any, where: str) -> Located:
-    if isinstance(value, Mapping):
-        return Located({str(key): _given(item, where) for key, item in value.items()}, where)
-    if isinstance(value, (list, tuple)):
-        return Located([_given(item, where) for item in value], where)
-    return Located(None if value is None else str(value), where)

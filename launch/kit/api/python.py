@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
-from kit.api.job_request import JobRequest, Use, given
+from kit.api.job_request import JobRequest, Use
 from kit.base.errors import KitError, UsageError
 from kit.config import profiles
 from kit.config.job import Job
+from kit.config.yaml_source import Located
 from kit.images import package_store
 from kit.plan import render as rendering
 from kit.plan.plan import Plan
@@ -91,8 +92,18 @@ def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:
 def _request(
     function: str, target: Target, arguments: Sequence[str], keys: dict[str, Any]
 ) -> JobRequest:
-    overrides = given(keys, f"kit.{function}()")
+    where = f"kit.{function}()"
+    overrides = {key: _located(value, where) for key, value in keys.items() if value is not None}
     return JobRequest(None if target is None else os.fspath(target), list(arguments), overrides)
+
+
+def _located(value: Any, where: str) -> Located:
+    """Return a value of Python's as a job file would have it."""
+    if isinstance(value, Mapping):
+        return Located({str(key): _located(item, where) for key, item in value.items()}, where)
+    if isinstance(value, (list, tuple)):
+        return Located([_located(item, where) for item in value], where)
+    return Located(None if value is None else str(value), where)
 
 
 def _plan(request: JobRequest, output: Target, use: Use) -> Plan:

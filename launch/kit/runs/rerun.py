@@ -65,12 +65,10 @@ def unsubmitted(run: Path) -> Optional[Run]:
 
 def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) -> Plan:
     """Return the plan of the new run. Raise UsageError with what is missing today."""
-    name, problems = earlier.plan.layout.name, Problems()
-    if output:
-        run_dir.refuse_log_file(output, problems)
-        problems.raise_if_any()
-    new = absolute(output, Path.cwd()) if output else str(run_dir.choose(name))
-    plan = _moved(earlier.plan, new)
+    problems = Problems()
+    folder = run_dir.new_path(output, earlier.plan.layout.name, problems)
+    problems.raise_if_any()
+    plan = _moved(earlier.plan, folder)
     if image:
         if earlier.plan.container.packages.requirements:
             problem = "the run's Python packages were resolved against its own image"

@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError, Problems, UsageError
 from kit.base.formats import DAY_S
-from kit.config import image_files
+from kit.config import image_files, paths
 from kit.files import remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
@@ -41,11 +41,17 @@ def choose(name: str) -> Path:
     return next((place for place in places if not place.exists()), stem)
 
 
-def refuse_log_file(output: str, problems: Problems) -> None:
-    """Note a problem for a run directory that is named like the file of sbatch's --output."""
+def new_path(output: Optional[str], name: str, problems: Problems) -> str:
+    """Return the path of the run directory that --output names, or else of a new one below ./runs.
+
+    Note a problem where it is named like the file of sbatch's --output.
+    """
+    if not output:
+        return str(choose(name))
     if output.endswith((".txt", ".out", ".log", ".err")) or re.search("%[%AaJjNnstux]", output):
         problem = f"'{output}' is named like a log file, and --output is the run directory"
         problems.add("--output", problem, "leave it out: kit keeps the logs there, in log/")
+    return paths.absolute(output, Path.cwd())
 
 
 def write(plan: Plan, files: dict[str, str]) -> Path:
