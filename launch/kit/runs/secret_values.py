@@ -36,10 +36,10 @@ def read(secrets: Secrets, workdir: str) -> dict[str, bytes]:
     for secret in secrets:
         if secret.source == "file" and secret.at not in keyrings:
             keyrings[secret.at] = _keyring(secret, problems)
-        before = len(problems.found)
         value = _value(secret, keyrings, workdir, problems)
-        if value is not None and len(problems.found) == before:
-            found[secret.name] = _checked(secret, value, problems)
+        if value is not None:
+            _check(secret, value, problems)
+            found[secret.name] = value
     problems.raise_if_any()
     return found
 
@@ -47,6 +47,7 @@ def read(secrets: Secrets, workdir: str) -> dict[str, bytes]:
 def _value(
     secret: Secret, keyrings: dict[str, dict[str, Located]], workdir: str, problems: Problems
 ) -> Optional[bytes]:
+    """Return the value of a secret; None, with a problem, where it cannot be read."""
     if secret.source == "env":
         value = os.environb.get(os.fsencode(secret.at))
         if value is None:
@@ -77,7 +78,8 @@ def _value(
     return os.fsencode(entry.value)
 
 
-def _checked(secret: Secret, value: bytes, problems: Problems) -> bytes:
+def _check(secret: Secret, value: bytes, problems: Problems) -> None:
+    """Note a problem for a value that no program can receive as a variable."""
     if not value:
         problems.add(
             secret.where,
@@ -96,7 +98,6 @@ def _checked(secret: Secret, value: bytes, problems: Problems) -> bytes:
             f"the value of {secret.name} has {len(value)} bytes, too many for a variable",
             "give the job the name of a file that it reads",
         )
-    return value
 
 
 def _source(secret: Secret) -> str:
