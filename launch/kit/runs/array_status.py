@@ -101,9 +101,7 @@ def _tasks_to_name(run: Run) -> str:
     return f"name one of its tasks; these did not end well: {first(bad, 5)}"
 
 
-def query(
-    run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
-) -> Status:
+def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accounts]) -> Status:
     """Return an array's status as one line; `accounts` is None until Slurm's accounts were read.
 
     Notes in the history what has ended: Slurm forgets a task some minutes later.
@@ -150,7 +148,7 @@ def summary(found: tuple[Status, ...]) -> str:
 
 
 def _query_task(
-    run: Run, queue: job_status.Queue, accounts: dict[str, dict[str, str]], gone: bool
+    run: Run, queue: job_status.Queue, accounts: job_status.Accounts, gone: bool
 ) -> Status:
     if run.state:
         return Status(run, run.state, "", "")

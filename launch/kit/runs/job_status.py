@@ -35,7 +35,8 @@ def is_active(state: str) -> bool:
     return state not in OWN and slurm.is_active(state)
 
 
-Queue = dict[str, list[slurm.Queued]]
+Queue = dict[str, list[slurm.Queued]]  # {job id: jobs of that id}
+Accounts = dict[str, dict[str, str]]  # {job id: {folder: state}}
 
 
 def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
@@ -43,7 +44,7 @@ def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
     return next((job for job in queue.get(run.id, ()) if run.works_in(job.folder)), None)
 
 
-def query(run: Run, queue: Queue, accounts: dict[str, dict[str, str]]) -> Status:
+def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     """Return the status of a job by Slurm's queue, else by its log, else by Slurm's accounts."""
     job = queued(run, queue)
     if not job or not slurm.is_active(job.state):

@@ -120,7 +120,7 @@ def _unseen(status: Status) -> Status:
 
 
 def _query_run(
-    run: Run, queue: job_status.Queue, accounts: Optional[dict[str, dict[str, str]]]
+    run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accounts]
 ) -> Status:
     if run.state:
         return Status(run, run.state, run.why, "")

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import Any, Optional
 
 from kit.base.errors import KitError
 
@@ -192,8 +192,3 @@ def user(number: Optional[int] = None) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
-
-
-def content(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from typing import IO
 
 from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist
@@ -81,10 +82,15 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        said, problems = client.content(output), client.content(errors)
+        said, problems = _content(output), _content(errors)
     if not said and problems:
         raise KitError(
             f"srun in job {job_id}: {problems.strip().splitlines()[-1]}",
             f"does the job still run? kit status {job_id}",
         )
     return said
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
