@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from kit.base import formats
 from kit.cli import tables
-from kit.runs import array_status, events, history, log_files, nccl_network, usage
+from kit.runs import array_status, events, log_files, nccl_network, run_dir, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogEnd
@@ -102,7 +102,7 @@ def _show_tasks(shown: Status) -> None:
 
 def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task with its values and what it used: the history has the whole array alone."""
-    gpus = history.recorded_plan(shown.run.paths.folder).layout.gpus_per_node
+    gpus = run_dir.recorded_plan(shown.run.paths.folder).layout.gpus_per_node
     for task, values in array_status.tasks_with_values(shown):
         if not task.active and task.run.id:
             used = usage.of_job(task.run.paths, task.run.id, gpus, None)

@@ -15,7 +15,7 @@ from kit import slurm
 from kit.base.formats import DAY_S
 from kit.config import image_files
 from kit.plan.run_paths import RECORD, RunPaths
-from kit.runs import history
+from kit.runs import history, run_dir
 
 # The names that kit.images.store gives.
 _RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif|\.tar\.gz)?\.json")
@@ -111,6 +111,6 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
 
 def _files(record: Path) -> list[str]:
     """Return the real paths of a run's image and packages, since a folder may have two names."""
-    container = history.recorded_plan(record.parent).container
+    container = run_dir.recorded_plan(record.parent).container
     image = container.made_file or container.image
     return [os.path.realpath(file) for file in (image, container.packages.file) if file]

@@ -12,7 +12,7 @@ from typing import Optional
 
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
-from kit.runs import history, job_chain, job_status, log_outcome, lookup
+from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_choice import LogChoice
@@ -178,7 +178,7 @@ def _state(found: tuple[Status, ...]) -> str:
 
 def sweep_values(run: Run) -> dict[str, list[str]]:
     """Return {name: its value for each task} of a sweep."""
-    sweep = history.recorded_plan(Path(run.folder)).program.sweep
+    sweep = run_dir.recorded_plan(Path(run.folder)).program.sweep
     return {name: list(values) for name, values in sweep}
 
 

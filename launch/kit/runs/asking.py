@@ -11,7 +11,7 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import KitError
 from kit.files import replace
-from kit.runs import history, local_processes, sharing, status
+from kit.runs import local_processes, run_dir, sharing, status
 from kit.runs.history import Run
 
 CHECKPOINT = "checkpoint"  # the ranks write one, and start again in the same job
@@ -24,7 +24,7 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
     Raise KitError for a run that is not running, and for one that cannot do it.
     """
     run = status.running(word, task)
-    policy = history.recorded_plan(Path(run.folder)).policy
+    policy = run_dir.recorded_plan(Path(run.folder)).policy
     on_preempt = policy.on_preempt
     _refuse(run, request, on_preempt)
     if sharing.is_own(run.folder):

@@ -92,7 +92,7 @@ class Run:
             return True
         # A run directory that was moved: its job knows the place of its submission.
         is_gone = not os.path.exists(folder)
-        return is_gone and recorded_plan(Path(self.folder)).layout.run_dir == folder
+        return is_gone and run_dir.recorded_plan(Path(self.folder)).layout.run_dir == folder
 
 
 def add(run: Run) -> bool:
@@ -149,7 +149,7 @@ def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None
 
 def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Usage:
     """Return what a run used; of an array, what all of its tasks did."""
-    gpus = recorded_plan(Path(run.folder)).layout.gpus_per_node
+    gpus = run_dir.recorded_plan(Path(run.folder)).layout.gpus_per_node
     found = [measuring.of_job(run.paths, task.id, gpus, elapsed_s) for task in tasks]
     return measuring.total(found) if run.array else found[0]
 
@@ -175,7 +175,7 @@ def note_cancelled(run: Run, job_ids: Collection[str]) -> None:
 
 def is_cancelled(run: Run) -> bool:
     """Return whether kit had Slurm cancel the job, the task, or all tasks of its array."""
-    cancelled = read_record(Path(run.folder)).get("cancelled", ())
+    cancelled = run_dir.read_record(Path(run.folder)).get("cancelled", ())
     return bool(run.id) and (run.id in cancelled or run.id.partition("_")[0] in cancelled)
 
 
@@ -274,21 +274,8 @@ def _recorded_s(text: str) -> float:
 
 def other_host(run: Run) -> str:
     """Return the machine that a run was submitted on, if not this one; its Slurm may differ."""
-    host = read_record(Path(run.folder)).get("host", "")
+    host = run_dir.read_record(Path(run.folder)).get("host", "")
     return host if host != os.uname().nodename else ""
-
-
-def read_record(folder: Path) -> RunRecord:
-    """Return the run.json of a run directory; empty if it cannot be read."""
-    try:
-        return run_dir.load_sound(folder)
-    except KitError:
-        return {}
-
-
-def recorded_plan(folder: Path) -> Plan:
-    """Return the plan of a run directory; what nobody knows is empty."""
-    return run_record.plan_of(read_record(folder))
 
 
 def path() -> Path:

@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import UsageError, did_you_mean
-from kit.runs import history, run_record, sharing, submit
+from kit.runs import history, run_dir, run_record, sharing, submit
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -113,7 +113,7 @@ def is_of(here: str, run: Run) -> bool:
     folder = os.path.realpath(run.folder)
     if os.path.commonpath([here, folder]) in (here, folder):
         return True
-    workdir = run.workdir or history.recorded_plan(Path(folder)).program.workdir
+    workdir = run.workdir or run_dir.recorded_plan(Path(folder)).program.workdir
     return os.path.realpath(workdir or "/") == here
 
 
@@ -132,7 +132,7 @@ def _last_here(known: list[Run]) -> Run:
 def _of_directory(folder: str, known: list[Run]) -> Optional[Run]:
     """Return the run of a directory that was moved, linked or never noted, by its run.json."""
     folder = os.path.realpath(folder)
-    record = history.read_record(Path(folder))
+    record = run_dir.read_record(Path(folder))
     if not record:
         return None
     for run in known:

@@ -212,6 +212,19 @@ def load_sound(run: Path) -> RunRecord:
     return run_record.read(_content(run), [])
 
 
+def read_record(run: Path) -> RunRecord:
+    """Return what can be believed of a record; nothing where it cannot be read."""
+    try:
+        return load_sound(run)
+    except KitError:
+        return {}
+
+
+def recorded_plan(run: Path) -> Plan:
+    """Return the plan of a run directory; what nobody knows is empty."""
+    return run_record.plan_of(read_record(run))
+
+
 def _content(run: Path) -> dict[str, Any]:
     try:
         return safe_read.mapping(RunPaths(run).record)

@@ -19,6 +19,7 @@ from kit.runs import (
     job_status,
     local_processes,
     log_outcome,
+    run_dir,
     secret_file,
     sharing,
     submit,
@@ -147,7 +148,7 @@ def _query_run(
 def _local(run: Run) -> Status:
     """Return the status of a run on this machine, whose end kit notes unless it is killed."""
     so_far = f"{formats.elapsed(time.time() - run.created_s)} so far"
-    record = history.read_record(Path(run.folder))
+    record = run_dir.read_record(Path(run.folder))
     host = record.get("host")
     if host and host != os.uname().nodename:
         return Status(run, "UNKNOWN", f"it was started on {host}: ask there", "")

@@ -215,7 +215,7 @@ def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
     """Return whether the same command was typed for the same project."""
     if run.name != plan.layout.name:
         return False
-    record = history.read_record(Path(run.folder))
+    record = run_dir.read_record(Path(run.folder))
     is_typed = _words(record.get("invocation", ())) == _words(invocation)
     return is_typed and run_record.plan_of(record).program.workdir == plan.program.workdir
 
