@@ -23,18 +23,8 @@ def find(
     word: Optional[str], number: Optional[int], *, live: bool = False
 ) -> tuple[Run, Optional[int]]:
     """Return the run and its task's number; 12_3 is task 3 of the array 12, as squeue writes it."""
-    match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word or "") if number is None else None
-    arrays_here = [run for run in history.runs() if run.array] if match else []
-    if match and (
-        known := [
-            run
-            for run in arrays_here
-            if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")
-        ]
-    ):
-        run, number = known[-1], int(match[2])
-    else:
-        run = lookup.find(word, live=live)
+    named = _task_of_id(word) if word and number is None else None
+    run, number = named or (lookup.find(word, live=live), number)
     if number is None:
         return run, None
     if not run.array:
@@ -42,6 +32,18 @@ def find(
     if number not in task_numbers.numbers(run.array):
         raise UsageError(f"{run} has no task {number}", f"its tasks are {run.array}")
     return run, number
+
+
+def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
+    """Return the newest array with a task of this id, and the task's number; None without one."""
+    match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word)
+    if not match:
+        return None
+    arrays = [run for run in history.runs() if run.array]
+    known = [
+        run for run in arrays if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")
+    ]
+    return (known[-1], int(match[2])) if known else None
 
 
 def split(run: Run) -> list[Run]:

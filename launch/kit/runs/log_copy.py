@@ -51,15 +51,23 @@ class Tail:
             if held_back := self.filters.get(path):
                 self.write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
-            attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
-            blamed = events.blamed_rank(attempt)
-            others: list[bytes] = []
-            for held_back in self.filters.values():
-                own, of_others = held_back.rest(blamed)
-                self.write(own)
-                others += of_others
-            self.write(last_words.shortened(others))
+            self._write_last_words()
             self._copy(batch, last)
+        self._write_refusals(last)
+
+    def _write_last_words(self) -> None:
+        """Write what is held back, and only a few lines of ranks that are not at fault."""
+        attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
+        blamed = events.blamed_rank(attempt)
+        others: list[bytes] = []
+        for held_back in self.filters.values():
+            own, of_others = held_back.rest(blamed)
+            self.write(own)
+            others += of_others
+        self.write(last_words.shortened(others))
+
+    def _write_refusals(self, last: bool) -> None:
+        """Write why nodes refused, where the batch script has not said it in time."""
         for words, (since_s, line) in list(self.held.items()):
             if last or time.monotonic() - since_s > HELD_S:
                 if words not in self.said:

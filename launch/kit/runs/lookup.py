@@ -25,7 +25,7 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     """
     known = history.runs()
     if word is None:
-        return _fresh(_last_here(known))
+        return _fresh(_last_or_raise(known))
     folder = os.path.abspath(word)
     noted = next((run for run in known if run.folder == folder), None)
     if found := noted or _of_directory(folder, known):
@@ -117,7 +117,7 @@ def is_of(here: str, run: Run) -> bool:
     return os.path.realpath(workdir or "/") == here
 
 
-def _last_here(known: list[Run]) -> Run:
+def _last_or_raise(known: list[Run]) -> Run:
     """Return the last run of the current folder. Raise UsageError if it has none."""
     if run := _last(known):
         return run
