@@ -31,6 +31,7 @@ from kit.runs import (
 from kit.runs import status as states
 from kit.runs.history import Run
 from kit.runs.job_status import OWN, Status
+from kit.runs.log_choice import LogChoice
 
 _USUAL = ", ".join(completion.STATES)
 NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
@@ -187,21 +188,16 @@ def logs(
     """
     found, number = array_status.find(run, task)
     runs = array_status.chosen(found, number)
+    choice = LogChoice(node, rank, errors, attempt)
     if follow:
-        if tail is not None or rank is not None or node or errors or attempt:
+        if tail is not None or choice != LogChoice():
             fix = "leave out -f; or follow one file: tail -f"
             raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
         _follow(found, runs)
         return
-    files = array_status.logs(found, number, log_choice.LogChoice(node, rank, errors, attempt))
+    files = array_status.logs(found, number, choice)
     if not files:
-        folder = found.paths.logs(runs[0].id) if len(runs) == 1 else found.paths.log
-        which = runs[0] if number is not None else found
-        if errors and not any(log_choice.has_ranks(found.paths, each.id) for each in runs):
-            raise KitError(f"no rank of {which} began", f"see: kit why {which.id}")
-        where = f" in attempt {attempt}" if attempt else ""
-        what = f"failed rank{where}" if errors else _missing(runs[0], rank, node, where)
-        raise KitError(f"{which} has no {what}", f"to see what it has: ls {messages.typed(folder)}")
+        raise _nothing(runs[0] if number is not None else found, runs, choice)
     _print(files, found, tail)
 
 
@@ -212,17 +208,27 @@ def _follow(found: Run, runs: list[Run]) -> None:
     following.follow_again(runs[0])
 
 
-def _missing(run: Run, rank: Optional[int], node: Optional[str], where: str) -> str:
-    """Return what a run has not, in words. Raise UsageError for a rank that it never has."""
+def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:
+    """Return the error for a run without a log of this choice. Its `tasks` are those chosen."""
+    if choice.errors and not any(log_choice.has_ranks(run.paths, each.id) for each in tasks):
+        return KitError(f"no rank of {run} began", f"see: kit why {run.id}")
+    folder = run.paths.logs(tasks[0].id) if len(tasks) == 1 else run.paths.log
+    where = f" in attempt {choice.attempt}" if choice.attempt else ""
+    what = "failed rank" if choice.errors else _missing(tasks[0], choice.rank, choice.node)
+    yet = "" if choice.errors or tasks[0].state or log_outcome.read(tasks[0])[0] else " yet"
+    fix = f"to see what it has: ls {messages.typed(folder)}"
+    return KitError(f"{run} has no {what}{where}{yet}", fix)
+
+
+def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
+    """Return which log a run has not. Raise UsageError for a rank that it never has."""
     nodes, _, processes = run.shape.partition("x")
     if rank is not None and nodes.isdecimal() and processes.isdecimal():
         count = int(nodes) * int(processes)
         if rank >= count:
             fix = f"they are 0 to {count - 1}" if count > 1 else "it has one, rank 0"
             raise UsageError(f"{run} has no rank {rank}", fix)
-    of = f" of rank {rank}" if rank is not None else f" of a node {node}" if node else ""
-    yet = "" if run.state or log_outcome.read(run)[0] else " yet"
-    return f"log{of}{where}{yet}"
+    return f"log of rank {rank}" if rank is not None else f"log of a node {node}" if node else "log"
 
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
