@@ -154,14 +154,6 @@ def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Us
     return measuring.total(found) if run.array else found[0]
 
 
-def given_up(run: Run) -> None:
-    """Note that a run will never be submitted, if files of the user have kept its directory."""
-    if os.path.isdir(run.folder):
-        reason = "there are files in it that kit did not write"
-        warn(f"kit: {run.folder} stays: {reason}")
-        ended(run, "CANCELLED", "it was never submitted")
-
-
 def note_cancelled(run: Run, job_ids: Collection[str]) -> None:
     """Note which jobs Slurm was told to cancel.
 

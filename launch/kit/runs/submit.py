@@ -197,7 +197,9 @@ def give_up(run: Run) -> Optional[Run]:
         problem = f"whether Slurm has {job} is not known yet ({run.folder})"
         raise slurm.Unsure(problem, f"in a minute {AGAIN}")
     run_dir.give_up(Path(run.folder))
-    history.given_up(run)
+    if os.path.isdir(run.folder):
+        warn(f"kit: {run.folder} stays: there are files in it that kit did not write")
+        history.ended(run, "CANCELLED", "it was never submitted")
     return None
 
 
