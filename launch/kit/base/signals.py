@@ -13,6 +13,11 @@ from kit.base.errors import warn
 CTRL_C = 128 + signal.SIGINT  # the exit code of what Ctrl-C ended
 
 
+def shell_code(returncode: int) -> int:
+    """Return a process's exit code as a shell shows it: 128 + the signal where one ended it."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
 def end_cleanly() -> None:
     """Let TERM and HUP raise SystemExit, as INT raises KeyboardInterrupt; nohup keeps its HUP."""
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from kit.base import signals
 from kit.files import locks
 from kit.remote import session
 from kit.remote.session import CHUNK, PERIOD_S
@@ -50,7 +51,7 @@ def _keep(made: Path, request: Mapping[str, Any]) -> None:
             return
         _write_output(process, spool, made, request)
         code = process.wait()
-        spool.write(session.line(exit=128 - code if code < 0 else code))
+        spool.write(session.line(exit=signals.shell_code(code)))
 
 
 def _write_output(

@@ -54,7 +54,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             stopper.end()
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
             local_processes.end(noted.id)
-    code = 128 + stopper.received[0] if stopper.received else code if code >= 0 else 128 - code
+    code = signals.shell_code(-stopper.received[0] if stopper.received else code)
     state = "FAILED" if code else "COMPLETED"
     if stopper.received:
         state = "CANCELLED"

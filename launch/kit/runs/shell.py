@@ -97,7 +97,7 @@ class Session:
                 process.send_signal(signal.SIGHUP)
             self.watch(process)
             code = process.wait()
-        return self.end(129 if self.hung_up else code if code >= 0 else 128 - code)
+        return self.end(129 if self.hung_up else signals.shell_code(code))
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
         raise NotImplementedError
