@@ -79,41 +79,41 @@ def check(
     command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path]
 ) -> None:
     """Raise KitError with the cause if a command has failed."""
-    if done.returncode != 0:
-        if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
-            fix = "it may have been done all the same: squeue --me"
-            raise Unsure(f"{command[0]}: {done.stderr.strip()}", fix)
-        words = " ".join(
-            re.sub(r"^(sbatch|scancel): (error: )?", "", line)
-            for line in done.stderr.strip().splitlines()
-        )
-        if "Job dependency problem" in done.stderr:
-            cause = "Slurm has forgotten a job that this one is to wait for"
-            other = "that job can no longer end so (Job dependency problem)"
-            look = "see how that job ended, and leave the dependency out"
-            fix = (
-                f"{look}: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
-            )
-            raise KitError(f"sbatch refuses: {cause}, or {other}", fix)
-        fix = _fix_of_script(script, words) if script else "check with: squeue --me"
-        raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
+    if done.returncode == 0:
+        return
+    if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
+        fix = "it may have been done all the same: squeue --me"
+        raise Unsure(f"{command[0]}: {done.stderr.strip()}", fix)
+    if "Job dependency problem" in done.stderr:
+        cause = "Slurm has forgotten a job that this one is to wait for"
+        other = "that job can no longer end so (Job dependency problem)"
+        look = "see how that job ended, and leave the dependency out"
+        fix = f"{look}: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
+        raise KitError(f"sbatch refuses: {cause}, or {other}", fix)
+    words = " ".join(
+        re.sub(r"^(sbatch|scancel): (error: )?", "", line)
+        for line in done.stderr.strip().splitlines()
+    )
+    fix = _fix_of_script(script, words) if script else "check with: squeue --me"
+    raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
 
 
 def _fix_of_script(script: Path, words: str) -> str:
     """Return a fix with the #SBATCH line whose option sbatch means, if it says which."""
     named = re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words)
     option = named[1] if named else "exclude|nodelist" if "Invalid node name" in words else ""
+    found: list[str] = []
     if option:
         with contextlib.suppress(OSError):
             text = script.read_text(encoding="utf-8", errors="replace")
             found = re.findall(rf"^#SBATCH (--(?:{option})(?:=.*)?)$", text, re.MULTILINE)
-            if found:
-                read = " and ".join(f"`{line}`" for line in found)
-                fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
-                if any(line.startswith("--exclude") for line in found):
-                    fix += "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
-                return fix
-    return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+    if not found:
+        return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+    read = " and ".join(f"`{line}`" for line in found)
+    fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
+    if any(line.startswith("--exclude") for line in found):
+        fix += "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
+    return fix
 
 
 def run(
