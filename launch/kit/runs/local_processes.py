@@ -63,9 +63,8 @@ def end(job_id: str) -> None:
         while (left := find(job_id)) and time.monotonic() < end_s:
             leaders = [process for process in left if _leads(process)]
             others = [process for process in left if not _is_rank(process)]
-            for process in (
-                set(leaders or others or left) - asked if number == signal.SIGTERM else left
-            ):
+            first = [process for process in leaders or others or left if process not in asked]
+            for process in first if number == signal.SIGTERM else left:
                 asked.add(process)
                 with contextlib.suppress(ProcessLookupError):
                     (os.killpg if process in leaders else os.kill)(process, number)

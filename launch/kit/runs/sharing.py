@@ -31,8 +31,8 @@ def open_to_group(folder: Path) -> None:
     """
     gid = os.stat(folder).st_gid
     if gid not in (os.getegid(), *os.getgroups()) and os.geteuid() != 0:
-        group = f"{_group(gid)}, the group of {folder.parent}"
-        problem = f"`share: group` would share this run with {group}, but you are not a member"
+        whom = f"{group(folder)}, the group of {folder.parent}"
+        problem = f"`share: group` would share this run with {whom}, but you are not a member"
         raise KitError(problem, "start in a folder of your group: chgrp GROUP DIR; chmod g+s DIR")
     paths = RunPaths(folder)
     for entry in os.scandir(folder):
@@ -61,7 +61,7 @@ def warn_of_closed_folders(folder: Path) -> None:
     for parent in reversed(Path(os.path.realpath(folder)).parents):
         facts = os.stat(parent)
         if not facts.st_mode & (0o010 if facts.st_gid == gid else 0o001):
-            who = f"members of {_group(gid)}, with whom this run is shared,"
+            who = f"members of {group(folder)}, with whom this run is shared,"
             fix = f"chmod {'g' if facts.st_gid == gid else 'o'}+x {parent}"
             elsewhere = "or start in a folder that the group can enter"
             warn(f"kit: {who} may not be able to enter {parent}\n  fix: {fix}; {elsewhere}")
@@ -70,10 +70,7 @@ def warn_of_closed_folders(folder: Path) -> None:
 
 def group(folder: Path) -> str:
     """Return the name of a run directory's group."""
-    return _group(os.stat(folder).st_gid)
-
-
-def _group(gid: int) -> str:
+    gid = os.stat(folder).st_gid
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
