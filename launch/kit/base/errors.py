@@ -24,7 +24,7 @@ class KitError(Exception):
 
     @property
     def problem(self) -> str:
-        """The first problem, without its place."""
+        """Return the first problem, without its place."""
         return self.problems[0].problem
 
     @property

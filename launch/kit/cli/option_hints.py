@@ -49,30 +49,31 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         return f"kit calls it --inherit: --inherit {_INHERIT.get(value, value or 'all')}"
     if name == "--wrap":
         return "write the lines into a job file, below `script: |`"
-    key = OTHER_OPTIONS.get(name) or (
-        suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)
-        if name.startswith("--")
-        else ""
-    )
-    if name == "--gres" and (gpus := re.fullmatch(r"gpu:([0-9]+)", value)):
-        key, value = "gpus_per_node", gpus[1]
-    if key in jobs.KEYS:
-        own = jobs.option_name(key)
-        return f"kit calls it {own}{f': {own} {value}' if value else ''}"
-    long = (
-        sbatch_options.SHORT.get(name[1:], "")
-        if re.fullmatch("-[A-Za-z]", name)
-        else name[2:].replace("_", "-")
-    )
+    if own := _kits_own(name, value):
+        return own
+    is_short = re.fullmatch("-[A-Za-z]", name)
+    long = sbatch_options.SHORT.get(name[1:], "") if is_short else name[2:].replace("_", "-")
     if long not in sbatch_options.options():
         if close := closest(name, known, 0.82):
             return f"did you mean '{close}'?"
         long = closest(long, sbatch_options.options(), 0.8)
     if long:
-        return (
-            f"an option of sbatch goes after --slurm: --slurm {long}{f'={value}' if value else ''}"
-        )
+        given = f"{long}={value}" if value else long
+        return f"an option of sbatch goes after --slurm: --slurm {given}"
     return f"{PROGRAMS_OWN}: {shlex.join(['kit', *_programs_own_last(typed, known)])}"
+
+
+def _kits_own(name: str, value: str) -> str:
+    """Return what kit calls an option of sbatch's and others; empty where kit has none."""
+    key = OTHER_OPTIONS.get(name, "")
+    if not key and name.startswith("--"):
+        key = suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)
+    if name == "--gres" and (gpus := re.fullmatch(r"gpu:([0-9]+)", value)):
+        key, value = "gpus_per_node", gpus[1]
+    if key not in jobs.KEYS:
+        return ""
+    own = jobs.option_name(key)
+    return f"kit calls it {own}: {own} {value}" if value else f"kit calls it {own}"
 
 
 def _programs_own_last(typed: list[str], known: list[str]) -> list[str]:
@@ -105,7 +106,7 @@ def _other_tools(words: list[str]) -> str:
 
 
 def _value_of(name: str, typed: list[str]) -> str:
-    """What was typed behind an option: `--mem 64G`, `--mem=64G`, `-N2`; empty where nothing was."""
+    """Return what was typed behind an option: `--mem 64G`, `--mem=64G`, `-N2`; "" for nothing."""
     for word, following in zip(typed, [*typed[1:], ""]):
         if word == name:
             return "" if following.startswith("-") else following

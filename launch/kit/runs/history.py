@@ -79,16 +79,16 @@ class Run:
         if number.isdecimal() and os.path.isdir(self.paths.logs(word)):
             return True  # the id of an earlier job of it
         is_task = bool(self.array) and number == self.id and task.isdecimal()
-        return is_task or os.path.realpath(word) == os.path.realpath(self.folder)
+        return is_task or slurm.same_folder(word, self.folder)
 
     def works_in(self, folder: str) -> bool:
         """Return whether a job that works in this folder is the run's.
 
         The number alone may be that of any other job.
         """
-        if folder in (self.folder, ""):
-            return bool(folder)
-        if os.path.realpath(folder) == os.path.realpath(self.folder):
+        if not folder:
+            return False
+        if slurm.same_folder(folder, self.folder):
             return True
         # A run directory that was moved: its job knows the place of its submission.
         is_gone = not os.path.exists(folder)

@@ -30,20 +30,18 @@ def warning(run: Path) -> Optional[Problem]:
 
 
 def _is_exported(run: Path) -> bool:
-    """Whether this machine is the file server: then nodes may see its disk."""
+    """Return whether this machine is the file server: then nodes may see its disk."""
+    lines: list[str] = []
     for path in (path for pattern in EXPORTS for path in glob.glob(pattern)):
         with suppress(OSError):
-            for line in Path(path).read_text(errors="replace").splitlines():
-                found = re.match(r'"([^"]+)"|([^\s#"]+)', line)
-                if found and (run.resolve() / "x").is_relative_to(
-                    (found[1] or found[2]).replace("\\040", " ")
-                ):
-                    return True
-    return False
+            lines += Path(path).read_text(errors="replace").splitlines()
+    found = (re.match(r'"([^"]+)"|([^\s#"]+)', line) for line in lines)
+    exports = [(each[1] or each[2]).replace("\\040", " ") for each in found if each]
+    return any((run.resolve() / "x").is_relative_to(export) for export in exports)
 
 
 def _nodes_wrote_beside(run: Path) -> bool:
-    """Whether an earlier job of the same folder has its log."""
+    """Return whether an earlier job of the same folder has its log."""
     known = (other.paths for other in history.runs() if not other.local)
     return any(paths.folder.parent == run.parent and paths.batch_logs() for paths in known)
 
