@@ -38,9 +38,8 @@ def query(runs: list[Run]) -> list[Status]:
     found = _without_slurm(runs)
     runs_left = [run for run in runs if run.folder not in found]
     for cluster in dict.fromkeys(run.asked_of for run in runs_left):
-        of_it = [run for run in runs_left if run.asked_of == cluster]
         with slurm.at(cluster):
-            found.update((item.run.folder, item) for item in _query_cluster(of_it))
+            found |= _query_cluster([run for run in runs_left if run.asked_of == cluster])
     return [found[run.folder] for run in runs]
 
 
@@ -58,7 +57,8 @@ def _is_slurms(run: Run) -> bool:
     return bool(run.id) and not run.state and not run.local
 
 
-def _query_cluster(runs: list[Run]) -> list[Status]:
+def _query_cluster(runs: list[Run]) -> dict[str, Status]:
+    """Return {folder: status} of the runs of one cluster."""
     runs = [run if run.state or run.local else history.current(run) for run in runs]
     unknown = list(filter(_is_slurms, runs))
     others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
@@ -70,7 +70,7 @@ def _query_cluster(runs: list[Run]) -> list[Status]:
         if not status.run.local and any(each.state == "LOST" for each in (status, *status.tasks))
     ]
     if not lost:
-        return [found[run.folder] for run in runs]
+        return found
     try:
         accounts = slurm.accounted([run.id for run in lost])
     except slurm.Unsure:
@@ -82,7 +82,7 @@ def _query_cluster(runs: list[Run]) -> list[Status]:
         found[run.folder] = _query_run(run, queue, accounts)
         if found[run.folder].state == "LOST":
             found[run.folder] = _lost(found[run.folder], own)
-    return [found[run.folder] for run in runs]
+    return found
 
 
 def _lost(status: Status, own: str) -> Status:
