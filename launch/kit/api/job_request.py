@@ -12,8 +12,7 @@ from kit.cluster import check
 from kit.config import job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
-from kit.plan import resolve as plans
-from kit.plan import this_machine
+from kit.plan import resolve, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir
 
@@ -66,7 +65,7 @@ class JobRequest:
             job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
         folder = run_dir.new_path(output, job.name or "job", self.problems)
         judge = check.HeaderCheck(job, self.problems) if use.asks_site else None
-        plan = plans.resolve(job, folder, self.problems, use.code, judge, is_dry=use.is_dry)
+        plan = resolve.resolve(job, folder, self.problems, use.code, judge, is_dry=use.is_dry)
         if named and job.image != named:
             plan = this_machine.of_file(plan, named)
         for warning in self.problems.warnings:

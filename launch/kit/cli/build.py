@@ -9,8 +9,7 @@ import typer
 
 from kit.base.errors import Problems
 from kit.base.formats import size
-from kit.cli import completion as values
-from kit.cli import messages, options
+from kit.cli import completion, messages, options
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
 from kit.images import build_request
@@ -24,7 +23,7 @@ Target = Annotated[
         metavar="[RECIPE|IMAGE]",
         help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME,"
         " FILE.tar, FILE.sqsh.",
-        autocompletion=values.recipes,
+        autocompletion=completion.recipes,
     ),
 ]
 Words = Annotated[
@@ -48,7 +47,7 @@ Device = Annotated[
         "--device",
         metavar="gpu|cpu",
         help="Build on the recipe's base for GPUs or for CPUs.",
-        autocompletion=values.one_of("gpu", "cpu"),
+        autocompletion=completion.one_of("gpu", "cpu"),
     ),
 ]
 Engine = Annotated[
@@ -58,7 +57,7 @@ Engine = Annotated[
         metavar="NAME",
         help="The engine that builds: docker, podman, apptainer or enroot.",
         show_default="the first one here",
-        autocompletion=values.engines,
+        autocompletion=completion.engines,
     ),
 ]
 Arguments = Annotated[
@@ -102,7 +101,7 @@ To = Annotated[
         "--to",
         metavar="sqsh|sif|docker",
         help="Format: sqsh runs everywhere; docker leaves the image in the engine.",
-        autocompletion=values.one_of("sqsh", "sif", "docker"),
+        autocompletion=completion.one_of("sqsh", "sif", "docker"),
     ),
 ]
 Folder = Annotated[str, typer.Option("--images", metavar="DIR", help="Folder for the file.")]

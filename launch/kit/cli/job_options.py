@@ -11,8 +11,8 @@ import typer
 from kit.api.job_request import JobRequest
 from kit.base.errors import Problems
 from kit.cli import completion
-from kit.config import job as jobs
 from kit.config import sbatch_options
+from kit.config.job import KEYS, option_name
 from kit.config.yaml_source import Located
 
 JOB = Annotated[
@@ -40,14 +40,14 @@ _SHAPE = Annotated[
 
 
 def _located(key: str, value: Any, problems: Problems) -> Optional[Located]:
-    option, from_words = jobs.option_name(key), jobs.KEYS[key].from_words
+    option, from_words = option_name(key), KEYS[key].from_words
     return from_words(option, value, problems) if from_words else Located(str(value), option)
 
 
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Located]:
     """Return the keys that are set on the command line, as a job file would have them."""
     found: dict[str, Located] = {}
-    for key in jobs.KEYS:
+    for key in KEYS:
         if (value := values.get(key)) not in (None, []):
             given = _located(key, value, problems)
             found.update({key: given} if given is not None else {})
@@ -83,7 +83,7 @@ def _add_shape(shape: str, found: dict[str, Located], problems: Problems) -> Non
         problems.add("-j", f"'{shape}' is not NODESxPROCESSES", fix)
     for key, value in zip(("nodes", "processes_per_node"), parts.groups() if parts else "11"):
         if key in found:
-            said = f"-j and {jobs.option_name(key)} say the same thing"
+            said = f"-j and {option_name(key)} say the same thing"
             problems.add("-j", said, "give one of them")
         found[key] = Located(value, "-j")
 
@@ -157,10 +157,10 @@ def _common_parameters() -> tuple[inspect.Parameter, ...]:
 def _key_parameters() -> tuple[inspect.Parameter, ...]:
     """Return an option for every key but the command, which is an argument."""
     found = []
-    for key, facts in jobs.KEYS.items():
+    for key, facts in KEYS.items():
         if key == "command":
             continue
-        name = jobs.option_name(key)
+        name = option_name(key)
         kind: Any = list[str] if facts.from_words else str if facts.metavar else bool
         option = typer.Option(
             name if facts.metavar else f"{name}/--no-{name[2:]}",

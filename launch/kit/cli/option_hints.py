@@ -7,8 +7,8 @@ import re
 import shlex
 
 from kit.base.errors import Problems, closest
-from kit.config import job as jobs
 from kit.config import other_tools, sbatch_options, suggest
+from kit.config.job import KEYS, option_name
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
 OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}
@@ -38,7 +38,7 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
     if tools := _other_tools(typed[1:]):
         return tools
     if name in TOTALS:
-        own = jobs.option_name(TOTALS[name])
+        own = option_name(TOTALS[name])
         return f"Slurm counts them for the whole job, kit for each node: {own} N"
     if name == "-o":
         return "the logs are in the run directory, which --output DIR names"
@@ -67,12 +67,12 @@ def _kits_own(name: str, value: str) -> str:
     """Return what kit calls an option of sbatch's and others; empty where kit has none."""
     key = OTHER_OPTIONS.get(name, "")
     if not key and name.startswith("--"):
-        key = suggest.by_other_name(name[2:].replace("-", "_"), jobs.KEYS)
+        key = suggest.by_other_name(name[2:].replace("-", "_"), KEYS)
     if name == "--gres" and (gpus := re.fullmatch(r"gpu:([0-9]+)", value)):
         key, value = "gpus_per_node", gpus[1]
-    if key not in jobs.KEYS:
+    if key not in KEYS:
         return ""
-    own = jobs.option_name(key)
+    own = option_name(key)
     return f"kit calls it {own}: {own} {value}" if value else f"kit calls it {own}"
 
 

@@ -19,8 +19,7 @@ from kit.base.table import printable
 from kit.files import safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import job_chain, run_dir, run_record, secret_file, sharing
-from kit.runs import usage as measuring
+from kit.runs import job_chain, run_dir, run_record, secret_file, sharing, usage
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
 from kit.slurm import task_numbers
@@ -150,8 +149,8 @@ def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None
 def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Usage:
     """Return what a run used; of an array, what all of its tasks did."""
     gpus = run_dir.recorded_plan(Path(run.folder)).layout.gpus_per_node
-    found = [measuring.of_job(run.paths, task.id, gpus, elapsed_s) for task in tasks]
-    return measuring.total(found) if run.array else found[0]
+    found = [usage.of_job(run.paths, task.id, gpus, elapsed_s) for task in tasks]
+    return usage.total(found) if run.array else found[0]
 
 
 def note_cancelled(run: Run, job_ids: Collection[str]) -> None:
