@@ -266,8 +266,7 @@ def test_a_job_starts_on_no_other_image_than_it_was_submitted_with(tmp_path: Pat
 
 
 def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true", nodes=3)
-    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
+    run = run_dir(tmp_path, "true", nodes=3, elastic=True)
     shown = subprocess.run(["ip", "-4", "-brief", "address", "show", "up"], capture_output=True, text=True).stdout
     own = [address for address in re.findall(r"\s([\d.]+)/", shown) if not address.startswith("127.")]
     if not own:
@@ -283,8 +282,7 @@ def test_a_node_without_an_address_ends_a_job_that_needs_all(tmp_path: Path) -> 
 
 def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -> None:
     """With Debian's usual line "127.0.1.1 hostname" a name resolves to it on every node; Slurm then knows a better one."""
-    run = run_dir(tmp_path, "true", nodes=3, launcher="srun")
-    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
+    run = run_dir(tmp_path, "true", nodes=3, elastic=True)
     lines = """
     for name in "${@:2}"; do
       case "${name}" in local1) address=127.0.1.1 ;; local2) address=192.0.2.2 ;; local0) address=192.0.2.10 ;; *) address="${name}" ;; esac
@@ -305,20 +303,19 @@ def test_loopback_addresses_of_the_other_nodes_are_passed_over(tmp_path: Path) -
 
 
 def test_all_nodes_have_the_addresses_of_all_where_the_launcher_needs_them(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, '[[ -z "${KIT_ADDRESSES}" ]] || cat "${KIT_ADDRESSES}"', nodes=2)
-    assert start(run, env=slurm(nodes=2)).returncode == 0
-    assert logs(run)["rank1.out"] == ""
-    set_in_env(run, "KIT_NEEDS_ADDRESSES", "yes")
-    assert start(run, env=slurm(nodes=2)).returncode == 0
-    assert logs(run)["rank1.out"] == "127.0.0.1 local0\n127.0.0.1 local1\n"
+    for elastic, shown in ((False, ""), (True, "127.0.0.1 local0\n127.0.0.1 local1\n")):
+        folder = tmp_path / f"elastic-{elastic}"
+        folder.mkdir()
+        run = run_dir(folder, '[[ -z "${KIT_ADDRESSES}" ]] || cat "${KIT_ADDRESSES}"', nodes=2, elastic=elastic)
+        assert start(run, env=slurm(nodes=2)).returncode == 0
+        assert logs(run)["rank1.out"] == shown
 
 
 @pytest.mark.parametrize(
     ("known", "chosen"), [("none\\npmix", "pmix"), ("none\\npmi2\\npmix_v5\\npmix", "pmix"), ("none\\npmi2", "pmi2"), ("none\\ncray_shasta", "")]
 )
 def test_a_slurm_without_pmix_ends_an_mpi_job(known: str, chosen: str, tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true")
-    set_in_env(run, "KIT_MPI", "yes")
+    run = run_dir(tmp_path, "true", launcher="mpi")
     note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) ' + ready_nodes("local0") + "exit ;; esac\n" + ended_ranks(1)
     stub(tmp_path / "bin", "srun", f'[[ "$1" != --mpi=list ]] || {{ printf "MPI plugin types are...\\n{known}\\n" >&2 && exit; }}\n{note}')
     done = start(run, env=slurm(folders=(tmp_path / "bin",)))

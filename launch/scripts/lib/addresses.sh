@@ -1,4 +1,5 @@
 # addresses.sh - the addresses of all nodes, for launchers that need them: the master's is enough for most.
+# only: KIT_NEEDS_ADDRESSES
 
 # addresses::write - sets KIT_ADDRESSES to a file with a line for each node, its address and its name: 10,000 of them are too long
 # for an argument.

@@ -6,6 +6,8 @@ source "${KIT_RUN_DIR}/lib/ranks.sh"
 source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/blame.sh"
 source "${KIT_RUN_DIR}/lib/peers.sh"
+[[ -z "${KIT_NEEDS_ADDRESSES}" ]] || source "${KIT_RUN_DIR}/lib/addresses.sh"
+[[ -z "${KIT_MPI}" ]] || source "${KIT_RUN_DIR}/lib/mpi.sh"
 [[ -n "${KIT_ELASTIC}" ]] || ((KIT_MAX_RESTARTS == 0)) || source "${KIT_RUN_DIR}/lib/restart.sh"
 [[ -z "${KIT_LEAST_NODES:-}" ]] || source "${KIT_RUN_DIR}/lib/beat.sh"
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
@@ -72,14 +74,8 @@ job::choose_master() {
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"
   KIT_RENDEZVOUS_ID="${SLURM_JOB_ID}.${restart}"
   KIT_ADDRESSES='' KIT_FINGERPRINT='' KIT_MPI_TYPE=none
-  if [[ -n "${KIT_NEEDS_ADDRESSES}" ]]; then
-    source "${KIT_RUN_DIR}/lib/addresses.sh"
-    addresses::write
-  fi
-  if [[ -n "${KIT_MPI}" ]]; then
-    source "${KIT_RUN_DIR}/lib/mpi.sh"
-    mpi::choose_type
-  fi
+  [[ -z "${KIT_NEEDS_ADDRESSES}" ]] || addresses::write
+  [[ -z "${KIT_MPI}" ]] || mpi::choose_type
   export NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_FINGERPRINT
 }
 

@@ -1,4 +1,5 @@
 # mpi.sh - how the image's MPI learns its rank from Slurm.
+# only: KIT_MPI
 
 # mpi::choose_type - sets KIT_MPI_TYPE for srun.
 mpi::choose_type() {
