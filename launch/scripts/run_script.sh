@@ -107,7 +107,7 @@ fi
 
 case "${1:-batch}" in
   batch) job::main ;;
-  again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" KIT_SUSPECT="$5" job::main ;; # job::again
+  again) KIT_IS_AGAIN=yes KIT_RESTARTS="$2" KIT_PLACE="$3" KIT_LOST="$4" KIT_SUSPECT="$5" job::main ;; # again::start
   prepare | start)
     for fact in "${@:2}"; do export "${fact?}"; done
     node::begin

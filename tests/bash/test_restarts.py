@@ -295,7 +295,6 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
 
 ENDS_RANKS = """
 source "${KIT_RUN_DIR}/lib/beat.sh"
-source "${KIT_RUN_DIR}/lib/steps.sh"
 squeue() { printf '%s\\n' "squeue $*" >>"${NOTES}" && printf "${FOUND}"; }
 scancel() { printf '%s\\n' "scancel $*" >>"${NOTES}"; }
 (trap 'echo told; exit 143' TERM && while :; do sleep 0.1; done) &
@@ -325,11 +324,11 @@ def test_the_ranks_of_this_task_alone_are_ended_and_without_slurms_help_by_srun(
 
 
 WAITS_FOR_EARLIER = """
-source "${KIT_RUN_DIR}/lib/steps.sh"
+source "${KIT_RUN_DIR}/lib/again.sh"
 squeue() { echo '77.1 ranks'; }
 sleep() { SECONDS=$((SECONDS + 10)); echo asked; } # squeue is slow
 KIT_ID=77
-step::wait_for_earlier
+again::wait_for_earlier
 """
 
 

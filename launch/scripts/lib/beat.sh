@@ -4,6 +4,7 @@
 # the step, and with `stall_timeout` 1 where its ranks work, and how much of the CPU that they want they get, in percent.
 # only: KIT_LEAST_NODES
 
+source "${KIT_RUN_DIR}/lib/again.sh"
 source "${KIT_RUN_DIR}/lib/lost.sh"
 [[ -z "${KIT_STALL_S:-}" ]] || source "${KIT_RUN_DIR}/lib/stall.sh"
 
@@ -184,7 +185,7 @@ beat::end_ranks() {
   local -i tries most=4
   beat::end
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
-    mapfile -t steps < <(step::running 'ranks|beat')
+    mapfile -t steps < <(again::running 'ranks|beat')
     if ((${#steps[@]} > 0)); then
       scancel "${steps[@]}" || true
     else

@@ -14,7 +14,7 @@ event::begin() {
   [[ -z "${KIT_SHARE:-}" ]] || umask 027 # for these folders, as for log/
   mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
-  # Slurm counts how often it has started the job; in between, job::again starts the ranks again.
+  # Slurm counts how often it has started the job; in between, all ranks may start again: again.sh.
   local -i attempt="${SLURM_RESTART_COUNT:-0}+1"
   [[ ! -f "${KIT_EVENTS}" ]] || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"

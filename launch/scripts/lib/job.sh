@@ -40,25 +40,6 @@ job::begin() {
   [[ -z "${KIT_IS_AGAIN:-}" || -z "${KIT_LEAST_NODES:-}" || -n "${KIT_LOOPBACK:-}" ]] || lost::leave_out
 }
 
-# job::again CODE RESTARTS PLACE SUSPECT - this script begins anew, in its own place: the ranks, which ended with CODE, start again on
-# the job's nodes, in the containers that are there. SUSPECT is the node to blame, if one is known.
-job::again() {
-  local suspects="$4"
-  if [[ -n "${suspects}" ]] && ((KIT_SPARES > 0)); then # a spare may have been left out for what it has
-    suspects+=" $(scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(job::hosts) | tr '\n' ' ' || true)"
-  fi
-  [[ -z "${KIT_SHARE:-}" ]] || share::end
-  # What has come since the caller looked would not reach the script that begins anew.
-  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "$1"
-  if [[ -n "${KIT_NEAR_END}" && -z "${KIT_LOOPBACK:-}" ]]; then
-    KIT_REQUEST='' # or go_on would come back here
-    preempt::go_on "the time limit is near"
-  fi
-  event::note restarting code "$1"
-  [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || export KIT_HOST_IS_SET_UP=again
-  exec "${BASH}" "${KIT_RUN_DIR}/run_script.sh" again "$2" "$3" "${KIT_LOST:-}" "${suspects}"
-}
-
 # job::hosts - the names of the nodes that the job starts on, in Slurm's order: the first is the master.
 job::hosts() { scontrol show hostnames "${KIT_HOSTS}"; }
 

@@ -39,7 +39,7 @@ notify::end() {
   unset KIT_HOOK
 }
 
-# notify::elapsed - prints the seconds since the job began, which may be before this script did: see job::again.
+# notify::elapsed - prints the seconds since the job began, which may be before this script did: see again.sh.
 notify::elapsed() {
   local now
   printf -v now '%(%s)T' -1

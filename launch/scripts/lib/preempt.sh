@@ -2,6 +2,8 @@
 # preempt.sh - the attempts of a run that is started again: how many there may be, whether it gets on, and who starts the
 # next one. What the kinds of `on_preempt` in preempt/ share; see docs/preemption.md.
 
+source "${KIT_RUN_DIR}/lib/again.sh"
+
 # The exit code of a rank that has written its checkpoint and wants to go on later: EX_TEMPFAIL of sysexits.h.
 readonly KIT_GO_ON=75
 KIT_REQUEUE_S="${KIT_REQUEUE_S:-600}" # how long a slurmctld that does not answer is asked to take the job back
@@ -47,7 +49,7 @@ preempt::read_request() {
   [[ "${request}" == checkpoint && "${KIT_ON_PREEMPT}" == checkpoint && -n "${1:-}" ]] && KIT_REQUEST=checkpoint
 }
 
-# preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What job::again starts
+# preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What again.sh starts
 # within a job is no attempt of Slurm's.
 preempt::begin() {
   [[ -z "${KIT_IS_AGAIN:-}" ]] || return 0
@@ -183,7 +185,7 @@ preempt::answer_request() {
     exit 0
   fi
   kit::say "$1, progress: ${progress}; all ranks start again"
-  job::again "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" '' ''
+  again::start "${KIT_GO_ON}" "${KIT_RESTARTS:-0}" '' ''
 }
 
 # preempt::submit - as preempt::sbatch, where the run cannot go on otherwise. Not when the ranks have ended: a site that cancels

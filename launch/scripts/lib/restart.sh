@@ -4,6 +4,8 @@
 # only: KIT_MAX_RESTARTS
 # only: KIT_ELASTIC=
 
+source "${KIT_RUN_DIR}/lib/again.sh"
+
 # The arguments of `run_script.sh again`, of which a first start has none.
 KIT_RESTARTS="${KIT_RESTARTS:-0}" KIT_PLACE="${KIT_PLACE:-}"
 KIT_SOON_S="${KIT_SOON_S:-600}" # what ends later than this after the ranks' start did not end at its start
@@ -27,7 +29,7 @@ restart::consider() {
     return
   fi
   kit::say "starting all ranks again: restart $((KIT_RESTARTS + 1)) of ${KIT_MAX_RESTARTS}"
-  job::again "$1" "$((KIT_RESTARTS + 1))" "${place}" "$3"
+  again::start "$1" "$((KIT_RESTARTS + 1))" "${place}" "$3"
 }
 
 # restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last

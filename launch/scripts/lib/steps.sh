@@ -17,7 +17,7 @@ step::choose_options() {
   [[ "${KIT_SPARES}${KIT_LOST:-}" == 0 ]] || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
   # The earlier step may never end, and keep its CPUs: where a node is lost, or a process of it cannot be killed.
   if [[ -n "${KIT_IS_AGAIN:-}" && -z "${KIT_LOOPBACK:-}" ]]; then
-    step::wait_for_earlier
+    again::wait_for_earlier
     KIT_SRUN+=(--overlap)
   fi
   KIT_BINDS="$(step::binds)"
@@ -28,17 +28,6 @@ step::choose_options() {
     ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
 }
-
-# step::wait_for_earlier - gives the ranks of the attempt before this one half a minute to leave their GPUs and their memory.
-step::wait_for_earlier() {
-  local -ri begin_s=SECONDS
-  [[ -z "${KIT_LOST:-}" ]] || return 0 # they were on a node that cannot say that they have
-  while ((SECONDS - begin_s < 30)) && [[ -n "$(step::running ranks)" ]]; do sleep 0.2; done
-}
-
-# step::running PATTERN - prints the ids of the job's steps of such names. Not by SLURM_JOB_ID: one task of each array has the array's own
-# number there, which stands for all of them.
-step::running() { squeue --noheader --all --steps --jobs="${KIT_ID}" --format='%i %j' 2>/dev/null | sed -nE "s/^([^ ]+) ($1)\$/\1/p"; }
 
 # step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
 step::binds() {

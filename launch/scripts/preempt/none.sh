@@ -1,6 +1,6 @@
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
-# shellcheck disable=SC2034 # job::again reads it
+# shellcheck disable=SC2034 # again::start reads it
 preempt::listen() { trap - USR1 && KIT_NEAR_END=''; } # run_script.sh listens to it while all ranks start again
 preempt::begin() { :; }
 preempt::asked() { return 1; }
