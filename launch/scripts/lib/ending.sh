@@ -134,21 +134,14 @@ ending::explain_failure() {
 # ending::heed_slurm - where no rank failed by itself: ends this script if Slurm ends the job. But Slurm tells the ranks alone to stop when
 # the grace time of a preempted job begins, or for `scancel --signal=TERM`; where they have saved, the run goes on in another attempt.
 ending::heed_slurm() {
-  local stopped facts preempted=''
+  local stopped facts
   ending::await_signal "${srun_code}" 2
   stopped="$(event::of rank_ended | grep -F '"stopped": true}')" || return 0
   facts="$(ending::facts 10)"
   [[ "${facts}" == *' JobState='* ]] || return 0
   # To requeue a job that somebody has cancelled would bring it back.
   [[ -z "${KIT_SIGNAL}" && "${facts}" == *' JobState=RUNNING '* ]] || ending::after_signal "${srun_code}"
-  declare -F preempt::go_on >/dev/null || return 0
-  [[ "${facts}" != *' PreemptTime='[0-9]* ]] || preempted=yes
-  # Where a rank noted no end, it was killed, perhaps because memory had run out, and the others were told to stop for it.
-  # shellcheck disable=SC2153  # KIT_GO_ON is in preempt.sh
-  [[ -n "${preempted}" ]] || [[ "${stopped}" == *"\"code\": ${KIT_GO_ON}, "* && -z "$(ranks::unended)" ]] || return 0
-  # One that could not save, whose disk may be full, is the user's to know.
-  ! grep -qvE "\"code\": (0|${KIT_GO_ON}|143), " <<<"${stopped}" || return 0
-  preempt::go_on "the ranks were told to stop, and have ended"
+  preempt::ranks_told_to_stop "${stopped}" "${facts}"
 }
 
 # ending::await_signal CODE SECONDS - ends this script if Slurm ends the job: it may end the ranks up to two seconds before it tells this script.

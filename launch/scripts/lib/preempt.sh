@@ -120,6 +120,17 @@ preempt::has_failed() {
 # preempt::stopped CODE - a rank ended with this code.
 preempt::stopped() { (($1 != KIT_GO_ON)) || preempt::go_on "all ranks have stopped for a checkpoint"; }
 
+# preempt::ranks_told_to_stop ENDS FACTS - Slurm told the ranks to stop, and not this script: ENDS are the events of those that were,
+# FACTS what Slurm knows of the job. The run goes on where they have saved, or where Slurm wants the nodes for another job.
+preempt::ranks_told_to_stop() {
+  local -r ends="$1" facts="$2"
+  # Where a rank noted no end, it was killed, perhaps because memory had run out, and the others were told to stop for it.
+  [[ "${facts}" == *' PreemptTime='[0-9]* ]] || [[ "${ends}" == *"\"code\": ${KIT_GO_ON}, "* && -z "$(ranks::unended)" ]] || return 0
+  # One that could not save, whose disk may be full, is the user's to know.
+  ! grep -qvE "\"code\": (0|${KIT_GO_ON}|143), " <<<"${ends}" || return 0
+  preempt::go_on "the ranks were told to stop, and have ended"
+}
+
 # preempt::go_on WHY - ends this attempt, and sees that there is another; unless a person wants none.
 preempt::go_on() {
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${KIT_GO_ON}" # cancelled meanwhile
