@@ -366,6 +366,6 @@ def test_where_slurm_does_not_answer_the_nodes_that_are_silent_are_named(before:
 )
 def test_of_the_silent_nodes_none_is_named_by_a_node_that_has_not_heard_itself(own: str, silent_s: tuple[int, ...], named: list[str]) -> None:
     heard = " ".join(f"[{number}]=$((SECONDS - {seconds}))" for number, seconds in enumerate(silent_s))
-    script = f'{FOR_A_NODE}KIT_BEAT_AT=({heard})\nsilent=\'\' asked_s="${{SECONDS}}"\nending::name_silent\necho "said: ${{silent}}"\n'
+    script = f'{FOR_A_NODE}KIT_BEAT_AT=({heard})\nsilent=\'\'\nbeat::name_silent "${{SECONDS}}"\necho "said: ${{silent}}"\n'
     done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME=own))
     assert done.stdout.splitlines() == [*(f"node_lost node {node} state silent" for node in named), f"said: {'yes' if named else ''}"]

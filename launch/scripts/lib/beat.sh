@@ -84,7 +84,7 @@ beat::listen() {
     KIT_HEARD=''
     ((${#words[@]} != 3)) || beat::hear "${words[@]}"
   elif ((rc <= 128)); then
-    # Where Slurm ends the job, it ends those tasks first; then ending::name_silent still asks which node was not heard.
+    # Where Slurm ends the job, it ends those tasks first; then beat::name_silent still asks which node was not heard.
     for ((tries = 0; tries < 8; tries++)); do
       [[ -z "${KIT_SIGNAL}" ]] || return 0
       sleep 0.25
@@ -168,6 +168,22 @@ beat::silent() {
   local number
   for number in "${!KIT_BEAT_AT[@]}"; do
     ((SECONDS - KIT_BEAT_AT[number] <= $1)) || printf '%d\n' "${number}"
+  done
+}
+
+# beat::name_silent ASKED_S - names the nodes that had been silent for half of KIT_LATE_S when Slurm was asked; what they sent since then
+# is unread. Sets the caller's `silent` if there is one. A first node that has not heard itself, or nobody, cannot tell. With spares it may
+# be left out itself: then number 0 is another node.
+beat::name_silent() {
+  local number name
+  local -a hosts late names=()
+  mapfile -t late < <(beat::silent "$((KIT_LATE_S / 2 + SECONDS - $1))")
+  mapfile -t hosts < <(job::hosts)
+  for number in "${late[@]}"; do names+=("${hosts[number]}"); done
+  [[ " ${names[*]} " != *" $(kit::node) "* ]] && ((${#names[@]} < ${#KIT_BEAT_AT[@]})) || return 0
+  for name in "${names[@]}"; do
+    silent=yes
+    ending::name_lost "${name}" silent
   done
 }
 

@@ -35,7 +35,7 @@ ending::explain_end() {
   exec {answer}< <(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null)
   # Slurm may be so busy with a node that is gone that it kills this script before it answers.
   if ! IFS= read -r -t 4 -u "${answer}" facts; then
-    [[ -z "${KIT_BEATS:-}" || -n "${KIT_LOOPBACK:-}" ]] || ending::name_silent
+    [[ -z "${KIT_BEATS:-}" || -n "${KIT_LOOPBACK:-}" ]] || beat::name_silent "${asked_s}"
     IFS= read -r -t 20 -u "${answer}" more || true # by default Slurm kills it after half a minute
   fi
   exec {answer}<&-
@@ -66,22 +66,6 @@ ending::explain_end() {
   kit::error "${problem}" "${fix}"
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now, for the same reason
   [[ -n "${silent}" ]] || ending::name_down
-}
-
-# ending::name_silent - names the nodes that had been silent for half of KIT_LATE_S when Slurm was asked; what they sent since then is
-# unread. Sets the caller's `silent` if there is one. A first node that has not heard itself, or nobody, cannot tell. With spares it may
-# be left out itself: then number 0 is another node.
-ending::name_silent() {
-  local number name
-  local -a hosts late names=()
-  mapfile -t late < <(beat::silent "$((KIT_LATE_S / 2 + SECONDS - asked_s))")
-  mapfile -t hosts < <(job::hosts)
-  for number in "${late[@]}"; do names+=("${hosts[number]}"); done
-  [[ " ${names[*]} " != *" $(kit::node) "* ]] && ((${#names[@]} < ${#KIT_BEAT_AT[@]})) || return 0
-  for name in "${names[@]}"; do
-    silent=yes
-    ending::name_lost "${name}" silent
-  done
 }
 
 # ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
