@@ -86,6 +86,7 @@ def cases() -> dict[str, Plan]:
         bad_nodes="/shared/bad nodes",
         max_restarts=3,
     )
+    found["elastic"] = changed(plan("none"), max_restarts=3, elastic=True)
     found["endless"] = changed(plan("none"), on_preempt="checkpoint", resubmit=True)
     found["requeue"] = changed(plan("none"), on_preempt="requeue", checkpoints="/shared/it's out/{lr}", array="0-1", sweep=(("lr", ("0.1", "0.2")),))
     found["sweep"] = changed(

@@ -32,28 +32,12 @@ launcher::main() {
 # launcher::choose_rendezvous - never --standalone, with which every node would form a world of its own.
 launcher::choose_rendezvous() {
   KIT_OWN_RESTARTS=0
-  if [[ -z "${KIT_ELASTIC}" ]]; then
-    # Static: ranks follow the node ranks, and a port in use ends the job at once.
-    KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
-    return
+  # Static: ranks follow the node ranks, and a port in use ends the job at once.
+  KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
+  if [[ -n "${KIT_ELASTIC}" ]]; then
+    source "${KIT_RUN_DIR}/lib/c10d.sh"
+    c10d::choose_rendezvous
   fi
-  KIT_OWN_RESTARTS="${KIT_MAX_RESTARTS}"
-  # c10d: nodes meet again after a failure. Node rank 0 keeps the store and is told so, for
-  # torchrun would look for its own host name in the address; and each node's address, for the name may not resolve.
-  local -a kit_own
-  local kit_is_host=false
-  [[ "${NODE_RANK}" != 0 ]] || kit_is_host=true
-  mapfile -t -s "${NODE_RANK}" -n 1 kit_own <"${KIT_ADDRESSES}"
-  # torch would keep the store of the ranks over restarts, where they find the addresses of those that are gone: Gloo ends in
-  # "connectFullMesh failed" (https://github.com/pytorch/pytorch/issues/135712; so with 2.13). So each round gets its own.
-  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-  KIT_RENDEZVOUS=(
-    --nnodes "${NNODES}" # all that were allocated: a range would have torchrun begin with a few when the others are late
-    --rdzv-backend c10d
-    --rdzv-endpoint "$(net::endpoint "${MASTER_ADDR}" "${MASTER_PORT}")"
-    --rdzv-conf "is_host=${kit_is_host}"
-    --local-addr "${kit_own[0]%% *}"
-  )
 }
 
 # launcher::choose_binding - sets KIT_BINDING. torchrun can start each rank on the CPUs beside its GPU, and ends where it cannot:
