@@ -1,5 +1,6 @@
 # contents.sh - whether what a job starts is there: in its image, or on the node where it has none. A part of probe.sh.
 
+source "${KIT_RUN_DIR}/lib/image_variables.sh"
 source "${KIT_RUN_DIR}/lib/program.sh"
 
 contents::look() {
@@ -103,7 +104,7 @@ contents::list() {
     probe::say unpack missing
   elif said="$(timeout 60 unsquashfs -l "${KIT_IMAGE}" 2>&1 | PROGRAM="${program##*/}" MODULE="${ASKED[module]:-}" contents::pick)"; then
     probe::say unpack ok
-    variables="$(image::variables)"
+    variables="$(image_variables::print)"
     contents::tell <<<"${said}
 kit-cuda|$(sed -n 's/^CUDA_VERSION="\{0,1\}\([0-9.]*\).*/\1/p' <<<"${variables}")|$(sed -n 's/^NVIDIA_REQUIRE_CUDA=//p' <<<"${variables}")"
   else

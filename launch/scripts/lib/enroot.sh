@@ -2,7 +2,7 @@
 # enroot and pyxis.
 
 source "${KIT_RUN_DIR}/lib/container_name.sh"
-source "${KIT_RUN_DIR}/lib/image.sh"
+source "${KIT_RUN_DIR}/lib/image_variables.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # enroot::configured - prints where the site's enroot.conf puts containers.
@@ -35,7 +35,7 @@ enroot::set_devices() {
   else
     # Unset, there would be no GPU in images that name none, and of the driver only nvidia-smi in those that name no part of it.
     export NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-all}"
-    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || image::sets NVIDIA_DRIVER_CAPABILITIES || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    [[ -n "${NVIDIA_DRIVER_CAPABILITIES:-}" ]] || image_variables::print | grep '^NVIDIA_DRIVER_CAPABILITIES=' >/dev/null || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
   fi
   # This hook hides every adapter but Mellanox's. Without it the container has all of the host's, unless the site restricts /dev.
   [[ "${missing}" == *"${mellanox}"* ]] || export MELLANOX_VISIBLE_DEVICES="${MELLANOX_VISIBLE_DEVICES:-all}"

@@ -29,16 +29,3 @@ image::fingerprint() {
     kit::die "the image ${image} cannot be read" "see the line above; try: head -c 1 '${image}'" image-missing
   printf '%s\n' "${digest:0:16}"
 }
-
-# image::variables - the variables of KIT_IMAGE, a squashfs, a line for each. `unsquashfs -cat` would need squashfs-tools 4.5.
-image::variables() {
-  local folder
-  folder="$(mktemp -d "${TMPDIR:-/tmp}/kit-image.XXXXXX")" || return 1
-  ! timeout 60 unsquashfs -no-progress -dest "${folder}/files" "${KIT_IMAGE}" etc/environment >/dev/null 2>&1 ||
-    [[ ! -f "${folder}/files/etc/environment" || -L "${folder}/files/etc/environment" ]] || cat -- "${folder}/files/etc/environment"
-  rm -f -- "${folder}/files/etc/environment"
-  rmdir -- "${folder}/files/etc" "${folder}/files" "${folder}" 2>/dev/null || true
-}
-
-# image::sets NAME - whether the image gives that variable a value.
-image::sets() { image::variables | grep "^$1=" >/dev/null; }
