@@ -39,6 +39,7 @@ source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
 [[ -z "${KIT_IMAGE}" ]] || source "${KIT_RUN_DIR}/lib/image.sh"
 [[ -z "${KIT_CACHE:-}" ]] || source "${KIT_RUN_DIR}/lib/cache.sh"
 [[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
+[[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
 ((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
 # job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.

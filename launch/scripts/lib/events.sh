@@ -20,13 +20,10 @@ event::begin() {
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
   # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
   ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"
-  [[ -z "${KIT_SHARE:-}" ]] || event::create
+  [[ -z "${KIT_SHARE:-}" ]] || share::create_events
   umask "${kit_umask}"
   export KIT_ATTEMPT KIT_ATTEMPT_DIR
 }
-
-# event::create - makes the file of the events, where a full disk lets it, with the umask that holds now.
-event::create() { [[ -e "${KIT_EVENTS}" ]] || { : >>"${KIT_EVENTS}"; } 2>/dev/null || true; }
 
 # event::now - sets KIT_NOW: seconds since 1970, by this machine's clock.
 event::now() {

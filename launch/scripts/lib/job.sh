@@ -11,7 +11,6 @@ source "${KIT_RUN_DIR}/lib/peers.sh"
 [[ -n "${KIT_ELASTIC}" ]] || ((KIT_MAX_RESTARTS == 0)) || source "${KIT_RUN_DIR}/lib/restart.sh"
 [[ -z "${KIT_LEAST_NODES:-}" ]] || source "${KIT_RUN_DIR}/lib/beat.sh"
 [[ -z "${KIT_NOTIFY:-}" ]] || source "${KIT_RUN_DIR}/lib/notify.sh"
-[[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
 # shellcheck source=preempt/none.sh
 source "${KIT_RUN_DIR}/lib/preempt/${KIT_ON_PREEMPT}.sh"
 

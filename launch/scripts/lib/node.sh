@@ -11,14 +11,7 @@ node::begin() {
   [[ -n "${KIT_LOG_DIR:-}" && -n "${SLURM_NODEID:-}" ]] ||
     kit::die "this part of run_script.sh is started by srun" "submit with: sbatch run_script.sh"
   export KIT_EVENTS="${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl"
-  [[ -z "${KIT_UMASK:-}" ]] || node::take_umask
-}
-
-# node::take_umask - with `share`: once the group can read what this node notes, the user's umask holds again, for the ranks.
-node::take_umask() {
-  event::create
-  umask "${KIT_UMASK}"
-  unset KIT_UMASK
+  [[ -z "${KIT_UMASK:-}" ]] || share::restore_umask
 }
 
 # node::bring_mounts - makes what kit itself mounts on this node, and checks that everything that the job mounts is here.

@@ -18,6 +18,16 @@ share::begin() {
   KIT_WATCHER=$!
 }
 
+# share::create_events - makes the file of the events, where a full disk lets it, with the umask that holds now.
+share::create_events() { [[ -e "${KIT_EVENTS}" ]] || { : >>"${KIT_EVENTS}"; } 2>/dev/null || true; }
+
+# share::restore_umask - on a node: once the group can read what it notes, the user's umask holds again, for the ranks.
+share::restore_umask() {
+  share::create_events
+  umask "${KIT_UMASK}"
+  unset KIT_UMASK
+}
+
 # share::end - before this script ends, or begins anew. What the program itself has put there has the modes of its own umask.
 share::end() {
   [[ -z "${KIT_WATCHER:-}" ]] || kill -TERM "${KIT_WATCHER}" 2>/dev/null || true
