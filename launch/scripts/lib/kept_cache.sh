@@ -2,6 +2,7 @@
 # have ended, and a node whose folder is empty begins with that file. See cache.sh, which sources this, and docs/compile-caches.md.
 # only: KIT_CACHE=keep
 
+source "${KIT_RUN_DIR}/lib/container_name.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 KIT_CACHE_FILE='' # on the first node
