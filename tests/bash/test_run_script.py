@@ -406,9 +406,7 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
 
 def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES alone is no device: Slurm sets it whatever the container has."""
-    run = run_dir(tmp_path, "true", launcher="spawn")
-    env_sh = run / "env.sh"
-    env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=2"))
+    run = run_dir(tmp_path, "true", launcher="spawn", gpus_per_node=2)
     inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     stub(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: stub (UUID: GPU-1)'")
     env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURMD_NODENAME="node7")
@@ -433,9 +431,7 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_a_rehearsal_tells_programs_of_the_gpus_that_it_asked_for_where_there_is_one(has_gpu: bool, tmp_path: Path) -> None:
     """train/ranks.py then ends rather than train on the CPU for days; without a GPU `kit run` has warned."""
-    run = run_dir(tmp_path, "echo ${KIT_GPUS_PER_NODE-unset}", launcher="spawn")
-    env_sh = run / "env.sh"
-    env_sh.write_text(env_sh.read_text().replace("KIT_GPUS_PER_NODE=0", "KIT_GPUS_PER_NODE=1"))
+    run = run_dir(tmp_path, "echo ${KIT_GPUS_PER_NODE-unset}", launcher="spawn", gpus_per_node=1)
     inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", *(["--ro-bind", "/dev/null", "/dev/nvidia0"] if has_gpu else [])]
     done = subprocess.run([*machine, *inside], cwd=run, env=slurm(KIT_LOOPBACK="yes"), capture_output=True, text=True, timeout=120)

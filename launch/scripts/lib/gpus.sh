@@ -1,4 +1,5 @@
 # gpus.sh - which GPUs a machine, or a container, has.
+# only: KIT_GPUS_PER_NODE KIT_HEALTH KIT_SPARES
 
 # gpus::list - prints the name of each GPU. Fails, with the tool's words on standard error, where that cannot be told.
 gpus::list() {
