@@ -90,18 +90,16 @@ net::interface() {
   if [[ "$1" == *:* ]]; then net::interface_v6 "$1"; else net::interface_v4 "$1"; fi
 }
 
-# net::interface_v4 ADDRESS - the table's numbers have the first byte of an address last.
+# net::interface_v4 ADDRESS - the table's numbers are hexadecimal, and have the first byte of an address last.
 net::interface_v4() {
-  local -a bytes
+  local -r hex="$(net::hex "$1")"
+  local -ri address=16#${hex:6:2}${hex:4:2}${hex:2:2}${hex:0:2}
   local name destination mask found=''
-  local -i address number specific best=-1
-  IFS=. read -ra bytes <<<"$1"
-  address=$((((bytes[3] * 256 + bytes[2]) * 256 + bytes[1]) * 256 + bytes[0]))
+  local -i specific best=-1
   while read -r name destination _ _ _ _ _ mask _; do
     [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
-    number=$((16#${mask}))
-    specific=$((((number % 256 * 256 + number / 256 % 256) * 256 + number / 65536 % 256) * 256 + number / 16777216))
-    if (((address & number) == 16#${destination} && specific > best)); then
+    specific=$((16#${mask:6:2}${mask:4:2}${mask:2:2}${mask:0:2}))
+    if (((address & 16#${mask}) == 16#${destination} && specific > best)); then
       best="${specific}" found="${name}"
     fi
   done
