@@ -92,7 +92,6 @@ ray::remove_folder() { [[ ! -e "${KIT_RAY_DIR}" ]] || remove::tree "${KIT_RAY_DI
 ray::join() {
   local -r kit_port="${RAY_ADDRESS##*:}"
   local -i kit_misses=0 kit_code=0
-  source "${KIT_RUN_DIR}/lib/messages.sh"
   trap 'ray::end "$?"' EXIT
   trap 'exit 143' TERM INT HUP
   until net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; do
