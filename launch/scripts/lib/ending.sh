@@ -30,16 +30,8 @@ ending::after_signal() {
 # ending::explain_end - says why Slurm ends the job: cancelled, out of time, preempted, or a node is gone. Slurm itself
 # names only the first node.
 ending::explain_end() {
-  local facts='' more='' state restarts answer silent=''
-  local -ri asked_s="${SECONDS}"
-  exec {answer}< <(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null)
-  # Slurm may be so busy with a node that is gone that it kills this script before it answers.
-  if ! IFS= read -r -t 4 -u "${answer}" facts; then
-    [[ -z "${KIT_BEATS:-}" || -n "${KIT_LOOPBACK:-}" ]] || beat::name_silent "${asked_s}"
-    IFS= read -r -t 20 -u "${answer}" more || true # by default Slurm kills it after half a minute
-  fi
-  exec {answer}<&-
-  facts=" ${facts}${more} "
+  local facts='' state restarts silent=''
+  ending::ask_slurm
   state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
   restarts="$(ending::restarts "${facts}")"
   if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
@@ -66,6 +58,20 @@ ending::explain_end() {
   kit::error "${problem}" "${fix}"
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end # now, for the same reason
   [[ -n "${silent}" ]] || ending::name_down
+}
+
+# ending::ask_slurm - sets the caller's `facts` to what Slurm knows of this job, each between spaces. Slurm may be so busy with a node that is
+# gone that it kills this script before it answers: silent nodes are named first then, and the caller's `silent` is set if there is one.
+ending::ask_slurm() {
+  local answer more=''
+  local -ri asked_s="${SECONDS}"
+  exec {answer}< <(SLURM_TIME_FORMAT=standard scontrol show job -o "${KIT_ID}" 2>/dev/null)
+  if ! IFS= read -r -t 4 -u "${answer}" facts; then
+    [[ -z "${KIT_BEATS:-}" || -n "${KIT_LOOPBACK:-}" ]] || beat::name_silent "${asked_s}"
+    IFS= read -r -t 20 -u "${answer}" more || true # by default Slurm kills it after half a minute
+  fi
+  exec {answer}<&-
+  facts=" ${facts}${more} "
 }
 
 # ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
