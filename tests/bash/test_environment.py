@@ -80,3 +80,22 @@ def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     )
     places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]
+
+
+PULLS_AND_STARTS = """
+KIT_RUNTIME="$1" KIT_IMAGE=docker://image KIT_REMAP_ROOT='' KIT_MOUNTS=() KIT_ENV=() SLURM_JOB_ID=1 SLURM_PROCID=0
+for file in lib/messages lib/environment "runtimes/$1"; do source "${KIT_RUN_DIR}/${file}.sh"; done
+environment::forget_shell
+runtime::prepare
+runtime::exec true
+"""
+
+
+@pytest.mark.parametrize(("runtime", "handed_on"), [("docker", {"SSL_CERT_FILE", "https_proxy"}), ("podman", {"SSL_CERT_FILE"})])
+def test_an_engine_pulls_by_the_shells_proxy_which_podman_would_hand_on(runtime: str, handed_on: set[str], tmp_path: Path) -> None:
+    stub(tmp_path / "bin", runtime, f'compgen -e | grep -E "^(HF_HOME|SSL_CERT_FILE|https_proxy)$" >"{tmp_path}/$1"\n')
+    env = environment(tmp_path / "bin", KIT_RUN_DIR=str(SCRIPTS), HF_HOME="/x", SSL_CERT_FILE="/y", https_proxy="http://p")
+    done = bash(PULLS_AND_STARTS, runtime, env=env)
+    assert done.returncode == 0, done.stderr
+    assert set((tmp_path / "image").read_text().split()) == {"SSL_CERT_FILE", "https_proxy"}
+    assert set((tmp_path / "run").read_text().split()) == handed_on

@@ -1,14 +1,11 @@
 # environment.sh - which variables of the host reach the ranks. See docs/environment.md.
 
-# What an engine needs to find an image, and to pull one.
-KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
-
 # environment::forget_other_job - drops what the job whose program started this one has told its ranks. What stays: this script's own
 # variables, KIT_LOOPBACK, by which `kit run` says that there is no Slurm, and the time limits that tests set.
 environment::forget_other_job() {
   local kit_name
   for kit_name in "${!KIT_@}"; do
-    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_SIGNAL|KIT_NEAR_END|KIT_PULLS|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
+    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_SIGNAL|KIT_NEAR_END|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
   done
 }
 
@@ -20,7 +17,6 @@ environment::forget_shell() {
   kit_kept+='|MODULE*|LMOD_*|__LMOD_*|LOADEDMODULES|_LMFILES_*|__MODULES_*|_ModuleTable*|BASH*'
   kit_kept+='|OPAL_PREFIX|PMIX_INSTALL_PREFIX|PRTE_PREFIX|I_MPI_ROOT'
   kit_kept+='|LANG|LANGUAGE|LC_*|TZ|TMPDIR|XDG_*|DBUS_*|KRB5CCNAME'
-  [[ "${KIT_RUNTIME}" != @(docker|podman) ]] || kit_kept+="|*_proxy|*_PROXY|${KIT_PULLS}"
   environment::keep "${kit_kept}"
 }
 

@@ -1,5 +1,10 @@
 # oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
 
+# What an engine needs to find an image, and to pull one.
+KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
+# shellcheck disable=SC2034  # environment.sh reads it
+KIT_RUNTIME_READS="*_proxy|*_PROXY|${KIT_PULLS}"
+
 # oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
 oci::choose_options() {
   KIT_OCI_OPTIONS=(

@@ -23,7 +23,10 @@ runtime::exec() {
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
   ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
-  environment::keep "${KIT_PULLS}" # it would hand proxies on
+  # It would hand proxies on.
+  # shellcheck disable=SC2034  # environment.sh reads it
+  KIT_RUNTIME_READS="${KIT_PULLS}"
+  environment::keep
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
 
