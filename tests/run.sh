@@ -6,18 +6,19 @@
 # Where root calls it, what needs neither root nor a cluster is run by an ordinary user, as kit itself mostly is, beside the rest,
 # which root runs. With options or paths, all that they choose is run once, by whoever calls.
 #
-# KIT_TEST_WORKERS   how many files at a time (4); tests of Slurm mostly wait, so this is more than there are cores
+# KIT_TEST_WORKERS   how many files at a time (4), and half as many for the ordinary user; tests of Slurm mostly wait, so this is more
+#                    than there are cores
 set -euo pipefail
 cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.."
 
 readonly USERS=(tests/unit tests/images)
 readonly MOST_FLAKES=3
 readonly NEEDS_GB=20 # in /tmp, with what the clusters hold, if they are on the same disk
-OPTIONS=(--numprocesses "${KIT_TEST_WORKERS:-4}" --durations 10)
+readonly WORKERS="${KIT_TEST_WORKERS:-4}"
 PYTHON="$(command -v python3)"
 
 if (($# > 0)); then
-  exec pytest "${OPTIONS[@]}" "$@"
+  exec pytest --numprocesses "${WORKERS}" --durations 10 "$@"
 fi
 
 folder="$(mktemp -d "/tmp/kit tests of.XXXXXX")"
@@ -32,13 +33,13 @@ by_me() { pytest "$@"; }
 # shellcheck disable=SC2329  # part calls them
 by_another() { nice -n 5 tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "$@"; }
 
-# part WHO PATH... - runs these tests, and leaves in files how that ended and what failed.
+# part WHO WORKERS PATH... - runs these tests, and leaves in files how that ended and what failed.
 part() {
-  local -r who="$1"
+  local -r who="$1" workers="$2"
   local -i ended=0
-  shift
+  shift 2
   install -m 666 /dev/null "${folder}/${who}.failed"
-  KIT_TEST_FAILED="${folder}/${who}.failed" "${who}" "${OPTIONS[@]}" "$@" || ended=$?
+  KIT_TEST_FAILED="${folder}/${who}.failed" "${who}" --numprocesses "${workers}" --durations 10 "$@" || ended=$?
   printf '%s\n' "${ended}" >"${folder}/${who}.ended"
 }
 
@@ -66,13 +67,13 @@ printf '%s' "${space:+${space}$'\n'}" >&2
 # A test that needs them calls the same script, waits for this call, and says what it said.
 tests/cluster/images.sh all >/dev/null 2>&1 &
 if (($(id -u) != 0)); then
-  part by_me tests
+  part by_me "${WORKERS}" tests
 else
   # Nobody can keep what Python compiles, and each start of kit would compile it anew.
   "${PYTHON}" -m compileall -q launch/kit
-  part by_another "${USERS[@]}" 2>&1 | tee "${folder}/report" | sed --unbuffered --quiet 's/.*\(\[ *[0-9]*%\]\)$/by an ordinary user: \1/p' &
+  part by_another "$(((WORKERS + 1) / 2))" "${USERS[@]}" 2>&1 | tee "${folder}/report" | sed --unbuffered --quiet 's/.*\(\[ *[0-9]*%\]\)$/by an ordinary user: \1/p' &
   another=$!
-  part by_me tests "${USERS[@]/#/--ignore=}"
+  part by_me "${WORKERS}" tests "${USERS[@]/#/--ignore=}"
   wait "${another}"
   printf '\nWhat an ordinary user ran, with a read-only home and a space in TMPDIR:\n'
   grep --invert-match '\[ *[0-9]*%\]$' "${folder}/report"

@@ -25,7 +25,7 @@ ENGINE = "tests/cluster/engine/"
 
 # In this order, and the others behind them. A file of six minutes must not be the last to begin. What waits for Slurm, and at first for the
 # images of the cluster, begins while an ordinary user's tests compute.
-FIRST = ("tests/train/test_frameworks.py", "tests/cluster", "tests/bash/test_failing_runs.py", "tests/bash/test_stalls.py")
+FIRST = ("tests/train/test_frameworks.py", "tests/cluster", "tests/train", "tests/bash/test_failing_runs.py", "tests/bash/test_stalls.py")
 
 
 # What the summary says at its end, beside the results; each worker adds its own.
