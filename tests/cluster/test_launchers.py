@@ -100,8 +100,8 @@ def read_command(cluster: Cluster, project: Path) -> str:
     file = project / "run/torchrun.sh"
     if not file.exists():
         return ""
-    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=/etc/hostname"
-    ask = 'set --; source ./env.sh; source <(sed -n "/^launcher::choose_rendezvous/,/^}/p" torchrun.sh); launcher::choose_rendezvous; printf "%s\\n" "${KIT_RENDEZVOUS[@]}"'
+    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=/etc/hostname KIT_RUN_DIR=."
+    ask = 'set -eu --; source ./env.sh; source lib/network.sh; source <(sed -n "/^launcher::choose_rendezvous/,/^}/p" torchrun.sh); launcher::choose_rendezvous; printf "%s\\n" "${KIT_RENDEZVOUS[@]}"'
     return cluster.run("ctl", "bash", "-c", f"cd \"$1\" && export {facts} && bash -c '{ask}'", "bash", cluster.path(project / "run")).stdout
 
 

@@ -105,13 +105,13 @@ def near_its_limit(cluster: Cluster, project: Path, until_it_shows: Callable[[],
 def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed_one(kit_cluster: Cluster, folder: Path, cifar_folder: str) -> None:
     for name in ("cifar10.py", "cifar10.yaml", "cifar10_data.py", "ranks.py", "resnet.py"):
         shutil.copy(ROOT / "train" / name, folder)
-    small = ["--data", "/data", "--width", "4", "--epochs", "2", "--limit-steps", "20", "--batch-size", "120", "--lr", "0.1", "--log-every", "1"]
+    small = ["--data", "/data", "--width", "4", "--epochs", "2", "--limit-steps", "30", "--batch-size", "120", "--lr", "0.1", "--log-every", "1"]
     image = ["--image", kit_cluster.sif, "-j", "2x1", "--mount", f"{cifar_in(kit_cluster, cifar_folder)}:/data:ro"]
     submit(
         kit_cluster, folder, "cifar10.yaml", *image, "--launcher", "srun", "--output", "undisturbed", "--follow", "--", *small, "--checkpoint", "undisturbed.pt"
     )
     submit(kit_cluster, folder, "cifar10.yaml", *image, "--output", "run", "--slurm", "partition=cheap", "--", *small, "--checkpoint", "preempted.pt")
-    for step in (3, 24):
+    for step in (3, 33):  # far from the end, which must not come before Slurm has preempted the job
         until_a_rank_says(folder, rf"^step {step} ")
         preempt(kit_cluster)
     assert kit_cluster.wait(job_id(folder), timeout=120).state == "COMPLETED", said(folder)
@@ -119,7 +119,7 @@ def test_a_training_run_that_is_preempted_twice_has_the_losses_of_an_undisturbed
     def steps(run: str) -> list[str]:
         return re.findall(r"^step .*|^epoch .*(?=  images/s)|^test accuracy .*", said_by(0, folder, run), re.MULTILINE)
 
-    assert len(steps("undisturbed")) == 40 + 2 + 1
+    assert len(steps("undisturbed")) == 60 + 2 + 1
     assert steps("run") == steps("undisturbed")
     assert len(re.findall(r"^stopped at step", said_by(0, folder), re.MULTILINE)) == 2
     assert len(re.findall(r"Slurm takes this job back into the queue, for attempt [23]:", said(folder))) == 2

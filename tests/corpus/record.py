@@ -219,6 +219,7 @@ LOCAL = {
         "shape-mismatch", "import torch\ntorch.nn.functional.cross_entropy(torch.ones(8, 10), torch.zeros(4, dtype=torch.long))\n", ("-j", "1x1")
     ),
     "devices": Case("device-mismatch", "import torch\ntorch.nn.Linear(4, 4, device='meta')(torch.ones(1, 4))\n", ("-j", "1x1")),
+    "dtypes": Case("dtype-mismatch", "import torch\ntorch.nn.Linear(4, 4, dtype=torch.bfloat16)(torch.ones(1, 4))\n", ("-j", "1x1")),
     "checkpoint-of-another-model": Case(
         "checkpoint-mismatch", "import torch\ntorch.nn.Linear(4, 4).load_state_dict({'module.weight': torch.ones(4, 4)})\n", ("-j", "1x1")
     ),
