@@ -3,22 +3,21 @@
 #
 #   run.sh [PYTEST-OPTION... | PATH...]
 #
-# Where root calls it, what needs neither root nor a cluster is run by an ordinary user, as kit itself mostly is, beside the rest,
-# which root runs. With options or paths, all that they choose is run once, by whoever calls.
+# Where root calls it, what needs neither root nor a cluster is run by an ordinary user, as kit itself mostly is, and the rest
+# afterwards by root. With options or paths, all that they choose is run once, by whoever calls.
 #
-# KIT_TEST_WORKERS   how many files at a time (4), and half as many for the ordinary user; tests of Slurm mostly wait, so this is more
-#                    than there are cores
+# KIT_TEST_WORKERS   how many files at a time (4); tests of Slurm mostly wait, so this is more than there are cores
 set -euo pipefail
 cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.."
 
 readonly USERS=(tests/unit tests/images)
 readonly MOST_FLAKES=3
 readonly NEEDS_GB=20 # in /tmp, with what the clusters hold, if they are on the same disk
-readonly WORKERS="${KIT_TEST_WORKERS:-4}"
+OPTIONS=(--numprocesses "${KIT_TEST_WORKERS:-4}" --durations 10)
 PYTHON="$(command -v python3)"
 
 if (($# > 0)); then
-  exec pytest --numprocesses "${WORKERS}" --durations 10 "$@"
+  exec pytest "${OPTIONS[@]}" "$@"
 fi
 
 folder="$(mktemp -d "/tmp/kit tests of.XXXXXX")"
@@ -26,32 +25,23 @@ trap 'rm -rf -- "${folder}"' EXIT
 chmod 755 "${folder}"
 code=0
 
-# by_me and by_another PYTEST-ARGUMENT... - run pytest as this user, or as an ordinary one. That one computes while the other waits
-# for Slurm, and gives way to it: the tests of Slurm have limits of time.
+# by_me and by_another PYTEST-ARGUMENT... - run pytest as this user, or as an ordinary one.
 # shellcheck disable=SC2329  # part calls them
 by_me() { pytest "$@"; }
 # shellcheck disable=SC2329  # part calls them
-by_another() { nice -n 5 tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "$@"; }
+by_another() { tests/ordinary_user.sh "${PYTHON}" "${folder}/tmp dir" "$@"; }
 
-# part WHO WORKERS PATH... - runs these tests, and leaves in files how that ended and what failed.
+# part WHO PATH... - runs these tests. If only a few fail, they run once more with nothing beside them. A test that passes then is
+# named at the end as flaky; it is still to be mended.
 part() {
-  local -r who="$1" workers="$2"
-  local -i ended=0
-  shift 2
-  install -m 666 /dev/null "${folder}/${who}.failed"
-  KIT_TEST_FAILED="${folder}/${who}.failed" "${who}" --numprocesses "${workers}" --durations 10 "$@" || ended=$?
-  printf '%s\n' "${ended}" >"${folder}/${who}.ended"
-}
-
-# second_chance WHO - how that part ended. If only a few tests failed, they run once more with nothing beside them. One that passes
-# then is named at the end as flaky; it is still to be mended.
-second_chance() {
-  local -r who="$1"
-  local -i ended
+  local -r who="$1" failed="${folder}/$1.failed"
   local -a again=()
-  ended="$(<"${folder}/${who}.ended")"
+  local -i ended=0
+  shift
+  install -m 666 /dev/null "${failed}"
+  KIT_TEST_FAILED="${failed}" "${who}" "${OPTIONS[@]}" "$@" || ended=$?
   ((ended != 0)) || return 0
-  mapfile -t again <"${folder}/${who}.failed"
+  mapfile -t again <"${failed}"
   ((ended == 1 && ${#again[@]} >= 1 && ${#again[@]} <= MOST_FLAKES)) || return "${ended}"
   printf '\nOnce more, with nothing beside them:\n'
   "${who}" "${again[@]}" || return
@@ -67,19 +57,15 @@ printf '%s' "${space:+${space}$'\n'}" >&2
 # A test that needs them calls the same script, waits for this call, and says what it said.
 tests/cluster/images.sh all >/dev/null 2>&1 &
 if (($(id -u) != 0)); then
-  part by_me "${WORKERS}" tests
+  part by_me tests || code=1
 else
   # Nobody can keep what Python compiles, and each start of kit would compile it anew.
   "${PYTHON}" -m compileall -q launch/kit
-  part by_another "$(((WORKERS + 1) / 2))" "${USERS[@]}" 2>&1 | tee "${folder}/report" | sed --unbuffered --quiet 's/.*\(\[ *[0-9]*%\]\)$/by an ordinary user: \1/p' &
-  another=$!
-  part by_me "${WORKERS}" tests "${USERS[@]/#/--ignore=}"
-  wait "${another}"
+  part by_another "${USERS[@]}" | tee "${folder}/report" || code=1
+  part by_me tests "${USERS[@]/#/--ignore=}" || code=1
   printf '\nWhat an ordinary user ran, with a read-only home and a space in TMPDIR:\n'
-  grep --invert-match '\[ *[0-9]*%\]$' "${folder}/report"
-  second_chance by_another || code=1
+  sed -n '/ tests collected, /,$p' "${folder}/report"
 fi
-second_chance by_me || code=1
 ((code == 0)) || printf '%s' "${space:+${space}$'\n'}"
 [[ ! -e "${folder}/flaky" ]] || cat -- "${folder}/flaky"
 exit "${code}"

@@ -23,9 +23,8 @@ SKIPPED_IN_CI_TOO = re.compile(r"slurmctld, busy with|the stub of|a stub that|on
 
 ENGINE = "tests/cluster/engine/"
 
-# In this order, and the others behind them. A file of six minutes must not be the last to begin. What waits for Slurm, and at first for the
-# images of the cluster, begins while an ordinary user's tests compute.
-FIRST = ("tests/train/test_frameworks.py", "tests/cluster", "tests/train", "tests/bash/test_failing_runs.py", "tests/bash/test_stalls.py")
+# The images of the cluster are made while these run, in this order. A file of six minutes must not be the last to begin.
+NEED_NO_IMAGE = ("tests/unit", "tests/train/test_frameworks.py", "tests/bash", "tests/images")
 
 
 # What the summary says at its end, beside the results; each worker adds its own.
@@ -125,7 +124,7 @@ def _has_tests(path: Path) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        return next((index for index, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+        return next((index for index, start in enumerate(NEED_NO_IMAGE) if item.nodeid.startswith(start)), len(NEED_NO_IMAGE))
 
     items.sort(key=place)  # a stable sort
 
