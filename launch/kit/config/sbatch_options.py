@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kit.slurm import sbatch_variables
-
 # Options that a key of the job file stands for.
 KEYS = {
     "job-name": "name",
@@ -51,7 +49,6 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
-MEMORY = sbatch_variables.MEMORY  # of which Slurm takes one
 # Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
 CONTAINERS = {
     "container-image": "image",

@@ -15,6 +15,7 @@ from typing import Callable, Optional
 
 from kit.base.errors import UsageError
 from kit.base.progress import Note, silent
+from kit.config import paths
 from kit.files import dockerignore, safe_read
 from kit.files.digests import Digests
 from kit.images import pack, recipe_files, recipe_formats
@@ -138,13 +139,13 @@ class Recipe:
     def _link_target(self, path: Path) -> Optional[Path]:
         """Return the target of a link if it is in the folder: COPY follows a link that it names."""
         target = os.path.relpath(os.path.realpath(path), os.path.realpath(self.folder))
-        if path.is_symlink() and path.exists() and target.partition("/")[0] != "..":
+        if path.is_symlink() and path.exists() and not paths.leads_out(target):
             return self.folder / target
         return None
 
     def _walk(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
         name = os.path.relpath(path, self.folder)
-        if name.partition("/")[0] == "..":
+        if paths.leads_out(name):
             fix = "an engine sees only that folder: copy it there, or mount it in the job"
             raise UsageError(f"{path} is outside {self.folder}", fix)
         if name in self.left_out:

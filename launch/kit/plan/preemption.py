@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from kit.base.errors import Problems, did_you_mean
-from kit.config import expansion, paths, plugins
+from kit.config import expansion, plugins
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.plan import sbatch
@@ -95,4 +96,4 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
 
 
 def _holds(folder: str, path: str) -> bool:
-    return not paths.leads_out(os.path.relpath(os.path.realpath(path), os.path.realpath(folder)))
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

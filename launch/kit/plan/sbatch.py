@@ -15,7 +15,7 @@ from kit.config.yaml_source import Located
 from kit.plan.bad_nodes import Bad
 from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
-from kit.slurm import gpu_request
+from kit.slurm import gpu_request, sbatch_variables
 
 Options = dict[str, Optional[str]]
 Refusal = Optional[tuple[str, str]]  # the problem and its fix; None where there is no problem
@@ -83,11 +83,11 @@ def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     mine = dict(job.slurm or {})
     # Slurm takes one kind of memory: what is typed replaces another kind in the file, and the job's
     # own kind that of the profile.
-    kinds = [name for name in sbatch_options.MEMORY if name in mine]
+    kinds = [name for name in sbatch_variables.MEMORY if name in mine]
     typed = [name for name in kinds if mine[name].where.startswith("--")]
     for name in set(kinds) - set(typed or kinds):
         del mine[name]
-    replaced = sbatch_options.MEMORY if kinds else ()
+    replaced = sbatch_variables.MEMORY if kinds else ()
     if "requeue" in mine or job.on_preempt in REQUEUES:
         replaced = (*replaced, "no-requeue")
     of_site = {name: item for name, item in cluster.slurm.items() if name not in replaced}
@@ -120,7 +120,7 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
     own: Options = {}
     for name, item in given.items():
         value = item.value if isinstance(item.value, str) else None
-        flag = True if value is None else values.FLAGS.get(value.lower())
+        flag = _flag(value)
         refusal = (
             _refuse_owned(name, value, launcher)
             or _refuse_unknown(name)
@@ -132,12 +132,17 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
             own[name] = value  # the one option whose value is yes or no
         elif flag is not False:
             own[name] = None if flag else value
-    memory = [name for name in sbatch_options.MEMORY if name in own]
+    memory = [name for name in sbatch_variables.MEMORY if name in own]
     if len(memory) > 1:
         problem = f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]].where})"
-        fix = f"keep one of {', '.join(sbatch_options.MEMORY)}"
+        fix = f"keep one of {', '.join(sbatch_variables.MEMORY)}"
         problems.add(given[memory[1]].where, problem, fix)
     return own
+
+
+def _flag(value: Optional[str]) -> Optional[bool]:
+    """Return whether a value switches its option on, as none does; None for any other value."""
+    return True if value is None else values.FLAGS.get(value.lower())
 
 
 def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -> Refusal:
@@ -186,7 +191,7 @@ def _refuse_unknown(name: str) -> Refusal:
 def _refuse_value(name: str, item: Located) -> Refusal:
     """Return why sbatch could not read a value."""
     value = item.value if isinstance(item.value, str) else None
-    flag = True if value is None else values.FLAGS.get(value.lower())
+    flag = _flag(value)
     if flag and name in sbatch_options.KNOWN and name not in _WITHOUT_VALUE:
         is_bare = value is None or (value, item.where) == ("true", "--slurm")
         said = "no value" if is_bare else f"'{value}', which stands for none"
@@ -211,7 +216,7 @@ def _refuse_value(name: str, item: Located) -> Refusal:
         if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
             fix += f"; an argument of the program comes last, after --: train.py -- {value}"
         return f"'{name}' is '{value}', which is not a number", fix
-    if name in (*sbatch_options.MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
+    if name in (*sbatch_variables.MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
         size = _SIZE.fullmatch(value.strip())
         fix = f"write a whole number followed by K, M, G or T: `{name}: 64G`"
         if size:

@@ -124,7 +124,7 @@ def _name(path: str, root: str, view: FileView) -> Optional[str]:
     """Return the path of a file within the working directory; None for any other file."""
     name = os.path.relpath(view.full(path), view.workdir)
     here = view.on_this_side(path)
-    is_inside = here == os.path.join(root, name) and not name.startswith("../")
+    is_inside = here == os.path.join(root, name) and not paths.leads_out(name)
     return name if is_inside and os.path.isfile(here or "") else None
 
 

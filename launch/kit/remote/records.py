@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, Optional
 
+from kit.config import paths
 from kit.config.secrets import Secret
 from kit.files import locks, safe_read, typed_json
 from kit.runs import history
@@ -44,7 +45,7 @@ class Record:
         # A path as it would be in the project.
         place = os.path.normpath(os.path.join(self.here, word))
         inside = os.path.relpath(place, self.here)
-        is_path = "/" in word and inside.partition("/")[0] != ".."
+        is_path = "/" in word and not paths.leads_out(inside)
         return bool(self.folder) and is_path and self.folder.endswith(f"/{inside}")
 
 

@@ -25,7 +25,7 @@ _NAMES = {
     "time": ("SBATCH_TIMELIMIT",),
 }
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-# Of these a job has one: sbatch drops the variables of the others, too.
+# Of each of these a job has one: sbatch drops the variables of the others, too.
 _ALTERNATIVES = (MEMORY, ("requeue", "no-requeue"))
 # The options whose variables kit reads to judge a job as sbatch does.
 _JUDGED = (

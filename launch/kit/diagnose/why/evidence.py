@@ -107,16 +107,16 @@ def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     named = [event.node for event in found if event.name in events.FAILURES]
     nodes = [each.node for each in blamed] + " ".join(named).split()
     nodes += _NAMED_NODE.findall(batch.text)
-    rank_logs = _rank_logs(log_folder, blamed)
-    node_logs = _node_logs(log_folder, nodes, bool(blamed))
+    names = safe_read.names(log_folder)
+    rank_logs = _rank_logs(log_folder, names, blamed)
+    node_logs = _node_logs(log_folder, names, nodes, bool(blamed))
     order = [*rank_logs, *node_logs, batch] if blamed else [*node_logs, *rank_logs, batch]
     return Evidence(folder, job_id, record, batch, found, first, failed, order)
 
 
-def _rank_logs(folder: Path, blamed: list[Failed]) -> list[Log]:
+def _rank_logs(folder: Path, names: list[str], blamed: list[Failed]) -> list[Log]:
     """Return the logs and the ends of these ranks; without any, of those that fell silent first."""
     if not blamed:
-        names = safe_read.names(folder)
         of_ranks = [name for name in names if re.fullmatch(r"rank\d{1,9}\.out", name)]
         return [logs.read(folder / name, RANK) for name in logs.by_age(folder, of_ranks)[:RANKS]]
     found = []
@@ -129,12 +129,11 @@ def _rank_logs(folder: Path, blamed: list[Failed]) -> list[Log]:
     return found
 
 
-def _node_logs(folder: Path, nodes: list[str], has_blamed: bool) -> list[Log]:
+def _node_logs(folder: Path, names: list[str], nodes: list[str], has_blamed: bool) -> list[Log]:
     """Return the logs of these nodes.
 
     Where no rank is blamed, the nodes that fell silent first follow.
     """
-    names = safe_read.names(folder)
     outputs = sorted(n for n in names if n.endswith(".out") and not n.startswith("rank"))
     known = set(outputs)
     chosen = [f"{node}.out" for node in dict.fromkeys(nodes) if f"{node}.out" in known]

@@ -16,6 +16,7 @@ from kit.diagnose.why.verdict import Finding
 from kit.runs import events
 from kit.runs.events import Failed
 from kit.runs.run_record import RunRecord
+from kit.slurm import sbatch_variables
 
 OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; its ranks are its own
 
@@ -55,7 +56,7 @@ class Again:
         """Return by what two options are the same one."""
         if name[2:] in sbatch_options.COMMON:
             name, value = "--slurm", name[2:]
-        if name == "--slurm" and value.partition("=")[0] in sbatch_options.MEMORY:
+        if name == "--slurm" and value.partition("=")[0] in sbatch_variables.MEMORY:
             value = "mem"
         is_repeatable = name in self.REPEATABLE
         if name == "--runtime" and value == "none":

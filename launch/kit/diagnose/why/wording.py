@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from kit.base import table
+from kit.config import paths
 from kit.diagnose.why import facts, run_state, verdict
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
@@ -93,7 +94,7 @@ def last_lines(log: Log) -> Iterator[str]:
 def locate(log: Log, index: int) -> str:
     """Return a line's file, as it opens from the current folder, and its number."""
     path = os.path.relpath(log.path)
-    return numbered(str(log.path) if path.startswith("../") else path, log, index)
+    return numbered(str(log.path) if paths.leads_out(path) else path, log, index)
 
 
 def numbered(path: str, log: Log, index: int) -> str:
