@@ -53,3 +53,16 @@ def test_what_only_the_nodes_have_is_in_the_container(runtime: str, kit_cluster:
     for rank in range(2):
         said = read(folder / f"run/log/{job_id(folder)}/rank{rank}.out").splitlines()
         assert said == ["here", *(line for device in devices for line in (f"{device} 1,5", "opened"))]
+
+
+def test_a_run_mounts_below_what_another_has_mounted(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+    """In the container that the node keeps. Each mounts the folder of its job file, under the name that it has outside."""
+    options = ["--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime, "--output", "run", "--follow"]
+    if runtime != "apptainer":
+        options += ["--unpack", "yes"]
+    (folder / "below").mkdir()
+    for place in (folder, folder / "below"):
+        place.chmod(0o777)
+        (place / "job.yaml").write_text("command: [bash, -c, 'echo written >written']\nlauncher: srun\n")
+        submit(kit_cluster, place, "job.yaml", *options)
+        assert read(place / "written") == "written\n"

@@ -51,7 +51,27 @@ enroot::missing() {
 
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped.
-enroot::ensure() { container_name::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"; }
+enroot::ensure() {
+  container_name::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"
+  enroot::open_folders "${ENROOT_DATA_PATH}/$1"
+}
+
+# enroot::open_folders ROOTFS - Enroot makes the folder that something is mounted on without any permission. This opens those below which
+# this run mounts something.
+enroot::open_folders() {
+  local path part
+  local -a parts
+  local -i i
+  for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+    path="$1"
+    IFS=/ read -ra parts <<<"${KIT_MOUNTS[i]%/*}"
+    for part in "${parts[@]}"; do
+      path+="/${part}"
+      [[ -d "${path}" && ! -L "${path}" && "${part}" != .. ]] || break # a link may lead out of the container
+      [[ -x "${path}" ]] || chmod 755 -- "${path}" || break
+    done
+  done
+}
 
 # enroot::create NAME - under the lock.
 enroot::create() {

@@ -72,8 +72,11 @@ runtime::prepare() {
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
   if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
   ! pyxis::scope_is_job || return 0
-  [[ -n "${ENROOT_DATA_PATH}" ]] || return 0 # then it is for Pyxis to create
-  enroot::ensure "${name}"
+  if [[ -n "${ENROOT_DATA_PATH}" ]]; then
+    enroot::ensure "${name}"
+  else # it is for Pyxis to create, or was
+    enroot::open_folders "$(enroot::configured)/${name}"
+  fi
 }
 
 # pyxis::is_mounted NAME - whether this node is to mount the image, which it need not where it has a container of it.
