@@ -190,6 +190,11 @@ def test_the_prefix_that_torch_puts_before_a_traceback_is_no_part_of_the_place(t
     assert 'place soon after their start: RuntimeError at File "x.py", line 3, exit code 1\n' in done.stderr
 
 
+def test_where_no_rank_is_to_blame_the_place_names_none(tmp_path: Path) -> None:
+    script = 'source "${KIT_RUN_DIR}/lib/restart.sh"; ending::said() { :; }; restart::place 126 ""; echo; restart::place 137 2'
+    assert bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path))).stdout == "exit code 126\nrank 2, exit code 137"
+
+
 def test_status_tells_of_restarts_and_why_there_are_no_more(kit, tmp_path: Path) -> None:
     (tmp_path / "again.yaml").write_text('command: [bash, -c, "exit $((KIT_ATTEMPT == 1))"]\nlauncher: srun\nmax_restarts: 2\n')
     (tmp_path / "never.yaml").write_text('command: [bash, -c, "exit 4"]\nlauncher: srun\nmax_restarts: 2\n')

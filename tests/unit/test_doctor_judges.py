@@ -19,6 +19,7 @@ from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_che
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
 from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.doctor.rounds import Examination
+from kit.config.mount_list import Mount
 from kit.slurm import hostlist
 
 from documented_json import check as check_json
@@ -453,6 +454,19 @@ def test_the_script_answers_through_srun(kit: Callable, without_slurm: Path) -> 
     node = json.loads(done.stdout)["nodes"]["node1"]
     assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 1
     assert "clock" in node["checks"]
+
+
+@pytest.mark.parametrize("lines", ["setup: module load tool", "host_setup: module load tool"])
+def test_what_the_jobs_own_lines_may_bring_is_no_failure(lines: str, kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: nosuchtool\nlauncher: srun\nruntime: none\n{lines}\n")
+    done = kit("doctor", "job.yaml", PATH=str(without_slurm))
+    assert "warn here: program: the program that `command` names is not there, unless the job's setup or mounts bring it (nosuchtool)\n" in done.stdout
+
+
+@pytest.mark.parametrize(("path", "is_set_up"), [("/env/bin:/usr/bin", True), ("/env", True), ("/environment/bin", False), ("", False)])
+def test_a_path_that_leads_into_a_mount_may_bring_a_program(path: str, is_set_up: bool, tmp_path: Path) -> None:
+    mount = Mount(str(tmp_path), "/env", True, "")
+    assert rounds._of_plan(plan_of(mounts=(mount,), env=(("PATH", path),), command=("tool",), run_dir=str(tmp_path))).is_set_up == is_set_up
 
 
 def test_a_job_without_an_image_fails_where_no_python_of_the_nodes_has_torch(kit: Callable, without_slurm: Path, tmp_path: Path) -> None:

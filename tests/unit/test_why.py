@@ -138,6 +138,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
     ("nvlink error: uncorrectable", "nvlink-broken"),
     ("terminate called without an active exception\nFatal Python error: Aborted", "aborted-at-exit"),
+    ('docker: Error response from daemon: exec: "docker-init": executable file not found in $PATH.', "no-docker-init"),
     ("FATAL:   could not open image /images/x.sif: the image's architecture (amd64) could not run on the host's (arm64)", "image-of-another-cpu"),
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),

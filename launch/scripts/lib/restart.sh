@@ -53,7 +53,7 @@ restart::place() {
     said="${exception}${line:+ at ${line#"${line%%[! ]*}"}}"
   else
     said="$(sed '/^kit: /d; /^[[:space:]]*$/d' <<<"${said}" | tail -n 1 | tr -d '0-9' | cut -b 1-200)"
-    (($1 <= 128)) || said="rank $2"
+    (($1 <= 128)) && [[ -n "${said}" ]] || said="${2:+rank $2}"
   fi
-  printf '%s, exit code %d%s' "${said:-rank $2}" "$1" "${progress:+, progress: ${progress}}"
+  printf '%sexit code %d%s' "${said:+${said}, }" "$1" "${progress:+, progress: ${progress}}"
 }

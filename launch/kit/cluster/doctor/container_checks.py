@@ -171,14 +171,21 @@ def program(node: Node, cluster: Cluster) -> Iterator[Found]:
     """Yield what is missing of the launcher's Python and the command's program."""
     asked = cluster.asked
     where = {"there": "in the image" if asked.image else "there"}
+    for found in _missing(node, cluster):
+        problem = f"{found.problem}-yet" if asked.is_set_up else found.problem
+        yield found._replace(problem=problem, fields=where | found.fields)
+
+
+def _missing(node: Node, cluster: Cluster) -> Iterator[Found]:
+    asked = cluster.asked
     python, module = node.one("python", 2)
     if node.has("python") and asked.needs_python and not python:
-        yield Found("no-python", "looked for python3 and python", where)
+        yield Found("no-python", "looked for python3 and python")
     elif node.has("python") and asked.module and not module:
         evidence = f"looked into {python}" if python else "no Python at all"
-        yield Found("no-module", evidence, {**where, "module": asked.module})
+        yield Found("no-module", evidence, {"module": asked.module})
     if asked.program and node.has("program") and not node.one("program")[0]:
-        yield Found("no-program", asked.program, where)
+        yield Found("no-program", asked.program)
 
 
 def _bridges(driver: str, brand: str, listed: str, compat: str) -> bool:

@@ -52,6 +52,7 @@ class Needs:
     needs_python: bool = False
     module: str = ""  # a package that its Python must have
     path: str = ""  # the job's own PATH
+    is_set_up: bool = False  # True where lines of the job, or what it mounts, may bring a program
     slurm: dict[str, str] = field(default_factory=dict)  # options that decide where the job runs
     config: dict[str, str] = field(default_factory=dict)  # of Slurm
     named: bool = False  # True where the nodes were asked for by name

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Optional
 
 from kit import slurm
@@ -129,7 +129,16 @@ def _of_plan(plan: Plan) -> Needs:
         needs_python=plan.program.launcher == "torchrun" or _is_python(plan.program.command[0]),
         module=_module(plan),
         path=env.get("PATH", ""),
+        is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
+
+
+def _is_set_up(plan: Plan, path: str) -> bool:
+    """Return True if lines of the job, or what it mounts, may bring what the program needs."""
+    entries = [PurePosixPath(entry) for entry in path.split(":")]
+    targets = [mount.target for mount in plan.container.mounts]
+    is_mounted = any(entry.is_relative_to(target) for entry in entries for target in targets)
+    return bool(plan.program.setup or plan.program.host_setup or is_mounted)
 
 
 def _module(plan: Plan) -> str:
