@@ -1,5 +1,5 @@
 """
-Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoints that resume exactly.
+Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoints to resume from.
 
     python train/cifar10.py                                      one GPU, or the CPU
     torchrun --nproc-per-node 8 train/cifar10.py                 eight GPUs of one machine
@@ -7,7 +7,7 @@ Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoin
     kit submit train/cifar10.yaml --image my.sif -- --epochs 60
 
 Asked by SIGUSR1 or SIGTERM, it writes a checkpoint at the next step and ends with code 75: `kit` then starts it again
-(on_preempt: checkpoint in the job file). The losses of a run that was stopped so are those of an undisturbed one.
+(on_preempt: checkpoint in the job file). The losses are then those of an undisturbed run, on CPUs to the last bit.
 
 Needs torch, numpy, and beside it ranks.py, by which it joins the other ranks, cifar10_data.py and resnet.py, and not
 torchvision: its crop shifts all images of a batch alike, its ResNet-18 has one width, and its data set refuses all but the
