@@ -201,7 +201,7 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
 # Where a file is opened that is no stranger's: kit's own scripts and causes, what this very process made, /proc.
 OWN = {
     ("cause.py", 'text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")'),
-    ("history.py", "handle = os.open("),
+    ("json_lines.py", "handle = os.open(file, flags, 0o600)"),
     ("rerun.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
     ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),
     ("secret_values.py", "for child in file.read_text().split():"),
@@ -216,7 +216,7 @@ def test_whatever_is_read_back_is_opened_by_safe_read() -> None:
     files = [
         *(path for path in KIT.glob("runs/*.py") if path.stem not in ("local", "local_disk", "local_processes", "shell")),
         *KIT.glob("diagnose/*/*.py"),
-        *(KIT / f"{name}.py" for name in ("plan/bad_nodes", "images/inventory", "config/yaml_source")),
+        *(KIT / f"{name}.py" for name in ("plan/bad_nodes", "images/inventory", "config/yaml_source", "files/json_lines")),
     ]
     found = {(path.name, line.strip()) for path in files for line in path.read_text().splitlines() if OPENS.search(line)}
     assert found == OWN

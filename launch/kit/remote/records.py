@@ -16,7 +16,7 @@ from typing import IO, Any, Optional
 
 from kit.config import paths
 from kit.config.secrets import Secret
-from kit.files import locks, safe_read, typed_json
+from kit.files import json_lines, locks, safe_read, typed_json
 from kit.runs import history
 
 OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
@@ -73,8 +73,7 @@ def origin(root: str) -> str:
 
 def add(record: Record) -> None:
     """Record what is known of a run: the last line about its directory holds."""
-    with _open_own(_folder() / "elsewhere.jsonl", "ab") as file:
-        file.write(json.dumps(typed_json.plain(record)).encode() + b"\n")
+    json_lines.append(_folder() / "elsewhere.jsonl", typed_json.plain(record))
 
 
 def add_run(run: dict[str, Any], about: Record) -> None:
@@ -91,24 +90,19 @@ def clusters() -> list[str]:
 
 def records() -> list[Record]:
     """Return all records, the oldest first."""
-    try:
-        lines = safe_read.read(_folder() / "elsewhere.jsonl").split(b"\n")
-    except OSError:
-        return []
+    lines = json_lines.read(_folder() / "elsewhere.jsonl")
     found: dict[tuple[str, str], Record] = {}
     for record in filter(None, map(_record, lines)):
         found[record.cluster, record.folder or f"\0{record.here}"] = record
     return list(found.values())
 
 
-def _record(line: bytes) -> Optional[Record]:
-    with suppress(ValueError, RecursionError):
-        facts = json.loads(line)
-        if isinstance(facts, dict) and typed_json.required(Record) <= facts.keys():
-            faults: list[str] = []
-            record = typed_json.read(Record, facts, faults)
-            return None if faults else record
-    return None
+def _record(facts: dict[str, Any]) -> Optional[Record]:
+    if not typed_json.required(Record) <= facts.keys():
+        return None
+    faults: list[str] = []
+    record = typed_json.read(Record, facts, faults)
+    return None if faults else record
 
 
 def find(word: Optional[str], here: str) -> Optional[Record]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import stat
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -16,7 +14,7 @@ from typing import Any, Optional
 from kit import slurm
 from kit.base.errors import KitError, warn
 from kit.base.table import printable
-from kit.files import safe_read, typed_json
+from kit.files import json_lines, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import job_chain, run_dir, run_record, secret_file, sharing, usage
@@ -103,23 +101,10 @@ def add(run: Run) -> bool:
     """
     if run.is_foreign or not sharing.is_own(run.folder):
         return False
-    place = path()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(
-            place, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
-        )
-        with os.fdopen(handle, "rb") as file:
-            facts = os.fstat(handle)
-            if not stat.S_ISREG(facts.st_mode):
-                raise OSError(0, "it is not a regular file")
-            # A full disk, or a machine that went down, may have cut off the last line.
-            is_cut = facts.st_size and os.pread(handle, 1, facts.st_size - 1) != b"\n"
-            line = f"{chr(10) if is_cut else ''}{json.dumps(asdict(run))}\n".encode()
-            if os.write(file.fileno(), line) != len(line):  # in one piece: others may be writing
-                raise OSError(0, "no space left")
+        json_lines.append(path(), asdict(run))
     except OSError as error:
-        problem = f"the run could not be noted in {place} ({error.strerror})"
+        problem = f"the run could not be noted in {path()} ({error.strerror})"
         fix = f"to find it again: kit status {run.folder}"
         warn(f"kit: {problem}; {fix}")
         return False
@@ -211,17 +196,7 @@ def _noted() -> list[Run]:
 
 
 def _lines() -> Iterator[Run]:
-    try:
-        lines = safe_read.read(path()).split(b"\n")
-    except OSError:
-        return
-    for line in lines:
-        try:
-            facts = json.loads(line.strip(b"\0"))  # which a machine that went down leaves
-        except (ValueError, RecursionError):
-            continue  # cut off, or no text
-        if isinstance(facts, dict) and (run := _run(facts)):
-            yield run
+    return filter(None, map(_run, json_lines.read(path())))
 
 
 def _run(facts: dict[str, Any]) -> Optional[Run]:

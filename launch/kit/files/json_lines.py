@@ -1,0 +1,45 @@
+"""Files with a JSON object on each line, to which several processes append."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kit.files import safe_read
+
+
+def append(file: Path, facts: dict[str, Any]) -> None:
+    """Append a line, in one piece; its owner alone can read the file. Raise OSError if it fails."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(file, flags, 0o600)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "it is not a regular file", str(file))
+        # A full disk, or a machine that went down, may have cut off the last line.
+        is_cut = found.st_size and os.pread(handle, 1, found.st_size - 1) != b"\n"
+        line = f"{chr(10) if is_cut else ''}{json.dumps(facts)}\n".encode()
+        if os.write(handle, line) != len(line):
+            raise OSError(0, "no space left", str(file))
+    finally:
+        os.close(handle)
+
+
+def read(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the whole lines; none where the file cannot be read."""
+    try:
+        lines = safe_read.read(file).split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            facts = json.loads(line.strip(b"\0"))  # which a machine that went down leaves
+        except (ValueError, RecursionError):
+            continue  # cut off, or no text
+        if isinstance(facts, dict):
+            yield facts

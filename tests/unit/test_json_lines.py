@@ -1,0 +1,36 @@
+"""Files of lines to which kit appends what it must not forget."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kit.files import json_lines
+from kit.remote import records
+from kit.remote.records import Record
+
+
+def test_what_a_full_disk_has_cut_off_costs_no_later_line(tmp_path: Path) -> None:
+    file = tmp_path / "folder/lines"
+    json_lines.append(file, {"number": 1})
+    with file.open("ab") as out:
+        out.write(b'\0\0{"number": 2}\n[3]\n{"number": 4, "te')
+    json_lines.append(file, {"number": 5})
+    assert list(json_lines.read(file)) == [{"number": 1}, {"number": 2}, {"number": 5}]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for number in ("1", "2"):
+        records.add(Record("far", "/project", f"/runs/{number}", number))
+        os.truncate(tmp_path / "kit/elsewhere.jsonl", (tmp_path / "kit/elsewhere.jsonl").stat().st_size - (number == "1"))  # its end of line
+    assert [record.id for record in records.records()] == ["1", "2"]
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lines")
+    assert list(json_lines.read(tmp_path / "lines")) == []
+    with pytest.raises(OSError, match="it is not a regular file"):
+        json_lines.append(tmp_path / "lines", {})
