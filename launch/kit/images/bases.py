@@ -15,7 +15,7 @@ from typing import Callable
 from kit.base import assets
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note, silent
-from kit.files import safe_read
+from kit.files import replace, safe_read
 from kit.images.recipe import Recipe
 from kit.registry import client
 from kit.registry.blobs import DIGEST
@@ -113,10 +113,8 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, locked: dict[str, str], note: Note) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(locked, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        replace.text(path, json.dumps(locked, indent=2, sort_keys=True) + "\n", 0o644)
     except OSError as error:
         problem = f"{path} cannot be written ({error.strerror})"
         note(f"{problem}: the next build asks the registry again")
