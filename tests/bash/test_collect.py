@@ -32,7 +32,7 @@ class Scratch:
         (path / "usr").mkdir(parents=True)
         (path / "usr" / "file").write_text("x" * 100_000)
         (path / "usr").chmod(0o555)  # as images have them
-        (path / ".kit-complete").touch()
+        (path / ".kit-complete").write_text("image\n")
         return self.aged(path / ".kit-complete", days).parent
 
     def cache(self, name: str, days: float) -> Path:

@@ -97,8 +97,7 @@ class Node:
 
 def files(rootfs: Path) -> dict[str, str]:
     found = {str(path.relative_to(rootfs)): path.read_text() for path in sorted(rootfs.rglob("*")) if path.is_file()}
-    found.pop(".kit-complete", None)
-    return found
+    return {name: text for name, text in found.items() if name not in (".kit-complete", ".kit-used")}
 
 
 @pytest.fixture
@@ -325,6 +324,22 @@ def test_the_sites_place_is_not_used_in_a_home_folder(node: Node, place: str, co
     assert (found.returncode, found.stdout, found.stderr) == (code, "" if code else f"{node.folder / place}\n", "")
 
 
+def test_a_container_from_before_the_sites_enroot_conf_named_a_place_is_used_further(node: Node) -> None:
+    """Where its start looks for it, too."""
+    script = """
+    source "${KIT_RUN_DIR}/runtimes/enroot.sh"
+    KIT_SCRATCH='' OWN="$1/own" SITE="$1/site"
+    enroot::has_own() { [[ "$1" == old ]]; }
+    enroot::site_data_path() { printf '%s' "${SITE}"; }
+    scratch::make() { :; }
+    enroot::set_paths() { ENROOT_DATA_PATH="${OWN}" ENROOT_RUNTIME_PATH="${OWN}" ENROOT_CACHE_PATH="${OWN}" ENROOT_TEMP_PATH="${OWN}"; }
+    for name in old new; do
+      (enroot::choose_paths "${name}" && echo "${ENROOT_DATA_PATH}")
+    done
+    """
+    assert bash(script, node.folder, env=node.environment()).stdout == f"{node.folder}/own\n{node.folder}/site\n"
+
+
 def test_the_sites_place_is_not_used_where_it_is_somebody_elses(node: Node) -> None:
     """In a folder of all users one of them could prepare what another one starts."""
     site = node.folder / "site"
@@ -346,13 +361,49 @@ def test_a_start_with_a_ready_container_takes_no_lock(node: Node) -> None:
 
 
 def test_every_start_is_noted_as_the_containers_last_use(node: Node) -> None:
-    """By that note `kit images gc` knows what nobody needs."""
+    """By that note `kit images gc` knows what nobody needs. The stamp ages with the files that nobody reads, and goes with them."""
     assert node.start().returncode == 0
-    stamp = node.data / node.name() / ".kit-complete"
-    os.utime(stamp, (0, 0))
+    rootfs = node.data / node.name()
+    for name in (".kit-used", ".kit-complete"):
+        os.utime(rootfs / name, (0, 0))
     before_s = time.time()
     assert node.start().returncode == 0
-    assert stamp.stat().st_mtime > before_s - 60
+    assert (rootfs / ".kit-used").stat().st_mtime > before_s - 60
+    assert (rootfs / ".kit-complete").stat().st_mtime == (rootfs / ".kit-complete").stat().st_atime == 0
+
+
+def test_a_container_that_a_crash_of_the_node_emptied_is_made_again(node: Node) -> None:
+    """What was not on the disk yet has its name there, and no content."""
+    assert node.start().returncode == 0
+    rootfs = node.data / node.name()
+    before = files(rootfs)
+    for path in rootfs.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.write_bytes(b"")
+    assert node.start().returncode == 0
+    assert files(rootfs) == before and node.creations() == 2
+
+
+def test_folders_below_which_this_run_mounts_something_are_opened(open_folder: Path) -> None:
+    """Enroot makes what it mounts on without any permission. The caches are mounted only where the ranks start."""
+    outside = open_folder / "outside"
+    outside.mkdir(mode=0o000)
+    rootfs = open_folder / "rootfs"
+    for name in ("local", "data", "kept"):
+        (rootfs / name).mkdir(parents=True)
+        (rootfs / name).chmod(0o000)
+    (rootfs / "link").symlink_to(outside)
+    if as_ordinary_user():
+        subprocess.run(["chown", "-R", "--no-dereference", f"{NOBODY}:{NOBODY}", str(rootfs), str(outside)], check=True)
+    script = """
+    source "${KIT_RUN_DIR}/lib/enroot.sh"
+    KIT_MOUNTS=(/x /data/set ro /x /link/set ro /x /kept rw) KIT_CACHE=node KIT_CACHE_ROOT=/local/kit-1/cache
+    enroot::open_folders "$1"
+    """
+    command = ["bash", "-euc", script, "bash", str(rootfs)]
+    subprocess.run([*as_ordinary_user(), *command], env=environment(KIT_RUN_DIR=str(SCRIPTS)), check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (rootfs / "local", rootfs / "data", rootfs / "kept", outside)}
+    assert modes == {"local": 0o755, "data": 0o755, "kept": 0, "outside": 0}
 
 
 def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Node) -> None:
@@ -364,7 +415,7 @@ def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Nod
         assert start.poll() is None, "it did not wait"
         rootfs = node.data / node.name()
         (rootfs / "etc").mkdir(parents=True)
-        (rootfs / ".kit-complete").touch()
+        (rootfs / ".kit-complete").write_text("image\n")
     assert (*start.communicate(timeout=120), start.returncode)[::2] == ("started\n", 0)
     assert node.creations() == 0
 

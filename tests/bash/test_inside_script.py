@@ -28,8 +28,8 @@ def inside(run: Path, *facts: str, launcher: str = "srun", **variables: str) -> 
 def own_tmp(run: Path, folder: Path) -> Path:
     """Has the run's script take another folder, FOLDER, for the container's /tmp, and returns the home that it makes there."""
     script = (run / "lib/container.sh").read_text()
-    assert script.count('"/tmp/kit-home-${UID}"') == 1
-    (run / "lib/container.sh").write_text(script.replace('"/tmp/kit-home-${UID}"', '"${FOLDER}/kit-home-${UID}"'))
+    assert script.count('"/tmp/kit-home-${KIT_UID:-${UID}}"') == 1
+    (run / "lib/container.sh").write_text(script.replace('"/tmp/kit-home-${KIT_UID:-${UID}}"', '"${FOLDER}/kit-home-${KIT_UID:-${UID}}"'))
     return folder / f"kit-home-{os.getuid()}"
 
 
@@ -61,6 +61,9 @@ def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_writ
     assert home.stat().st_mode & 0o777 == 0o700
     done = inside(run, launcher="spawn", HOME=str(tmp_path))
     assert done.stdout == f"[node1] HOME {tmp_path}\n", done.stderr
+    # Root of a container shares the host's /tmp with the roots of other users' containers.
+    done = inside(run, launcher="spawn", HOME="/not/in/the/container", FOLDER=str(tmp_path), KIT_UID="4711")
+    assert done.stdout == f"[node1] HOME {tmp_path}/kit-home-4711\n", done.stderr
 
 
 @pytest.mark.parametrize("whose", ["a link", "somebody else's"])

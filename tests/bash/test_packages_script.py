@@ -75,11 +75,11 @@ def test_they_are_unpacked_once_and_nobody_may_write_to_them(node: Node) -> None
     assert (node.place / "alpha" / "__init__.py").stat().st_size == 100_000
     assert not [path for path in (node.place, *node.place.rglob("*")) if path.stat().st_mode & 0o222]
     before = node.place.stat().st_ino
-    os.utime(node.place / ".kit-complete", (0, 0))
+    os.utime(node.place / ".kit-used", (0, 0))
     node.archive.unlink()
     again = node.prepare()
     assert again.returncode == 0, again.stderr
-    assert node.place.stat().st_ino == before and (node.place / ".kit-complete").stat().st_mtime > 1e9, "`kit images gc` goes by it"
+    assert node.place.stat().st_ino == before and (node.place / ".kit-used").stat().st_mtime > 1e9, "`kit images gc` goes by it"
 
 
 def test_a_start_that_was_killed_in_the_middle_leaves_nothing_that_another_uses(node: Node) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_unpacked_is_named_and_leaves_nothing(fault: dict[str, ob
 def test_old_ones_are_removed_unless_a_process_has_them_on_its_path(kit, node: Node) -> None:
     node.prepare()
     old_s = time.time() - 8 * DAY_S
-    os.utime(node.place / ".kit-complete", (old_s, old_s))
+    os.utime(node.place / ".kit-used", (old_s, old_s))
     (node.folder / "site.yaml").write_text(f"scratch: {str(node.scratch)!r}\n")
     process = subprocess.Popen(["sleep", "300"], env={"PATH": os.environ["PATH"], "PYTHONPATH": str(node.place)})
     try:

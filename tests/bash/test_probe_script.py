@@ -209,7 +209,7 @@ def test_containers_that_nobody_makes_any_more_are_told_and_those_being_made_are
     data = tmp_path / f"kit-{os.getuid()}/enroot/data"
     for name in (".kit-1111111111111111.unfinished", ".kit-2222222222222222.unfinished", "kit-3333333333333333", "kit-4444444444444444", "mine"):
         (data / name).mkdir(parents=True)
-    (data / "kit-4444444444444444/.kit-complete").touch()
+    (data / "kit-4444444444444444/.kit-complete").write_text("image\n")
     with (data / ".kit-2222222222222222.lock").open("w") as lock:
         subprocess.run(["flock", str(lock.fileno())], pass_fds=[lock.fileno()], check=True)
         found = facts(f"scratch={tmp_path}")

@@ -104,6 +104,7 @@ def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_fo
     body = """
     source "${KIT_RUN_DIR}/lib/messages.sh"
     source "${KIT_RUN_DIR}/runtimes/pyxis.sh"
+    KIT_MOUNTS=()
     runtime::check
     env | grep -c '^ENROOT_.*_PATH=' || true
     runtime::prepare
@@ -160,6 +161,7 @@ def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: 
     source "${KIT_RUN_DIR}/lib/messages.sh"
     source "${KIT_RUN_DIR}/lib/events.sh"
     source "${KIT_RUN_DIR}/runtimes/pyxis.sh"
+    KIT_MOUNTS=()
     runtime::check
     runtime::prepare
     printf '%s' "${KIT_IN_PLACE:-}"

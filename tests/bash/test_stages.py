@@ -83,6 +83,15 @@ def test_every_start_is_noted_as_the_copys_last_use(node: Node) -> None:
     assert node.copy().stat().st_mtime > before_s - 60
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 100])
+def test_a_copy_that_a_crash_of_the_node_emptied_is_made_again(left: bytes, node: Node) -> None:
+    node.prepare()
+    node.copy().chmod(0o600)
+    node.copy().write_bytes(left)
+    assert node.prepare().returncode == 0
+    assert node.copy().read_bytes() == node.image.read_bytes()
+
+
 def test_32_concurrent_starts_copy_once(node: Node) -> None:
     command, env = node.command(), node.environment()
     starts = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(32)]

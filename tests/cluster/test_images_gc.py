@@ -15,7 +15,7 @@ from slurm_cluster import Cluster, until
 
 pytestmark = pytest.mark.cluster
 
-AGE = "touch -d '9 days ago' /tmp/kit-1000/enroot/data/kit-*/.kit-complete /scratch/enroot/data-1000/*kit-*/.kit-complete 2>/dev/null || true"
+AGE = "touch -d '9 days ago' /tmp/kit-1000/enroot/data/kit-*/.kit-used /scratch/enroot/data-1000/*kit-*/.kit-used 2>/dev/null || true"
 
 
 def collect(cluster: Cluster, place: Path, *arguments: str, check: bool = True):

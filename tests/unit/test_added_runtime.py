@@ -102,7 +102,7 @@ def test_doctor_asks_its_file_on_the_node(added: Path, monkeypatch: pytest.Monke
 
 def test_its_containers_are_tidied(added: Path) -> None:
     container = added / "of-shifter" / CONTAINER
-    (container / ".kit-complete").touch()
+    (container / ".kit-complete").write_text("image\n")
     old = time.time() - 9 * 86400
     os.utime(container / ".kit-complete", (old, old))
 

@@ -143,7 +143,7 @@ container::set_user() {
   export USER="${USER:-$(id -un 2>/dev/null || id -u)}" # PyTorch asks for it
   export PYTHONNOUSERSITE=1                             # packages in ~/.local would shadow the image's
   [[ ! -w "${HOME:-/nonexistent}" ]] || return 0
-  export HOME="/tmp/kit-home-${UID}" # for caches
+  export HOME="/tmp/kit-home-${KIT_UID:-${UID}}" # for caches; root of a container has the user's number outside
   [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}")
   # /tmp may be the host's, and code is loaded from these caches.
   [[ -O "${HOME}" && ! -L "${HOME}" ]] || kit::die "${HOME} belongs to somebody else" "have it removed"

@@ -11,14 +11,16 @@ KIT_CACHE_NAMES='kit-cache-[a-zA-Z0-9._-]+'
 # container_name::of_image - prints the name of the container of the image with KIT_FINGERPRINT.
 container_name::of_image() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
 
-# container_name::is_whole FOLDER - succeeds if that container was unpacked to its end: it has its stamp then.
-container_name::is_whole() { [[ -e "$1/.kit-complete" ]]; }
+# container_name::is_whole FOLDER - succeeds if that container was unpacked to its end: it has its stamp then, which is written last. A
+# crash of the node may leave files, and the stamp, without their content.
+container_name::is_whole() { [[ -s "$1/.kit-complete" ]]; }
 
-# container_name::stamp FOLDER - marks a container as unpacked to its end.
-container_name::stamp() { printf 'image %s\n' "${KIT_IMAGE}" >"$1/.kit-complete"; }
+# container_name::stamp FOLDER WHAT - marks a container as unpacked to its end. Nothing reads or touches the stamp again: what removes old
+# files from /tmp takes it with those of the container that nobody reads.
+container_name::stamp() { : >"$1/.kit-used" && printf '%s\n' "$2" >"$1/.kit-complete"; }
 
 # container_name::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
-container_name::use() { touch -c -- "$1/.kit-complete"; }
+container_name::use() { touch -c -- "$1/.kit-used"; }
 
 # container_name::make_once FOLDER DOING COMMAND... - notes the use of FOLDER, which COMMAND makes first, under a lock, where it is not
 # there, whole. The warm path takes no lock. DOING says what COMMAND does.
@@ -37,7 +39,7 @@ container_name::make_once() {
 }
 
 # container_name::used_s PATH - prints when a job last started with a container, or with a copy of an image.
-container_name::used_s() { stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
+container_name::used_s() { stat -c %Y -- "$1/.kit-used" 2>/dev/null || stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
 
 # container_name::lock PATH - prints the file that is locked by who makes the container, or the copy of an image, at PATH.
 container_name::lock() {

@@ -1,5 +1,6 @@
 # copies.sh - a copy of the image on every node's own disk, made once and reused; for the stages local and sbcast.
 
+source "${KIT_RUN_DIR}/lib/image.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # stage::use - from here on, KIT_IMAGE is the copy. It is named by content: a rebuilt image gets another one.
@@ -14,13 +15,16 @@ stage::make_folder() {
   mkdir -p -- "${KIT_MINE}/images"
 }
 
+# stage::has_copy - whether KIT_IMAGE, the copy, is there with its content, which a crash of the node may have lost.
+stage::has_copy() { [[ -s "${KIT_IMAGE}" && "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]]; }
+
 # stage::ensure FETCH - makes the copy unless it is there; FETCH SOURCE FILE DIGEST_FILE fills FILE.
 stage::ensure() {
   local -r fetch="$1" source="${KIT_IMAGE}"
   local -r lock_timeout_s=900
   stage::use
   stage::make_folder
-  if [[ -e "${KIT_IMAGE}" ]]; then
+  if stage::has_copy; then
     touch -c -- "${KIT_IMAGE}" # when it was last used, for `kit images gc`
     return
   fi
@@ -28,7 +32,7 @@ stage::ensure() {
   exec {lock}>"${KIT_IMAGE%/*}/.${KIT_IMAGE##*/}.lock"
   flock --timeout "${lock_timeout_s}" "${lock}" ||
     kit::die "another job has been copying ${source} to ${KIT_IMAGE} for 15 minutes" "look for it: fuser ${KIT_IMAGE}.unfinished"
-  [[ -e "${KIT_IMAGE}" ]] || "${fetch}" "${source}" # nobody made it while we waited
+  stage::has_copy || "${fetch}" "${source}" # nobody made it while we waited
   exec {lock}>&-
 }
 

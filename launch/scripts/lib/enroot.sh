@@ -59,12 +59,13 @@ enroot::ensure() {
 # enroot::open_folders ROOTFS - Enroot makes the folder that something is mounted on without any permission. This opens those below which
 # this run mounts something.
 enroot::open_folders() {
-  local path part
-  local -a parts
+  local target path part
+  local -a parts targets=(${KIT_CACHE:+"${KIT_CACHE_ROOT}"}) # which is mounted at the start
   local -i i
-  for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+  for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do targets+=("${KIT_MOUNTS[i]}"); done
+  for target in "${targets[@]}"; do
     path="$1"
-    IFS=/ read -ra parts <<<"${KIT_MOUNTS[i]%/*}"
+    IFS=/ read -ra parts <<<"${target%/*}"
     for part in "${parts[@]}"; do
       path+="/${part}"
       [[ -d "${path}" && ! -L "${path}" && "${part}" != .. ]] || break # a link may lead out of the container
@@ -85,7 +86,7 @@ enroot::create() {
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
   if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
     ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
-    ! container_name::stamp "${ENROOT_DATA_PATH}/${unfinished}" ||
+    ! container_name::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
     ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
     enroot::remove "${unfinished}"
     printf '%s\n' "${output}" | tail -n 5 >&2

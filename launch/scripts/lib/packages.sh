@@ -47,7 +47,7 @@ packages::unpack() {
     kit::die "${KIT_PACKAGES} was replaced after submission: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12}" "submit the job again" packages-replaced
   if ! (umask 077 && mkdir -- "${unfinished}") ||
     ! tar --extract --gzip --no-same-owner --directory "${unfinished}" --file "${KIT_PACKAGES}" ||
-    ! printf 'packages %s\n' "${KIT_PACKAGES}" >"${unfinished}/.kit-complete" ||
+    ! container_name::stamp "${unfinished}" "packages ${KIT_PACKAGES}" ||
     ! chmod -R a-w -- "${unfinished}" ||
     ! mv --no-target-directory -- "${unfinished}" "${place}"; then
     packages::remove "${unfinished}"

@@ -21,11 +21,11 @@ runtime::check() {
   image::check
 }
 
-# enroot::choose_paths - node-local and one folder per user: what the user or the cluster's profile says, else the
-# site's enroot.conf, else /tmp.
+# enroot::choose_paths NAME - node-local and one folder per user: what the user or the cluster's profile says, else the
+# site's enroot.conf, else /tmp, where the container may be from before.
 enroot::choose_paths() {
   local site=''
-  if [[ -z "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] && site="$(enroot::site_data_path)"; then
+  if [[ -z "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] && ! enroot::has_own "$1" && site="$(enroot::site_data_path)"; then
     export ENROOT_DATA_PATH="${site}"
     return
   fi
@@ -45,10 +45,15 @@ enroot::set_paths() {
   export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
 }
 
+# enroot::has_own NAME - whether this container is where kit puts them by itself.
+enroot::has_own() {
+  local -r own="/tmp/kit-${UID}/enroot/data/$1"
+  container_name::is_whole "${own}" && [[ -O "${own}" ]]
+}
+
 # enroot::use_paths NAME - those that `prepare` chose for this container; asking enroot again would take longer than looking.
 enroot::use_paths() {
-  local -r own="${ENROOT_DATA_PATH:-${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot/data}/$1"
-  if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] || { container_name::is_whole "${own}" && [[ -O "${own}" ]]; }; then
+  if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] || enroot::has_own "$1"; then
     enroot::set_paths
   fi # else it is in the site's folder, which enroot knows by itself
 }
@@ -73,7 +78,7 @@ enroot::is_mounted() {
 runtime::prepare() {
   local name
   name="$(container_name::of_image)"
-  enroot::choose_paths
+  enroot::choose_paths "${name}"
   if enroot::is_mounted "${name}"; then
     enroot::use_own_paths
     ! mounted::settle : || return 0

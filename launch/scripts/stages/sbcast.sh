@@ -32,7 +32,7 @@ stage::missing() {
   local -r source="${KIT_IMAGE}"
   stage::use
   stage::make_folder
-  if [[ ! -e "${KIT_IMAGE}" ]]; then
+  if ! stage::has_copy; then
     [[ ! -r "${source}" ]] || scratch::need "${KIT_MINE}" "$(stat -Lc %s -- "${source}")" "a copy of ${source}"
     kit::node
     printf '\n'
